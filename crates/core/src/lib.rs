@@ -1,1 +1,20 @@
-//! To be written.
+//! The algorithms of Tollgate, as pure functions.
+//!
+//! This crate holds the vocabulary of rate limiting and one module per algorithm. It reads no clock, takes no lock, does
+//! no I/O and uses no other crate: time is an argument, state is a few words kept by the caller, and a decision is data.
+//! To limit something, use the `tollgate` crate, which adds clocks, tables and waiting; use this one to build a limiter of
+//! your own on the same arithmetic.
+
+pub mod algorithm;
+mod error;
+mod quantity;
+mod rate;
+mod ticks;
+mod verdict;
+
+pub use algorithm::token_bucket::TokenBucket;
+pub use algorithm::{Algorithm, Cells};
+pub use error::LimitError;
+pub use quantity::{Cost, Mono, Nanos, Now, Time, Wall, Window};
+pub use rate::Rate;
+pub use verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};

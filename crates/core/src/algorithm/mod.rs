@@ -1,0 +1,87 @@
+//! One module per algorithm, each a pure function of limit, state, now and cost.
+
+pub mod token_bucket;
+
+use crate::quantity::{Cost, Now};
+use crate::verdict::{Ask, Report, Spent, Stamp, Verdict};
+
+/// A limit that can decide: its numbers are `self`, its state is a few words kept by somebody else.
+///
+/// The state of every algorithm is a fixed number of 64-bit words, so that a table, a snapshot or a test can hold any
+/// of them without knowing which. Nothing here reads a clock, takes a lock, allocates or panics, whatever the words say.
+///
+/// There is one decision routine, [`weigh`](Self::weigh); everything else is made of it:
+/// peeking is weighing without committing, and a group of limits weighs all before it commits any.
+pub trait Algorithm {
+    /// How many words the state takes. Constant for a given limit.
+    fn words(&self) -> usize;
+
+    /// Writes the state of a key never seen before.
+    fn fresh<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>);
+
+    /// Decides without changing anything.
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict;
+
+    /// Applies a verdict that [`weigh`](Self::weigh) just gave for this state and this instant. A refusal changes
+    /// nothing, except in limits that count refused attempts.
+    fn commit<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict);
+
+    /// Gives back up to `cost` and returns how much was accepted: never above full and, for windows, only where it was
+    /// taken. The stamp of the taking makes it exact; without one, only the current window gets it back.
+    fn refund<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost;
+
+    /// What to tell the caller, with `retry` for a further request of `cost`.
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
+
+    /// How much is used up. [`Spent::NOTHING`] means the state may be forgotten without loss.
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent;
+
+    /// Rewrites a state written under the numbers of `old` so that what was spent stays spent under these.
+    fn convert<S: Cells + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>);
+
+    /// Decides and applies.
+    fn decide<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
+        let verdict = self.weigh(state, now, ask);
+        self.commit(state, now, &verdict);
+        verdict
+    }
+
+    /// Whether the state says no more than a key never seen before would.
+    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.spent(state, now).is_nothing()
+    }
+}
+
+/// Words of state, wherever they are kept.
+pub trait Cells {
+    /// The word at `index`; zero beyond the end.
+    fn get(&self, index: usize) -> u64;
+    /// Sets the word at `index`; nothing happens beyond the end.
+    fn set(&mut self, index: usize, word: u64);
+}
+
+impl Cells for [u64] {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        <[u64]>::get(self, index).copied().unwrap_or(0)
+    }
+
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        if let Some(cell) = self.get_mut(index) {
+            *cell = word;
+        }
+    }
+}
+
+impl<const N: usize> Cells for [u64; N] {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        Cells::get(self.as_slice(), index)
+    }
+
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        self.as_mut_slice().set(index, word);
+    }
+}

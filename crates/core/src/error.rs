@@ -1,0 +1,83 @@
+//! Why a limit could not be made. All of these are the caller's to fix; nothing was changed when they occur.
+
+use core::fmt;
+
+use crate::quantity::Nanos;
+
+/// A number that does not make a limit, with what would.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// A value that must be at least one was zero.
+    Zero {
+        /// Which value.
+        what: &'static str,
+    },
+    /// A value is outside what is allowed for it.
+    OutOfRange {
+        /// Which value.
+        what: &'static str,
+        /// What was given.
+        given: u64,
+        /// The smallest valid value.
+        min: u64,
+        /// The largest valid value.
+        max: u64,
+    },
+    /// The period is longer than [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
+    PeriodTooLong {
+        /// What was given.
+        given: Nanos,
+        /// The longest valid period.
+        max: Nanos,
+    },
+    /// In lowest terms the rate still counts more than 2³²−1 per period, finer than the state can hold exactly.
+    RateTooFine {
+        /// The count in lowest terms.
+        count: u64,
+        /// The period in lowest terms.
+        per: Nanos,
+    },
+    /// Refilling an empty limit would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    FillTooLong {
+        /// The amount to refill.
+        amount: u64,
+        /// The largest amount that is valid at this rate.
+        max: u64,
+    },
+    /// A text that is not a rate.
+    NotARate {
+        /// The text, cut to a readable length.
+        given: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero { what } => write!(f, "{what} is 0, it must be at least 1"),
+            Self::OutOfRange { what, given, min, max } => {
+                write!(f, "{what} is {given}, it must be between {min} and {max}")
+            }
+            Self::PeriodTooLong { given, max } => {
+                write!(f, "the period of {given} is too long, at most {max} is valid")
+            }
+            Self::RateTooFine { count, per } => write!(
+                f,
+                "the rate of {count} per {per} cannot be kept exactly: in lowest terms the count must be at most {}; round \
+                 it to a multiple of a power of ten",
+                u32::MAX
+            ),
+            Self::FillTooLong { amount, max } => {
+                write!(f, "an amount of {amount} takes too long to refill at this rate, at most {max} is valid")
+            }
+            Self::NotARate { given, problem } => {
+                write!(f, "`{given}` is not a rate: {problem}; write it like 100/s, 5/15m or 10k/day")
+            }
+        }
+    }
+}
+
+impl core::error::Error for LimitError {}

@@ -1,0 +1,271 @@
+//! Lengths of time, points in time and amounts: the numbers every decision is made of.
+//!
+//! A length and a point are different types, and so are points on different clocks, so that adding two instants or
+//! reading wall-clock state with a monotonic clock does not compile.
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::time::Duration;
+
+/// A length of time in whole nanoseconds, up to 584 years. Arithmetic saturates.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(u64);
+
+impl Nanos {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// The longest length that can be told.
+    pub const MAX: Self = Self(u64::MAX);
+    /// One second.
+    pub const SECOND: Self = Self(1_000_000_000);
+
+    /// `n` nanoseconds.
+    pub const fn from_nanos(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// `n` microseconds.
+    pub const fn from_micros(n: u64) -> Self {
+        Self(n.saturating_mul(1_000))
+    }
+
+    /// `n` milliseconds.
+    pub const fn from_millis(n: u64) -> Self {
+        Self(n.saturating_mul(1_000_000))
+    }
+
+    /// `n` seconds.
+    pub const fn from_secs(n: u64) -> Self {
+        Self(n.saturating_mul(1_000_000_000))
+    }
+
+    /// The number of nanoseconds.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds, rounded up: a wait told in a coarser unit is never too short.
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// Whole seconds, rounded up.
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000_000)
+    }
+
+    /// The sum, at most [`Nanos::MAX`].
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, at least zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl From<Duration> for Nanos {
+    /// Durations beyond 584 years become [`Nanos::MAX`].
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(nanos: Nanos) -> Self {
+        Self::from_nanos(nanos.0)
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Duration::from_nanos(self.0).fmt_debug(f)
+    }
+}
+
+impl fmt::Debug for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Duration::from_nanos(self.0).fmt_debug(f)
+    }
+}
+
+/// `Duration` writes itself with units only through `Debug`; both of ours use it.
+trait FmtDebug {
+    fn fmt_debug(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+impl FmtDebug for Duration {
+    fn fmt_debug(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The clock that only goes forward; its zero is wherever the process or the test put it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mono {}
+
+/// The clock people set: nanoseconds since 1970-01-01 UTC. It may step either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wall {}
+
+/// A point in time on the clock `C`, in nanoseconds since that clock's zero.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time<C> {
+    nanos: u64,
+    clock: PhantomData<C>,
+}
+
+impl<C> Time<C> {
+    /// The clock's zero.
+    pub const ZERO: Self = Self::from_nanos(0);
+
+    /// The point `nanos` after the clock's zero.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self { nanos, clock: PhantomData }
+    }
+
+    /// Nanoseconds since the clock's zero.
+    pub const fn as_nanos(self) -> u64 {
+        self.nanos
+    }
+
+    /// This point moved forward, at most to the end of time.
+    #[must_use]
+    pub const fn saturating_add(self, length: Nanos) -> Self {
+        Self::from_nanos(self.nanos.saturating_add(length.0))
+    }
+
+    /// The time from `earlier` to this point; zero when `earlier` is not earlier.
+    pub const fn since(self, earlier: Self) -> Nanos {
+        Nanos(self.nanos.saturating_sub(earlier.nanos))
+    }
+}
+
+// Derives would ask the same of `C`, which is only a name.
+impl<C> Clone for Time<C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Time<C> {}
+
+impl<C> fmt::Debug for Time<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t+{:?}", Duration::from_nanos(self.nanos))
+    }
+}
+
+/// An interval of the wall clock, `start` included and `end` not: a calendar day, a billing month.
+///
+/// Time zones and calendars live outside this crate; whoever knows them hands the window in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    start: Time<Wall>,
+    end: Time<Wall>,
+}
+
+impl Window {
+    /// The interval from `start` to `end`; `None` when it is empty.
+    pub fn new(start: Time<Wall>, end: Time<Wall>) -> Option<Self> {
+        (start < end).then_some(Self { start, end })
+    }
+
+    /// The first instant inside.
+    pub const fn start(self) -> Time<Wall> {
+        self.start
+    }
+
+    /// The first instant after.
+    pub const fn end(self) -> Time<Wall> {
+        self.end
+    }
+}
+
+/// The present, read once and handed to every limit of a decision, with what only the caller knows about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Now<'a> {
+    mono: Time<Mono>,
+    wall: Time<Wall>,
+    spread: u64,
+    windows: &'a [Window],
+}
+
+impl<'a> Now<'a> {
+    /// Both clocks at one instant.
+    pub const fn new(mono: Time<Mono>, wall: Time<Wall>) -> Self {
+        Self { mono, wall, spread: 0, windows: &[] }
+    }
+
+    /// The same reading for both clocks, `nanos` after zero: for stores with one clock, and for tests.
+    pub const fn at(nanos: u64) -> Self {
+        Self::new(Time::from_nanos(nanos), Time::from_nanos(nanos))
+    }
+
+    /// With a number that is stable for the key and evenly distributed over keys; windows of phase `Spread` start at
+    /// an offset drawn from it.
+    #[must_use]
+    pub const fn with_spread(mut self, spread: u64) -> Self {
+        self.spread = spread;
+        self
+    }
+
+    /// With the windows that limits of phase `Given` refer to by position.
+    #[must_use]
+    pub const fn with_windows(mut self, windows: &'a [Window]) -> Self {
+        self.windows = windows;
+        self
+    }
+
+    /// The monotonic reading.
+    pub const fn mono(&self) -> Time<Mono> {
+        self.mono
+    }
+
+    /// The wall-clock reading.
+    pub const fn wall(&self) -> Time<Wall> {
+        self.wall
+    }
+
+    /// The key's number for spreading windows.
+    pub const fn spread(&self) -> u64 {
+        self.spread
+    }
+
+    /// The window handed in at `position`.
+    pub fn window(&self, position: usize) -> Option<Window> {
+        self.windows.get(position).copied()
+    }
+}
+
+/// What a request weighs: 1 for most, more for expensive ones, 0 to ask without taking.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(u64);
+
+impl Cost {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+    /// What a request weighs unless said otherwise.
+    pub const ONE: Self = Self(1);
+    /// More than any limit holds.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// `units` of whatever the limit counts.
+    pub const fn new(units: u64) -> Self {
+        Self(units)
+    }
+
+    /// The number of units.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cost {}", self.0)
+    }
+}

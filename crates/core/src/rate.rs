@@ -1,0 +1,230 @@
+//! How fast: a count per period, kept as a fraction in lowest terms so that 7777 per second is exact.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::error::LimitError;
+use crate::quantity::Nanos;
+
+/// A rate of `count` per `per`, in lowest terms.
+///
+/// ```
+/// use tollgate_core::Rate;
+///
+/// let rate: Rate = "10k/15m".parse()?;
+/// assert_eq!(rate.to_string(), "40000/h");
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rate {
+    count: u32,
+    per: u64,
+}
+
+impl Rate {
+    /// The longest period of a rate: 100 years of 365 days.
+    pub const MAX_PERIOD: Nanos = Nanos::from_secs(100 * 365 * 86_400);
+    /// The longest time an empty limit may take to refill: 146 years, so that no instant overflows.
+    pub const MAX_FILL: Nanos = Nanos::from_nanos(1 << 62);
+
+    /// `count` per `per`.
+    ///
+    /// # Errors
+    /// When either is zero, the period is longer than [`Rate::MAX_PERIOD`], or the count in lowest terms is above 2³²−1.
+    pub const fn new(count: u64, per: Nanos) -> Result<Self, LimitError> {
+        if count == 0 {
+            return Err(LimitError::Zero { what: "the count of the rate" });
+        }
+        if per.as_nanos() == 0 {
+            return Err(LimitError::Zero { what: "the period of the rate" });
+        }
+        if per.as_nanos() > Self::MAX_PERIOD.as_nanos() {
+            return Err(LimitError::PeriodTooLong { given: per, max: Self::MAX_PERIOD });
+        }
+        let divisor = greatest_common_divisor(count, per.as_nanos());
+        let (count, per) = (count / divisor, per.as_nanos() / divisor);
+        if count > u32::MAX as u64 {
+            return Err(LimitError::RateTooFine { count, per: Nanos::from_nanos(per) });
+        }
+        Ok(Self { count: count as u32, per })
+    }
+
+    /// `count` per second.
+    ///
+    /// # Errors
+    /// As [`Rate::new`].
+    pub const fn per_second(count: u64) -> Result<Self, LimitError> {
+        Self::new(count, Nanos::SECOND)
+    }
+
+    /// The count in lowest terms.
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+
+    /// The period in lowest terms, never zero.
+    pub const fn per(self) -> Nanos {
+        Nanos::from_nanos(self.per)
+    }
+}
+
+const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl fmt::Display for Rate {
+    /// In the shortest unit, from the second up, that makes the count whole: what was written as 100/s reads so again.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = UNITS
+            .iter()
+            .filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos())
+            .find(|unit| unit.nanos.is_multiple_of(self.per));
+        if let Some(unit) = whole {
+            return write!(f, "{}/{}", u128::from(self.count) * u128::from(unit.nanos / self.per), unit.names[0]);
+        }
+        let unit = UNITS.iter().rev().find(|unit| self.per.is_multiple_of(unit.nanos)).unwrap_or(&UNITS[0]);
+        write!(f, "{}/{}{}", self.count, self.per / unit.nanos, unit.names[0])
+    }
+}
+
+impl fmt::Debug for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+struct Unit {
+    nanos: u64,
+    /// The first is the one we write.
+    names: &'static [&'static str],
+}
+
+const fn unit(nanos: u64, names: &'static [&'static str]) -> Unit {
+    Unit { nanos, names }
+}
+
+/// Units of fixed length, from short to long. Months and years differ in length and are calendar words of the rules.
+const UNITS: &[Unit] = &[
+    unit(1, &["ns", "nanosecond", "nanoseconds"]),
+    unit(1_000, &["us", "µs", "microsecond", "microseconds"]),
+    unit(1_000_000, &["ms", "millisecond", "milliseconds"]),
+    unit(1_000_000_000, &["s", "sec", "second", "seconds"]),
+    unit(60_000_000_000, &["m", "min", "minute", "minutes"]),
+    unit(3_600_000_000_000, &["h", "hour", "hours"]),
+    unit(86_400_000_000_000, &["day", "d", "days"]),
+    unit(604_800_000_000_000, &["week", "w", "weeks"]),
+];
+
+/// What multiplies the count.
+const SCALES: &[(char, u64)] = &[('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
+
+/// The longest text that is looked at.
+const MAX_TEXT: usize = 64;
+
+impl FromStr for Rate {
+    type Err = LimitError;
+
+    /// Reads `100/s`, `5/15m`, `10k/day` and `5 per 15 minutes`.
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        let wrong = |problem| LimitError::NotARate { given: text.chars().take(MAX_TEXT).collect(), problem };
+        if text.len() > MAX_TEXT {
+            return Err(wrong("it is longer than 64 bytes"));
+        }
+        let (count, period) = text
+            .split_once('/')
+            .or_else(|| text.split_once(" per "))
+            .ok_or_else(|| wrong("there is no `/` between the count and the period"))?;
+        let count = parse_count(count.trim()).map_err(wrong)?;
+        let per = parse_period(period.trim()).map_err(wrong)?;
+        Self::new(count, per)
+    }
+}
+
+fn parse_count(text: &str) -> Result<u64, &'static str> {
+    let (digits, scale) = match SCALES.iter().find(|(letter, _)| text.ends_with(*letter)) {
+        Some(&(letter, scale)) => (text.trim_end_matches(letter), scale),
+        None => (text, 1),
+    };
+    parse_whole(digits, "the count is not a whole number")?.checked_mul(scale).ok_or("the count is too large")
+}
+
+fn parse_period(text: &str) -> Result<Nanos, &'static str> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, name) = text.split_at(split);
+    let name = name.trim();
+    let units = if digits.is_empty() { 1 } else { parse_whole(digits, "the period is not a whole number")? };
+    let unit = UNITS
+        .iter()
+        .find(|unit| unit.names.contains(&name))
+        .ok_or("the period has no unit of ns, us, ms, s, m, h, day or week")?;
+    units.checked_mul(unit.nanos).map(Nanos::from_nanos).ok_or("the period is too long")
+}
+
+/// Only digits: the standard parser would also take a plus sign.
+fn parse_whole(digits: &str, problem: &'static str) -> Result<u64, &'static str> {
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(problem);
+    }
+    digits.parse().map_err(|_| "a number is above 18446744073709551615")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        let shown = match text.parse::<Rate>() {
+            Ok(rate) => rate.to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(shown, expected, "for {text:?}");
+    }
+
+    #[test]
+    fn rates_are_read_and_reduced() {
+        check("100/s", "100/s");
+        check("7777/s", "7777/s");
+        check("5/15m", "20/h");
+        check("10k/day", "10000/day");
+        check("5 per 15 minutes", "20/h");
+        check("2M/ 1 s", "2000000/s");
+        check("3G/s", "3000000000/s");
+        check("7/1003ms", "7/1003ms");
+        check("1/week", "1/week");
+    }
+
+    #[test]
+    fn mistakes_are_told_with_what_would_be_right() {
+        let hint = "; write it like 100/s, 5/15m or 10k/day";
+        check("100", &format!("`100` is not a rate: there is no `/` between the count and the period{hint}"));
+        check("1/x", &format!("`1/x` is not a rate: the period has no unit of ns, us, ms, s, m, h, day or week{hint}"));
+        check("-1/s", &format!("`-1/s` is not a rate: the count is not a whole number{hint}"));
+        check("1.5/s", &format!("`1.5/s` is not a rate: the count is not a whole number{hint}"));
+        check("kk/s", &format!("`kk/s` is not a rate: the count is not a whole number{hint}"));
+        check("0/s", "the count of the rate is 0, it must be at least 1");
+        check("1/0s", "the period of the rate is 0, it must be at least 1");
+        check(
+            "18446744073709551616/s",
+            &format!("`18446744073709551616/s` is not a rate: a number is above 18446744073709551615{hint}"),
+        );
+        check(
+            "18446744073709551615k/s",
+            &format!("`18446744073709551615k/s` is not a rate: the count is too large{hint}"),
+        );
+        check("1/1000000000week", &format!("`1/1000000000week` is not a rate: the period is too long{hint}"));
+        check("1/6000week", "the period of 3628800000s is too long, at most 3153600000s is valid");
+        check(&"9".repeat(99), &format!("`{}` is not a rate: it is longer than 64 bytes{hint}", "9".repeat(64)));
+    }
+
+    #[test]
+    fn a_count_beyond_the_state_is_refused() {
+        assert_eq!(
+            Rate::new(99_999_999_977, Nanos::from_secs(86_400)),
+            Err(LimitError::RateTooFine { count: 99_999_999_977, per: Nanos::from_secs(86_400) })
+        );
+        assert!(Rate::new(u64::from(u32::MAX), Nanos::from_nanos(2)).is_ok());
+    }
+}

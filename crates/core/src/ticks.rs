@@ -1,0 +1,91 @@
+//! Exact arithmetic of a steady flow, shared by the buckets.
+//!
+//! A rate of `count` per `per` nanoseconds in lowest terms has `count` ticks to the nanosecond and `per` ticks to the unit
+//! of cost, both whole. Everything a bucket does is adding and comparing ticks; only waits (rounded up) and
+//! remainders (rounded down) divide.
+
+use crate::algorithm::Cells;
+use crate::quantity::{Mono, Nanos, Time};
+use crate::rate::Rate;
+
+/// An amount or an instant, in ticks. An instant is below 2⁹⁶, since the count is below 2³²; amounts that passed the
+/// checks of a constructor take at most [`Rate::MAX_FILL`] and are below 2⁹⁴. Sums of both are far from overflowing.
+pub(crate) type Ticks = u128;
+
+/// A rate, seen as ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Flow {
+    rate: Rate,
+}
+
+/// How much time a state of one word must be able to tell: 73 years, beyond the year 2043 on the wall clock.
+const HORIZON: u64 = 1 << 61;
+
+impl Flow {
+    pub(crate) const fn new(rate: Rate) -> Self {
+        Self { rate }
+    }
+
+    pub(crate) const fn rate(self) -> Rate {
+        self.rate
+    }
+
+    /// The ticks of `amount`.
+    #[inline]
+    pub(crate) const fn ticks(self, amount: u64) -> Ticks {
+        amount as u128 * self.rate.per().as_nanos() as u128
+    }
+
+    /// Whole units in `ticks`, rounded down.
+    pub(crate) fn tokens(self, ticks: Ticks) -> u64 {
+        u64::try_from(ticks / u128::from(self.rate.per().as_nanos())).unwrap_or(u64::MAX)
+    }
+
+    /// The instant, in ticks.
+    #[inline]
+    pub(crate) const fn instant(self, time: Time<Mono>) -> Ticks {
+        time.as_nanos() as u128 * self.rate.count() as u128
+    }
+
+    /// The time in which `ticks` flow, rounded up.
+    #[inline]
+    pub(crate) fn wait(self, ticks: Ticks) -> Nanos {
+        Nanos::from_nanos(u64::try_from(ticks.div_ceil(u128::from(self.rate.count()))).unwrap_or(u64::MAX))
+    }
+
+    /// The most units that flow within `time`.
+    pub(crate) fn most_within(self, time: Nanos) -> u64 {
+        self.tokens(self.instant(Time::from_nanos(time.as_nanos())))
+    }
+
+    /// What was `ticks` under another flow, as the same number of units under this one, rounded up.
+    pub(crate) fn rescale(self, old: &Self, ticks: Ticks) -> Ticks {
+        let (old_unit, unit) = (u128::from(old.rate.per().as_nanos()), u128::from(self.rate.per().as_nanos()));
+        let (whole, part) = (ticks / old_unit, ticks % old_unit);
+        // Both factors of the second product are below 2⁶⁴; the first saturates, and callers clamp to their capacity.
+        whole.saturating_mul(unit).saturating_add((part * unit).div_ceil(old_unit))
+    }
+
+    /// Whether instants up to `deepest` ahead of any within the horizon fit 64 bits.
+    #[inline]
+    pub(crate) const fn fits_a_word(self, deepest: Ticks) -> bool {
+        self.rate.count() as u128 * HORIZON as u128 + deepest <= u64::MAX as u128
+    }
+
+    #[inline]
+    pub(crate) fn load<S: Cells + ?Sized>(self, state: &S, one_word: bool) -> Ticks {
+        let high = if one_word { 0 } else { u128::from(state.get(1)) };
+        high << 64 | u128::from(state.get(0))
+    }
+
+    /// An instant beyond the horizon is kept as the last one that fits: it refuses.
+    #[inline]
+    pub(crate) fn store<S: Cells + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {
+        if one_word {
+            state.set(0, u64::try_from(instant).unwrap_or(u64::MAX));
+        } else {
+            state.set(0, instant as u64);
+            state.set(1, (instant >> 64) as u64);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What is asked of a limit and what it answers. Answers are data, not errors: being refused is not a failure.
+
+use crate::quantity::{Cost, Nanos};
+
+/// What is asked of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// All of it or nothing: `check`.
+    Exactly(Cost),
+    /// As much of it as fits: `take_up_to`, and `drain` with the largest cost.
+    UpTo(Cost),
+    /// All of it, into debt where it does not fit, as far as the limit's `max_debt` allows: `charge`.
+    Regardless(Cost),
+}
+
+impl Ask {
+    /// The amount asked for.
+    pub const fn cost(self) -> Cost {
+        match self {
+            Self::Exactly(cost) | Self::UpTo(cost) | Self::Regardless(cost) => cost,
+        }
+    }
+}
+
+/// Whether a request passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Now.
+    Allow,
+    /// After this wait, which is already reserved for it.
+    Delay(Nanos),
+    /// Not now; nothing was spent.
+    Deny(Retry),
+}
+
+impl Outcome {
+    /// Whether the request passes, at once or after a wait.
+    pub const fn is_allowed(self) -> bool {
+        matches!(self, Self::Allow | Self::Delay(_))
+    }
+
+    /// The stricter of two answers to one request: any refusal over any wait, the longer wait over the shorter.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Deny(a), Self::Deny(b)) => Self::Deny(a.max(b)),
+            (Self::Deny(retry), Self::Allow | Self::Delay(_)) | (Self::Allow | Self::Delay(_), Self::Deny(retry)) => {
+                Self::Deny(retry)
+            }
+            (Self::Delay(a), Self::Delay(b)) => Self::Delay(a.max(b)),
+            (Self::Delay(wait), Self::Allow) | (Self::Allow, Self::Delay(wait)) => Self::Delay(wait),
+            (Self::Allow, Self::Allow) => Self::Allow,
+        }
+    }
+}
+
+/// When to ask again. Ordered from soonest to never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retry {
+    /// After this time the same request passes, if nobody else takes what it needs. True to the nanosecond: one less
+    /// and it would be refused. A refusal never says zero.
+    After(Nanos),
+    /// When a holder lets go; no clock can tell.
+    OnRelease,
+    /// The request does not fit at all.
+    Never,
+}
+
+impl Retry {
+    /// No wait needed.
+    pub const NOW: Self = Self::After(Nanos::ZERO);
+}
+
+/// The answer of one limit: the outcome, how much it takes, and a stamp by which the taking can be undone exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    outcome: Outcome,
+    taken: Cost,
+    stamp: Stamp,
+}
+
+impl Verdict {
+    pub(crate) const fn pass(outcome: Outcome, taken: Cost, stamp: Stamp) -> Self {
+        Self { outcome, taken, stamp }
+    }
+
+    pub(crate) const fn allow(taken: Cost) -> Self {
+        Self::pass(Outcome::Allow, taken, Stamp::NONE)
+    }
+
+    pub(crate) const fn deny(retry: Retry) -> Self {
+        Self::pass(Outcome::Deny(retry), Cost::ZERO, Stamp::NONE)
+    }
+
+    /// Whether the request passes.
+    pub const fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// Whether the request passes, at once or after a wait.
+    pub const fn is_allowed(&self) -> bool {
+        self.outcome.is_allowed()
+    }
+
+    /// What was taken: the cost asked for, or less for [`Ask::UpTo`], or nothing on refusal.
+    pub const fn taken(&self) -> Cost {
+        self.taken
+    }
+
+    /// What the limit needs to know to undo exactly this taking.
+    pub const fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+}
+
+/// Where in a limit's state a taking was recorded: the window, the log entry or the lease. Meaningless to anybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// For limits that need none, such as buckets.
+    pub const NONE: Self = Self(0);
+
+    /// Back from its number, after travelling outside the process.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The number to send along.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a caller may be told about one limit after a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The most that can pass at one instant, or in one window.
+    pub limit: u64,
+    /// What still fits now, rounded down.
+    pub remaining: u64,
+    /// How long until the cost in question would pass.
+    pub retry: Retry,
+    /// How long until the limit is as good as new.
+    pub reset: Nanos,
+}
+
+/// How much of a limit is used up, as a fraction of 2³²−1; zero means as good as new.
+///
+/// The table compares these when it must choose whom to forget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spent(u32);
+
+impl Spent {
+    /// As good as new.
+    pub const NOTHING: Self = Self(0);
+    /// Used up, or more.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// `part` of `whole`, rounded up so that only zero is nothing.
+    pub fn of(part: u128, whole: u128) -> Self {
+        if part >= whole {
+            return Self::ALL;
+        }
+        // Bring `whole` below 2^96 so that the product fits; the fraction only serves to compare.
+        let shift = (128 - whole.leading_zeros()).saturating_sub(96);
+        let (small, whole) = (part >> shift, whole >> shift);
+        let fraction = (small * u128::from(u32::MAX)).div_ceil(whole) as u32;
+        Self(fraction.max(u32::from(part > 0)))
+    }
+
+    /// Whether the limit is as good as new.
+    pub const fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+}
