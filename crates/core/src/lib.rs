@@ -13,7 +13,7 @@ mod ticks;
 mod verdict;
 
 pub use algorithm::token_bucket::TokenBucket;
-pub use algorithm::{Algorithm, Cells};
+pub use algorithm::{Algorithm, Cells, CellsMut};
 pub use error::LimitError;
 pub use quantity::{Cost, Mono, Nanos, Now, Time, Wall, Window};
 pub use rate::Rate;

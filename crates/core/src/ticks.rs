@@ -4,7 +4,7 @@
 //! of cost, both whole. Everything a bucket does is adding and comparing ticks; only waits (rounded up) and
 //! remainders (rounded down) divide.
 
-use crate::algorithm::Cells;
+use crate::algorithm::{Cells, CellsMut};
 use crate::quantity::{Mono, Nanos, Time};
 use crate::rate::Rate;
 
@@ -20,6 +20,8 @@ pub(crate) struct Flow {
 
 /// How much time a state of one word must be able to tell: 73 years, beyond the year 2043 on the wall clock.
 const HORIZON: u64 = 1 << 61;
+/// The high word of an instant that never comes, at any rate kept in one word.
+const BEYOND: u64 = 1 << 32;
 
 impl Flow {
     pub(crate) const fn new(rate: Rate) -> Self {
@@ -74,13 +76,15 @@ impl Flow {
 
     #[inline]
     pub(crate) fn load<S: Cells + ?Sized>(self, state: &S, one_word: bool) -> Ticks {
-        let high = if one_word { 0 } else { u128::from(state.get(1)) };
-        high << 64 | u128::from(state.get(0))
+        let low = state.get(0);
+        let high = if one_word { if low == u64::MAX { BEYOND } else { 0 } } else { state.get(1) };
+        u128::from(high) << 64 | u128::from(low)
     }
 
-    /// An instant beyond the horizon is kept as the last one that fits: it refuses.
+    /// An instant that does not fit is kept as the last word, which is read back as an instant that never comes: it
+    /// refuses from then on. That is after the year 2053 by the wall clock, for the fastest rate kept in one word.
     #[inline]
-    pub(crate) fn store<S: Cells + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {
+    pub(crate) fn store<S: CellsMut + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {
         if one_word {
             state.set(0, u64::try_from(instant).unwrap_or(u64::MAX));
         } else {

@@ -73,23 +73,25 @@ impl Retry {
 
 /// The answer of one limit: the outcome, how much it takes, and a stamp by which the taking can be undone exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Verdict<S = Stamp> {
     outcome: Outcome,
     taken: Cost,
-    stamp: Stamp,
+    stamp: S,
 }
 
 impl Verdict {
-    pub(crate) const fn pass(outcome: Outcome, taken: Cost, stamp: Stamp) -> Self {
-        Self { outcome, taken, stamp }
-    }
-
     pub(crate) const fn allow(taken: Cost) -> Self {
         Self::pass(Outcome::Allow, taken, Stamp::NONE)
     }
 
     pub(crate) const fn deny(retry: Retry) -> Self {
         Self::pass(Outcome::Deny(retry), Cost::ZERO, Stamp::NONE)
+    }
+}
+
+impl<S: Copy> Verdict<S> {
+    pub(crate) const fn pass(outcome: Outcome, taken: Cost, stamp: S) -> Self {
+        Self { outcome, taken, stamp }
     }
 
     /// Whether the request passes.
@@ -108,7 +110,7 @@ impl Verdict {
     }
 
     /// What the limit needs to know to undo exactly this taking.
-    pub const fn stamp(&self) -> Stamp {
+    pub const fn stamp(&self) -> S {
         self.stamp
     }
 }

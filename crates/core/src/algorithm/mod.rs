@@ -3,7 +3,7 @@
 pub mod token_bucket;
 
 use crate::quantity::{Cost, Now};
-use crate::verdict::{Ask, Report, Spent, Stamp, Verdict};
+use crate::verdict::{Ask, Report, Spent, Verdict};
 
 /// A limit that can decide: its numbers are `self`, its state is a few words kept by somebody else.
 ///
@@ -13,22 +13,39 @@ use crate::verdict::{Ask, Report, Spent, Stamp, Verdict};
 /// There is one decision routine, [`weigh`](Self::weigh); everything else is made of it:
 /// peeking is weighing without committing, and a group of limits weighs all before it commits any.
 pub trait Algorithm {
+    /// What undoes a taking exactly; [`Stamp`](crate::Stamp) for a single limit.
+    type Stamp: Copy;
+
     /// How many words the state takes. Constant for a given limit.
     fn words(&self) -> usize;
 
+    /// The most that passes at one instant, or in one window.
+    fn capacity(&self) -> u64;
+
+    /// Whether decisions look at the wall clock; who only needs monotonic time is spared reading it.
+    fn uses_wall_clock(&self) -> bool {
+        false
+    }
+
     /// Writes the state of a key never seen before.
-    fn fresh<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>);
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>);
 
     /// Decides without changing anything.
-    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict;
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
     /// Applies a verdict that [`weigh`](Self::weigh) just gave for this state and this instant. A refusal changes
     /// nothing, except in limits that count refused attempts.
-    fn commit<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict);
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
     /// Gives back up to `cost` and returns how much was accepted: never above full and, for windows, only where it was
     /// taken. The stamp of the taking makes it exact; without one, only the current window gets it back.
-    fn refund<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost;
+    fn refund<S: CellsMut + ?Sized>(
+        &self,
+        state: &mut S,
+        now: &Now<'_>,
+        cost: Cost,
+        stamp: Option<Self::Stamp>,
+    ) -> Cost;
 
     /// What to tell the caller, with `retry` for a further request of `cost`.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
@@ -37,10 +54,10 @@ pub trait Algorithm {
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent;
 
     /// Rewrites a state written under the numbers of `old` so that what was spent stays spent under these.
-    fn convert<S: Cells + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>);
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>);
 
     /// Decides and applies.
-    fn decide<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
+    fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp> {
         let verdict = self.weigh(state, now, ask);
         self.commit(state, now, &verdict);
         verdict
@@ -56,6 +73,10 @@ pub trait Algorithm {
 pub trait Cells {
     /// The word at `index`; zero beyond the end.
     fn get(&self, index: usize) -> u64;
+}
+
+/// Words of state that may be changed.
+pub trait CellsMut: Cells {
     /// Sets the word at `index`; nothing happens beyond the end.
     fn set(&mut self, index: usize, word: u64);
 }
@@ -65,7 +86,9 @@ impl Cells for [u64] {
     fn get(&self, index: usize) -> u64 {
         <[u64]>::get(self, index).copied().unwrap_or(0)
     }
+}
 
+impl CellsMut for [u64] {
     #[inline]
     fn set(&mut self, index: usize, word: u64) {
         if let Some(cell) = self.get_mut(index) {
@@ -79,7 +102,9 @@ impl<const N: usize> Cells for [u64; N] {
     fn get(&self, index: usize) -> u64 {
         Cells::get(self.as_slice(), index)
     }
+}
 
+impl<const N: usize> CellsMut for [u64; N] {
     #[inline]
     fn set(&mut self, index: usize, word: u64) {
         self.as_mut_slice().set(index, word);

@@ -33,7 +33,7 @@
 //! **Poor choice** when what passes in any one window must never exceed the count (up to `burst` more can), or when quotas
 //! must begin anew at midnight: use a log or a window.
 
-use super::{Algorithm, Cells};
+use super::{Algorithm, Cells, CellsMut};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Now};
 use crate::rate::Rate;
@@ -62,6 +62,7 @@ pub struct TokenBucket {
     capacity: Ticks,
     /// `burst + max_debt` in ticks: no state says more, so a clock that stepped back locks nobody out for longer.
     deepest: Ticks,
+    one_word: bool,
 }
 
 impl TokenBucket {
@@ -78,7 +79,7 @@ impl TokenBucket {
         if burst > longest {
             return Err(LimitError::FillTooLong { amount: burst, max: longest });
         }
-        Ok(Self { flow, burst, max_debt: 0, initial: burst, capacity: flow.ticks(burst), deepest: 0 }
+        Ok(Self { flow, burst, max_debt: 0, initial: burst, capacity: flow.ticks(burst), deepest: 0, one_word: false }
             .with_max_debt(burst.min(longest - burst)))
     }
 
@@ -95,7 +96,8 @@ impl TokenBucket {
     }
 
     fn with_max_debt(self, max_debt: u64) -> Self {
-        Self { max_debt, deepest: self.flow.ticks(self.burst + max_debt), ..self }
+        let deepest = self.flow.ticks(self.burst + max_debt);
+        Self { max_debt, deepest, one_word: self.flow.fits_a_word(deepest), ..self }
     }
 
     /// With `initial` tokens for a new key instead of a full burst.
@@ -123,19 +125,19 @@ impl TokenBucket {
 
     /// Whether the state is a single word, which can be updated without a lock.
     pub const fn fits_a_word(&self) -> bool {
-        self.flow.fits_a_word(self.deepest)
+        self.one_word
     }
 
     /// What is spent now, in ticks.
     #[inline]
     fn owed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
-        let full_at = self.flow.load(state, self.fits_a_word());
+        let full_at = self.flow.load(state, self.one_word);
         full_at.saturating_sub(self.flow.instant(now.mono())).min(self.deepest)
     }
 
     #[inline]
-    fn set_owed<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
-        self.flow.store(state, self.fits_a_word(), self.flow.instant(now.mono()) + owed);
+    fn set_owed<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
+        self.flow.store(state, self.one_word, self.flow.instant(now.mono()) + owed);
     }
 
     /// Whole tokens that fit on top of `owed`.
@@ -154,12 +156,18 @@ impl TokenBucket {
 }
 
 impl Algorithm for TokenBucket {
+    type Stamp = Stamp;
+
     fn words(&self) -> usize {
-        if self.fits_a_word() { 1 } else { 2 }
+        if self.one_word { 1 } else { 2 }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst
     }
 
     #[inline]
-    fn fresh<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.set_owed(state, now, self.flow.ticks(self.burst - self.initial));
     }
 
@@ -185,14 +193,14 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn commit<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
         if verdict.taken() > Cost::ZERO {
             let owed = self.owed(state, now) + self.flow.ticks(verdict.taken().get());
             self.set_owed(state, now, owed);
         }
     }
 
-    fn refund<S: Cells + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
         let owed = self.owed(state, now);
         let spent = self.flow.tokens(owed.saturating_add(self.flow.ticks(1) - 1));
         let accepted = cost.min(Cost::new(spent));
@@ -218,7 +226,7 @@ impl Algorithm for TokenBucket {
         self.owed(state, now) == 0
     }
 
-    fn convert<S: Cells + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
         let owed = self.flow.rescale(&old.flow, old.owed(state, now));
         self.set_owed(state, now, owed.min(self.deepest));
     }

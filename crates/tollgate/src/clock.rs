@@ -1,0 +1,236 @@
+//! Where time comes from. The only module that reads a clock.
+//!
+//! A clock gives one reading of monotonic time and, from the same reading, the time on the wall: buckets and logs count on
+//! the first, windows that are aligned to the day or the minute on the second.
+//!
+//! | clock | a reading costs | error |
+//! |---|---|---|
+//! | [`PreciseClock`] | one read of the processor's time stamp counter, about 10 ns | calibrated once, tens of parts per million |
+//! | [`CachedClock`] | one load, under 1 ns | up to its period late, plus what the scheduler adds |
+//! | [`ManualClock`] | one load | none: tests move it |
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tollgate_core::{Algorithm, Mono, Nanos, Now, Time, Wall};
+
+/// A source of time.
+pub trait Clock {
+    /// Monotonic time. It never goes back.
+    fn mono(&self) -> Time<Mono>;
+
+    /// What the wall clock said at `mono`, a reading just taken.
+    fn wall(&self, mono: Time<Mono>) -> Time<Wall>;
+
+    /// One reading with what `limit` needs of it.
+    #[inline]
+    fn now_for<A: Algorithm>(&self, limit: &A) -> Now<'static> {
+        let mono = self.mono();
+        let wall = if limit.uses_wall_clock() { self.wall(mono) } else { Time::ZERO };
+        Now::new(mono, wall)
+    }
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    #[inline]
+    fn mono(&self) -> Time<Mono> {
+        (**self).mono()
+    }
+
+    #[inline]
+    fn wall(&self, mono: Time<Mono>) -> Time<Wall> {
+        (**self).wall(mono)
+    }
+}
+
+/// How often the distance between the two clocks is looked at again: a step of the wall clock is noticed this late.
+const WALL_CHECK: Nanos = Nanos::SECOND;
+
+/// Reads the processor's time stamp counter, or the system's monotonic clock where the counter cannot be trusted.
+#[derive(Debug)]
+pub struct PreciseClock {
+    source: quanta::Clock,
+    start: u64,
+    /// Wall time at the clock's zero, in nanoseconds. Written by whoever notices that it is due; a late or doubled
+    /// write is harmless, so nothing is ordered by it.
+    wall_at_zero: AtomicU64,
+    wall_check_due: AtomicU64,
+}
+
+impl PreciseClock {
+    /// Starts a clock at zero. The first one in a process spends up to 200 ms on calibrating the counter.
+    pub fn new() -> Self {
+        let source = quanta::Clock::new();
+        let start = source.raw();
+        Self { source, start, wall_at_zero: AtomicU64::new(wall_nanos()), wall_check_due: AtomicU64::new(WALL_CHECK.as_nanos()) }
+    }
+
+    #[cold]
+    fn check_wall(&self, mono: Time<Mono>) {
+        self.wall_check_due.store(mono.saturating_add(WALL_CHECK).as_nanos(), Ordering::Relaxed);
+        self.wall_at_zero.store(wall_nanos().saturating_sub(mono.as_nanos()), Ordering::Relaxed);
+    }
+}
+
+impl Default for PreciseClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for PreciseClock {
+    #[inline]
+    fn mono(&self) -> Time<Mono> {
+        Time::from_nanos(self.source.delta_as_nanos(self.start, self.source.raw()))
+    }
+
+    #[inline]
+    fn wall(&self, mono: Time<Mono>) -> Time<Wall> {
+        if mono.as_nanos() >= self.wall_check_due.load(Ordering::Relaxed) {
+            self.check_wall(mono);
+        }
+        Time::from_nanos(self.wall_at_zero.load(Ordering::Relaxed).saturating_add(mono.as_nanos()))
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this module is where clocks are read")]
+fn wall_nanos() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Nanos::from(since_epoch).as_nanos()
+}
+
+/// Remembers the time and has a thread of its own read it anew every period.
+///
+/// For callers who decide so often that reading the clock is what they wait for. The time is up to a period late, never
+/// early, so a decision may refuse what a precise clock would have let pass a moment sooner.
+#[derive(Debug, Clone)]
+pub struct CachedClock {
+    shared: Arc<Cached>,
+}
+
+#[derive(Debug)]
+struct Cached {
+    source: PreciseClock,
+    mono: AtomicU64,
+}
+
+impl CachedClock {
+    /// Starts a clock that reads the time every `period`. Its thread ends soon after the last clone is dropped.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(period: Duration) -> std::io::Result<Self> {
+        let shared = Arc::new(Cached { source: PreciseClock::new(), mono: AtomicU64::new(0) });
+        let weak = Arc::downgrade(&shared);
+        std::thread::Builder::new().name("tollgate-clock".into()).spawn(move || keep_time(&weak, period))?;
+        Ok(Self { shared })
+    }
+}
+
+fn keep_time(clock: &Weak<Cached>, period: Duration) {
+    while let Some(clock) = clock.upgrade() {
+        // A single word that orders nothing else.
+        clock.mono.store(clock.source.mono().as_nanos(), Ordering::Relaxed);
+        drop(clock);
+        std::thread::park_timeout(period);
+    }
+}
+
+impl Clock for CachedClock {
+    #[inline]
+    fn mono(&self) -> Time<Mono> {
+        Time::from_nanos(self.shared.mono.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn wall(&self, mono: Time<Mono>) -> Time<Wall> {
+        self.shared.source.wall(mono)
+    }
+}
+
+/// Stands still until told otherwise: time as an argument, for tests and simulations.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::clock::ManualClock;
+/// use tollgate::{Limiter, Nanos, TokenBucket};
+///
+/// let clock = Arc::new(ManualClock::default());
+/// let limiter = Limiter::with_clock(TokenBucket::new("1/s".parse()?, 1)?, clock.clone());
+/// assert!(limiter.check(1).is_allowed());
+/// assert!(!limiter.check(1).is_allowed());
+/// clock.advance(Nanos::from_secs(1));
+/// assert!(limiter.check(1).is_allowed());
+/// # Ok::<(), tollgate::LimitError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    mono: AtomicU64,
+    /// The wall clock's zero on the monotonic clock, negated; only tests that step the wall clock change it.
+    wall_offset: AtomicI64,
+}
+
+impl ManualClock {
+    /// A clock whose both readings are `nanos`.
+    pub fn at(nanos: u64) -> Self {
+        Self { mono: AtomicU64::new(nanos), wall_offset: AtomicI64::new(0) }
+    }
+
+    /// Moves both readings forward.
+    pub fn advance(&self, length: Nanos) {
+        self.mono.fetch_add(length.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Moves both readings to `nanos`, backwards too.
+    pub fn set(&self, nanos: u64) {
+        self.mono.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Steps the wall clock alone, as an operator or a time server would.
+    pub fn step_wall(&self, nanos: i64) {
+        self.wall_offset.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    #[inline]
+    fn mono(&self) -> Time<Mono> {
+        Time::from_nanos(self.mono.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn wall(&self, mono: Time<Mono>) -> Time<Wall> {
+        Time::from_nanos(mono.as_nanos().saturating_add_signed(self.wall_offset.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_precise_clock_goes_forward_and_agrees_with_the_wall() {
+        let clock = PreciseClock::new();
+        let (first, second) = (clock.mono(), clock.mono());
+        assert!(first <= second);
+        let wall = clock.wall(second).as_nanos();
+        assert!(wall.abs_diff(wall_nanos()) < Nanos::from_secs(1).as_nanos());
+    }
+
+    #[test]
+    fn the_wall_is_looked_at_again_when_due() {
+        let clock = PreciseClock::new();
+        clock.wall_at_zero.store(0, Ordering::Relaxed);
+        assert!(clock.wall(clock.mono()).as_nanos() < Nanos::from_secs(60).as_nanos());
+        clock.wall_check_due.store(0, Ordering::Relaxed);
+        assert!(clock.wall(clock.mono()).as_nanos() > Nanos::from_secs(60).as_nanos());
+    }
+
+    #[test]
+    fn stepping_the_wall_leaves_monotonic_time_alone() {
+        let clock = ManualClock::at(1_000);
+        clock.step_wall(-400);
+        assert_eq!((clock.mono().as_nanos(), clock.wall(clock.mono()).as_nanos()), (1_000, 600));
+    }
+}

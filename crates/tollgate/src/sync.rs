@@ -1,0 +1,35 @@
+//! The atomics of this crate, so that loom can take their place and try every interleaving.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+
+/// `len` zero words. The allocator hands out pages the kernel zeroes on first touch, so that memory nobody used
+/// costs nothing.
+#[cfg(not(loom))]
+pub(crate) fn zeroed(len: usize) -> Box<[AtomicU64]> {
+    bytemuck::zeroed_slice_box(len)
+}
+
+#[cfg(loom)]
+pub(crate) fn zeroed(len: usize) -> Box<[AtomicU64]> {
+    (0..len).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// One turn of a loop that waits for another thread to finish a few instructions.
+pub(crate) fn relax(turn: u32) {
+    #[cfg(loom)]
+    {
+        let _ = turn;
+        loom::thread::yield_now();
+    }
+    // The other thread may have lost its core in the middle: after a short while, give ours away too.
+    #[cfg(not(loom))]
+    if turn < 64 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
