@@ -6,12 +6,20 @@
 //! your own on the same arithmetic.
 
 pub mod algorithm;
+mod bucket;
 mod error;
 mod quantity;
+mod quota;
 mod rate;
+pub mod redis_cell;
 mod ticks;
 mod verdict;
 
+pub use algorithm::concurrency::Concurrency;
+pub use algorithm::fixed_window::{FixedWindow, Phase};
+pub use algorithm::leaky_bucket::LeakyBucket;
+pub use algorithm::sliding_log::SlidingLog;
+pub use algorithm::sliding_window::SlidingWindow;
 pub use algorithm::token_bucket::TokenBucket;
 pub use algorithm::{Algorithm, Cells, CellsMut};
 pub use error::LimitError;

@@ -144,10 +144,10 @@ impl FromStr for Rate {
 }
 
 fn parse_count(text: &str) -> Result<u64, &'static str> {
-    let (digits, scale) = match SCALES.iter().find(|(letter, _)| text.ends_with(*letter)) {
-        Some(&(letter, scale)) => (text.trim_end_matches(letter), scale),
-        None => (text, 1),
-    };
+    let (digits, scale) = SCALES
+        .iter()
+        .find_map(|&(letter, scale)| text.strip_suffix(letter).map(|digits| (digits, scale)))
+        .unwrap_or((text, 1));
     parse_whole(digits, "the count is not a whole number")?.checked_mul(scale).ok_or("the count is too large")
 }
 
@@ -203,6 +203,7 @@ mod tests {
         check("1/x", &format!("`1/x` is not a rate: the period has no unit of ns, us, ms, s, m, h, day or week{hint}"));
         check("-1/s", &format!("`-1/s` is not a rate: the count is not a whole number{hint}"));
         check("1.5/s", &format!("`1.5/s` is not a rate: the count is not a whole number{hint}"));
+        check("10kk/s", &format!("`10kk/s` is not a rate: the count is not a whole number{hint}"));
         check("kk/s", &format!("`kk/s` is not a rate: the count is not a whole number{hint}"));
         check("0/s", "the count of the rate is 0, it must be at least 1");
         check("1/0s", "the period of the rate is 0, it must be at least 1");

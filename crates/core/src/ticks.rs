@@ -19,7 +19,7 @@ pub(crate) struct Flow {
 }
 
 /// How much time a state of one word must be able to tell: 73 years, beyond the year 2043 on the wall clock.
-const HORIZON: u64 = 1 << 61;
+pub(crate) const HORIZON: u64 = 1 << 61;
 /// The high word of an instant that never comes, at any rate kept in one word.
 const BEYOND: u64 = 1 << 32;
 

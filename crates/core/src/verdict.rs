@@ -23,6 +23,8 @@ impl Ask {
 }
 
 /// Whether a request passes.
+// With a tag of its own, whether it passes is one comparison; folded into that of `Retry` it would be several.
+#[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Now.
@@ -89,6 +91,19 @@ impl Verdict {
     }
 }
 
+impl<S: Copy + Default> Verdict<S> {
+    /// `cost` taken at once from a limit that needs no stamp to give it back.
+    #[inline]
+    pub fn granted(cost: Cost) -> Self {
+        Self::pass(Outcome::Allow, cost, S::default())
+    }
+
+    /// A refusal for reasons outside the limit, such as a full table.
+    pub fn refused(retry: Retry) -> Self {
+        Self::pass(Outcome::Deny(retry), Cost::ZERO, S::default())
+    }
+}
+
 impl<S: Copy> Verdict<S> {
     pub(crate) const fn pass(outcome: Outcome, taken: Cost, stamp: S) -> Self {
         Self { outcome, taken, stamp }
@@ -116,7 +131,7 @@ impl<S: Copy> Verdict<S> {
 }
 
 /// Where in a limit's state a taking was recorded: the window, the log entry or the lease. Meaningless to anybody else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp(u64);
 
 impl Stamp {

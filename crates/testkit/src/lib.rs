@@ -1,1 +1,6 @@
-//! To be written.
+//! What the tests of Tollgate are made of. Never published; used from `tests/`, never from `src/` of another crate.
+
+pub mod clock;
+pub mod history;
+pub mod model;
+pub mod oracle;

@@ -52,6 +52,8 @@ const WALL_CHECK: Nanos = Nanos::SECOND;
 pub struct PreciseClock {
     source: quanta::Clock,
     start: u64,
+    /// Nanoseconds in 2⁴⁰ units of the source, so that converting is a multiplication and a shift.
+    nanos_per_unit: u64,
     /// Wall time at the clock's zero, in nanoseconds. Written by whoever notices that it is due; a late or doubled
     /// write is harmless, so nothing is ordered by it.
     wall_at_zero: AtomicU64,
@@ -59,11 +61,14 @@ pub struct PreciseClock {
 }
 
 impl PreciseClock {
-    /// Starts a clock at zero. The first one in a process spends up to 200 ms on calibrating the counter.
+    /// Starts a clock a few seconds after its zero. The first one in a process spends up to 200 ms on calibrating the counter.
     pub fn new() -> Self {
         let source = quanta::Clock::new();
-        let start = source.raw();
-        Self { source, start, wall_at_zero: AtomicU64::new(wall_nanos()), wall_check_due: AtomicU64::new(WALL_CHECK.as_nanos()) }
+        // A little before now, so that the counter of another core may lag behind and still be after it.
+        let start = source.raw().wrapping_sub(1 << 32);
+        let nanos_per_unit = source.delta_as_nanos(0, 1 << 40);
+        let wall_check_due = AtomicU64::new(0);
+        Self { source, start, nanos_per_unit, wall_at_zero: AtomicU64::new(0), wall_check_due }
     }
 
     #[cold]
@@ -82,7 +87,8 @@ impl Default for PreciseClock {
 impl Clock for PreciseClock {
     #[inline]
     fn mono(&self) -> Time<Mono> {
-        Time::from_nanos(self.source.delta_as_nanos(self.start, self.source.raw()))
+        let units = self.source.raw().wrapping_sub(self.start);
+        Time::from_nanos(((u128::from(units) * u128::from(self.nanos_per_unit)) >> 40) as u64)
     }
 
     #[inline]
@@ -221,6 +227,7 @@ mod tests {
     #[test]
     fn the_wall_is_looked_at_again_when_due() {
         let clock = PreciseClock::new();
+        assert!(clock.wall(clock.mono()).as_nanos() > Nanos::from_secs(60).as_nanos());
         clock.wall_at_zero.store(0, Ordering::Relaxed);
         assert!(clock.wall(clock.mono()).as_nanos() < Nanos::from_secs(60).as_nanos());
         clock.wall_check_due.store(0, Ordering::Relaxed);

@@ -9,83 +9,164 @@
 //!
 //! A hash made for tables of trusted keys is not enough here: its collisions can be found offline, and a caller who
 //! shares an entry with somebody else spends what is theirs.
+//!
+//! The powers of the points are kept at hand, so that up to fifteen chunks are multiplied independently of each other and
+//! only their sum is reduced.
 
-use std::hash::{Hash, Hasher};
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// What is stored of a key.
+/// What a limit is counted by: anything that is bytes, or [`Hashed`] for anything that hashes to bytes.
+///
+/// ```
+/// use tollgate::{Hashed, Keyed, TokenBucket};
+///
+/// let limits = Keyed::new(TokenBucket::new("1/s".parse()?, 1)?, 1_000)?;
+/// assert!(limits.check("alice", 1).is_allowed());
+/// assert!(limits.check(&[192, 0, 2, 1], 1).is_allowed());
+/// assert!(limits.check(&Hashed(("alice", 17)), 1).is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Key {
+    /// The key's fingerprint under a secret. Only the table asks.
+    #[doc(hidden)]
+    fn fingerprint(&self, secret: &Secret) -> Fingerprint;
+}
+
+impl<T: AsRef<[u8]> + ?Sized> Key for T {
+    #[inline]
+    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
+        secret.of_bytes(self.as_ref())
+    }
+}
+
+/// A key that is told by its [`Hash`]: a number, a pair, a type of your own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fingerprint {
+pub struct Hashed<T>(pub T);
+
+impl<T: Hash> Key for Hashed<T> {
+    fn fingerprint(&self, secret: &Secret) -> Fingerprint {
+        let mut hasher = secret.hasher();
+        self.0.hash(&mut hasher);
+        hasher.fingerprint()
+    }
+}
+
+/// What is stored of a key. Zero stands for nobody; a key has it with no more chance than it has any other's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Spread evenly: tells the places in the table.
     pub(crate) low: u64,
     pub(crate) high: u64,
 }
 
-/// The two points. Whoever knows them can make keys collide.
-#[derive(Clone, Copy)]
-pub(crate) struct Secret {
-    points: [u64; 2],
+/// The two points, as their first powers. Whoever knows them can make keys collide.
+#[derive(Clone)]
+pub struct Secret {
+    powers: Powers,
 }
 
 impl Secret {
     /// Draws a secret from the operating system.
     pub(crate) fn random() -> Self {
         // Where the system has no randomness to give (a few embedded targets) the standard library's own seed serves.
-        let draw = || getrandom::u64().unwrap_or_else(|_| std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0));
+        let draw = || getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         Self::from_points([draw(), draw()])
     }
 
     pub(crate) fn from_points(points: [u64; 2]) -> Self {
-        Self { points: points.map(|point| point & MAX_POINT) }
+        let points = points.map(|point| point % PRIME);
+        Self {
+            powers: points.map(|point| {
+                let mut power = 1;
+                [(); BLOCK + 1].map(|()| {
+                    power = (product(power, point) % u128::from(PRIME)) as u64;
+                    power
+                })
+            }),
+        }
+    }
+
+    // Not inlined: two numbers come back in registers, and all in between stays in them.
+    #[inline(never)]
+    fn of_bytes(&self, bytes: &[u8]) -> Fingerprint {
+        // What the hasher below does, written out for most keys there are.
+        if (15..22).contains(&bytes.len()) {
+            return self.of_chunks([chunk_at(bytes, 0), chunk_at(bytes, 1), end(bytes, 2 * CHUNK)]);
+        }
+        match bytes.len() {
+            0..8 => self.of_chunks([last_chunk(load(bytes), bytes.len())]),
+            8..15 => self.of_chunks([chunk_at(bytes, 0), end(bytes, CHUNK)]),
+            _ => self.of_long(bytes),
+        }
     }
 
     #[inline]
-    pub(crate) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> Fingerprint {
-        let mut hasher = Polynomials { points: self.points, values: [1, 1], held: 0, held_len: 0 };
-        key.hash(&mut hasher);
+    fn of_chunks<const N: usize>(&self, chunks: [u64; N]) -> Fingerprint {
+        let sum = |powers: &[u64]| chunks.iter().zip(powers).map(|(chunk, power)| product(*chunk, *power)).sum();
+        finish(self.powers.each_ref().map(|powers| sum(powers)))
+    }
+
+    #[inline(never)]
+    fn of_long(&self, bytes: &[u8]) -> Fingerprint {
+        let mut hasher = self.hasher();
+        hasher.write(bytes);
         hasher.fingerprint()
+    }
+
+    #[inline]
+    fn hasher(&self) -> Polynomials<'_> {
+        Polynomials { powers: &self.powers, place: 0, sums: [0, 0], held: 0, held_len: 0 }
     }
 }
 
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
 }
 
 const PRIME: u64 = (1 << 61) - 1;
-/// Points stay below 2⁶⁰ so that a value that is not fully reduced stays below 2⁶³ from step to step.
-const MAX_POINT: u64 = (1 << 60) - 1;
+/// Bytes in a chunk.
 const CHUNK: usize = 7;
+/// Chunks in a block, the part of a key whose sum is reduced only once. Powers are below 2⁶¹, chunks below 2⁵⁶ but the last,
+/// which is below 2⁶⁰, and a block may begin with a reduced sum times a power: together less than 2¹²⁴.
+const BLOCK: usize = 15;
 
-struct Polynomials {
-    points: [u64; 2],
-    values: [u64; 2],
+/// The first powers of both points: one for each place in a block, and one more to tell the blocks apart.
+type Powers = [[u64; BLOCK + 1]; 2];
+
+struct Polynomials<'s> {
+    powers: &'s Powers,
+    /// Of the next chunk in its block.
+    place: usize,
+    sums: [u128; 2],
     /// Bytes not yet absorbed, and how many: the last chunk is held back until more comes or the key ends.
     held: u64,
     held_len: usize,
 }
 
-impl Polynomials {
-    #[inline]
+impl Polynomials<'_> {
     fn absorb(&mut self, chunk: u64) {
-        for (value, point) in self.values.iter_mut().zip(self.points) {
-            let product = u128::from(*value + chunk) * u128::from(point);
-            // 2⁶¹ is 1 modulo the prime: what is above bit 61 is added to what is below.
-            *value = (product as u64 & PRIME) + (product >> 61) as u64;
+        for (sum, powers) in self.sums.iter_mut().zip(self.powers) {
+            if self.place == BLOCK {
+                // What came before goes above the powers of a block. The one keeps a block of zeros from vanishing.
+                *sum = product((*sum % u128::from(PRIME)) as u64 + 1, powers[BLOCK]);
+            }
+            *sum += product(chunk, powers[self.place % BLOCK]);
         }
+        self.place = self.place % BLOCK + 1;
     }
 
-    #[inline]
     fn fingerprint(mut self) -> Fingerprint {
-        // The length of the last chunk tells "a" from "a\0"; no full chunk reaches bit 56.
-        self.absorb(self.held | (self.held_len as u64 + 1) << 56);
-        let [low, high] = self.values.map(scatter);
-        Fingerprint { low, high }
+        self.absorb(last_chunk(self.held, self.held_len));
+        finish(self.sums)
     }
 }
 
-impl Hasher for Polynomials {
-    #[inline]
-    fn write(&mut self, mut bytes: &[u8]) {
+impl Hasher for Polynomials<'_> {
+    fn write(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes;
         if self.held_len > 0 {
             let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.held_len));
             self.held |= load(now) << (8 * self.held_len);
@@ -96,27 +177,51 @@ impl Hasher for Polynomials {
             self.absorb(self.held);
             bytes = later;
         }
-        while let Some((head, _)) = bytes.split_first_chunk::<8>() {
-            self.absorb(u64::from_le_bytes(*head) & ((1 << 56) - 1));
+        while bytes.len() > CHUNK {
+            self.absorb(chunk_at(bytes, 0));
             bytes = &bytes[CHUNK..];
         }
-        self.held = load(bytes);
-        self.held_len = bytes.len();
-    }
-
-    #[inline]
-    fn write_u8(&mut self, byte: u8) {
-        if self.held_len == CHUNK {
-            self.absorb(self.held);
-            (self.held, self.held_len) = (0, 0);
-        }
-        self.held |= u64::from(byte) << (8 * self.held_len);
-        self.held_len += 1;
+        (self.held, self.held_len) = (load(bytes), bytes.len());
     }
 
     fn finish(&self) -> u64 {
         Self { ..*self }.fingerprint().low
     }
+}
+
+#[inline]
+fn product(a: u64, b: u64) -> u128 {
+    u128::from(a) * u128::from(b)
+}
+
+/// The chunk at `place`, of which at least one byte more than itself must follow: reading eight is one instruction.
+#[inline]
+fn chunk_at(bytes: &[u8], place: usize) -> u64 {
+    let eight = bytes.get(place * CHUNK..).and_then(|bytes| bytes.first_chunk());
+    eight.map_or(0, |eight| u64::from_le_bytes(*eight) & ((1 << 56) - 1))
+}
+
+/// The bytes that did not fill a chunk, with their number: that tells "a" from "a\0". No full chunk reaches bit 56.
+#[inline]
+fn last_chunk(held: u64, held_len: usize) -> u64 {
+    held | (held_len as u64 + 1) << 56
+}
+
+/// The last chunk, of the one to seven bytes that come after the first `taken`; there must be eight bytes in all.
+#[inline]
+fn end(bytes: &[u8], taken: usize) -> u64 {
+    let len = bytes.len() - taken;
+    let last = bytes.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
+    last_chunk(last >> (64 - 8 * len), len)
+}
+
+/// Sums to fingerprint.
+#[inline]
+fn finish(sums: [u128; 2]) -> Fingerprint {
+    // 2⁶¹ is 1 modulo the prime: what is above bit 61 is added to what is below. That need not be the smallest number of its
+    // class: equal keys have equal sums.
+    let [low, high] = sums.map(|sum| (sum as u64 & PRIME) + (sum >> 61) as u64);
+    Fingerprint { low: scatter(low), high }
 }
 
 /// Up to seven bytes as a number.
@@ -130,11 +235,10 @@ fn load(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Spreads structure that keys have (counting up, say) over all bits. One to one, so nothing is lost.
+/// Spreads structure that keys have (counting up, say) over the bits above. One to one, so nothing is lost.
 #[inline]
 fn scatter(value: u64) -> u64 {
-    let value = (value ^ value >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    value ^ value >> 29
+    (value ^ value >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 #[cfg(test)]
@@ -143,21 +247,23 @@ mod tests {
 
     use super::*;
 
-    const SECRET: Secret = Secret { points: [0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321] };
+    const POINTS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321];
+
+    fn secret() -> Secret {
+        Secret::from_points(POINTS)
+    }
 
     fn of_bytes(bytes: &[u8]) -> (u64, u64) {
-        let mut hasher = Polynomials { points: SECRET.points, values: [1, 1], held: 0, held_len: 0 };
-        hasher.write(bytes);
-        let print = hasher.fingerprint();
+        let print = secret().of_bytes(bytes);
         (print.low, print.high)
     }
 
     #[test]
     fn neighbours_lengths_and_zeros_all_differ() {
         let mut seen = HashSet::new();
-        for len in 0..40 {
+        for len in 0..300 {
             assert!(seen.insert(of_bytes(&vec![0; len])), "{len} zeros");
-            for place in 0..len {
+            for place in (0..len).step_by(1 + len / 20) {
                 for byte in [1, 2, 0x80, 0xFF] {
                     let mut bytes = vec![0; len];
                     bytes[place] = byte;
@@ -169,10 +275,11 @@ mod tests {
 
     #[test]
     fn how_a_key_is_cut_into_writes_does_not_matter() {
-        let bytes: Vec<u8> = (1..=30).collect();
-        for first in 0..=30 {
-            for second in first..=30 {
-                let mut hasher = Polynomials { points: SECRET.points, values: [1, 1], held: 0, held_len: 0 };
+        let bytes: Vec<u8> = (1..=150).collect();
+        let secret = secret();
+        for first in 0..=150 {
+            for second in first..=150 {
+                let mut hasher = secret.hasher();
                 hasher.write(&bytes[..first]);
                 bytes[first..second].iter().for_each(|byte| hasher.write_u8(*byte));
                 hasher.write(&bytes[second..]);
@@ -184,25 +291,40 @@ mod tests {
 
     #[test]
     fn the_value_is_the_polynomial_modulo_the_prime() {
-        // Slowly, with full reduction, over the chunks of a 20-byte key.
-        let bytes: Vec<u8> = (200..220).collect();
-        let chunk = |part: &[u8]| part.iter().rev().fold(0u128, |n, b| n << 8 | u128::from(*b));
-        let chunks = [chunk(&bytes[..7]), chunk(&bytes[7..14]), chunk(&bytes[14..]) | 7 << 56];
-        let slow = SECRET.points.map(|point| {
-            let value = chunks.iter().fold(1u128, |value, chunk| (value + chunk) * u128::from(point) % u128::from(PRIME));
-            value as u64
+        // Slowly, with full reduction, over a key of more than two blocks.
+        let prime = u128::from(PRIME);
+        let bytes: Vec<u8> = (0..240).collect();
+        let mut chunks: Vec<u128> =
+            bytes.chunks(CHUNK).map(|part| part.iter().rev().fold(0, |n, b| n << 8 | u128::from(*b))).collect();
+        *chunks.last_mut().unwrap() |= ((bytes.len() % CHUNK + 1) << 56) as u128;
+        let slow = POINTS.map(|point| {
+            let (mut value, mut power) = (0, 1);
+            for (place, chunk) in chunks.iter().enumerate() {
+                if place > 0 && place % BLOCK == 0 {
+                    (value, power) = ((value + 1) * (power * u128::from(point) % prime) % prime, 1);
+                }
+                power = power * u128::from(point) % prime;
+                value = (value + chunk * power) % prime;
+            }
+            scatter_reduced(value as u64)
         });
-        let mut hasher = Polynomials { points: SECRET.points, values: [1, 1], held: 0, held_len: 0 };
+        let secret = secret();
+        let mut hasher = secret.hasher();
         hasher.write(&bytes);
-        hasher.absorb(hasher.held | 7 << 56);
-        assert_eq!(hasher.values.map(|value| value % PRIME), slow);
+        hasher.absorb(last_chunk(hasher.held, hasher.held_len));
+        assert_eq!(hasher.sums.map(|sum| scatter_reduced((sum % prime) as u64)), slow);
+    }
+
+    fn scatter_reduced(value: u64) -> u64 {
+        scatter(value % PRIME)
     }
 
     #[test]
     fn keys_that_count_up_spread_evenly() {
         let mut buckets = [0u32; 256];
+        let secret = secret();
         for n in 0..65_536 {
-            let print = SECRET.fingerprint(&format!("user:{n:08}"));
+            let print = format!("user:{n:08}").fingerprint(&secret);
             buckets[(print.low >> 56) as usize] += 1;
         }
         // 256 expected in each, with a standard deviation of 16.
@@ -212,7 +334,7 @@ mod tests {
     #[test]
     fn two_secrets_agree_on_nothing() {
         let other = Secret::random();
-        assert_ne!(SECRET.fingerprint("key"), other.fingerprint("key"));
-        assert_eq!(other.fingerprint("key"), other.fingerprint("key"));
+        assert_ne!("key".fingerprint(&secret()), "key".fingerprint(&other));
+        assert_eq!("key".fingerprint(&other), "key".fingerprint(&other));
     }
 }

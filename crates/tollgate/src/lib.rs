@@ -1,1 +1,13 @@
-//! To be written.
+//! Rate limiting to embed.
+
+pub mod clock;
+mod fingerprint;
+mod keyed;
+mod limiter;
+mod sync;
+mod table;
+
+pub use fingerprint::{Hashed, Key};
+pub use keyed::{Keyed, TooLarge, WhenFull};
+pub use limiter::Limiter;
+pub use tollgate_core::*;

@@ -1,8 +1,15 @@
 //! One module per algorithm, each a pure function of limit, state, now and cost.
 
+pub mod concurrency;
+pub mod fixed_window;
+pub mod leaky_bucket;
+pub mod sliding_log;
+pub mod sliding_window;
+#[cfg(test)]
+mod testing;
 pub mod token_bucket;
 
-use crate::quantity::{Cost, Now};
+use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Report, Spent, Verdict};
 
 /// A limit that can decide: its numbers are `self`, its state is a few words kept by somebody else.
@@ -14,7 +21,7 @@ use crate::verdict::{Ask, Report, Spent, Verdict};
 /// peeking is weighing without committing, and a group of limits weighs all before it commits any.
 pub trait Algorithm {
     /// What undoes a taking exactly; [`Stamp`](crate::Stamp) for a single limit.
-    type Stamp: Copy;
+    type Stamp: Copy + Default;
 
     /// How many words the state takes. Constant for a given limit.
     fn words(&self) -> usize;
@@ -56,8 +63,31 @@ pub trait Algorithm {
     /// Rewrites a state written under the numbers of `old` so that what was spent stays spent under these.
     fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>);
 
+    /// The short way of [`check`](Ask::Exactly) for a state of one word: the word after taking `cost`, if it passes at once
+    /// and undelayed. `None` says nothing but that the long way has to be gone.
+    ///
+    /// Most decisions there are come to this, so it is worth being short; by default there is no short way.
+    #[inline]
+    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+        let _ = (word, now, cost);
+        None
+    }
+
     /// Decides and applies.
+    #[inline]
     fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp> {
+        if let Ask::Exactly(cost) = ask
+            && let Some(word) = self.take_from_word(state.get(0), now, cost)
+        {
+            state.set(0, word);
+            return Verdict::granted(cost);
+        }
+        self.decide_at_length(state, now, ask)
+    }
+
+    /// [`decide`](Self::decide), the long way.
+    #[inline(never)]
+    fn decide_at_length<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp> {
         let verdict = self.weigh(state, now, ask);
         self.commit(state, now, &verdict);
         verdict
@@ -68,6 +98,10 @@ pub trait Algorithm {
         self.spent(state, now).is_nothing()
     }
 }
+
+/// How old a reading of the clock may be when it is decided by. Threads race, and one that was held up between reading the
+/// clock and deciding sees a state from its future; within this time it is believed, beyond it the clock stepped back.
+pub(crate) const STALE: Nanos = Nanos::SECOND;
 
 /// Words of state, wherever they are kept.
 pub trait Cells {
@@ -94,6 +128,13 @@ impl CellsMut for [u64] {
         if let Some(cell) = self.get_mut(index) {
             *cell = word;
         }
+    }
+}
+
+impl<T: Cells + ?Sized> Cells for &T {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        (**self).get(index)
     }
 }
 

@@ -34,11 +34,11 @@
 //! must begin anew at midnight: use a log or a window.
 
 use super::{Algorithm, Cells, CellsMut};
+use crate::bucket::Bucket;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Now};
 use crate::rate::Rate;
-use crate::ticks::{Flow, Ticks};
-use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
+use crate::verdict::{Ask, Report, Spent, Stamp, Verdict};
 
 /// A burst at once, then a steady rate.
 ///
@@ -54,15 +54,8 @@ use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
-    flow: Flow,
-    burst: u64,
-    max_debt: u64,
-    initial: u64,
-    /// `burst` in ticks.
-    capacity: Ticks,
-    /// `burst + max_debt` in ticks: no state says more, so a clock that stepped back locks nobody out for longer.
-    deepest: Ticks,
-    one_word: bool,
+    /// What it owes are the tokens spent and not yet refilled.
+    bucket: Bucket,
 }
 
 impl TokenBucket {
@@ -71,16 +64,7 @@ impl TokenBucket {
     /// # Errors
     /// When `burst` is zero or takes longer than [`Rate::MAX_FILL`] to refill.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
-        if burst == 0 {
-            return Err(LimitError::Zero { what: "the burst" });
-        }
-        let flow = Flow::new(rate);
-        let longest = flow.most_within(Rate::MAX_FILL);
-        if burst > longest {
-            return Err(LimitError::FillTooLong { amount: burst, max: longest });
-        }
-        Ok(Self { flow, burst, max_debt: 0, initial: burst, capacity: flow.ticks(burst), deepest: 0, one_word: false }
-            .with_max_debt(burst.min(longest - burst)))
+        Ok(Self { bucket: Bucket::new(rate, burst)? })
     }
 
     /// With at most `max_debt` taken beyond empty by [`Ask::Regardless`].
@@ -88,16 +72,7 @@ impl TokenBucket {
     /// # Errors
     /// When paying it back takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst;
-        if max_debt > longest {
-            return Err(LimitError::FillTooLong { amount: max_debt, max: longest });
-        }
-        Ok(self.with_max_debt(max_debt))
-    }
-
-    fn with_max_debt(self, max_debt: u64) -> Self {
-        let deepest = self.flow.ticks(self.burst + max_debt);
-        Self { max_debt, deepest, one_word: self.flow.fits_a_word(deepest), ..self }
+        Ok(Self { bucket: self.bucket.max_debt(max_debt)? })
     }
 
     /// With `initial` tokens for a new key instead of a full burst.
@@ -107,51 +82,22 @@ impl TokenBucket {
     /// # Errors
     /// When it is more than the burst.
     pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
-        if initial > self.burst {
-            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.burst });
-        }
-        Ok(Self { initial, ..self })
+        Ok(Self { bucket: self.bucket.initial(initial)? })
     }
 
     /// The rate, in lowest terms.
     pub fn rate(&self) -> Rate {
-        self.flow.rate()
+        self.bucket.flow().rate()
     }
 
     /// The most that can pass at one instant.
     pub const fn burst(&self) -> u64 {
-        self.burst
+        self.bucket.burst()
     }
 
     /// Whether the state is a single word, which can be updated without a lock.
     pub const fn fits_a_word(&self) -> bool {
-        self.one_word
-    }
-
-    /// What is spent now, in ticks.
-    #[inline]
-    fn owed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
-        let full_at = self.flow.load(state, self.one_word);
-        full_at.saturating_sub(self.flow.instant(now.mono())).min(self.deepest)
-    }
-
-    #[inline]
-    fn set_owed<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
-        self.flow.store(state, self.one_word, self.flow.instant(now.mono()) + owed);
-    }
-
-    /// Whole tokens that fit on top of `owed`.
-    fn available(&self, owed: Ticks) -> u64 {
-        self.flow.tokens(self.capacity.saturating_sub(owed))
-    }
-
-    /// How long until `cost` fits under `ceiling`, which holds `most`.
-    #[inline]
-    fn retry(&self, owed: Ticks, cost: u64, ceiling: Ticks, most: u64) -> Retry {
-        if cost > most {
-            return Retry::Never;
-        }
-        Retry::After(self.flow.wait((owed + self.flow.ticks(cost)).saturating_sub(ceiling)))
+        self.bucket.fits_a_word()
     }
 }
 
@@ -159,75 +105,66 @@ impl Algorithm for TokenBucket {
     type Stamp = Stamp;
 
     fn words(&self) -> usize {
-        if self.one_word { 1 } else { 2 }
+        self.bucket.words()
     }
 
     fn capacity(&self) -> u64 {
-        self.burst
+        self.bucket.burst()
     }
 
     #[inline]
     fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.set_owed(state, now, self.flow.ticks(self.burst - self.initial));
+        self.bucket.fresh(state, now);
     }
 
     #[inline]
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        let owed = self.owed(state, now);
-        let (cost, ceiling, most) = match ask {
-            Ask::Exactly(cost) => (cost.get(), self.capacity, self.burst),
-            Ask::Regardless(cost) => (cost.get(), self.deepest, self.burst + self.max_debt),
+        let owed = self.bucket.owed(state, now);
+        let room = match ask {
+            Ask::Exactly(cost) => self.bucket.room(cost),
+            Ask::Regardless(cost) => self.bucket.room_with_debt(cost),
             Ask::UpTo(cost) => {
-                let available = self.available(owed);
-                if available == 0 && cost > Cost::ZERO {
-                    return Verdict::deny(self.retry(owed, 1, self.capacity, self.burst));
+                let taken = cost.min(Cost::new(self.bucket.available(owed)));
+                if taken > Cost::ZERO || cost == Cost::ZERO {
+                    return Verdict::allow(taken);
                 }
-                return Verdict::allow(cost.min(Cost::new(available)));
+                self.bucket.room(Cost::ONE)
             }
         };
-        // `cost` is looked at first: above `most` its ticks might not fit a number.
-        if cost <= most && owed + self.flow.ticks(cost) <= ceiling {
-            return Verdict::allow(Cost::new(cost));
+        match room {
+            Some(room) if owed <= room => Verdict::allow(ask.cost()),
+            _ => Verdict::deny(self.bucket.retry(owed, room)),
         }
-        Verdict::deny(self.retry(owed, cost, ceiling, most))
     }
 
     #[inline]
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        if verdict.taken() > Cost::ZERO {
-            let owed = self.owed(state, now) + self.flow.ticks(verdict.taken().get());
-            self.set_owed(state, now, owed);
-        }
+        self.bucket.take(state, now, verdict.taken());
+    }
+
+    #[inline]
+    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+        self.bucket.take_from_word(word, now, cost)
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
-        let owed = self.owed(state, now);
-        let spent = self.flow.tokens(owed.saturating_add(self.flow.ticks(1) - 1));
-        let accepted = cost.min(Cost::new(spent));
-        self.set_owed(state, now, owed.saturating_sub(self.flow.ticks(accepted.get())));
-        accepted
+        self.bucket.refund(state, now, cost)
     }
 
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        let owed = self.owed(state, now);
-        Report {
-            limit: self.burst,
-            remaining: self.available(owed),
-            retry: self.retry(owed, cost.get(), self.capacity, self.burst),
-            reset: self.flow.wait(owed),
-        }
+        let owed = self.bucket.owed(state, now);
+        self.bucket.report(owed, self.bucket.available(owed), self.bucket.room(cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.owed(state, now), self.capacity)
+        self.bucket.spent(self.bucket.owed(state, now))
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.owed(state, now) == 0
+        self.bucket.owed(state, now) == 0
     }
 
     fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let owed = self.flow.rescale(&old.flow, old.owed(state, now));
-        self.set_owed(state, now, owed.min(self.deepest));
+        self.bucket.convert(&old.bucket, state, now);
     }
 }

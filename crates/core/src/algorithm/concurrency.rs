@@ -1,0 +1,264 @@
+//! Concurrency: so many at a time, and what a lost holder held comes back by itself.
+//!
+//! **The naive method** counts up when work begins and down when it ends. A holder that dies in between never counts down,
+//! and after `limit` such deaths nobody gets in again; one that counts down twice, or late, lets one too many in. A
+//! sweeper that looks for the dead needs a list of the living, a timer, and somebody to run both.
+//!
+//! **The idea** is to hand out *leases*: each has a weight, an end and a number of its own. A lease that has ended
+//! counts no more, and nobody need notice. All leases last equally long, so they end in the order in which they were
+//! taken or renewed: kept in that order, the ended ones are always at the front. The number makes giving back safe: it
+//! names one lease and no other, so it works once, and not at all once the lease has ended and its slot has gone to
+//! somebody else.
+//!
+//! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until somebody
+//! lets go. At 20 s A renews, and its lease ends at 50 s. B is dead. At 40 s its lease has ended, and C takes 1, in the slot
+//! where B's was. At 45 s B turns out to be alive and releases: the number in the slot is C's, so nothing is given back.
+//!
+//! ```text
+//!            first                    last
+//!     ┌────────┴────────┐      ┌────────┴────────┐
+//!     │ B, 1 until 40 s │ ───▶ │ A, 2 until 50 s │        now = 40 s: the first counts no more
+//!     └─────────────────┘      └─────────────────┘
+//! ```
+//!
+//! **Guarantee**: at any instant the weight of all leases taken and neither released nor ended is at most `limit`
+//! (`limit + max_debt` with charges), and a request is refused only if it would break that. A lease ends `lease` after
+//! it was taken or last renewed, so a lost holder's part is back by then; and a number gives back at most once what it
+//! took. A refusal says [`Retry::OnRelease`], since the clock only knows when a holder must let go, not when it will.
+//!
+//! **State**: a word with the weight in use and where the lists begin, a word with the last number given, and three
+//! words for each unit of limit and debt: number, end, and weight with its neighbours. Zero words are a new state.
+//! Numbers rise with the clock, so a key that was forgotten, having no leases, does not give them again when it
+//! comes back, unless that is within a microsecond of its last lease or it gave out more than a million a second.
+//! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. Ended leases are passed over by every
+//! question that needs their room, until the next taking frees them all. Only a release or renewal of a lease that is
+//! gone, or was moved because the limit changed, looks through all slots.
+//!
+//! **Poor choice** for limiting how often: short work can come and go at any rate. And for work that may outlast its
+//! lease without renewing it: then more run than are counted.
+
+mod book;
+
+use super::{Algorithm, Cells, CellsMut, STALE};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
+use crate::rate::Rate;
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
+use book::{Book, Lease};
+
+/// So many at a time.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now};
+///
+/// let limit = Concurrency::new(1, Nanos::from_secs(30))?;
+/// let mut state = [0; 5];
+/// limit.fresh(&mut state, &Now::at(0));
+/// let mine = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
+/// assert!(!limit.decide(&mut state, &Now::at(5), Ask::Exactly(Cost::ONE)).is_allowed());
+/// assert_eq!(limit.release(&mut state, &Now::at(7), mine.stamp()), Cost::ONE);
+/// assert!(limit.decide(&mut state, &Now::at(8), Ask::Exactly(Cost::ONE)).is_allowed());
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Concurrency {
+    limit: u64,
+    lease: Nanos,
+    max_debt: u64,
+}
+
+impl Concurrency {
+    /// The most leases there may be, limit and debt together.
+    pub const MAX_LEASES: u64 = 1024;
+
+    /// At most `limit` at a time, each for `lease` unless renewed. No debt.
+    ///
+    /// # Errors
+    /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`].
+    pub const fn new(limit: u64, lease: Nanos) -> Result<Self, LimitError> {
+        if limit == 0 || limit > Self::MAX_LEASES {
+            let what = "the limit of leases at a time";
+            return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_LEASES });
+        }
+        if lease.as_nanos() == 0 {
+            return Err(LimitError::Zero { what: "the length of a lease" });
+        }
+        if lease.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
+            return Err(LimitError::PeriodTooLong { given: lease, max: Rate::MAX_PERIOD });
+        }
+        Ok(Self { limit, lease, max_debt: 0 })
+    }
+
+    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit is three words of state.
+    ///
+    /// # Errors
+    /// When limit and debt together are above [`Concurrency::MAX_LEASES`].
+    pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
+        let max = Self::MAX_LEASES - self.limit;
+        if max_debt > max {
+            return Err(LimitError::OutOfRange { what: "the debt of leases", given: max_debt, min: 0, max });
+        }
+        Ok(Self { max_debt, ..self })
+    }
+
+    /// The most that is held at a time.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How long a lease lasts unless renewed.
+    pub const fn lease(&self) -> Nanos {
+        self.lease
+    }
+
+    /// Gives back the lease that the stamp names and returns its weight: zero if it was given back before or has ended.
+    pub fn release<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamp: Stamp) -> Cost {
+        self.refund(state, now, Cost::MAX, Some(stamp))
+    }
+
+    /// Lets the lease that the stamp names last from now; never shortens it. `false` if it was given back or has ended:
+    /// its holder no longer counts, and must take a new one to go on.
+    pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamp: Stamp) -> bool {
+        let mut book = Book::load(state, self.slots());
+        let Some(link) = book.find(state, now.mono(), stamp) else { return false };
+        let mut lease = book.lease(state, link);
+        book.unlink(state, lease);
+        lease.ends = lease.ends.max(now.mono().saturating_add(self.lease));
+        book.insert(state, link, lease);
+        book.store(state);
+        true
+    }
+
+    /// Whether leases last longer than this clock can have promised: it was read long ago, or stepped back.
+    fn stepped_back<S: Cells + ?Sized>(&self, book: &Book, state: &S, now: Time<Mono>) -> bool {
+        book.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(STALE))
+    }
+
+    const fn slots(&self) -> u64 {
+        self.limit + self.max_debt
+    }
+}
+
+impl Algorithm for Concurrency {
+    type Stamp = Stamp;
+
+    fn words(&self) -> usize {
+        book::words(self.slots())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, _: &Now<'_>) {
+        Book::empty(self.slots()).store(state);
+        book::set_last_stamp(state, Stamp::NONE);
+    }
+
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
+        let (now, book) = (now.mono(), Book::load(state, self.slots()));
+        let (cost, ceiling) = match ask {
+            Ask::Exactly(cost) => (cost.get(), self.limit),
+            Ask::Regardless(cost) => (cost.get(), self.slots()),
+            Ask::UpTo(Cost::ZERO) => (0, Self::MAX_LEASES),
+            Ask::UpTo(cost) => {
+                let available = self.limit.saturating_sub(book.held(state, now));
+                // With nothing left it asks for one, which is refused.
+                (cost.get().min(available.max(1)), self.limit)
+            }
+        };
+        if cost > ceiling {
+            return Verdict::deny(Retry::Never);
+        }
+        // Leases that have ended are looked for only as far as their room is needed, which is mostly not at all.
+        let missing = (book.in_use + cost).saturating_sub(ceiling);
+        if missing > 0 && book.ended(state, now, missing) < missing {
+            return Verdict::deny(Retry::OnRelease);
+        }
+        if cost == 0 {
+            return Verdict::allow(Cost::ZERO);
+        }
+        match book.vacant(state, now) {
+            Some(link) => Verdict::pass(Outcome::Allow, Cost::new(cost), book.next_stamp(state, now, link)),
+            // Each lease weighs at least one, so where there is room there is a slot, unless the words are not ours.
+            None => Verdict::deny(Retry::OnRelease),
+        }
+    }
+
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+        let (at, mut book) = (now.mono(), Book::load(state, self.slots()));
+        // Even a refusal writes down that the clock stepped back: leases last from here on, not from back then.
+        if self.stepped_back(&book, state, at) {
+            book.cut_short(state, at.saturating_add(self.lease));
+        }
+        if verdict.taken() == Cost::ZERO {
+            return;
+        }
+        let Some(link) = book.vacant(state, at) else { return };
+        book.occupy(state, link);
+        book.free_ended(state, at);
+        let stamp = verdict.stamp();
+        let weight = verdict.taken().get().min(Self::MAX_LEASES) as u16;
+        book.in_use += u64::from(weight);
+        book.insert(state, link, Lease::new(stamp, at.saturating_add(self.lease), weight));
+        book.store(state);
+        book::set_last_stamp(state, stamp);
+    }
+
+    /// With the stamp, up to `cost` of that lease, which is over when nothing of it is left. Without it nothing: what is held
+    /// belongs to somebody, and nobody else may give it back.
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
+        let mut book = Book::load(state, self.slots());
+        let Some(link) = stamp.and_then(|stamp| book.find(state, now.mono(), stamp)) else { return Cost::ZERO };
+        let mut lease = book.lease(state, link);
+        let given = cost.get().min(lease.weight.into());
+        book.in_use = book.in_use.saturating_sub(given);
+        if given < u64::from(lease.weight) {
+            lease.weight -= given as u16;
+            book.write(state, link, lease);
+        } else {
+            book.unlink(state, lease);
+            book.free(state, link);
+        }
+        book.store(state);
+        Cost::new(given)
+    }
+
+    /// `reset` is when the last lease ends; nobody need hold it that long.
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let book = Book::load(state, self.slots());
+        let held = book.held(state, now.mono());
+        Report {
+            limit: self.limit,
+            remaining: self.limit.saturating_sub(held),
+            retry: match cost.get() {
+                cost if cost > self.limit => Retry::Never,
+                cost if held + cost <= self.limit => Retry::NOW,
+                _ => Retry::OnRelease,
+            },
+            reset: if self.stepped_back(&book, state, now.mono()) {
+                self.lease
+            } else {
+                book.last_lease(state).map_or(Nanos::ZERO, |last| last.left(now.mono()))
+            },
+        }
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        Spent::of(Book::load(state, self.slots()).held(state, now.mono()).into(), self.limit.into())
+    }
+
+    /// No lease lasts longer than the new length from now: its holder has that long to renew it. If there are more leases than
+    /// the new limit has slots, those that end last are kept: it is full either way. The cells must hold the larger of
+    /// both states.
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        let book = Book::load(state, old.slots());
+        book.cut_short(state, now.mono().saturating_add(self.lease));
+        if self.slots() < old.slots() {
+            book.move_to(state, now.mono(), self.slots());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! The book of leases: who holds what until when, in the words of the state.
+//!
+//! Slots that are held form a list in the order in which their leases end; slots that were given back form another, of
+//! which only the head matters. Slots never used are in neither, so that nothing has to be written for a new state.
+//! Whatever the words say, no link leads outside the slots and no walk is longer than there are slots.
+
+use super::Concurrency;
+use crate::algorithm::{Cells, CellsMut};
+use crate::quantity::{Mono, Nanos, Time};
+use crate::verdict::Stamp;
+
+/// A slot by number, counted from one so that a word of zeros names none.
+pub(super) type Link = u16;
+const NONE: Link = 0;
+
+const BOOK_AT: usize = 0;
+const LAST_STAMP_AT: usize = 1;
+const SLOTS_AT: usize = 2;
+const SLOT_WORDS: usize = 3;
+
+/// Weights and links are at most 1024 and are packed into fields of this many bits.
+const FIELD_BITS: u32 = 12;
+
+/// How many words a book with so many slots takes.
+pub(super) const fn words(slots: u64) -> usize {
+    SLOTS_AT + SLOT_WORDS * slots as usize
+}
+
+/// Notes the number given last.
+pub(super) fn set_last_stamp<S: CellsMut + ?Sized>(state: &mut S, stamp: Stamp) {
+    state.set(LAST_STAMP_AT, stamp.to_bits());
+}
+
+fn field(word: u64, nth: u32) -> u64 {
+    word >> (nth * FIELD_BITS) & ((1 << FIELD_BITS) - 1)
+}
+
+fn pack<const N: usize>(fields: [u64; N]) -> u64 {
+    fields.iter().rev().fold(0, |word, field| word << FIELD_BITS | field)
+}
+
+/// What is in a slot that is held. In a free one the weight is zero and `next` is the next free one.
+#[derive(Clone, Copy)]
+pub(super) struct Lease {
+    /// The number that names this lease and no other.
+    pub(super) stamp: Stamp,
+    /// The first instant at which it counts no more.
+    pub(super) ends: Time<Mono>,
+    pub(super) weight: u16,
+    /// The lease that ends just before this one.
+    prev: Link,
+    /// The lease that ends just after this one.
+    next: Link,
+}
+
+impl Lease {
+    const NOTHING: Self = Self::new(Stamp::NONE, Time::ZERO, 0);
+
+    pub(super) const fn new(stamp: Stamp, ends: Time<Mono>, weight: u16) -> Self {
+        Self { stamp, ends, weight, prev: NONE, next: NONE }
+    }
+
+    /// How much longer it lasts. An end that does not fit the clock never comes.
+    pub(super) fn left(&self, now: Time<Mono>) -> Nanos {
+        if self.ends.as_nanos() == u64::MAX { Nanos::MAX } else { self.ends.since(now) }
+    }
+}
+
+/// The first word of the state, unpacked: what is in use, and where to find it.
+#[derive(Clone, Copy)]
+pub(super) struct Book {
+    slots: u64,
+    /// The weight of all leases in the list, ended or not.
+    pub(super) in_use: u64,
+    /// The slot freed last, or none.
+    free: Link,
+    /// How many slots were ever used; those after them hold no meaning and need none.
+    touched: Link,
+    /// The lease that ends first.
+    first: Link,
+    /// The lease that ends last.
+    last: Link,
+}
+
+impl Book {
+    pub(super) const fn empty(slots: u64) -> Self {
+        Self { slots, in_use: 0, free: NONE, touched: 0, first: NONE, last: NONE }
+    }
+
+    pub(super) fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
+        let word = state.get(BOOK_AT);
+        let mut book = Self::empty(slots);
+        book.in_use = field(word, 0).min(Concurrency::MAX_LEASES);
+        book.touched = field(word, 1).min(slots) as Link;
+        [book.free, book.first, book.last] = [2, 3, 4].map(|nth| book.link(word, nth));
+        book
+    }
+
+    pub(super) fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
+        let links = [self.touched, self.free, self.first, self.last].map(u64::from);
+        state.set(BOOK_AT, pack([self.in_use, links[0], links[1], links[2], links[3]]));
+    }
+
+    /// Words that we did not write must not lead outside the slots.
+    fn link(&self, word: u64, nth: u32) -> Link {
+        let link = field(word, nth);
+        if link <= self.slots { link as Link } else { NONE }
+    }
+
+    pub(super) fn lease<S: Cells + ?Sized>(&self, state: &S, link: Link) -> Lease {
+        let at = slot_at(link);
+        let word = state.get(at + 2);
+        Lease {
+            stamp: Stamp::from_bits(state.get(at)),
+            ends: Time::from_nanos(state.get(at + 1)),
+            weight: field(word, 0) as u16,
+            prev: self.link(word, 1),
+            next: self.link(word, 2),
+        }
+    }
+
+    pub(super) fn write<S: CellsMut + ?Sized>(&self, state: &mut S, link: Link, lease: Lease) {
+        let at = slot_at(link);
+        state.set(at, lease.stamp.to_bits());
+        state.set(at + 1, lease.ends.as_nanos());
+        state.set(at + 2, pack([lease.weight.into(), lease.prev.into(), lease.next.into()]));
+    }
+
+    pub(super) fn last_lease<S: Cells + ?Sized>(&self, state: &S) -> Option<Lease> {
+        (self.last != NONE).then(|| self.lease(state, self.last))
+    }
+
+    /// The weight of leases that have ended, counted from the first until it is `enough`.
+    pub(super) fn ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
+        let (mut ended, mut link) = (0, self.first);
+        // The bound is for words that are not ours, which may lead round in circles.
+        for _ in 0..self.slots {
+            if link == NONE || ended >= enough {
+                break;
+            }
+            let lease = self.lease(state, link);
+            if lease.left(now) > Nanos::ZERO {
+                break;
+            }
+            ended += u64::from(lease.weight);
+            link = lease.next;
+        }
+        ended
+    }
+
+    /// The weight of leases that have not ended.
+    pub(super) fn held<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> u64 {
+        self.in_use.saturating_sub(self.ended(state, now, u64::MAX))
+    }
+
+    /// Where the next lease goes: the slot freed last, else one never used, else that of the first lease if it has ended.
+    pub(super) fn vacant<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Link> {
+        if self.free != NONE {
+            Some(self.free)
+        } else if u64::from(self.touched) < self.slots {
+            Some(self.touched + 1)
+        } else {
+            (self.first != NONE && self.lease(state, self.first).left(now) == Nanos::ZERO).then_some(self.first)
+        }
+    }
+
+    /// Makes the vacant slot `link` ready for a lease.
+    pub(super) fn occupy<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
+        let lease = self.lease(state, link);
+        if link == self.free {
+            self.free = lease.next;
+        } else if link == self.first {
+            self.in_use = self.in_use.saturating_sub(lease.weight.into());
+            self.unlink(state, lease);
+        } else {
+            self.touched = link;
+        }
+    }
+
+    pub(super) fn free<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
+        self.write(state, link, Lease { next: self.free, ..Lease::NOTHING });
+        self.free = link;
+    }
+
+    pub(super) fn free_ended<S: CellsMut + ?Sized>(&mut self, state: &mut S, now: Time<Mono>) {
+        for _ in 0..self.slots {
+            let (link, lease) = (self.first, self.lease(state, self.first));
+            if link == NONE || lease.left(now) > Nanos::ZERO {
+                break;
+            }
+            self.in_use = self.in_use.saturating_sub(lease.weight.into());
+            self.unlink(state, lease);
+            self.free(state, link);
+        }
+    }
+
+    /// Takes the lease out of the order of ends.
+    pub(super) fn unlink<S: CellsMut + ?Sized>(&mut self, state: &mut S, lease: Lease) {
+        self.set_next(state, lease.prev, lease.next);
+        self.set_prev(state, lease.next, lease.prev);
+    }
+
+    /// Puts the lease where it belongs in the order of ends: at the back, unless the clock or the length was changed.
+    pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
+        let (mut prev, mut next) = (self.last, NONE);
+        for _ in 0..self.slots {
+            if prev == NONE || self.lease(state, prev).ends <= lease.ends {
+                break;
+            }
+            (prev, next) = (self.lease(state, prev).prev, prev);
+        }
+        self.write(state, link, Lease { prev, next, ..lease });
+        self.set_next(state, prev, link);
+        self.set_prev(state, next, link);
+    }
+
+    /// Lets `next` follow `link`, or be the first if there is no such.
+    fn set_next<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, next: Link) {
+        match link {
+            NONE => self.first = next,
+            link => self.write(state, link, Lease { next, ..self.lease(state, link) }),
+        }
+    }
+
+    /// Lets `prev` precede `link`, or be the last if there is no such.
+    fn set_prev<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, prev: Link) {
+        match link {
+            NONE => self.last = prev,
+            link => self.write(state, link, Lease { prev, ..self.lease(state, link) }),
+        }
+    }
+
+    /// Lets no lease end later than `latest`. The order of ends stays.
+    pub(super) fn cut_short<S: CellsMut + ?Sized>(&self, state: &mut S, latest: Time<Mono>) {
+        let mut link = self.last;
+        for _ in 0..self.slots {
+            let lease = self.lease(state, link);
+            if link == NONE || lease.ends <= latest {
+                break;
+            }
+            self.write(state, link, Lease { ends: latest, ..lease });
+            link = lease.prev;
+        }
+    }
+
+    /// Rewrites the book to fewer slots, keeping the leases that end last.
+    pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
+        // Slots and their new places overlap, so the leases step aside; 24 KiB of stack, and only when a limit shrinks.
+        let mut aside = [Lease::NOTHING; Concurrency::MAX_LEASES as usize];
+        let (mut kept, mut link) = (0, self.last);
+        for place in aside.iter_mut().take(slots as usize) {
+            *place = self.lease(state, link);
+            if link == NONE || place.left(now) == Nanos::ZERO {
+                break;
+            }
+            (kept, link) = (kept + 1, place.prev);
+        }
+        let mut book = Self::empty(slots);
+        for lease in aside.iter().take(kept).rev() {
+            book.touched += 1;
+            book.in_use = Concurrency::MAX_LEASES.min(book.in_use + u64::from(lease.weight));
+            book.insert(state, book.touched, *lease);
+        }
+        book.store(state);
+    }
+
+    /// A stamp tells the slot by its lowest bits.
+    fn slot_mask(&self) -> u64 {
+        self.slots.next_power_of_two() - 1
+    }
+
+    /// The number of a lease taken now in that slot: above the last one and, unless leases outrun the clock, the first
+    /// from now on that names the slot.
+    pub(super) fn next_stamp<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, link: Link) -> Stamp {
+        let least = state.get(LAST_STAMP_AT).saturating_add(1).max(now.as_nanos());
+        let stamp = least & !self.slot_mask() | u64::from(link - 1);
+        Stamp::from_bits(if stamp < least { stamp.wrapping_add(self.slot_mask() + 1) } else { stamp })
+    }
+
+    /// The slot of the lease with that number, if it has not ended.
+    pub(super) fn find<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, stamp: Stamp) -> Option<Link> {
+        if stamp == Stamp::NONE {
+            return None;
+        }
+        let is_it = |link: &Link| state.get(slot_at(*link)) == stamp.to_bits();
+        let told = (stamp.to_bits() & self.slot_mask()) as Link + 1;
+        // Told wrongly if the lease is gone, or was moved by a change of the limit.
+        let link = if told <= self.touched && is_it(&told) { told } else { (1..=self.touched).find(is_it)? };
+        let lease = self.lease(state, link);
+        (lease.weight > 0 && lease.left(now) > Nanos::ZERO).then_some(link)
+    }
+}
+
+/// The first word of a slot.
+const fn slot_at(link: Link) -> usize {
+    SLOTS_AT + SLOT_WORDS * (link as usize).saturating_sub(1)
+}
+
+#[cfg(test)]
+impl Book {
+    /// The order of ends, the links both ways, the sum, and every slot in exactly one place.
+    pub(super) fn assert_sound(&self, state: &[u64], what: &str) {
+        let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NONE]);
+        while link != NONE {
+            let lease = self.lease(state, link);
+            assert!(lease.ends >= before.ends && lease.weight > 0, "the order of ends, {what}");
+            assert_eq!(Some(&lease.prev), seen.last(), "the link back, {what}");
+            assert!(!seen.contains(&link), "slot {link} is held twice, {what}");
+            seen.push(link);
+            weight += u64::from(lease.weight);
+            (link, before) = (lease.next, lease);
+        }
+        assert_eq!((Some(&self.last), self.in_use), (seen.last(), weight), "the end and the sum, {what}");
+        link = self.free;
+        while link != NONE {
+            assert!(!seen.contains(&link), "slot {link} is both held and free, or free twice, {what}");
+            seen.push(link);
+            link = self.lease(state, link).next;
+        }
+        assert_eq!(seen.len(), usize::from(self.touched) + 1, "slots are lost, {what}");
+    }
+}

@@ -1,0 +1,292 @@
+use super::*;
+
+const CHECK: Ask = Ask::Exactly(Cost::ONE);
+
+fn leases(limit: u64, lease: u64) -> Concurrency {
+    Concurrency::new(limit, Nanos::from_nanos(lease)).unwrap()
+}
+
+fn exactly(cost: u64) -> Ask {
+    Ask::Exactly(Cost::new(cost))
+}
+
+/// The definition: a list of leases, of which those that have not ended are counted anew for every question.
+struct List {
+    limit: Concurrency,
+    leases: Vec<Held>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    stamp: Stamp,
+    ends: u64,
+    weight: u64,
+}
+
+impl List {
+    fn held(&self, at: u64) -> u64 {
+        self.leases.iter().filter(|lease| lease.ends > at).map(|lease| lease.weight).sum()
+    }
+
+    fn ask(&self, at: u64, ask: Ask) -> (Outcome, u64) {
+        let available = self.limit.limit.saturating_sub(self.held(at));
+        let (cost, most) = match ask {
+            Ask::Exactly(cost) => (cost.get(), self.limit.limit),
+            Ask::UpTo(Cost::ZERO) => return (Outcome::Allow, 0),
+            Ask::UpTo(cost) => (cost.get().min(available.max(1)), self.limit.limit),
+            Ask::Regardless(cost) => (cost.get(), self.limit.slots()),
+        };
+        if cost > most {
+            (Outcome::Deny(Retry::Never), 0)
+        } else if self.held(at) + cost > most {
+            (Outcome::Deny(Retry::OnRelease), 0)
+        } else {
+            (Outcome::Allow, cost)
+        }
+    }
+
+    fn find(&mut self, at: u64, stamp: Stamp) -> Option<&mut Held> {
+        self.leases.iter_mut().find(|lease| lease.stamp == stamp && lease.ends > at && lease.weight > 0)
+    }
+}
+
+fn random(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+fn assert_sound(limit: &Concurrency, state: &[u64], what: &str) {
+    Book::load(state, limit.slots()).assert_sound(state, what);
+}
+
+#[test]
+fn decisions_equal_those_of_a_list_that_is_counted_anew() {
+    let limits = [
+        leases(1, 1),
+        leases(1, 10),
+        leases(4, 10),
+        leases(5, 30).max_debt(3).unwrap(),
+        leases(9, 3),
+        leases(20, 40),
+        leases(1024, 2000),
+    ];
+    for (nth, limit) in limits.into_iter().enumerate() {
+        let (mut seed, mut at) = (nth as u64, 0);
+        let mut list = List { limit, leases: Vec::new() };
+        let mut state = vec![u64::MAX; limit.words()];
+        let state = state.as_mut_slice();
+        limit.fresh(state, &Now::at(0));
+        for step in 0..20_000 {
+            at += random(&mut seed, 5).saturating_sub(1);
+            let (now, cost) = (Now::at(at), random(&mut seed, limit.slots() + 3));
+            let what = format!("step {step} at {at}: cost {cost} on {limit:?}");
+            // Of all stamps there ever were, mostly a recent one.
+            let ago = random(&mut seed, 30);
+            let known = list.leases.iter().rev().nth(ago as usize).map(|lease| lease.stamp);
+            match (random(&mut seed, 8), known) {
+                (0, Some(stamp)) => {
+                    let expected = list.find(at, stamp).map_or(0, |lease| core::mem::take(&mut lease.weight));
+                    assert_eq!(limit.release(state, &now, stamp).get(), expected, "release, {what}");
+                }
+                (1, Some(stamp)) => {
+                    let accepted = limit.refund(state, &now, Cost::new(cost), Some(stamp));
+                    let expected = list.find(at, stamp).map_or(0, |lease| {
+                        let given = cost.min(lease.weight);
+                        lease.weight -= given;
+                        given
+                    });
+                    assert_eq!(accepted.get(), expected, "refund, {what}");
+                }
+                (2, Some(stamp)) => {
+                    let found = list.find(at, stamp);
+                    assert_eq!(limit.renew(state, &now, stamp), found.is_some(), "renew, {what}");
+                    if let Some(lease) = found {
+                        lease.ends = at + limit.lease.as_nanos();
+                    }
+                }
+                (kind, _) => {
+                    let cost = Cost::new(cost);
+                    let ask = match kind {
+                        0..6 => exactly(cost.get().min(3)),
+                        6 => Ask::UpTo(cost),
+                        _ => Ask::Regardless(cost),
+                    };
+                    let before = state.to_vec();
+                    let verdict = limit.decide(state, &now, ask);
+                    let (outcome, taken) = list.ask(at, ask);
+                    assert_eq!((verdict.outcome(), verdict.taken().get()), (outcome, taken), "{ask:?}, {what}");
+                    if taken > 0 {
+                        let (stamp, ends) = (verdict.stamp(), at + limit.lease.as_nanos());
+                        assert!(list.leases.last().is_none_or(|last| last.stamp.to_bits() < stamp.to_bits()), "{what}");
+                        list.leases.push(Held { stamp, ends, weight: taken });
+                    } else {
+                        assert_eq!(state, before, "a refusal changed the state, {what}");
+                    }
+                }
+            }
+            assert_sound(&limit, state, &what);
+            let (held, report) = (list.held(at), limit.report(state, &now, Cost::new(cost)));
+            let last = list.leases.iter().filter(|lease| lease.weight > 0).map(|lease| lease.ends).max();
+            assert_eq!(report.remaining, limit.limit.saturating_sub(held), "{what}");
+            assert_eq!(report.reset.as_nanos(), last.map_or(0, |last| last.saturating_sub(at)), "{what}");
+            assert_eq!(limit.is_new(state, &now), held == 0, "{what}");
+            let passes = limit.weigh(state, &now, exactly(cost)).outcome();
+            let retry = if let Outcome::Deny(retry) = passes { retry } else { Retry::NOW };
+            assert_eq!(report.retry, retry, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_holder_comes_back_too_late_and_takes_nothing_from_anybody() {
+    let limit = leases(3, 30);
+    let mut state = vec![0; limit.words()];
+    let state = state.as_mut_slice();
+    let take = |state: &mut [u64], at, cost| limit.decide(state, &Now::at(at), exactly(cost));
+    let a = take(state, 0, 2).stamp();
+    let b = take(state, 10, 1).stamp();
+    assert_eq!(take(state, 15, 1).outcome(), Outcome::Deny(Retry::OnRelease));
+    assert!(limit.renew(state, &Now::at(20), a));
+    assert!(!take(state, 39, 1).is_allowed());
+    let c = take(state, 40, 1);
+    assert!(c.is_allowed());
+    assert_eq!(limit.release(state, &Now::at(45), b), Cost::ZERO);
+    assert!(!limit.renew(state, &Now::at(45), b));
+    assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ONE);
+    assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ZERO, "a second time");
+    assert_eq!(limit.release(state, &Now::at(49), a), Cost::new(2));
+    assert!(limit.is_new(state, &Now::at(49)));
+}
+
+#[test]
+fn a_stamp_from_before_the_key_was_forgotten_releases_nothing() {
+    for limit in [leases(1, 5_000), leases(1000, 5_000)] {
+        let mut state = vec![0; limit.words()];
+        let state = state.as_mut_slice();
+        let stale = limit.decide(state, &Now::at(0), CHECK).stamp();
+        limit.fresh(state, &Now::at(5_000));
+        assert!(limit.decide(state, &Now::at(5_000), CHECK).is_allowed());
+        assert_eq!(limit.release(state, &Now::at(5_001), stale), Cost::ZERO, "{limit:?}");
+    }
+}
+
+#[test]
+fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
+    let limit = leases(3, 30).max_debt(1).unwrap();
+    let mut state = vec![0; limit.words()];
+    let state = state.as_mut_slice();
+    limit.decide(state, &Now::at(0), exactly(2));
+    let cases = [
+        (exactly(2), Outcome::Deny(Retry::OnRelease)),
+        (exactly(4), Outcome::Deny(Retry::Never)),
+        (Ask::Exactly(Cost::MAX), Outcome::Deny(Retry::Never)),
+        (Ask::Regardless(Cost::new(3)), Outcome::Deny(Retry::OnRelease)),
+        (Ask::Regardless(Cost::new(5)), Outcome::Deny(Retry::Never)),
+        (exactly(0), Outcome::Allow),
+        (Ask::UpTo(Cost::ZERO), Outcome::Allow),
+    ];
+    for (ask, outcome) in cases {
+        let before = state.to_vec();
+        assert_eq!(limit.decide(state, &Now::at(1), ask).outcome(), outcome, "{ask:?}");
+        assert_eq!(state, before, "{ask:?}");
+    }
+    assert_eq!(limit.refund(state, &Now::at(1), Cost::MAX, None), Cost::ZERO, "nobody said whose");
+    assert_eq!(limit.refund(state, &Now::at(1), Cost::MAX, Some(Stamp::NONE)), Cost::ZERO);
+}
+
+#[test]
+fn new_numbers_keep_what_is_held_and_its_stamps() {
+    let old = leases(40, 100);
+    for new in [leases(50, 100), leases(40, 100), leases(39, 100), leases(12, 100), leases(3, 100), leases(12, 7)] {
+        let mut state = vec![0; old.words().max(new.words())];
+        let state = state.as_mut_slice();
+        // Of forty, those of every fourth remain: they sit in slots all over, one renewed so that it is out of order.
+        let stamps: Vec<Stamp> = (0..40).map(|at| old.decide(state, &Now::at(at), CHECK).stamp()).collect();
+        for (nth, stamp) in stamps.iter().enumerate() {
+            if nth % 4 != 0 {
+                old.release(state, &Now::at(40), *stamp);
+            }
+        }
+        assert!(old.renew(state, &Now::at(45), stamps[4]));
+        new.convert(&old, state, &Now::at(50));
+        assert_sound(&new, state, "converted");
+        assert!(Cells::get(state, 0) != 0);
+        let kept = 10.min(new.limit);
+        let report = new.report(state, &Now::at(50), Cost::ONE);
+        assert_eq!(report.remaining, new.limit - kept, "{new:?}");
+        assert_eq!(report.reset, Nanos::from_nanos(95).min(new.lease), "{new:?}");
+        let given: u64 = stamps.iter().map(|stamp| new.release(state, &Now::at(51), *stamp).get()).sum();
+        assert_eq!(given, kept, "{new:?}");
+        assert!(new.is_new(state, &Now::at(51)));
+        assert!(new.decide(state, &Now::at(51), exactly(new.limit)).is_allowed());
+        assert_sound(&new, state, "used again");
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_grants_nothing_and_gives_lost_leases_back_after_their_length() {
+    let (limit, second) = (leases(2, 10), Nanos::SECOND.as_nanos());
+    let mut state = vec![0; limit.words()];
+    let state = state.as_mut_slice();
+    limit.decide(state, &Now::at(5 * second), exactly(2));
+    let mut behind = state.to_vec();
+    assert!(!limit.decide(behind.as_mut_slice(), &Now::at(4 * second), CHECK).is_allowed());
+    assert_eq!(behind, state, "a thread that read its clock a second ago is believed");
+    assert!(!limit.decide(state, &Now::at(100), CHECK).is_allowed());
+    assert_eq!(limit.report(state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
+    assert!(!limit.decide(state, &Now::at(109), CHECK).is_allowed());
+    assert!(limit.decide(state, &Now::at(110), CHECK).is_allowed());
+}
+
+#[test]
+fn a_lease_that_outlasts_the_clock_never_ends() {
+    let limit = leases(1, 10);
+    let mut state = [0; 5];
+    let stamp = limit.decide(&mut state, &Now::at(u64::MAX - 5), CHECK).stamp();
+    assert!(!limit.decide(&mut state, &Now::at(u64::MAX), CHECK).is_allowed());
+    assert_eq!(limit.release(&mut state, &Now::at(u64::MAX), stamp), Cost::ONE);
+}
+
+#[test]
+fn numbers_that_make_no_limit_are_told_with_what_would() {
+    let check = |made: Result<Concurrency, LimitError>, expected: &str| {
+        assert_eq!(made.unwrap_err().to_string(), expected);
+    };
+    let what = "the limit of leases at a time";
+    check(Concurrency::new(0, Nanos::SECOND), &format!("{what} is 0, it must be between 1 and 1024"));
+    check(Concurrency::new(1025, Nanos::SECOND), &format!("{what} is 1025, it must be between 1 and 1024"));
+    check(Concurrency::new(1, Nanos::ZERO), "the length of a lease is 0, it must be at least 1");
+    let long = "the period of 18446744073.709551615s is too long, at most 3153600000s is valid";
+    check(Concurrency::new(1, Nanos::MAX), long);
+    check(leases(24, 1).max_debt(1001), "the debt of leases is 1001, it must be between 0 and 1000");
+    assert_eq!(leases(1024, 1).words(), 2 + 3 * 1024);
+    assert_eq!(leases(24, 1).max_debt(1000).unwrap().words(), 2 + 3 * 1024);
+}
+
+#[test]
+fn no_words_no_time_and_no_cost_make_it_panic() {
+    let long = Concurrency::new(3, Rate::MAX_PERIOD).unwrap();
+    let limits = [leases(1, 1), leases(3, 10).max_debt(4).unwrap(), long];
+    let extremes = [0, 1, 2, 1 << 12 | 1, 2 << 24 | 1 << 12 | 2, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    let mut seed = 1;
+    for _ in 0..20_000 {
+        let mut any = || {
+            let extreme = extremes[random(&mut seed, 8) as usize];
+            if random(&mut seed, 3) == 0 { random(&mut seed, u64::MAX) << random(&mut seed, 34) } else { extreme }
+        };
+        let mut state: [u64; 23] = core::array::from_fn(|_| any());
+        let (now, later, cost) = (Now::at(any()), Now::at(any()), Cost::new(any()));
+        let (limit, old) = (limits[any() as usize % 3], limits[any() as usize % 3]);
+        for ask in [Ask::Exactly(cost), Ask::UpTo(cost), Ask::Regardless(cost)] {
+            let verdict = limit.decide(&mut state, &now, ask);
+            assert!(verdict.taken() <= cost && verdict.outcome() != Outcome::Deny(Retry::NOW));
+            assert!(limit.report(&state, &later, cost).remaining <= limit.limit());
+        }
+        limit.renew(&mut state, &later, Stamp::from_bits(any()));
+        assert!(limit.refund(&mut state, &later, cost, Some(Stamp::from_bits(any()))) <= cost);
+        assert!(limit.refund(&mut state, &later, cost, None) <= cost);
+        limit.convert(&old, &mut state, &now);
+        limit.spent(&state, &later);
+        limit.release(&mut state, &now, Stamp::from_bits(any()));
+    }
+}

@@ -1,0 +1,360 @@
+//! Fixed window: so much per hour, and with the next hour it begins anew.
+//!
+//! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys, and it
+//! clears them all at the same instant, at which everybody who was refused comes back.
+//!
+//! **The idea** is to store with the count when its window ends. Whoever comes later than that finds the window over and
+//! begins the next one; nothing has to happen in between. Where windows lie is the [`Phase`]: at multiples of the length
+//! on the wall clock, at such multiples shifted by an offset of each key's own, from the key's first request on, or
+//! wherever the caller says, for days and months.
+//!
+//! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; a further 3 is refused and told to
+//! wait 10 s. At 1:00 the window is over: 5 pass at once. So between 0:50 and 1:00 there passed 8.
+//!
+//! ```text
+//!      0:00          0:50 │1:00                     2:00
+//!  ─────┼──────────────●──┼●────────────────────────┼──▶
+//!       │         3 of 5  │  5 of 5                 │
+//! ```
+//!
+//! Debt is carried: what is charged beyond the limit counts in the windows that follow, `limit` of it in each. With a
+//! `max_debt` of 7, a charge of 12 to the limit of 5 passes; the next window begins with 7 used and refuses, the one after it
+//! with 2. A refund counts only while the window lasts that it was taken in.
+//!
+//! **Guarantee**: in any one window, what passes is at most `limit`, and a request is refused only if it does not fit its
+//! window. Over any interval of length `T` that is at most `limit × (⌈T / length⌉ + 1)`: twice the limit can pass
+//! around the edge between two windows, however close together.
+//!
+//! **The clock** is the monotonic one for windows from the first request on, otherwise the wall clock, which people set. Set
+//! forward, it begins a new window, as it should. Set back by up to a window (or a second, for shorter ones), the count of the
+//! later window is used as it is until that window ends: no window is passed through twice. Set back by more, the
+//! count is taken to be that of the present window. So a step back grants nothing by itself, and nobody is locked out
+//! for more than one window (or second) longer.
+//!
+//! **State**: the end of the window and the count in it, two words. **Cost**: two comparisons; one division for the first
+//! request of a window.
+//!
+//! **Poor choice** when twice the limit at an edge is too much, or when refusing everybody until the same instant makes them
+//! all come back at it: use a sliding window or a token bucket, or spread the windows.
+
+use super::{Algorithm, Cells, CellsMut};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Nanos, Now, Window};
+use crate::quota::{Quota, instant};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
+
+/// So much per window.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
+///
+/// let limit = FixedWindow::new(5, Nanos::from_secs(60))?.phase(Phase::FirstRequest);
+/// let mut state = [0; 2];
+/// limit.fresh(&mut state, &Now::at(0));
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3))).is_allowed());
+/// assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 2);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FixedWindow {
+    quota: Quota,
+    phase: Phase,
+}
+
+/// Where the windows lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// At multiples of the length since 1970-01-01 UTC: the same for everybody.
+    #[default]
+    Epoch,
+    /// From the first request on, by the monotonic clock. A window that nothing is counted in has not begun.
+    FirstRequest,
+    /// At multiples of the length, shifted by an offset drawn from [`Now::spread`], so that keys do not all begin anew, and
+    /// their callers do not all come back, at one instant.
+    Spread,
+    /// The window that is handed in at this position of [`Now::window`].
+    ///
+    /// The length of the limit is then about how long such a window is: a day, the mean of the months. It serves where only
+    /// a window that nobody handed in could tell: a wait beyond the next window supposes that long for each further one,
+    /// and windows that nobody came in are counted by it when debt is paid off. If none is handed in at all, the last one
+    /// goes on to its end, and windows of this length follow, each from its first request on: the limit still holds in
+    /// each, and nobody is locked out for longer.
+    Given(usize),
+}
+
+/// How windows lie around an instant.
+#[derive(Clone, Copy)]
+enum Grid {
+    /// Wherever one begins.
+    Free,
+    /// At multiples of the length and an offset, which is this number modulo the length.
+    Regular(u64),
+    /// Here.
+    Handed(Window),
+}
+
+/// The window that a request is counted in.
+struct Current {
+    /// Its first instant after.
+    end: u64,
+    /// How long until then, at least 1.
+    left: u64,
+    used: u64,
+}
+
+impl FixedWindow {
+    /// `limit` per window of `length`, in windows that lie at multiples of it. Debt is bounded by another limit.
+    ///
+    /// # Errors
+    /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
+    pub fn new(limit: u64, length: Nanos) -> Result<Self, LimitError> {
+        Ok(Self { quota: Quota::new(limit, length)?, phase: Phase::Epoch })
+    }
+
+    /// With windows that lie elsewhere.
+    #[must_use]
+    pub const fn phase(self, phase: Phase) -> Self {
+        Self { phase, ..self }
+    }
+
+    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    ///
+    /// # Errors
+    /// When paying it back takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
+        Ok(Self { quota: self.quota.max_debt(max_debt)?, ..self })
+    }
+
+    /// With only `initial` in the first window of a new key.
+    ///
+    /// A key that nothing is counted for any more is forgotten, and then starts with `initial` again.
+    ///
+    /// # Errors
+    /// When it is more than the limit.
+    pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
+        Ok(Self { quota: self.quota.initial(initial)?, ..self })
+    }
+
+    /// The most that passes in one window.
+    pub const fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    /// How long a window is.
+    pub const fn length(&self) -> Nanos {
+        Nanos::from_nanos(self.quota.length())
+    }
+
+    /// The instant on the clock that the windows are told by, and how they lie around it.
+    #[inline]
+    fn look(&self, now: &Now<'_>) -> (u64, Grid) {
+        let wall = instant(now.wall());
+        match self.phase {
+            Phase::Epoch => (wall, Grid::Regular(0)),
+            Phase::Spread => (wall, Grid::Regular(now.spread())),
+            Phase::FirstRequest => (instant(now.mono()), Grid::Free),
+            Phase::Given(position) => match now.window(position) {
+                // Whoever hands in a window that does not hold the present is believed about the window.
+                Some(window) => {
+                    (wall.clamp(window.start().as_nanos(), window.end().as_nanos() - 1), Grid::Handed(window))
+                }
+                None => (wall, Grid::Free),
+            },
+        }
+    }
+
+    #[inline]
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+        let (at, grid) = self.look(now);
+        let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
+        let length = self.quota.length();
+        // The ends between which a window is the present one, or one that the clock was set back from.
+        let (least, most) = match grid {
+            Grid::Free | Grid::Regular(_) => (at + 1, at.saturating_add(length + self.quota.slack(length))),
+            Grid::Handed(window) => {
+                let handed = window.end().since(window.start()).as_nanos();
+                (window.end().as_nanos(), window.end().as_nanos().saturating_add(self.quota.slack(handed.max(length))))
+            }
+        };
+        if used > 0 && least <= end && end <= most {
+            return Current { end, left: end - at, used };
+        }
+        self.enter(at, grid, end, used)
+    }
+
+    /// The window around `at`, for a count of `used` kept in another one, which ended or ends at `end`.
+    fn enter(&self, at: u64, grid: Grid, end: u64, used: u64) -> Current {
+        let (limit, length) = (self.quota.limit(), self.quota.length());
+        let left = match grid {
+            Grid::Free => length,
+            Grid::Regular(offset) => self.quota.until_next(at, offset % length),
+            Grid::Handed(window) => window.end().as_nanos() - at,
+        };
+        let next = at.saturating_add(left);
+        // Nothing is counted, or the clock was set back: the count is that of the present window.
+        if used == 0 || end > next {
+            return Current { end: next, left: next - at, used };
+        }
+        let passed = match grid {
+            Grid::Free | Grid::Regular(_) => (at - end) / length + 1,
+            // Windows of about that length: to the nearest whole number.
+            Grid::Handed(_) => ((next - end).saturating_add(length / 2) / length).max(1),
+        };
+        let used = used.saturating_sub(passed.saturating_mul(limit));
+        let end = match grid {
+            // Debt is paid off in windows that follow one another; without it, the next begins with the next request.
+            Grid::Free if used > 0 => end.saturating_add(passed.saturating_mul(length)),
+            Grid::Free | Grid::Regular(_) | Grid::Handed(_) => next,
+        };
+        Current { end, left: end - at, used }
+    }
+
+    /// The end of the window around now.
+    fn begin(&self, now: &Now<'_>) -> u64 {
+        let (at, grid) = self.look(now);
+        self.enter(at, grid, 0, 0).end
+    }
+
+    #[inline]
+    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, used: u64) {
+        state.set(0, end);
+        state.set(1, used);
+    }
+
+    /// Whole units that fit on top of those used.
+    const fn available(&self, used: u64) -> u64 {
+        self.quota.limit().saturating_sub(used)
+    }
+
+    /// How long until no more than `room` is used; each window takes `limit` off.
+    fn wait(&self, current: &Current, room: u64) -> Nanos {
+        let over = current.used.saturating_sub(room);
+        if over == 0 {
+            return Nanos::ZERO;
+        }
+        let further = (over - 1) / self.quota.limit();
+        Nanos::from_nanos(current.left.saturating_add(further.saturating_mul(self.quota.length())))
+    }
+
+    /// How long until `cost` fits under `ceiling`.
+    fn retry(&self, current: &Current, cost: Cost, ceiling: u64) -> Retry {
+        ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, room)))
+    }
+
+    /// Decides, once it is known what is counted.
+    #[inline]
+    fn judge(&self, current: &Current, ask: Ask) -> Verdict {
+        let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
+        let (cost, ceiling) = match ask {
+            Ask::Exactly(cost) => (cost, self.quota.limit()),
+            Ask::Regardless(cost) => (cost, self.quota.deepest()),
+            Ask::UpTo(cost) => {
+                let taken = cost.min(Cost::new(self.available(current.used)));
+                if taken > Cost::ZERO || cost == Cost::ZERO {
+                    return pass(taken);
+                }
+                (Cost::ONE, self.quota.limit())
+            }
+        };
+        match ceiling.checked_sub(cost.get()) {
+            Some(room) if current.used <= room => pass(cost),
+            _ => Verdict::deny(self.retry(current, cost, ceiling)),
+        }
+    }
+
+    /// Applies what was decided.
+    #[inline]
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+        // Only a clock that was set back makes a window end earlier, and even a refusal writes that down: the wait it
+        // told counts from here.
+        if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
+            self.write(state, current.end, current.used.saturating_add(verdict.taken().get()));
+        }
+    }
+}
+
+impl Algorithm for FixedWindow {
+    type Stamp = Stamp;
+
+    fn words(&self) -> usize {
+        2
+    }
+
+    fn capacity(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn uses_wall_clock(&self) -> bool {
+        self.phase != Phase::FirstRequest
+    }
+
+    #[inline]
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        let used = self.quota.used_at_first();
+        // Where nothing is counted, it does not matter in which window.
+        let end = if used == 0 { 0 } else { self.begin(now) };
+        self.write(state, end, used);
+    }
+
+    #[inline]
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
+        self.judge(&self.current(state, now), ask)
+    }
+
+    #[inline]
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+        self.settle(state, &self.current(state, now), verdict);
+    }
+
+    #[inline]
+    fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
+        let current = self.current(state, now);
+        let verdict = self.judge(&current, ask);
+        self.settle(state, &current, &verdict);
+        verdict
+    }
+
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
+        let current = self.current(state, now);
+        if stamp.is_some_and(|stamp| stamp != Stamp::from_bits(current.end)) {
+            return Cost::ZERO;
+        }
+        let accepted = cost.min(Cost::new(current.used));
+        if accepted > Cost::ZERO {
+            self.write(state, current.end, current.used - accepted.get());
+        }
+        accepted
+    }
+
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let current = self.current(state, now);
+        Report {
+            limit: self.quota.limit(),
+            remaining: self.available(current.used),
+            retry: self.retry(&current, cost, self.quota.limit()),
+            reset: self.wait(&current, 0),
+        }
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        Spent::of(self.current(state, now).used.into(), self.quota.limit().into())
+    }
+
+    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.current(state, now).used == 0
+    }
+
+    /// Windows that lie as they did keep their count; otherwise it counts in the present one of the new windows. What
+    /// was spent beyond the new limit uses the window up, but is no debt unless it was one before.
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        let current = old.current(state, now);
+        let lie = |limit: &Self| (limit.phase, limit.length());
+        let end = if lie(self) == lie(old) { current.end } else { self.begin(now) };
+        let debt = current.used.saturating_sub(old.limit());
+        let used = (current.used - debt).min(self.limit()).saturating_add(debt);
+        self.write(state, end, used.min(self.quota.deepest()));
+    }
+}
+
+#[cfg(test)]
+mod tests;

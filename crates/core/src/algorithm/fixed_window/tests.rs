@@ -1,0 +1,231 @@
+use super::*;
+use crate::algorithm::testing::{Paths, survives_anything, waits_are_true, walk};
+use crate::quantity::Time;
+
+const S: u64 = 1_000_000_000;
+
+/// 5 per 60 s.
+fn limit() -> FixedWindow {
+    FixedWindow::new(5, Nanos::from_secs(60)).unwrap()
+}
+
+fn window(start: u64, end: u64) -> Window {
+    Window::new(Time::from_nanos(start), Time::from_nanos(end)).unwrap()
+}
+
+/// Runs `cost@second` steps, with a `+` before those charged regardless: what remains, or `no` and the seconds to wait.
+fn check<'a>(limit: &FixedWindow, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
+    let mut state = [0; 2];
+    let mut answers = Vec::new();
+    for step in steps.split(' ') {
+        let (cost, second) = step.split_once('@').unwrap();
+        let now = clock(second.parse::<u64>().unwrap() * S);
+        if answers.is_empty() {
+            limit.fresh(&mut state, &now);
+        }
+        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
+        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
+        answers.push(match limit.decide(&mut state, &now, ask).outcome() {
+            Outcome::Allow | Outcome::Delay(_) => limit.report(&state, &now, Cost::ONE).remaining.to_string(),
+            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
+            Outcome::Deny(retry) => format!("{retry:?}"),
+        });
+    }
+    assert_eq!(answers.join(" "), expected, "{steps}");
+}
+
+#[test]
+fn each_window_has_its_limit_and_an_edge_sees_twice_as_much() {
+    check(&limit(), Now::at, "3@50 3@50 2@59 5@60 1@119 5@120", "2 no10 0 0 no1 0");
+    check(&limit(), Now::at, "6@0 5@0 1@0 0@0 1@61", "Never 0 no60 0 4");
+}
+
+#[test]
+fn windows_lie_where_the_phase_says() {
+    let steps = "5@70 1@119 1@120 4@129 1@130 1@179 1@180";
+    check(&limit(), Now::at, steps, "0 no1 4 0 no50 no1 4");
+    check(&limit().phase(Phase::FirstRequest), Now::at, steps, "0 no11 no10 no1 4 3 2");
+    let spread = |offset| move |at| Now::at(at).with_spread(offset * S);
+    check(&limit().phase(Phase::Spread), spread(10), steps, "0 no11 no10 no1 4 3 2");
+    check(&limit().phase(Phase::Spread), spread(60 + 59), steps, "0 4 3 no50 2 4 3");
+    let days = [window(0, 71 * S), window(71 * S, 125 * S), window(125 * S, 179 * S), window(179 * S, 999 * S)];
+    let given = |at: u64| {
+        let day = days.iter().position(|day| at < day.end().as_nanos()).unwrap();
+        Now::at(at).with_windows(&days[day..])
+    };
+    check(&limit().phase(Phase::Given(0)), given, steps, "0 4 3 1 0 4 3");
+    // Without a window handed in, one begins with the first request.
+    check(&limit().phase(Phase::Given(4)), given, steps, "0 no11 no10 no1 4 3 2");
+}
+
+#[test]
+fn a_window_from_the_first_request_on_begins_anew_when_nothing_is_counted() {
+    let limit = limit().phase(Phase::FirstRequest);
+    let mut state = [0; 2];
+    limit.fresh(&mut state, &Now::at(0));
+    let first = limit.decide(&mut state, &Now::at(10 * S), Ask::Exactly(Cost::ONE));
+    assert_eq!(limit.report(&state, &Now::at(20 * S), Cost::ONE).reset, Nanos::from_secs(50));
+    limit.refund(&mut state, &Now::at(30 * S), Cost::ONE, Some(first.stamp()));
+    limit.decide(&mut state, &Now::at(40 * S), Ask::Exactly(Cost::ONE));
+    assert_eq!(limit.report(&state, &Now::at(40 * S), Cost::ONE).reset, Nanos::from_secs(60));
+    assert_eq!(limit.refund(&mut state, &Now::at(50 * S), Cost::ONE, Some(first.stamp())), Cost::ZERO);
+}
+
+#[test]
+fn debt_is_bounded_and_carried_into_the_following_windows() {
+    let limit = limit().max_debt(7).unwrap();
+    let steps = "+13@0 +12@10 +1@10 1@10 0@10 5@10 1@60 3@120 4@120 +7@170 1@180";
+    let expected = "Never 0 no50 no110 no110 no170 no60 0 no60 0 no60";
+    check(&limit, Now::at, steps, expected);
+    let handed = |at: u64| Now::at(at);
+    check(&limit.phase(Phase::FirstRequest), handed, "+12@10 1@20 3@130 1@189 1@190", "0 no110 0 no1 4");
+    // Two days pass unseen: they pay off as much as if somebody had looked.
+    let days: Vec<_> = (0..9).map(|day| window(day * 60 * S, (day + 1) * 60 * S)).collect();
+    let given = |at: u64| Now::at(at).with_windows(&days[(at / S / 60) as usize..]);
+    check(&limit.phase(Phase::Given(0)), given, "+12@10 5@70 3@120 1@150 5@180", "0 no110 0 no30 0");
+}
+
+#[test]
+fn a_clock_set_back_by_up_to_a_window_meets_the_count_as_it_is() {
+    check(&limit(), Now::at, "5@130 1@61 1@119 1@120 1@179 1@180", "0 no119 no61 no60 no1 4");
+    check(&limit(), Now::at, "3@130 2@61 1@119 1@120 1@179 1@180", "2 0 no61 no60 no1 4");
+    let short = FixedWindow::new(5, Nanos::from_nanos(1)).unwrap();
+    let mut state = [0; 2];
+    short.decide(&mut state, &Now::at(S), Ask::UpTo(Cost::MAX));
+    assert!(
+        !short.weigh(&state, &Now::at(2), Ask::Exactly(Cost::ONE)).is_allowed(),
+        "a thread may be held up that long"
+    );
+}
+
+#[test]
+fn a_clock_set_back_further_neither_grants_nor_locks_out_beyond_the_present_window() {
+    check(&limit(), Now::at, "5@100000 1@70 1@119 1@120 4@150 1@150", "0 no50 no1 4 0 no30");
+    check(&limit(), Now::at, "3@100000 3@70 2@70 1@70 5@120", "2 no50 0 no50 0");
+}
+
+#[test]
+fn a_window_handed_in_late_or_early_is_believed() {
+    let limit = limit().phase(Phase::Given(0));
+    let today = [window(100 * S, 160 * S)];
+    check(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
+    // Whoever comes with yesterday is counted today.
+    let (mut state, yesterday) = ([0; 2], [window(40 * S, 100 * S)]);
+    limit.decide(&mut state, &Now::at(100 * S).with_windows(&today), Ask::UpTo(Cost::MAX));
+    let late = Now::at(99 * S).with_windows(&yesterday);
+    let wait = Retry::After(Nanos::from_secs(61));
+    assert_eq!(limit.weigh(&state, &late, Ask::Exactly(Cost::ONE)).outcome(), Outcome::Deny(wait));
+}
+
+#[test]
+fn a_refund_counts_only_in_the_window_it_was_taken_in() {
+    let limit = limit();
+    let mut state = [0; 2];
+    let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(4))).stamp();
+    assert_eq!(limit.refund(&mut state, &Now::at(2 * S), Cost::ONE, Some(first)), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(2 * S), Cost::ONE, None), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(60 * S), Cost::ONE, Some(first)), Cost::ZERO);
+    assert_eq!(limit.refund(&mut state, &Now::at(60 * S), Cost::ONE, None), Cost::ZERO);
+    let second = limit.decide(&mut state, &Now::at(60 * S), Ask::Exactly(Cost::new(4))).stamp();
+    assert_eq!(limit.refund(&mut state, &Now::at(61 * S), Cost::ONE, Some(first)), Cost::ZERO);
+    assert_eq!(limit.refund(&mut state, &Now::at(61 * S), Cost::MAX, Some(second)), Cost::new(4));
+    assert!(limit.is_new(&state, &Now::at(61 * S)));
+}
+
+#[test]
+fn every_window_admits_what_fits_and_no_more() {
+    let limit = FixedWindow::new(3, Nanos::from_nanos(10)).unwrap();
+    for start in 0..20 {
+        let paths = Paths { pause: 7, cost: 4, all_verbs: false };
+        let passed = walk(&limit, Now::at, start, 500, &paths);
+        for from in &passed {
+            let same = passed.iter().filter(|other| other.asked / 10 == from.asked / 10);
+            assert!(same.map(|passed| passed.cost).sum::<u64>() <= 3);
+        }
+    }
+}
+
+#[test]
+fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+    let limit = FixedWindow::new(3, Nanos::from_nanos(10)).unwrap().max_debt(11).unwrap();
+    let days: Vec<_> = (0..2_000).map(|day| window(day * 10, (day + 1) * 10)).collect();
+    let given = |at: u64| Now::at(at).with_windows(&days[(at as usize / 10)..]);
+    for start in 0..20 {
+        let paths = Paths { pause: 25, cost: 15, all_verbs: true };
+        walk(&limit, Now::at, start, 500, &paths);
+        walk(&limit.phase(Phase::FirstRequest), Now::at, start, 500, &paths);
+        walk(&limit.phase(Phase::Spread), |at| Now::at(at).with_spread(start), start, 500, &paths);
+        walk(&limit.phase(Phase::Given(0)), given, start, 300, &paths);
+        walk(&limit.phase(Phase::Given(9_999)), given, start, 300, &paths);
+    }
+}
+
+#[test]
+fn the_wait_is_true_while_the_clock_is_behind() {
+    let limit = FixedWindow::new(3, Nanos::from_secs(10)).unwrap();
+    let mut state = [0; 2];
+    limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(6)));
+    for second in 10..50 {
+        for cost in 0..4 {
+            waits_are_true(&limit, &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
+        }
+    }
+}
+
+#[test]
+fn other_numbers_keep_what_was_spent() {
+    // Spent at 100 s under 5 per 60 s, then what remains at 110 s and how long until as good as new.
+    let check = |spent: u64, new: FixedWindow, remaining: u64, reset: u64| {
+        let mut state = [0; 2];
+        limit().decide(&mut state, &Now::at(100 * S), Ask::Regardless(Cost::new(spent)));
+        new.convert(&limit(), &mut state, &Now::at(110 * S));
+        let report = new.report(&state, &Now::at(110 * S), Cost::ONE);
+        assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{spent} under {new:?}");
+    };
+    let new = |limit, secs| FixedWindow::new(limit, Nanos::from_secs(secs)).unwrap();
+    check(3, new(9, 60), 6, 10);
+    check(3, new(9, 50), 6, 40);
+    check(3, new(9, 60).phase(Phase::FirstRequest), 6, 60);
+    check(5, new(2, 60), 0, 10);
+    check(7, new(2, 60), 0, 10 + 60);
+    check(7, new(9, 60), 2, 10);
+    check(0, new(9, 50), 9, 0);
+}
+
+#[test]
+fn a_new_key_has_the_initial_amount_in_its_first_window() {
+    check(&limit().initial(2).unwrap(), Now::at, "3@50 2@50 5@60", "no10 0 0");
+}
+
+#[test]
+fn numbers_that_make_no_limit_are_told() {
+    let told = |result: Result<FixedWindow, LimitError>| result.unwrap_err().to_string();
+    let year = Nanos::from_secs(365 * 86_400);
+    assert_eq!(told(FixedWindow::new(0, year)), "the limit is 0, it must be at least 1");
+    assert_eq!(told(FixedWindow::new(1, Nanos::ZERO)), "the length of the window is 0, it must be at least 1");
+    assert!(told(FixedWindow::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+    assert_eq!(told(limit().initial(6)), "the initial amount is 6, it must be between 0 and 5");
+    let yearly = FixedWindow::new(10, year).unwrap();
+    let largest = "takes too long to refill at this rate, at most 1450 is valid";
+    assert_eq!(told(yearly.max_debt(1451)), format!("an amount of 1451 {largest}"));
+    assert!(FixedWindow::new(u64::MAX, year).is_ok());
+}
+
+#[test]
+fn no_words_no_time_and_no_cost_break_it() {
+    let century = FixedWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).unwrap();
+    let first = limit().phase(Phase::FirstRequest);
+    survives_anything(&[FixedWindow::new(1, Nanos::from_nanos(1)).unwrap(), limit().phase(Phase::Spread), first]);
+    survives_anything(&[century, century.phase(Phase::FirstRequest), limit().phase(Phase::Given(0))]);
+}
+
+#[test]
+fn a_window_at_the_end_of_time_does_not_begin_anew_with_every_request() {
+    for phase in [Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0)] {
+        let limit = limit().phase(phase);
+        let mut state = [0; 2];
+        let passed =
+            (0..9).filter(|_| limit.decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_allowed());
+        assert_eq!(passed.count(), 5, "{phase:?}");
+    }
+}

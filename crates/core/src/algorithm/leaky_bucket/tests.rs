@@ -1,0 +1,160 @@
+use super::*;
+use crate::algorithm::testing::{Paths, survives_anything, waits_are_true, walk};
+use crate::verdict::Retry;
+
+const MS: u64 = 1_000_000;
+
+fn limit(rate: &str, burst: u64) -> LeakyBucket {
+    LeakyBucket::new(rate.parse().unwrap(), burst).unwrap()
+}
+
+/// Asks for 1 at each instant, in milliseconds: a dot for passing at once, the wait in milliseconds, or `no` and the retry.
+fn check(limit: &LeakyBucket, instants: &[u64], expected: &str) {
+    let mut state = [0; 2];
+    limit.fresh(&mut state, &Now::at(0));
+    let answers: Vec<_> = instants
+        .iter()
+        .map(|at| match limit.decide(&mut state, &Now::at(at * MS), Ask::Exactly(Cost::ONE)).outcome() {
+            Outcome::Allow => ".".to_owned(),
+            Outcome::Delay(wait) => wait.as_millis_ceil().to_string(),
+            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_millis_ceil()),
+            Outcome::Deny(retry) => format!("{retry:?}"),
+        })
+        .collect();
+    assert_eq!(answers.join(" "), expected);
+}
+
+#[test]
+fn the_first_passes_and_the_next_wait_their_turn() {
+    check(&limit("10/s", 6), &[0; 7], ". 100 200 300 400 500 no100");
+    check(&limit("10/s", 1), &[0, 99, 100, 200, 301, 400], ". no1 . . . no1");
+    check(&limit("10/s", 3), &[0, 50, 50, 100, 350], ". 50 150 200 50");
+}
+
+#[test]
+fn the_free_part_of_the_burst_passes_undelayed() {
+    check(&limit("10/s", 6).free(2).unwrap(), &[0; 7], ". . . 100 200 300 no100");
+    check(&limit("10/s", 3).free(3).unwrap(), &[0, 0, 0, 0, 100], ". . . no100 .");
+}
+
+#[test]
+fn who_would_wait_too_long_is_refused() {
+    let limit = limit("10/s", 100).max_wait(Nanos::from_millis(250));
+    check(&limit, &[0, 0, 0, 0, 49, 50], ". 100 200 no50 no1 250");
+    check(&limit.free(2).unwrap(), &[0; 6], ". . . 100 200 no50");
+    check(&limit.max_wait(Nanos::ZERO), &[0, 0, 100], ". no100 .");
+}
+
+#[test]
+fn a_cost_waits_for_those_before_it_and_not_for_itself() {
+    let limit = limit("10/s", 6);
+    let mut state = [0; 2];
+    let mut ask = |ask| limit.decide(&mut state, &Now::at(0), ask);
+    assert_eq!(ask(Ask::Exactly(Cost::new(4))).outcome(), Outcome::Allow);
+    assert_eq!(ask(Ask::UpTo(Cost::new(9))).outcome(), Outcome::Delay(Nanos::from_millis(400)));
+    assert_eq!(ask(Ask::UpTo(Cost::new(9))).outcome(), Outcome::Deny(Retry::After(Nanos::from_millis(100))));
+    assert_eq!(ask(Ask::Exactly(Cost::new(7))).outcome(), Outcome::Deny(Retry::Never));
+    assert_eq!(ask(Ask::UpTo(Cost::ZERO)).outcome(), Outcome::Allow);
+}
+
+#[test]
+fn a_charge_never_waits_and_goes_into_bounded_debt() {
+    let limit = limit("10/s", 6).max_wait(Nanos::ZERO).max_debt(2).unwrap();
+    let mut state = [0; 2];
+    let mut charge = |cost| limit.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(cost))).outcome();
+    assert_eq!(charge(9), Outcome::Deny(Retry::Never));
+    assert_eq!(charge(5), Outcome::Allow);
+    assert_eq!(charge(3), Outcome::Allow);
+    assert_eq!(charge(1), Outcome::Deny(Retry::After(Nanos::from_millis(100))));
+    let report = limit.report(&state, &Now::at(0), Cost::ONE);
+    assert_eq!((report.remaining, report.reset), (0, Nanos::from_millis(800)));
+    assert_eq!(report.retry, Retry::After(Nanos::from_millis(800)));
+}
+
+#[test]
+fn a_refund_takes_out_what_is_still_in() {
+    let limit = limit("10/s", 6);
+    let mut state = [0; 2];
+    for _ in 0..3 {
+        limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
+    }
+    let now = Now::at(150 * MS);
+    assert_eq!(limit.refund(&mut state, &now, Cost::ONE, None), Cost::ONE);
+    let next = limit.weigh(&state, &now, Ask::Exactly(Cost::ONE));
+    assert_eq!(next.outcome(), Outcome::Delay(Nanos::from_millis(50)));
+    assert_eq!(limit.refund(&mut state, &now, Cost::MAX, None), Cost::ONE);
+    assert!(limit.is_new(&state, &now));
+}
+
+#[test]
+fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+    for rate in ["10/s", "7777/s", "999983/s", "1/m"] {
+        let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.flow().wait(1 << 40));
+        let unit = limit.bucket.flow().wait(limit.bucket.flow().ticks(1)).as_nanos();
+        let paths = Paths { pause: 3 * unit, cost: 6, all_verbs: true };
+        walk(&limit, Now::at, 1_000, 2_000, &paths);
+        walk(&limit.max_wait(Nanos::from_nanos(unit * 2)), Now::at, 1_000, 2_000, &paths);
+    }
+}
+
+#[test]
+fn no_interval_exceeds_the_guarantee() {
+    for (rate, free) in [("1/s", 0), ("3/s", 2), ("7/s", 4)] {
+        let limit = limit(rate, 5).free(free).unwrap();
+        let paths = Paths { pause: 1_000 * MS, cost: 3, all_verbs: false };
+        let mut passed = walk(&limit, Now::at, 0, 1_500, &paths);
+        passed.retain(|passed| passed.cost > 0);
+        let flows = |time: u64| limit.bucket.flow().instant(Time::from_nanos(time));
+        for (first, from) in passed.iter().enumerate() {
+            let mut sum = 0;
+            for to in passed[first..].iter().take(40) {
+                sum += limit.bucket.flow().ticks(to.cost);
+                assert!(sum <= limit.bucket.flow().ticks(5) + flows(to.asked - from.asked), "let in: {from:?} {to:?}");
+                let out = limit.bucket.flow().ticks(free + to.cost) + flows(to.turn - from.turn + 1);
+                assert!(sum <= out, "turns: {from:?} {to:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn other_numbers_keep_what_is_in_the_bucket() {
+    let (old, new) = (limit("10/s", 6), limit("1/s", 6));
+    let mut state = [0; 2];
+    old.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+    new.convert(&old, &mut state, &Now::at(100 * MS));
+    let report = new.report(&state, &Now::at(100 * MS), Cost::ONE);
+    assert_eq!((report.remaining, report.reset), (3, Nanos::from_secs(3)));
+}
+
+#[test]
+fn a_new_key_has_room_for_the_initial_amount() {
+    let limit = limit("10/s", 6).initial(2).unwrap();
+    check(&limit, &[0, 0, 0], "400 500 no100");
+}
+
+#[test]
+fn numbers_that_make_no_limit_are_told() {
+    let told = |result: Result<LeakyBucket, LimitError>| result.unwrap_err().to_string();
+    let bucket = limit("10/s", 6);
+    assert_eq!(told(LeakyBucket::new(bucket.rate(), 0)), "the burst is 0, it must be at least 1");
+    assert_eq!(told(bucket.free(7)), "the free amount is 7, it must be between 0 and 6");
+    assert_eq!(told(bucket.initial(7)), "the initial amount is 7, it must be between 0 and 6");
+    assert!(bucket.max_debt(u64::MAX).is_err());
+}
+
+#[test]
+fn no_words_no_time_and_no_cost_break_it() {
+    let fast = limit("4294967295/s", 1 << 40).max_wait(Nanos::from_nanos(5));
+    survives_anything(&[limit("1/week", 1), limit("7777/s", 100).free(7).unwrap(), fast]);
+}
+
+#[test]
+fn the_wait_is_true_with_every_part_of_a_tick() {
+    let limit = limit("7777/s", 3).max_wait(Nanos::from_micros(200));
+    let mut state = [0; 2];
+    limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
+    for at in (0..500_000).step_by(97) {
+        waits_are_true(&limit, &state, Now::at, at, Ask::Exactly(Cost::ONE));
+    }
+}

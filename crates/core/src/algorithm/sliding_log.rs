@@ -1,0 +1,418 @@
+//! Sliding log: never more than the limit in any window, wherever it is laid.
+//!
+//! **The naive method** keeps a list of when things passed, throws out what is older than the window on every request and
+//! counts the rest. That is exact, but each request pays for the whole list, and where refused attempts are kept too the
+//! list grows as fast as somebody cares to knock. A counter per window is cheap and forgets when in the window
+//! things passed: the limit passes just before the edge and again just after it.
+//!
+//! **The idea** is that nothing need be counted. The entries are in order of time, so they leave in order, and
+//! a request of `cost` fits exactly when the entry `limit − cost` places before the newest has left: then at most
+//! `limit − cost` are still inside. A ring of `limit` instants answers that with one look. Nothing is thrown out either:
+//! what has left is overwritten when its turn comes.
+//!
+//! **Example**: 3 per 10 s, with entries at 0, 4 and 5 s. At 8 s a cost of 1 looks 2 places before the newest: the
+//! entry of 0 s is inside for 2 s more, so it is refused for 2 s. A cost of 2 looks 1 place before: the entry of 4 s
+//! is inside for 6 s more. At 10 s sharp the entry of 0 s has left, since the window is `(now − 10 s, now]`.
+//!
+//! ```text
+//!          now − length                                  now
+//!  ─────×───────┼─────────────────×─────×─────────────────┼──────▶ time
+//!     place 2:  │             place 1  place 0:           │
+//!     has left  │                      the newest         │
+//! ```
+//!
+//! **Guarantee**: in any interval `(t − length, t]` at most `limit` passes (`limit + max_debt` with charges), and a
+//! request is refused only if letting it pass would break that, or the minimum gap if there is one.
+//!
+//! **Options**: with a *minimum gap*, a request sooner than that after the previous one is refused as well. With
+//! *refused attempts counted*, a request that is refused is written down at its cost as if it had passed, and the oldest
+//! entries fall out; who keeps knocking faster than the rate never gets in, and the advertised wait is true for
+//! who then waits quietly. A request above the limit is never written down: it could not pass anyway.
+//!
+//! **State**: one word for where the ring ends and how much it holds, and one instant of the monotonic clock per unit of
+//! limit and debt. Words that are all zero are a new log. **Cost**: a decision reads three words, whatever the limit,
+//! and writes one per unit of cost. Telling what remains is a binary search. A refund of something old moves what is newer.
+//!
+//! **Poor choice** for large limits, since it pays memory for each unit (at most 1024): use slices or a window. Also for
+//! smoothing, since a whole limit may pass at one instant: use a bucket.
+
+use super::{Algorithm, Cells, CellsMut, STALE};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
+use crate::rate::Rate;
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
+
+/// Never more than the limit in any window.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, SlidingLog};
+///
+/// let limit = SlidingLog::new(3, Nanos::from_secs(10))?;
+/// let mut state = [0; 4];
+/// limit.fresh(&mut state, &Now::at(0));
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(2))).is_allowed());
+/// assert!(!limit.decide(&mut state, &Now::at(9_999_999_999), Ask::Exactly(Cost::new(2))).is_allowed());
+/// assert!(limit.decide(&mut state, &Now::at(10_000_000_000), Ask::Exactly(Cost::new(2))).is_allowed());
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingLog {
+    limit: u64,
+    length: Nanos,
+    max_debt: u64,
+    initial: u64,
+    /// Zero when there is none.
+    minimum_gap: Nanos,
+    refused_count: bool,
+}
+
+/// What is asked, with the numbers that apply to it: at most `ceiling` inside the window, `gap` after the previous.
+#[derive(Clone, Copy)]
+struct Wanted {
+    cost: u64,
+    ceiling: u64,
+    gap: Nanos,
+}
+
+impl SlidingLog {
+    /// The most entries a log may have, limit and debt together.
+    pub const MAX_ENTRIES: u64 = 1024;
+
+    /// At most `limit` in any window of `length`. Starts empty; no debt, no minimum gap, refused attempts do not count.
+    ///
+    /// # Errors
+    /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
+    pub const fn new(limit: u64, length: Nanos) -> Result<Self, LimitError> {
+        if limit == 0 || limit > Self::MAX_ENTRIES {
+            let what = "the limit of a sliding log (for more, use slices or a window)";
+            return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_ENTRIES });
+        }
+        if length.as_nanos() == 0 {
+            return Err(LimitError::Zero { what: "the length of the window" });
+        }
+        if length.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
+            return Err(LimitError::PeriodTooLong { given: length, max: Rate::MAX_PERIOD });
+        }
+        Ok(Self { limit, length, max_debt: 0, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
+    }
+
+    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit is a word of state.
+    ///
+    /// # Errors
+    /// When limit and debt together are above [`SlidingLog::MAX_ENTRIES`].
+    pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
+        let max = Self::MAX_ENTRIES - self.limit;
+        if max_debt > max {
+            return Err(LimitError::OutOfRange { what: "the debt of a sliding log", given: max_debt, min: 0, max });
+        }
+        Ok(Self { max_debt, ..self })
+    }
+
+    /// With only `initial` left for a new key. The rest counts as one request made when the key was first seen.
+    ///
+    /// # Errors
+    /// When it is more than the limit.
+    pub const fn initial(self, initial: u64) -> Result<Self, LimitError> {
+        if initial > self.limit {
+            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.limit });
+        }
+        Ok(Self { initial, ..self })
+    }
+
+    /// With every request refused that comes sooner than `gap` after the previous one. Charges and costs of zero are
+    /// exempt. What remains is told without regard to the gap; the wait regards it.
+    ///
+    /// # Errors
+    /// When it is above [`Rate::MAX_PERIOD`]. It may be longer than the window.
+    pub const fn minimum_gap(self, gap: Nanos) -> Result<Self, LimitError> {
+        if gap.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
+            return Err(LimitError::PeriodTooLong { given: gap, max: Rate::MAX_PERIOD });
+        }
+        Ok(Self { minimum_gap: gap, ..self })
+    }
+
+    /// With refused attempts written down as if they had passed.
+    #[must_use]
+    pub const fn count_refused(self) -> Self {
+        Self { refused_count: true, ..self }
+    }
+
+    /// The most that passes in any window.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The length of the window.
+    pub const fn length(&self) -> Nanos {
+        self.length
+    }
+
+    const fn slots(&self) -> u64 {
+        self.limit + self.max_debt
+    }
+
+    /// How long the newest entry matters to anybody.
+    fn memory(&self) -> Nanos {
+        self.length.max(self.minimum_gap)
+    }
+
+    /// The ring as this clock can believe it. Threads that read the clock before they got their turn differ by little, and
+    /// their entries count from the latest reading. A newest entry further ahead than that was written before the clock
+    /// stepped back: whatever is ahead then counts as made now, which grants nothing and locks nobody out for longer than
+    /// one window.
+    fn ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Ring {
+        let ring = Ring::load(state, self.slots());
+        match ring.entry(state, 0) {
+            Some(newest) if newest.since(now) > STALE => Ring { latest: now, ..ring },
+            Some(_) | None => ring,
+        }
+    }
+
+    /// How many entries are inside the window.
+    fn used<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>) -> u64 {
+        partition(0..ring.len, |place| {
+            ring.entry(state, place).is_some_and(|entry| outlasts(entry, now, self.length) > Nanos::ZERO)
+        })
+    }
+
+    /// How many entries cannot be forgotten yet: those inside, or the newest alone when only the gap needs it.
+    fn remembered<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>) -> u64 {
+        let newest = ring.entry(state, 0).is_some_and(|entry| outlasts(entry, now, self.memory()) > Nanos::ZERO);
+        self.used(ring, state, now).max(u64::from(newest))
+    }
+
+    /// How long until what is wanted passes, once `written` further entries are made now. It is no more than its ceiling.
+    fn wait<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>, wanted: Wanted, written: u64) -> Nanos {
+        let entry = |place: u64| match place.checked_sub(written) {
+            Some(place) => ring.entry(state, place),
+            None => Some(ring.instant(state, now)),
+        };
+        let room = entry(wanted.ceiling - wanted.cost).map_or(Nanos::ZERO, |entry| outlasts(entry, now, self.length));
+        if wanted.gap == Nanos::ZERO || wanted.cost == 0 {
+            return room;
+        }
+        room.max(entry(0).map_or(Nanos::ZERO, |previous| outlasts(previous, now, wanted.gap)))
+    }
+}
+
+impl Algorithm for SlidingLog {
+    type Stamp = Stamp;
+
+    fn words(&self) -> usize {
+        1 + self.slots() as usize
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        Ring::empty(self.slots()).write(state, now.mono(), self.limit - self.initial);
+    }
+
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
+        let now = now.mono();
+        let ring = self.ring(state, now);
+        let checked = |cost| Wanted { cost, ceiling: self.limit, gap: self.minimum_gap };
+        let wanted = match ask {
+            Ask::Exactly(cost) => checked(cost.get()),
+            Ask::Regardless(cost) => Wanted { cost: cost.get(), ceiling: self.slots(), gap: Nanos::ZERO },
+            Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
+            Ask::UpTo(cost) => {
+                let available = self.limit.saturating_sub(self.used(ring, state, now));
+                // With nothing left it asks for one, which is refused with the wait for one.
+                checked(cost.get().min(available.max(1)))
+            }
+        };
+        if wanted.cost > wanted.ceiling {
+            return Verdict::deny(Retry::Never);
+        }
+        let wait = self.wait(ring, state, now, wanted, 0);
+        if wait == Nanos::ZERO {
+            let stamp = if wanted.cost == 0 { Stamp::NONE } else { stamp_of(ring.instant(state, now)) };
+            return Verdict::pass(Outcome::Allow, Cost::new(wanted.cost), stamp);
+        }
+        if !self.refused_count {
+            return Verdict::deny(Retry::After(wait));
+        }
+        // The attempt will itself be in the log that the next one meets. Its stamp carries how much to write down.
+        let wait = self.wait(ring, state, now, wanted, wanted.cost);
+        Verdict::pass(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
+    }
+
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+        let units = match verdict.outcome() {
+            Outcome::Allow | Outcome::Delay(_) => verdict.taken().get(),
+            Outcome::Deny(_) => verdict.stamp().to_bits(),
+        };
+        let ring = self.ring(state, now.mono());
+        // Even a refusal writes down that the clock stepped back: entries age from here on, not from back then.
+        if units > 0 || ring.latest != END_OF_TIME {
+            ring.write(state, now.mono(), units);
+        }
+    }
+
+    /// With the stamp, exactly the entries of that taking, as far as they are still inside. Takings at the same
+    /// nanosecond have the same stamp; which of them gets back its own makes no difference to anybody.
+    /// Without it, the newest entries: what is given back was most likely just taken.
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
+        let ring = self.ring(state, now.mono());
+        let used = self.used(ring, state, now.mono());
+        let places = match stamp {
+            None => 0..used,
+            Some(stamp) => {
+                let stamp_at = |place| ring.entry(state, place).map_or(Stamp::NONE, stamp_of).to_bits();
+                let from = partition(0..used, |place| stamp_at(place) > stamp.to_bits());
+                from..partition(from..used, |place| stamp_at(place) == stamp.to_bits())
+            }
+        };
+        let accepted = cost.get().min(places.end - places.start);
+        ring.cut(state, places.start, accepted);
+        Cost::new(accepted)
+    }
+
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let now = now.mono();
+        let ring = self.ring(state, now);
+        let wanted = Wanted { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
+        Report {
+            limit: self.limit,
+            remaining: self.limit.saturating_sub(self.used(ring, state, now)),
+            retry: if wanted.cost > wanted.ceiling {
+                Retry::Never
+            } else {
+                Retry::After(self.wait(ring, state, now, wanted, 0))
+            },
+            reset: ring.entry(state, 0).map_or(Nanos::ZERO, |newest| outlasts(newest, now, self.memory())),
+        }
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        let ring = self.ring(state, now.mono());
+        Spent::of(self.remembered(ring, state, now.mono()).into(), self.limit.into())
+    }
+
+    /// Keeps the newest entries that were inside the old window and fit the new ring. What had left stays away even if the
+    /// new window is longer: it might as well have been forgotten. The cells must hold the larger of both states.
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        let ring = old.ring(state, now.mono());
+        let kept = old.remembered(ring, state, now.mono()).min(self.slots());
+        // The rings overlap, so the entries step aside; 8 KiB of stack, and only when numbers change.
+        let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
+        for (place, entry) in (0..kept).zip(&mut aside) {
+            *entry = ring.entry(state, place).unwrap_or(Time::ZERO);
+        }
+        let mut ring = Ring::empty(self.slots());
+        for entry in aside.iter().take(kept as usize).rev() {
+            ring = ring.push(state, *entry);
+        }
+        ring.store(state);
+    }
+}
+
+/// Where the entries lie in the state. Entries are named by their place before the newest, which is at place 0.
+#[derive(Clone, Copy)]
+struct Ring {
+    slots: u64,
+    /// Where the next entry goes, below `slots`.
+    next: u64,
+    /// How many entries there are, inside the window or not, at most `slots`.
+    len: u64,
+    /// Entries later than this count as made then.
+    latest: Time<Mono>,
+}
+
+const END_OF_TIME: Time<Mono> = Time::from_nanos(u64::MAX);
+
+impl Ring {
+    const fn empty(slots: u64) -> Self {
+        Self { slots, next: 0, len: 0, latest: END_OF_TIME }
+    }
+
+    fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
+        let (next, len) = (state.get(0) >> 32, state.get(0) & u64::from(u32::MAX));
+        // Words that we did not write must not lead outside the ring.
+        let next = if next < slots { next } else { next % slots };
+        Self { next, len: len.min(slots), ..Self::empty(slots) }
+    }
+
+    fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
+        state.set(0, self.next << 32 | self.len);
+    }
+
+    /// The word of the entry at `place`, which is below `slots`.
+    const fn word(self, place: u64) -> usize {
+        1 + self.back(place + 1) as usize
+    }
+
+    /// The position `back` before the next entry, for `back` up to `slots`.
+    const fn back(self, back: u64) -> u64 {
+        if back <= self.next { self.next - back } else { self.next + self.slots - back }
+    }
+
+    fn entry<S: Cells + ?Sized>(self, state: &S, place: u64) -> Option<Time<Mono>> {
+        (place < self.len).then(|| self.latest.min(Time::from_nanos(state.get(self.word(place)))))
+    }
+
+    /// The instant under which an entry made now is kept: never before the newest, so that the order holds.
+    fn instant<S: Cells + ?Sized>(self, state: &S, now: Time<Mono>) -> Time<Mono> {
+        self.entry(state, 0).map_or(now, |newest| newest.max(now))
+    }
+
+    /// With one more entry, the oldest falling out of a full ring. The caller stores the ring.
+    fn push<S: CellsMut + ?Sized>(self, state: &mut S, entry: Time<Mono>) -> Self {
+        state.set(1 + self.next as usize, entry.as_nanos());
+        let next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
+        Self { next, len: self.slots.min(self.len + 1), ..self }
+    }
+
+    /// Makes `units` entries now, after writing down what was believed of the others.
+    fn write<S: CellsMut + ?Sized>(mut self, state: &mut S, now: Time<Mono>, units: u64) {
+        for place in 0..self.len {
+            if state.get(self.word(place)) <= self.latest.as_nanos() {
+                break;
+            }
+            state.set(self.word(place), self.latest.as_nanos());
+        }
+        let instant = self.instant(state, now);
+        for _ in 0..units.min(self.slots) {
+            self = self.push(state, instant);
+        }
+        self.store(state);
+    }
+
+    /// Takes `units` entries out, the newest of them at place `from`; the newer ones close up.
+    fn cut<S: CellsMut + ?Sized>(self, state: &mut S, from: u64, units: u64) {
+        for place in (0..from).rev() {
+            state.set(self.word(place + units), state.get(self.word(place)));
+        }
+        Self { next: self.back(units), len: self.len - units, ..self }.store(state);
+    }
+}
+
+/// How much of `span` is left, counted from `entry`.
+fn outlasts(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
+    span.saturating_add(entry.since(now)).saturating_sub(now.since(entry))
+}
+
+/// The instant, moved by one so that none of them is [`Stamp::NONE`].
+fn stamp_of(entry: Time<Mono>) -> Stamp {
+    Stamp::from_bits(entry.as_nanos().saturating_add(1))
+}
+
+/// The first of `places` where `holds` is false, given that it stays false from there on.
+fn partition(places: core::ops::Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (places.start, places.end);
+    while low < high {
+        let middle = low.midpoint(high);
+        if holds(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests;

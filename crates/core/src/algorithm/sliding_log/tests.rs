@@ -1,0 +1,363 @@
+use super::*;
+
+const CHECK: Ask = Ask::Exactly(Cost::ONE);
+
+fn log(limit: u64, length: u64) -> SlidingLog {
+    SlidingLog::new(limit, Nanos::from_nanos(length)).unwrap()
+}
+
+fn exactly(cost: u64) -> Ask {
+    Ask::Exactly(Cost::new(cost))
+}
+
+/// The definition: a list that is counted anew for every question, and waits found by trying each nanosecond.
+struct List {
+    limit: SlidingLog,
+    entries: Vec<u64>,
+}
+
+impl List {
+    fn inside(&self, at: u64) -> u64 {
+        self.entries.iter().filter(|&entry| entry + self.limit.length.as_nanos() > at).count() as u64
+    }
+
+    fn passes(&self, at: u64, ask: Ask) -> bool {
+        let (ceiling, gap) = match ask {
+            Ask::Exactly(_) | Ask::UpTo(_) => (self.limit.limit, self.limit.minimum_gap.as_nanos()),
+            Ask::Regardless(_) => (self.limit.slots(), 0),
+        };
+        let apart = self.entries.last().is_none_or(|last| at - last >= gap);
+        let cost = ask.cost().get();
+        self.inside(at) + cost <= ceiling && (apart || cost == 0)
+    }
+
+    fn wait(&self, at: u64, ask: Ask) -> u64 {
+        (0..).find(|wait| self.passes(at + wait, ask)).unwrap()
+    }
+
+    fn record(&mut self, at: u64, units: u64) {
+        self.entries.extend((0..units).map(|_| at));
+        self.entries.drain(..self.entries.len().saturating_sub(self.limit.slots() as usize));
+    }
+
+    fn ask(&mut self, at: u64, ask: Ask) -> (Outcome, Cost) {
+        let (cost, most) = match ask {
+            Ask::Exactly(cost) => (cost.get(), self.limit.limit),
+            Ask::UpTo(Cost::ZERO) => return (Outcome::Allow, Cost::ZERO),
+            Ask::UpTo(cost) => {
+                let fits = self.limit.limit.saturating_sub(self.inside(at)).max(1);
+                (cost.get().min(fits), self.limit.limit)
+            }
+            Ask::Regardless(cost) => (cost.get(), self.limit.slots()),
+        };
+        if cost > most {
+            return (Outcome::Deny(Retry::Never), Cost::ZERO);
+        }
+        let ask = match ask {
+            Ask::Regardless(_) => ask,
+            Ask::Exactly(_) | Ask::UpTo(_) => exactly(cost),
+        };
+        let passes = self.passes(at, ask);
+        if passes || self.limit.refused_count {
+            self.record(at, cost);
+        }
+        if passes {
+            return (Outcome::Allow, Cost::new(cost));
+        }
+        (Outcome::Deny(Retry::After(Nanos::from_nanos(self.wait(at, ask)))), Cost::ZERO)
+    }
+
+    fn refund(&mut self, at: u64, cost: u64, taken_at: Option<u64>) -> u64 {
+        let (limit, before) = (self.limit, self.entries.len());
+        for _ in 0..cost {
+            let inside = |entry: u64| entry + limit.length.as_nanos() > at;
+            let found = self.entries.iter().rposition(|&e| inside(e) && taken_at.is_none_or(|taken| taken == e));
+            let Some(found) = found else { break };
+            self.entries.remove(found);
+        }
+        (before - self.entries.len()) as u64
+    }
+}
+
+fn random(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+#[test]
+fn decisions_equal_those_of_a_list_that_is_counted_anew() {
+    let gap = |log: SlidingLog, gap| log.minimum_gap(Nanos::from_nanos(gap)).unwrap();
+    let limits = [
+        log(1, 1),
+        log(1, 10),
+        log(4, 10),
+        log(3, 7).max_debt(4).unwrap(),
+        gap(log(5, 12), 3),
+        gap(log(2, 5), 11),
+        log(4, 10).count_refused(),
+        gap(log(4, 9), 2).count_refused().max_debt(3).unwrap(),
+        gap(log(2, 3), 7).count_refused(),
+    ];
+    for (nth, limit) in limits.into_iter().enumerate() {
+        let (mut seed, mut at) = (nth as u64, 0);
+        let mut list = List { limit, entries: Vec::new() };
+        let mut state = vec![0; limit.words()];
+        let state = state.as_mut_slice();
+        limit.fresh(state, &Now::at(0));
+        for step in 0..20_000 {
+            at += random(&mut seed, 5).saturating_sub(1);
+            let (now, cost) = (Now::at(at), random(&mut seed, limit.slots() + 3));
+            let what = format!("step {step} at {at}: cost {cost} on {limit:?}, entries {:?}", list.entries);
+            let ask = match random(&mut seed, 6) {
+                0..3 => exactly(cost.min(2)),
+                3 => Ask::UpTo(Cost::new(cost)),
+                4 => Ask::Regardless(Cost::new(cost)),
+                _ => {
+                    let taken_at = (cost % 2 == 0).then(|| at.saturating_sub(random(&mut seed, 5)));
+                    let stamp = taken_at.map(|at| stamp_of(Time::from_nanos(at)));
+                    let accepted = limit.refund(state, &now, Cost::new(cost), stamp);
+                    assert_eq!(accepted.get(), list.refund(at, cost, taken_at), "refund, {what}");
+                    continue;
+                }
+            };
+            let verdict = limit.decide(state, &now, ask);
+            assert_eq!((verdict.outcome(), verdict.taken()), list.ask(at, ask), "{ask:?}, {what}");
+            let report = limit.report(state, &now, Cost::new(cost.min(limit.limit)));
+            assert_eq!(report.remaining, limit.limit.saturating_sub(list.inside(at)), "{what}");
+            let wait = list.wait(at, exactly(cost.min(limit.limit)));
+            assert_eq!(report.retry, Retry::After(Nanos::from_nanos(wait)), "{what}");
+            let reset = list.entries.last().map_or(0, |last| (last + limit.memory().as_nanos()).saturating_sub(at));
+            assert_eq!(report.reset, Nanos::from_nanos(reset), "{what}");
+            assert_eq!(limit.is_new(state, &now), reset == 0, "{what}");
+        }
+    }
+}
+
+/// What rolling-rate-limiter does, of which these are the own tests: `limit` records, `would` does not.
+enum Call {
+    Limit,
+    Would,
+}
+use Call::{Limit, Would};
+
+fn replay(limit: SlidingLog, steps: &[(u64, Call, bool)]) {
+    let mut state = vec![0; limit.words()];
+    for (nth, (at, call, blocked)) in steps.iter().enumerate() {
+        let verdict = match call {
+            Limit => limit.decide(state.as_mut_slice(), &Now::at(*at), CHECK),
+            Would => limit.weigh(state.as_slice(), &Now::at(*at), CHECK),
+        };
+        assert_eq!(!verdict.is_allowed(), *blocked, "step {nth} at {at} of {limit:?}");
+    }
+}
+
+#[test]
+fn the_vectors_of_rolling_rate_limiter_replay() {
+    replay(log(2, 10).count_refused(), &[(0, Limit, false), (1, Limit, false), (9, Would, true), (10, Would, false)]);
+    replay(
+        log(3, 10).count_refused(),
+        &[
+            (0, Limit, false),
+            (0, Limit, false),
+            (0, Limit, false),
+            (9, Limit, true),
+            (9, Limit, true),
+            (10, Limit, false),
+            (10, Limit, true),
+        ],
+    );
+    replay(
+        log(4, 10).count_refused().minimum_gap(Nanos::from_nanos(2)).unwrap(),
+        &[(0, Limit, false), (0, Limit, true), (1, Limit, true), (3, Limit, false), (3, Limit, true)],
+    );
+}
+
+#[test]
+fn the_information_of_rolling_rate_limiter_is_the_report_after_the_attempt() {
+    let limit = log(3, 10).count_refused();
+    let mut state = [0; 4];
+    let info = |state: &mut [u64; 4], at| {
+        let verdict = limit.decide(state, &Now::at(at), CHECK);
+        let report = limit.report(state, &Now::at(at), Cost::ONE);
+        if let Outcome::Deny(retry) = verdict.outcome() {
+            assert_eq!(retry, report.retry, "the refusal and the report differ");
+        }
+        let Retry::After(wait) = report.retry else { panic!("a cost of one fits sometime") };
+        (!verdict.is_allowed(), report.remaining, wait.as_nanos())
+    };
+    for (at, expected) in [(0, (false, 2, 0)), (4, (false, 1, 0)), (5, (false, 0, 5)), (8, (true, 0, 6))] {
+        assert_eq!(info(&mut state, at), expected, "at {at}");
+    }
+    assert_eq!(info(&mut state.clone(), 11), (true, 0, 4));
+    assert_eq!(info(&mut state.clone(), 17), (false, 1, 0));
+}
+
+#[test]
+fn waiting_the_advertised_time_succeeds_and_one_less_does_not() {
+    let year = 31_536_000_000_000_000;
+    for (limit, at) in [(log(3, 10), 8), (log(3, year), year - 1), (log(3, 10).count_refused(), u64::MAX - 50)] {
+        let mut state = [0; 4];
+        limit.decide(&mut state, &Now::at(at - 3), exactly(3));
+        for cost in 1..=3 {
+            let mut state = state;
+            let Outcome::Deny(Retry::After(wait)) = limit.decide(&mut state, &Now::at(at), exactly(cost)).outcome()
+            else {
+                panic!("the window is full")
+            };
+            let later = at + wait.as_nanos();
+            assert!(limit.weigh(&state, &Now::at(later), exactly(cost)).is_allowed(), "{limit:?} cost {cost}");
+            assert!(!limit.weigh(&state, &Now::at(later - 1), exactly(cost)).is_allowed(), "{limit:?} cost {cost}");
+        }
+    }
+}
+
+#[test]
+fn refusal_spends_nothing() {
+    let limit = log(3, 10).max_debt(1).unwrap();
+    let mut state = [0; 5];
+    limit.decide(&mut state, &Now::at(5), exactly(2));
+    for ask in [exactly(2), exactly(4), exactly(u64::MAX), Ask::Regardless(Cost::new(3)), Ask::Regardless(Cost::MAX)] {
+        let before = state;
+        assert!(!limit.decide(&mut state, &Now::at(6), ask).is_allowed());
+        assert_eq!(state, before, "{ask:?}");
+    }
+}
+
+#[test]
+fn counted_refusals_keep_out_who_keeps_knocking_and_let_in_who_waits_quietly() {
+    let limit = log(2, 10).count_refused();
+    let mut state = [0; 3];
+    limit.decide(&mut state, &Now::at(0), exactly(2));
+    for at in (4..1_000).step_by(4) {
+        assert!(!limit.decide(&mut state, &Now::at(at), CHECK).is_allowed(), "at {at}");
+    }
+    // The last two knocks were at 992 and 996.
+    let retry = limit.report(&state, &Now::at(996), Cost::ONE).retry;
+    assert_eq!(retry, Retry::After(Nanos::from_nanos(6)));
+    assert!(limit.weigh(&state, &Now::at(1_002), CHECK).is_allowed());
+    // What could never pass is not written down.
+    let before = state;
+    let verdict = limit.decide(&mut state, &Now::at(1_002), exactly(3));
+    assert_eq!((verdict.outcome(), state), (Outcome::Deny(Retry::Never), before));
+}
+
+#[test]
+fn a_refund_with_the_stamp_takes_out_that_taking_and_no_other() {
+    let limit = log(6, 10);
+    let mut state = [0; 7];
+    let stamps = [0, 3, 5].map(|at| limit.decide(&mut state, &Now::at(at), exactly(2)).stamp());
+    assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::new(2));
+    assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::ZERO);
+    // The entries of 0 and 5 are left, and those of 0 leave first.
+    let report = limit.report(&state, &Now::at(6), Cost::new(3));
+    assert_eq!((report.remaining, report.retry), (2, Retry::After(Nanos::from_nanos(4))));
+    assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::ONE, Some(stamps[0])), Cost::ZERO, "it has left");
+    assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::MAX, Some(Stamp::NONE)), Cost::ZERO);
+    assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::MAX, None), Cost::new(2));
+    assert!(limit.is_new(&state, &Now::at(10)));
+}
+
+#[test]
+fn new_numbers_keep_what_was_spent() {
+    let convert = |old: SlidingLog, new: SlidingLog, at| {
+        let mut state = vec![0; old.words().max(new.words())];
+        for taken_at in [0, 4, 5, 8] {
+            old.decide(state.as_mut_slice(), &Now::at(taken_at), CHECK);
+        }
+        new.convert(&old, state.as_mut_slice(), &Now::at(at));
+        let report = new.report(state.as_slice(), &Now::at(at), Cost::ONE);
+        (report.remaining, report.retry, report.reset.as_nanos())
+    };
+    let after = |wait| Retry::After(Nanos::from_nanos(wait));
+    assert_eq!(convert(log(4, 10), log(4, 10), 9), (0, after(1), 9));
+    assert_eq!(convert(log(4, 10), log(9, 10), 9), (5, Retry::NOW, 9));
+    assert_eq!(convert(log(4, 10), log(2, 10), 9), (0, after(6), 9));
+    assert_eq!(convert(log(4, 10), log(4, 100), 12), (1, Retry::NOW, 96), "the entry of 0 had left");
+    assert_eq!(convert(log(4, 10), log(4, 5), 9), (2, Retry::NOW, 4));
+    assert_eq!(convert(log(5, 10), log(1, 10).max_debt(2).unwrap(), 9), (0, after(9), 9));
+    let gap = log(4, 2).minimum_gap(Nanos::from_nanos(9)).unwrap();
+    assert_eq!(convert(gap, gap, 8), (4, after(1), 1), "only the entry of 0 passed, and only the gap recalls it");
+}
+
+#[test]
+fn what_is_withheld_at_first_comes_back_after_one_window() {
+    let limit = log(3, 10).initial(1).unwrap();
+    let mut state = [u64::MAX; 4];
+    limit.fresh(&mut state, &Now::at(100));
+    assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 1);
+    assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 3);
+}
+
+#[test]
+fn a_clock_that_steps_back_grants_nothing_and_locks_out_for_one_window() {
+    let (limit, second) = (log(2, 10), Nanos::SECOND.as_nanos());
+    let retry = |state: &[u64; 3], at| limit.report(state, &Now::at(at), Cost::ONE).retry;
+    let mut state = [0; 3];
+    limit.decide(&mut state, &Now::at(5 * second), exactly(2));
+    // A thread that read its clock a second ago is believed, and told how long that is by its own clock.
+    assert_eq!(retry(&state, 4 * second), Retry::After(Nanos::from_nanos(second + 10)));
+    let before = state;
+    assert!(!limit.decide(&mut state, &Now::at(4 * second), CHECK).is_allowed());
+    assert_eq!(state, before);
+    // One nanosecond more and the clock stepped back; from the first refusal on the window passes as usual.
+    let stepped = 4 * second - 1;
+    assert_eq!(retry(&state, stepped), Retry::After(Nanos::from_nanos(10)));
+    assert!(!limit.decide(&mut state, &Now::at(stepped), CHECK).is_allowed());
+    assert!(!limit.weigh(&state, &Now::at(stepped + 9), CHECK).is_allowed());
+    assert!(limit.decide(&mut state, &Now::at(stepped + 10), CHECK).is_allowed());
+}
+
+#[test]
+fn an_entry_by_a_clock_that_is_a_little_behind_counts_from_the_newest() {
+    let limit = log(2, 10);
+    let mut state = [0; 3];
+    let stamps = [100, 95].map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp());
+    assert_eq!(stamps[0], stamps[1]);
+    assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 0);
+    assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 2);
+}
+
+#[test]
+fn numbers_that_make_no_log_are_told_with_what_would() {
+    let second = Nanos::SECOND;
+    let check = |made: Result<SlidingLog, LimitError>, expected: &str| {
+        assert_eq!(made.unwrap_err().to_string(), expected);
+    };
+    let what = "the limit of a sliding log (for more, use slices or a window)";
+    check(SlidingLog::new(0, second), &format!("{what} is 0, it must be between 1 and 1024"));
+    check(SlidingLog::new(1025, second), &format!("{what} is 1025, it must be between 1 and 1024"));
+    check(SlidingLog::new(1, Nanos::ZERO), "the length of the window is 0, it must be at least 1");
+    let long = "the period of 18446744073.709551615s is too long, at most 3153600000s is valid";
+    check(SlidingLog::new(1, Nanos::MAX), long);
+    check(log(1, 1).minimum_gap(Nanos::MAX), long);
+    check(log(24, 1).max_debt(1001), "the debt of a sliding log is 1001, it must be between 0 and 1000");
+    check(log(24, 1).initial(25), "the initial amount is 25, it must be between 0 and 24");
+    assert_eq!(log(1024, 1).words(), 1025);
+    assert_eq!(log(24, 1).max_debt(1000).unwrap().words(), 1025);
+}
+
+#[test]
+fn no_words_no_time_and_no_cost_make_it_panic() {
+    let gap = log(3, 10).minimum_gap(Rate::MAX_PERIOD).unwrap();
+    let limits = [log(1, 1), log(3, Rate::MAX_PERIOD.as_nanos()).max_debt(4).unwrap(), gap.count_refused()];
+    let extremes = [0, 1, 2, 5 << 32 | 3, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    let mut seed = 1;
+    for _ in 0..20_000 {
+        let mut any = || {
+            let extreme = extremes[random(&mut seed, 7) as usize];
+            if random(&mut seed, 3) == 0 { random(&mut seed, u64::MAX) } else { extreme }
+        };
+        let mut state: [u64; 8] = core::array::from_fn(|_| any());
+        let (now, later, cost) = (Now::at(any()), Now::at(any()), Cost::new(any()));
+        let (limit, old) = (limits[any() as usize % 3], limits[any() as usize % 3]);
+        for ask in [Ask::Exactly(cost), Ask::UpTo(cost), Ask::Regardless(cost)] {
+            let verdict = limit.decide(&mut state, &now, ask);
+            assert!(verdict.taken() <= cost && verdict.outcome() != Outcome::Deny(Retry::NOW));
+            assert!(limit.report(&state, &later, cost).remaining <= limit.limit());
+        }
+        assert!(limit.refund(&mut state, &later, cost, Some(Stamp::from_bits(any()))) <= cost);
+        assert!(limit.refund(&mut state, &later, cost, None) <= cost);
+        limit.convert(&old, &mut state, &now);
+        limit.spent(&state, &later);
+    }
+}

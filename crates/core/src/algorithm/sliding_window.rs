@@ -1,0 +1,341 @@
+//! Sliding window: about so much in the last hour, at any time, from two counters.
+//!
+//! **The naive method** is to count per hour of the clock and to forget at the full hour, which lets twice the limit pass
+//! around it; or to remember the instant of every request, which takes a word for each.
+//!
+//! **The idea** is to remember only how many there were in the window before, and to suppose that they came evenly. The
+//! last hour overlaps that window by what is still to come of the present one, so the same part of its count is added to
+//! the present count:
+//!
+//! ```text
+//!          │◀──────── the last hour ────────▶│
+//!  ────────┼─────────┼───────────────────────┼─────────┼──▶
+//!       previous window                   present      end
+//!          │ overlap │◀────── elapsed ──────▶│ overlap │
+//!
+//!  admitted if   previous × overlap / length  +  present + cost  ≤  limit        (overlap = length − elapsed)
+//! ```
+//!
+//! Both sides are multiplied by the length, so that nothing is divided and nothing rounded. Others round the weighted part down to
+//! a whole number and admit up to one more: with 9 before, a quarter elapsed and 5 now, they count 6 + 5, we 6.75 + 5.
+//!
+//! **Example**: 10 per minute; 9 in the window before and 3 in this one, of which 15 s have elapsed. The estimate is
+//! 9 × 45/60 + 3 = 9.75, and a request of 1 is refused. It fits when the weighted part is down to 6, which is at an overlap
+//! of 40 s: it is told to wait 5 s.
+//!
+//! **Guarantee**: with `rate = limit / length`, what passes over any interval of length `T` is at most `limit + rate × T`, like
+//! that of a token bucket, and in any window of the grid at most `limit`. Proof: let the interval end with an admission
+//! when `x` of its window has elapsed, after `p` in the window before. The estimate then was `p × (1 − x / length)` and what
+//! passed in this window, together at most `limit`; adding all of `p` gives at most `limit + p × x / length`, and
+//! every window before that adds at most `limit` for the whole length that lies in between. So twice the limit is
+//! approached over one length, when all of it comes at the end of one window and all of it as late as can be in the next.
+//! Where the previous window's came evenly, the estimate is exact, and so is the limit.
+//!
+//! Debt needs no paying off: what is charged beyond the limit counts like anything else until two windows later. The clock is
+//! the wall clock, and windows lie at multiples of the length; if it is set back, what the
+//! [fixed window](super::fixed_window) says holds here too.
+//!
+//! **State**: the end of the present window and both counts, in two words if they fit 32 bits each, otherwise in three.
+//! **Cost**: three multiplications; one division for the first request of a window.
+//!
+//! **Poor choice** for limits of a few, where the estimate is coarse against them and a log costs no more; or when the limit
+//! must hold in every interval, which only a log can promise.
+
+use super::{Algorithm, Cells, CellsMut};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Nanos, Now};
+use crate::quota::{Quota, instant};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
+
+/// About so much in the time just past.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, SlidingWindow};
+///
+/// let limit = SlidingWindow::new(10, Nanos::from_secs(60))?;
+/// let mut state = [0; 2];
+/// limit.fresh(&mut state, &Now::at(0));
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_allowed());
+/// let later = Now::at(90_000_000_000);
+/// assert_eq!(limit.report(&state, &later, Cost::ONE).remaining, 5);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindow {
+    quota: Quota,
+}
+
+/// The window that a request is counted in, and the count of the one before.
+struct Current {
+    /// Its first instant after.
+    end: u64,
+    /// How long until then, at least 1; more than the length if the clock was set back.
+    left: u64,
+    previous: u64,
+    used: u64,
+}
+
+/// The largest count of which two share a word.
+const HALF: u64 = u32::MAX as u64;
+
+impl SlidingWindow {
+    /// `limit` in about every `length`. Debt is bounded by another limit.
+    ///
+    /// # Errors
+    /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
+    pub fn new(limit: u64, length: Nanos) -> Result<Self, LimitError> {
+        Ok(Self { quota: Quota::new(limit, length)? })
+    }
+
+    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    ///
+    /// # Errors
+    /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.
+    pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
+        Ok(Self { quota: self.quota.max_debt(max_debt)? })
+    }
+
+    /// With only `initial` for a new key, as if the rest had just been spent.
+    ///
+    /// A key that nothing is counted for any more is forgotten, and then starts with `initial` again.
+    ///
+    /// # Errors
+    /// When it is more than the limit.
+    pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
+        Ok(Self { quota: self.quota.initial(initial)? })
+    }
+
+    /// The most that passes in one window.
+    pub const fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    /// How long a window is.
+    pub const fn length(&self) -> Nanos {
+        Nanos::from_nanos(self.quota.length())
+    }
+
+    const fn is_packed(&self) -> bool {
+        self.quota.deepest() <= HALF
+    }
+
+    #[inline]
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+        let at = instant(now.wall());
+        let end = state.get(0);
+        let (previous, used) =
+            if self.is_packed() { (state.get(1) >> 32, state.get(1) & HALF) } else { (state.get(1), state.get(2)) };
+        let (previous, used) = (previous.min(self.quota.deepest()), used.min(self.quota.deepest()));
+        let length = self.quota.length();
+        // The present window, or one that the clock was set back from.
+        if at < end && end <= at.saturating_add(length + self.quota.slack(length)) {
+            return Current { end, left: end - at, previous, used };
+        }
+        self.enter(at, end, previous, used)
+    }
+
+    /// The window around `at`, for counts kept in another one, which ended or ends at `end`.
+    fn enter(&self, at: u64, end: u64, previous: u64, used: u64) -> Current {
+        let next = at.saturating_add(self.quota.until_next(at, 0));
+        let (previous, used) = match next.checked_sub(end) {
+            // The clock was set back: the counts are those of the present window.
+            None => (previous, used),
+            Some(gap) if gap <= self.quota.length() => (used, 0),
+            Some(_) => (0, 0),
+        };
+        Current { end: next, left: next - at, previous, used }
+    }
+
+    /// The end of the window around now.
+    fn begin(&self, now: &Now<'_>) -> u64 {
+        self.enter(instant(now.wall()), 0, 0, 0).end
+    }
+
+    #[inline]
+    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, previous: u64, used: u64) {
+        state.set(0, end);
+        if self.is_packed() {
+            state.set(1, previous << 32 | used);
+        } else {
+            state.set(1, previous);
+            state.set(2, used);
+        }
+    }
+
+    /// An amount, times the length. A length is below 2⁶², so an amount of 64 bits stays below 2¹²⁶, and a few fit a number.
+    #[inline]
+    fn scaled(&self, amount: u64) -> u128 {
+        u128::from(amount) * u128::from(self.quota.length())
+    }
+
+    /// The estimate of what the last `length` holds, times the length.
+    #[inline]
+    fn estimate(&self, current: &Current) -> u128 {
+        let overlap = current.left.min(self.quota.length());
+        u128::from(current.previous) * u128::from(overlap) + self.scaled(current.used)
+    }
+
+    /// Whole units that fit on top of the estimate.
+    fn available(&self, current: &Current) -> u64 {
+        let room = self.scaled(self.quota.limit()).saturating_sub(self.estimate(current));
+        // At most the limit, of which this is a part.
+        (room / u128::from(self.quota.length())) as u64
+    }
+
+    #[inline]
+    fn fits(&self, current: &Current, cost: Cost, ceiling: u64) -> bool {
+        cost.get() <= ceiling && self.estimate(current) + self.scaled(cost.get()) <= self.scaled(ceiling)
+    }
+
+    /// How long until `cost` fits under `ceiling`.
+    fn retry(&self, current: &Current, cost: Cost, ceiling: u64) -> Retry {
+        let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
+        if self.fits(current, cost, ceiling) {
+            return Retry::NOW;
+        }
+        // In this window only the weight of the previous one falls. Where that is not enough, the next window begins
+        // without it, and in that one the weight of this one falls, to nothing at its end.
+        let wait = match self.overlap(current.previous, room.saturating_sub(current.used)) {
+            overlap @ 1.. if current.used <= room => current.left - overlap,
+            _ => current.left + (self.quota.length() - self.overlap(current.used, room)),
+        };
+        Retry::After(Nanos::from_nanos(wait))
+    }
+
+    /// The largest overlap with a window of `count` that weighs no more than `room`, rounded down.
+    fn overlap(&self, count: u64, room: u64) -> u64 {
+        let length = self.quota.length();
+        self.scaled(room).checked_div(count.into()).map_or(length, |overlap| overlap.min(length.into()) as u64)
+    }
+
+    /// Decides, once it is known what is counted.
+    #[inline]
+    fn judge(&self, current: &Current, ask: Ask) -> Verdict {
+        let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
+        let (cost, ceiling) = match ask {
+            Ask::Exactly(cost) => (cost, self.quota.limit()),
+            Ask::Regardless(cost) => (cost, self.quota.deepest()),
+            Ask::UpTo(cost) => {
+                let taken = cost.min(Cost::new(self.available(current)));
+                if taken > Cost::ZERO || cost == Cost::ZERO {
+                    return pass(taken);
+                }
+                (Cost::ONE, self.quota.limit())
+            }
+        };
+        if self.fits(current, cost, ceiling) {
+            return pass(cost);
+        }
+        Verdict::deny(self.retry(current, cost, ceiling))
+    }
+
+    /// Applies what was decided.
+    #[inline]
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+        // Only a clock that was set back makes a window end earlier, and even a refusal writes that down: the wait it
+        // told counts from here.
+        if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
+            let used = current.used.saturating_add(verdict.taken().get()).min(self.quota.deepest());
+            self.write(state, current.end, current.previous, used);
+        }
+    }
+}
+
+impl Algorithm for SlidingWindow {
+    type Stamp = Stamp;
+
+    fn words(&self) -> usize {
+        if self.is_packed() { 2 } else { 3 }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn uses_wall_clock(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        let used = self.quota.used_at_first();
+        // Where nothing is counted, it does not matter in which window.
+        let end = if used == 0 { 0 } else { self.begin(now) };
+        self.write(state, end, 0, used);
+    }
+
+    #[inline]
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
+        self.judge(&self.current(state, now), ask)
+    }
+
+    #[inline]
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+        self.settle(state, &self.current(state, now), verdict);
+    }
+
+    #[inline]
+    fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
+        let current = self.current(state, now);
+        let verdict = self.judge(&current, ask);
+        self.settle(state, &current, &verdict);
+        verdict
+    }
+
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
+        let mut current = self.current(state, now);
+        let taken_in = stamp.map_or(current.end, Stamp::to_bits);
+        let count = if taken_in == current.end {
+            &mut current.used
+        } else if taken_in.checked_add(self.quota.length()) == Some(current.end) {
+            &mut current.previous
+        } else {
+            return Cost::ZERO;
+        };
+        let accepted = cost.min(Cost::new(*count));
+        *count -= accepted.get();
+        if accepted > Cost::ZERO {
+            self.write(state, current.end, current.previous, current.used);
+        }
+        accepted
+    }
+
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let current = self.current(state, now);
+        let reset = match (current.previous, current.used) {
+            (0, 0) => 0,
+            (_, 0) => current.left,
+            (_, _) => current.left + self.quota.length(),
+        };
+        Report {
+            limit: self.quota.limit(),
+            remaining: self.available(&current),
+            retry: self.retry(&current, cost, self.quota.limit()),
+            reset: Nanos::from_nanos(reset),
+        }
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        Spent::of(self.estimate(&self.current(state, now)), self.scaled(self.quota.limit()))
+    }
+
+    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        let current = self.current(state, now);
+        current.previous == 0 && current.used == 0
+    }
+
+    /// Windows as long as they were keep both counts. Otherwise the estimate, rounded up, counts in the present one of the
+    /// new windows. More than the new limit and its debt is counted as that much.
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        let current = old.current(state, now);
+        let most = self.quota.deepest();
+        if self.length() == old.length() {
+            return self.write(state, current.end, current.previous.min(most), current.used.min(most));
+        }
+        let spent = old.estimate(&current).div_ceil(old.quota.length().into());
+        self.write(state, self.begin(now), 0, spent.min(most.into()) as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+use super::*;
+use crate::algorithm::testing::{Paths, survives_anything, waits_are_true, walk};
+
+const S: u64 = 1_000_000_000;
+
+/// 10 per 60 s.
+fn limit() -> SlidingWindow {
+    SlidingWindow::new(10, Nanos::from_secs(60)).unwrap()
+}
+
+/// Runs `cost@second` steps, with a `+` before those charged regardless: what remains, or `no` and the seconds to wait.
+fn check(limit: &SlidingWindow, steps: &str, expected: &str) {
+    let mut state = [0; 3];
+    let mut answers = Vec::new();
+    for step in steps.split(' ') {
+        let (cost, second) = step.split_once('@').unwrap();
+        let now = Now::at(second.parse::<u64>().unwrap() * S);
+        if answers.is_empty() {
+            limit.fresh(&mut state, &now);
+        }
+        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
+        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
+        answers.push(match limit.decide(&mut state, &now, ask).outcome() {
+            Outcome::Allow | Outcome::Delay(_) => limit.report(&state, &now, Cost::ONE).remaining.to_string(),
+            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
+            Outcome::Deny(retry) => format!("{retry:?}"),
+        });
+    }
+    assert_eq!(answers.join(" "), expected, "{steps}");
+}
+
+#[test]
+fn the_previous_window_counts_by_its_overlap() {
+    check(&limit(), "9@59 3@75 1@75 1@79 1@80", "1 0 no5 no1 0");
+    check(&limit(), "10@0 1@59 1@60 1@65 1@66 1@90 5@90 4@90", "0 no7 no6 no1 0 3 no12 no6");
+    check(&limit(), "11@0 10@0 10@1 10@61 10@119 10@120", "Never 0 no119 no59 no1 0");
+}
+
+#[test]
+fn the_weighted_part_is_not_rounded() {
+    // 9 × 3/4 + 5 is 11.75, and 12 would be exceeded by a further 1; rounded down to 11 it would pass.
+    let limit = SlidingWindow::new(12, Nanos::from_secs(60)).unwrap();
+    check(&limit, "9@59 5@75 1@75 1@80", "3 0 no5 0");
+}
+
+#[test]
+fn debt_slides_out_like_anything_else() {
+    check(&limit(), "+21@0 +20@0 +1@0 1@0 0@0 1@90 1@93 10@93 10@120", "Never 0 no63 no93 no90 no3 0 no87 no60");
+    check(&limit().max_debt(0).unwrap(), "+10@0 +1@0", "0 no66");
+}
+
+#[test]
+fn a_clock_set_back_by_up_to_a_window_meets_the_counts_as_they_are() {
+    check(&limit(), "10@130 1@61 1@119 1@185 1@186", "0 no125 no67 no1 0");
+    check(&limit(), "5@60 4@130 1@61 1@61 1@120", "5 1 0 no71 no12");
+}
+
+#[test]
+fn a_clock_set_back_further_neither_grants_nor_locks_out_beyond_the_present_window() {
+    check(&limit(), "10@100000 1@70 1@125 1@126 10@180", "0 no56 no1 0 no60");
+}
+
+#[test]
+fn a_refund_counts_in_the_window_it_was_taken_in() {
+    let limit = limit();
+    let mut state = [0; 2];
+    let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(6))).stamp();
+    let now = Now::at(90 * S);
+    let second = limit.decide(&mut state, &now, Ask::Exactly(Cost::new(6))).stamp();
+    let remaining = |state: &[u64; 2]| limit.report(state, &now, Cost::ONE).remaining;
+    assert_eq!(remaining(&state), 1);
+    assert_eq!(limit.refund(&mut state, &now, Cost::new(2), Some(first)), Cost::new(2));
+    assert_eq!(remaining(&state), 2);
+    assert_eq!(limit.refund(&mut state, &now, Cost::new(2), None), Cost::new(2));
+    assert_eq!(remaining(&state), 4);
+    assert_eq!(limit.refund(&mut state, &now, Cost::MAX, Some(second)), Cost::new(4));
+    assert_eq!(limit.refund(&mut state, &now, Cost::MAX, Some(first)), Cost::new(4));
+    assert!(limit.is_new(&state, &now));
+    assert_eq!(limit.refund(&mut state, &Now::at(180 * S), Cost::MAX, Some(first)), Cost::ZERO);
+}
+
+#[test]
+fn it_admits_exactly_what_the_definition_admits() {
+    for (amount, length, start) in [(3, 10, 0), (7, 4, 3), (1, 1, 5), (5, 1_000, 999)] {
+        let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
+        let paths = Paths { pause: length, cost: amount, all_verbs: false };
+        let passed = walk(&limit, Now::at, start, 600, &paths);
+        for (nth, last) in passed.iter().enumerate().filter(|(_, last)| last.cost > 0) {
+            let count =
+                |window: u64| passed[..=nth].iter().filter(|p| p.asked / length == window).map(|p| p.cost).sum::<u64>();
+            let present = last.asked / length;
+            let previous = present.checked_sub(1).map_or(0, count);
+            let estimate = previous * (length - last.asked % length) + count(present) * length;
+            assert!(estimate <= amount * length, "{last:?}");
+        }
+    }
+}
+
+#[test]
+fn no_interval_exceeds_the_guarantee() {
+    for (amount, length) in [(3, 10), (7, 4), (5, 1_000)] {
+        let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
+        let passed = walk(&limit, Now::at, 1, 1_500, &Paths { pause: length / 2, cost: amount, all_verbs: false });
+        for (first, from) in passed.iter().enumerate() {
+            let mut sum = 0;
+            for to in passed[first..].iter().take(60) {
+                sum += to.cost * length;
+                assert!(sum <= amount * length + amount * (to.asked - from.asked), "{from:?} {to:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+    for (amount, length) in [(3, 10), (7, 4), (1, 1), (5_000_000_000, 1_000), (3, 1_000_003)] {
+        let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
+        assert_eq!(limit.words(), if amount > 10 { 3 } else { 2 });
+        for start in 0..5 {
+            walk(&limit, Now::at, start, 500, &Paths { pause: 2 * length, cost: 2 * amount + 1, all_verbs: true });
+        }
+    }
+}
+
+#[test]
+fn the_wait_is_true_while_the_clock_is_behind() {
+    let limit = SlidingWindow::new(3, Nanos::from_secs(10)).unwrap();
+    let mut state = [0; 2];
+    limit.decide(&mut state, &Now::at(15 * S), Ask::Exactly(Cost::new(3)));
+    limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(4)));
+    for at in (10 * S..50 * S).step_by(S as usize / 3) {
+        for cost in 0..4 {
+            waits_are_true(&limit, &state, Now::at, at, Ask::Exactly(Cost::new(cost)));
+        }
+    }
+}
+
+#[test]
+fn other_numbers_keep_what_was_spent() {
+    // 8 spent at 50 s and 3 at 80 s under 10 per 60 s; what remains at 81 s, where the estimate is 8 × 39/60 + 3 = 8.2.
+    let check = |new: SlidingWindow, remaining: u64, reset: u64| {
+        let mut state = [0; 3];
+        limit().decide(&mut state, &Now::at(50 * S), Ask::Exactly(Cost::new(8)));
+        limit().decide(&mut state, &Now::at(80 * S), Ask::Exactly(Cost::new(3)));
+        new.convert(&limit(), &mut state, &Now::at(81 * S));
+        let report = new.report(&state, &Now::at(81 * S), Cost::ONE);
+        assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{new:?}");
+    };
+    let new = |limit, secs| SlidingWindow::new(limit, Nanos::from_secs(secs)).unwrap();
+    check(new(12, 60), 3, 39 + 60);
+    check(new(1 << 40, 60), (1 << 40) - 9, 39 + 60);
+    check(new(12, 50), 3, 19 + 50);
+    check(new(2, 60), 0, 39 + 60);
+}
+
+#[test]
+fn a_new_key_has_the_initial_amount() {
+    check(&limit().initial(4).unwrap(), "5@0 4@0 1@65 1@66", "no70 0 no1 0");
+}
+
+#[test]
+fn numbers_that_make_no_limit_are_told() {
+    let told = |result: Result<SlidingWindow, LimitError>| result.unwrap_err().to_string();
+    assert_eq!(told(SlidingWindow::new(0, Nanos::SECOND)), "the limit is 0, it must be at least 1");
+    assert_eq!(told(SlidingWindow::new(1, Nanos::ZERO)), "the length of the window is 0, it must be at least 1");
+    assert!(told(SlidingWindow::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+    assert_eq!(told(limit().initial(11)), "the initial amount is 11, it must be between 0 and 10");
+    assert!(SlidingWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).is_ok());
+}
+
+#[test]
+fn no_words_no_time_and_no_cost_break_it() {
+    let nano = SlidingWindow::new(u64::MAX / 2, Nanos::from_nanos(1)).unwrap();
+    let century = SlidingWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).unwrap();
+    survives_anything(&[nano, century, limit()]);
+}

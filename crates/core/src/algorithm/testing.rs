@@ -1,0 +1,150 @@
+//! A random walk for any algorithm, and the laws that hold wherever it leads.
+
+use super::Algorithm;
+use crate::quantity::{Cost, Nanos, Now};
+use crate::verdict::{Ask, Outcome, Retry};
+
+/// Something that passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    pub(super) asked: u64,
+    /// When its turn comes: later than asked if it was told to wait.
+    pub(super) turn: u64,
+    pub(super) cost: u64,
+}
+
+/// What a walk may do.
+pub(super) struct Paths {
+    /// The longest pause between two steps.
+    pub(super) pause: u64,
+    /// The largest cost.
+    pub(super) cost: u64,
+    /// Whether to charge into debt and to refund, too.
+    pub(super) all_verbs: bool,
+}
+
+/// Walks a new key of `limit` through `steps` random steps from `start`, checks the laws at each, and returns what passed.
+pub(super) fn walk<'a, A: Algorithm>(
+    limit: &A,
+    clock: impl Fn(u64) -> Now<'a>,
+    start: u64,
+    steps: usize,
+    paths: &Paths,
+) -> Vec<Passed> {
+    let mut random = Random::new(start ^ paths.cost);
+    let mut words = [0; 4];
+    let state = &mut words[..limit.words()];
+    let mut at = start;
+    let mut passed = Vec::new();
+    let mut last = None;
+    limit.fresh(state, &clock(at));
+    for _ in 0..steps {
+        // Half of the time at the same instant, and now and then exactly when it is said to pass again.
+        at += match (random.below(4), limit.report(state, &clock(at), Cost::ONE).retry) {
+            (0, Retry::After(wait)) => wait.as_nanos(),
+            (1, _) => random.below(paths.pause + 1),
+            _ => 0,
+        };
+        let now = clock(at);
+        let cost = Cost::new(random.below(paths.cost + 1));
+        let ask = match random.below(if paths.all_verbs { 6 } else { 4 }) {
+            0..=2 => Ask::Exactly(cost),
+            3 => Ask::UpTo(cost),
+            4 => Ask::Regardless(cost),
+            _ => {
+                limit.refund(state, &now, cost, last.filter(|_| random.below(2) == 0));
+                continue;
+            }
+        };
+        waits_are_true(limit, state, &clock, at, ask);
+        let before = state.to_vec();
+        let verdict = limit.decide(state, &now, ask);
+        assert!(verdict.is_allowed() || before == *state, "a refusal of {ask:?} changed {before:?} to {state:?}");
+        last = Some(verdict.stamp());
+        let wait = match verdict.outcome() {
+            Outcome::Delay(wait) => wait.as_nanos(),
+            Outcome::Allow | Outcome::Deny(_) => 0,
+        };
+        passed.push(Passed { asked: at, turn: at + wait, cost: verdict.taken().get() });
+    }
+    passed
+}
+
+/// Waiting the advertised time succeeds and one nanosecond less does not, for passing and for being as good as new; exactly
+/// what remains passes.
+pub(super) fn waits_are_true<'a, A: Algorithm>(
+    limit: &A,
+    state: &[u64],
+    clock: impl Fn(u64) -> Now<'a>,
+    at: u64,
+    ask: Ask,
+) {
+    let passes = |wait: u64, ask| limit.weigh(state, &clock(at + wait), ask).is_allowed();
+    let verdict = limit.weigh(state, &clock(at), ask);
+    if let Outcome::Deny(Retry::After(wait)) = verdict.outcome() {
+        assert!(wait > Nanos::ZERO, "{ask:?} is refused with a wait of zero by {state:?} at {at}");
+        assert!(passes(wait.as_nanos(), ask), "{ask:?} is refused after {wait} by {state:?} at {at}");
+        assert!(!passes(wait.as_nanos() - 1, ask), "{ask:?} passes before {wait} by {state:?} at {at}");
+    }
+    let report = limit.report(state, &clock(at), ask.cost());
+    if let Ask::Exactly(_) = ask {
+        let told = match verdict.outcome() {
+            Outcome::Deny(retry) => retry,
+            Outcome::Allow | Outcome::Delay(_) => Retry::NOW,
+        };
+        assert_eq!(report.retry, told, "{ask:?} by {state:?} at {at}");
+    }
+    let exactly = |amount| passes(0, Ask::Exactly(Cost::new(amount)));
+    assert!(report.remaining == 0 || exactly(report.remaining), "{report:?} by {state:?} at {at}");
+    assert!(!exactly(report.remaining.saturating_add(1)), "{report:?} by {state:?} at {at}");
+    let reset = report.reset.as_nanos();
+    assert!(limit.is_new(state, &clock(at + reset)), "not new after {reset} by {state:?} at {at}");
+    assert!(reset == 0 || !limit.is_new(state, &clock(at + reset - 1)), "new before {reset} by {state:?} at {at}");
+}
+
+/// Whatever the words, the time and the cost: every verb returns, and a refusal names a time.
+pub(super) fn survives_anything<A: Algorithm<Stamp = crate::Stamp>>(limits: &[A]) {
+    let words = [0, 1, 2, 1 << 32, u64::MAX / 2, u64::MAX - 1, u64::MAX];
+    for limit in limits {
+        for (a, b, c) in words.iter().flat_map(|a| words.iter().flat_map(move |b| words.map(|c| (*a, *b, c)))) {
+            for (mono, wall) in words.iter().flat_map(|mono| words.map(|wall| (*mono, wall))) {
+                let now = Now::new(crate::Time::from_nanos(mono), crate::Time::from_nanos(wall)).with_spread(a);
+                for cost in [0, 1, limit.capacity(), u64::MAX].map(Cost::new) {
+                    for ask in [Ask::Exactly(cost), Ask::UpTo(cost), Ask::Regardless(cost)] {
+                        let mut state = [a, b, c];
+                        let verdict = limit.decide(&mut state, &now, ask);
+                        assert_ne!(verdict.outcome(), Outcome::Deny(Retry::NOW), "{ask:?}");
+                        assert!(verdict.taken() <= cost);
+                        let report = limit.report(&state, &now, cost);
+                        assert!(report.remaining <= report.limit);
+                        assert_eq!(limit.spent(&state, &now).is_nothing(), limit.is_new(&state, &now));
+                        assert!(limit.refund(&mut state, &now, cost, Some(verdict.stamp())) <= cost);
+                        assert!(limit.refund(&mut state, &now, cost, None) <= cost);
+                    }
+                }
+                for old in limits {
+                    let mut state = [a, b, c];
+                    limit.convert(old, &mut state, &now);
+                    limit.report(&state, &now, Cost::ONE);
+                }
+            }
+        }
+    }
+}
+
+/// Numbers that look random and are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `bound`, which is not zero.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 8) % bound
+    }
+}

@@ -1,0 +1,188 @@
+//! What the buckets are the same in: an amount that is owed and flows off at a steady rate.
+//!
+//! The state is the instant at which nothing will be owed any more, in ticks. Nothing has to happen while time passes: what
+//! is owed now is that instant minus now.
+
+use crate::algorithm::{Cells, CellsMut, STALE};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Now, Time};
+use crate::rate::Rate;
+use crate::ticks::{Flow, HORIZON, Ticks};
+use crate::verdict::{Report, Retry, Spent};
+
+/// The numbers of a bucket, and its state read with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Bucket {
+    flow: Flow,
+    burst: u64,
+    max_debt: u64,
+    initial: u64,
+    /// `burst` in ticks.
+    capacity: Ticks,
+    /// `burst + max_debt` in ticks: no taking leaves more owed.
+    deepest: Ticks,
+    /// A state that says more than this was written before the clock stepped back.
+    believable: Ticks,
+    one_word: bool,
+    /// `burst` if the state is one word, otherwise zero.
+    burst_in_word: u64,
+}
+
+impl Bucket {
+    pub(crate) fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
+        if burst == 0 {
+            return Err(LimitError::Zero { what: "the burst" });
+        }
+        let flow = Flow::new(rate);
+        let longest = flow.most_within(Rate::MAX_FILL);
+        if burst > longest {
+            return Err(LimitError::FillTooLong { amount: burst, max: longest });
+        }
+        let capacity = flow.ticks(burst);
+        Ok(Self {
+            flow,
+            burst,
+            max_debt: 0,
+            initial: burst,
+            capacity,
+            deepest: 0,
+            believable: 0,
+            one_word: false,
+            burst_in_word: 0,
+        }
+        .with_max_debt(burst.min(longest - burst)))
+    }
+
+    pub(crate) fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
+        let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst;
+        if max_debt > longest {
+            return Err(LimitError::FillTooLong { amount: max_debt, max: longest });
+        }
+        Ok(self.with_max_debt(max_debt))
+    }
+
+    fn with_max_debt(self, max_debt: u64) -> Self {
+        let deepest = self.flow.ticks(self.burst + max_debt);
+        let believable = deepest + self.flow.instant(Time::from_nanos(STALE.as_nanos()));
+        let one_word = self.flow.fits_a_word(deepest);
+        let burst_in_word = if one_word { self.burst } else { 0 };
+        Self { max_debt, deepest, believable, one_word, burst_in_word, ..self }
+    }
+
+    pub(crate) fn initial(self, initial: u64) -> Result<Self, LimitError> {
+        if initial > self.burst {
+            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.burst });
+        }
+        Ok(Self { initial, ..self })
+    }
+
+    pub(crate) const fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    pub(crate) const fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    pub(crate) const fn fits_a_word(&self) -> bool {
+        self.one_word
+    }
+
+    pub(crate) const fn words(&self) -> usize {
+        if self.one_word { 1 } else { 2 }
+    }
+
+    #[inline]
+    pub(crate) fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        self.set_owed(state, now, self.flow.ticks(self.burst - self.initial));
+    }
+
+    /// What the state says is owed now; after the clock stepped back that may be any number.
+    #[inline]
+    fn ahead<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
+        self.flow.load(state, self.one_word).saturating_sub(self.flow.instant(now.mono()))
+    }
+
+    /// What is owed now. If the clock stepped back, as much as can be: that grants nothing, and locks nobody out for longer
+    /// than all of it takes to flow off.
+    #[inline]
+    pub(crate) fn owed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
+        let ahead = self.ahead(state, now);
+        if ahead <= self.believable { ahead } else { self.deepest }
+    }
+
+    #[inline]
+    fn set_owed<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
+        self.flow.store(state, self.one_word, self.flow.instant(now.mono()) + owed);
+    }
+
+    /// The most that may be owed when `cost` comes, for it to fit the burst; `None` when it never does.
+    #[inline]
+    pub(crate) fn room(&self, cost: Cost) -> Option<Ticks> {
+        // The cost is compared first: the ticks of one above the burst might not fit a number.
+        (cost.get() <= self.burst).then(|| self.capacity - self.flow.ticks(cost.get()))
+    }
+
+    /// The same for a cost that may go into debt.
+    #[inline]
+    pub(crate) fn room_with_debt(&self, cost: Cost) -> Option<Ticks> {
+        (cost.get() <= self.burst + self.max_debt).then(|| self.deepest - self.flow.ticks(cost.get()))
+    }
+
+    /// The state of one word after taking `cost`, if it fits at once: the same sums as everywhere, in 64 bits.
+    #[inline]
+    pub(crate) fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+        // One comparison for three: no cost at all is nothing to write down, one above the burst does not fit, and where the
+        // state is longer the burst to be taken from a word is zero. Within the horizon every sum below fits a word.
+        if cost.get().wrapping_sub(1) >= self.burst_in_word || now.mono().as_nanos() >= HORIZON {
+            return None;
+        }
+        let taken = cost.get() * self.flow.rate().per().as_nanos();
+        let instant = now.mono().as_nanos() * u64::from(self.flow.rate().count());
+        let owed = word.saturating_sub(instant);
+        (owed <= self.capacity as u64 - taken).then(|| instant + owed + taken)
+    }
+
+    /// Whole units that fit on top of `owed`.
+    pub(crate) fn available(&self, owed: Ticks) -> u64 {
+        self.flow.tokens(self.capacity.saturating_sub(owed))
+    }
+
+    /// How long until no more than `room` is owed.
+    #[inline]
+    pub(crate) fn retry(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
+        room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
+    }
+
+    #[inline]
+    pub(crate) fn take<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, amount: Cost) {
+        if amount > Cost::ZERO {
+            self.set_owed(state, now, self.owed(state, now) + self.flow.ticks(amount.get()));
+        } else if self.ahead(state, now) > self.believable {
+            // Even a refusal writes down that the clock stepped back: it flows off from here on, not from back then.
+            self.set_owed(state, now, self.deepest);
+        }
+    }
+
+    pub(crate) fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Cost {
+        let owed = self.owed(state, now);
+        // A part of a unit is owed until all of it has flowed off, so it can be given back.
+        let spent = self.flow.tokens(owed + (self.flow.ticks(1) - 1));
+        let accepted = cost.min(Cost::new(spent));
+        self.set_owed(state, now, owed.saturating_sub(self.flow.ticks(accepted.get())));
+        accepted
+    }
+
+    pub(crate) fn report(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
+        Report { limit: self.burst, remaining, retry: self.retry(owed, room), reset: self.flow.wait(owed) }
+    }
+
+    pub(crate) fn spent(&self, owed: Ticks) -> Spent {
+        Spent::of(owed, self.capacity)
+    }
+
+    pub(crate) fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        let owed = self.flow.rescale(&old.flow, old.owed(state, now));
+        self.set_owed(state, now, owed.min(self.deepest));
+    }
+}

@@ -1,0 +1,233 @@
+//! `CL.THROTTLE` of redis-cell in our terms: its four numbers as a token bucket, and our answer as its five.
+//!
+//! redis-cell keeps the *theoretical arrival time* of a key, in nanoseconds, and one request takes a whole number of
+//! them: the period divided by the count, cut. That is a [`TokenBucket`] of one per so many nanoseconds, whose state is one
+//! word with exactly this time, so a key can be taken over from redis-cell as it is. What it calls burst comes on top
+//! of the one request that always passes: ours is `max_burst + 1`.
+//!
+//! New numbers are applied to the stored time as it is, without conversion: redis-cell keeps a debt as time, not as
+//! requests. The bucket here therefore holds debts as deep as time allows.
+//!
+//! The reply is rounded as redis-cell rounds, so that its users see no difference: times are whole seconds, one
+//! more if a whole millisecond is left over (a refusal with less than that says 0), and what remains is counted in whole
+//! microseconds. Where that divides by zero, above a million per second, ours is exact. Numbers that make its 64-bit
+//! arithmetic wrap around are an error here.
+//!
+//! ```
+//! use tollgate_core::{Now, redis_cell::Throttle};
+//!
+//! let call = Throttle::new(15, 30, 60, 1)?;
+//! let mut state = [0];
+//! assert_eq!(call.decide(&mut state, &Now::at(0)), [0, 16, 15, -1, 2]);
+//! # Ok::<(), tollgate_core::redis_cell::ThrottleError>(())
+//! ```
+
+use core::fmt;
+
+use crate::algorithm::token_bucket::TokenBucket;
+use crate::algorithm::{Algorithm, Cells, CellsMut};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Nanos, Now};
+use crate::rate::Rate;
+use crate::verdict::{Ask, Outcome, Retry};
+
+/// One call of `CL.THROTTLE`, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttle {
+    /// `max_burst + 1`.
+    limit: i64,
+    quantity: i64,
+    /// None when nothing ever passes: a limit below one, or a negative rate.
+    bucket: Option<TokenBucket>,
+}
+
+/// Why a call has no answer; nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ThrottleError {
+    /// The count or the period is zero, or more than one per nanosecond is asked for.
+    ZeroRate,
+    /// The numbers make no limit of ours.
+    Limit(LimitError),
+}
+
+impl Throttle {
+    /// The arguments in the order of the command; `quantity` is 1 where it is not given.
+    ///
+    /// # Errors
+    /// When the rate is zero, or an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
+    pub fn new(max_burst: i64, count: i64, period_s: i64, quantity: i64) -> Result<Self, ThrottleError> {
+        let interval = u128::from(period_s.unsigned_abs()) * u128::from(Nanos::SECOND.as_nanos())
+            / u128::from(count.unsigned_abs().max(1));
+        if count == 0 || interval == 0 {
+            return Err(ThrottleError::ZeroRate);
+        }
+        let limit = max_burst.saturating_add(1);
+        let closed = limit < 1 || (count < 0) != (period_s < 0);
+        let bucket = if closed { None } else { Some(bucket(interval, limit.unsigned_abs())?) };
+        Ok(Self { limit, quantity, bucket })
+    }
+
+    /// The limit, or none when nothing ever passes.
+    pub const fn bucket(&self) -> Option<&TokenBucket> {
+        self.bucket.as_ref()
+    }
+
+    /// Decides on the state of a key, one word, zero for a new key, and gives the reply: limited, limit, remaining,
+    /// seconds to retry and seconds to reset.
+    pub fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) -> [i64; 5] {
+        let Some(bucket) = &self.bucket else { return self.decide_closed(state, now) };
+        let outcome = match u64::try_from(self.quantity) {
+            Ok(quantity) => bucket.decide(state, now, Ask::Exactly(Cost::new(quantity))).outcome(),
+            Err(_) => give_back(bucket, state, now, Cost::new(self.quantity.unsigned_abs())),
+        };
+        self.reply(outcome, bucket.report(state, now, Cost::ZERO).reset)
+    }
+
+    /// The reply for an outcome of [`bucket`](Self::bucket), with the time until it is full again.
+    pub fn reply(&self, outcome: Outcome, reset: Nanos) -> [i64; 5] {
+        let (limited, retry) = match outcome {
+            Outcome::Allow | Outcome::Delay(_) => (0, -1),
+            Outcome::Deny(Retry::After(wait)) => (1, seconds(wait)),
+            Outcome::Deny(Retry::OnRelease | Retry::Never) => (1, -1),
+        };
+        [limited, self.limit, self.remaining(reset), retry, seconds(reset)]
+    }
+
+    /// Only a request for nothing, or for less than nothing, passes, and only while nothing is owed.
+    fn decide_closed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> [i64; 5] {
+        let owed = Nanos::from_nanos(state.get(0).saturating_sub(now.mono().as_nanos()));
+        let passes = self.limit < 1 && self.quantity <= self.limit && owed == Nanos::ZERO;
+        self.reply(if passes { Outcome::Allow } else { Outcome::Deny(Retry::Never) }, owed)
+    }
+
+    fn remaining(&self, reset: Nanos) -> i64 {
+        let Some(bucket) = &self.bucket else { return 0 };
+        let interval = bucket.rate().per().as_nanos();
+        // Below `Rate::MAX_FILL`, checked by the bucket.
+        let room = (interval * bucket.burst()).saturating_sub(reset.as_nanos());
+        let remaining = match interval / 1_000 {
+            0 => room / interval,
+            micros => room / 1_000 / micros,
+        };
+        i64::try_from(remaining).unwrap_or(i64::MAX)
+    }
+}
+
+fn bucket(interval: u128, limit: u64) -> Result<TokenBucket, LimitError> {
+    let rate = Rate::new(1, Nanos::from_nanos(u64::try_from(interval).unwrap_or(u64::MAX)))?;
+    let deepest = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
+    TokenBucket::new(rate, limit)?.max_debt(deepest - limit)
+}
+
+/// A negative quantity gives back, unless even then more than the limit is owed.
+fn give_back<S: CellsMut + ?Sized>(bucket: &TokenBucket, state: &mut S, now: &Now<'_>, cost: Cost) -> Outcome {
+    let mut after = [state.get(0)];
+    bucket.refund(&mut after, now, cost, None);
+    let outcome = bucket.weigh(&after, now, Ask::Exactly(Cost::ZERO)).outcome();
+    if outcome.is_allowed() {
+        state.set(0, after[0]);
+    }
+    outcome
+}
+
+/// Whole seconds, one more if at least a millisecond is left over.
+fn seconds(time: Nanos) -> i64 {
+    let millis = time.as_nanos() / 1_000_000;
+    millis.div_ceil(1_000).try_into().unwrap_or(i64::MAX)
+}
+
+impl From<LimitError> for ThrottleError {
+    fn from(error: LimitError) -> Self {
+        Self::Limit(error)
+    }
+}
+
+impl fmt::Display for ThrottleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The words of redis-cell, which clients may look for.
+            Self::ZeroRate => f.write_str("Zero rates are not supported"),
+            Self::Limit(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ThrottleError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 1_700_000_000_000_000_000;
+
+    /// Plays calls of `(milliseconds after the start, quantity)` on one key and shows the replies.
+    fn check(limit: [i64; 3], calls: &[(u64, i64)], expected: &[[i64; 5]]) {
+        let mut state = [0];
+        let [max_burst, count, period] = limit;
+        let replies: Vec<_> = calls
+            .iter()
+            .map(|&(at, quantity)| {
+                let call = Throttle::new(max_burst, count, period, quantity).expect("a valid call");
+                call.decide(&mut state, &Now::at(START + at * 1_000_000))
+            })
+            .collect();
+        assert_eq!(replies, expected, "for {limit:?}");
+    }
+
+    #[test]
+    fn a_burst_of_four_lets_five_pass() {
+        check(
+            [4, 5, 10],
+            &[(0, 1), (0, 4), (0, 1), (0, 6), (2_000, 1)],
+            &[[0, 5, 4, -1, 2], [0, 5, 0, -1, 10], [1, 5, 0, 2, 10], [1, 5, 0, -1, 10], [0, 5, 0, -1, 10]],
+        );
+    }
+
+    #[test]
+    fn a_quantity_of_zero_changes_nothing_and_a_negative_one_gives_back() {
+        check(
+            [4, 5, 10],
+            &[(0, 3), (0, 0), (0, -1), (0, -5), (0, 5)],
+            &[[0, 5, 2, -1, 6], [0, 5, 2, -1, 6], [0, 5, 3, -1, 4], [0, 5, 5, -1, 0], [0, 5, 0, -1, 10]],
+        );
+    }
+
+    #[test]
+    fn less_than_a_millisecond_is_told_as_zero_seconds() {
+        check([0, 2_000, 1], &[(0, 1), (0, 1)], &[[0, 1, 0, -1, 0], [1, 1, 0, 0, 0]]);
+    }
+
+    #[test]
+    fn above_a_million_per_second_remaining_is_exact() {
+        check([10, 5_000_000, 1], &[(0, 1)], &[[0, 11, 10, -1, 0]]);
+    }
+
+    #[test]
+    fn nothing_passes_a_limit_of_zero_or_a_negative_rate() {
+        check([-1, 5, 10], &[(0, 1), (0, 0)], &[[1, 0, 0, -1, 0], [0, 0, 0, -1, 0]]);
+        check([4, -5, 10], &[(0, 1), (0, 0)], &[[1, 5, 0, -1, 0], [1, 5, 0, -1, 0]]);
+        check([4, -5, -10], &[(0, 1)], &[[0, 5, 4, -1, 2]]);
+    }
+
+    #[test]
+    fn a_debt_made_under_other_numbers_is_kept_as_time() {
+        let mut state = [0];
+        let now = Now::at(START);
+        let slow = Throttle::new(9, 1, 60, 10).expect("valid");
+        assert_eq!(slow.decide(&mut state, &now), [0, 10, 0, -1, 600]);
+        let fast = Throttle::new(0, 10, 1, 1).expect("valid");
+        assert_eq!(fast.decide(&mut state, &now), [1, 1, 0, 600, 600]);
+    }
+
+    #[test]
+    fn rates_of_zero_and_limits_beyond_time_are_errors() {
+        for (count, period) in [(0, 10), (5, 0), (0, 0), (1_000_000_001, 1)] {
+            assert_eq!(Throttle::new(4, count, period, 1), Err(ThrottleError::ZeroRate), "{count} per {period} s");
+        }
+        for (max_burst, period) in [(i64::MAX, 1), (10_000_000_000, 1), (0, i64::MAX), (0, 9_223_372_036)] {
+            let error = Throttle::new(max_burst, 1, period, 1);
+            assert!(matches!(error, Err(ThrottleError::Limit(_))), "burst {max_burst}, 1 per {period} s: {error:?}");
+        }
+    }
+}

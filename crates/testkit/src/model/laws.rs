@@ -1,0 +1,163 @@
+//! What holds for every algorithm in every state, whatever its numbers: no model is needed to check it.
+
+use tollgate_core::{Algorithm, Ask, Cells, Cost, Nanos, Now, Outcome, Retry, Time, Window};
+
+use super::Law;
+
+/// Makes the present out of an instant: which clock, which spread and which windows belong to it.
+pub trait Clock {
+    /// The present at `instant` nanoseconds.
+    fn at(&self, instant: u64) -> Now<'_>;
+}
+
+/// Both clocks the same, nothing handed in.
+#[derive(Clone, Copy, Debug)]
+pub struct OneClock;
+
+impl Clock for OneClock {
+    fn at(&self, instant: u64) -> Now<'_> {
+        Now::at(instant)
+    }
+}
+
+/// A wall clock that is ahead of the monotonic one, a key's number for spreading, and windows that are handed in.
+#[derive(Clone, Debug)]
+pub struct Calendar {
+    /// By how much the wall clock is ahead.
+    pub ahead: u64,
+    /// The key's number.
+    pub spread: u64,
+    /// One after another from the beginning of time; the one around the present is handed in.
+    pub windows: Vec<Window>,
+}
+
+impl Clock for Calendar {
+    fn at(&self, instant: u64) -> Now<'_> {
+        let wall = Time::from_nanos(instant.saturating_add(self.ahead));
+        let from = self.windows.partition_point(|window| window.end() <= wall);
+        Now::new(Time::from_nanos(instant), wall).with_spread(self.spread).with_windows(&self.windows[from..])
+    }
+}
+
+/// A limit in a state at an instant, and a clock to look ahead with.
+#[derive(Debug)]
+pub struct Place<'a, A, C> {
+    /// The limit.
+    pub limit: &'a A,
+    /// Its state.
+    pub state: &'a [u64],
+    /// What makes the present out of an instant.
+    pub clock: &'a C,
+    /// The instant.
+    pub instant: u64,
+}
+
+impl<A: Algorithm, C: Clock> Place<'_, A, C> {
+    /// What would be answered `later`.
+    fn outcome(&self, later: u64, ask: Ask) -> Outcome {
+        self.limit.weigh(self.state, &self.clock.at(self.instant + later), ask).outcome()
+    }
+}
+
+/// Waiting the advertised time passes, one nanosecond less does not, no refusal says zero, and never is never.
+pub fn the_advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, ask: Ask) {
+    // Limits that count refused attempts promise the wait to who then waits quietly.
+    let mut state = place.state.to_vec();
+    let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.at(place.instant), ask);
+    let Outcome::Deny(retry) = verdict.outcome() else { return };
+    let place = Place { state: &state, ..*place };
+    match retry {
+        Retry::After(wait) => {
+            let wait = wait.as_nanos();
+            assert!(wait > 0, "a refusal of {ask:?} says to wait for nothing");
+            assert!(
+                place.outcome(wait, ask).is_allowed(),
+                "{ask:?} is refused after the wait of {wait} ns it was told"
+            );
+            assert!(!place.outcome(wait - 1, ask).is_allowed(), "{ask:?} passes one nanosecond before {wait} ns");
+        }
+        // Everybody has let go by then, at the latest.
+        Retry::OnRelease => {
+            let reset = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE).reset;
+            assert!(place.outcome(reset.as_nanos(), ask).is_allowed(), "{ask:?} is refused when all are released");
+        }
+        Retry::Never => {
+            for later in [1, 1 << 40, 1 << 58, 1 << 61] {
+                assert!(!place.outcome(later, ask).is_allowed(), "{ask:?} is never to pass, yet passes later");
+            }
+        }
+    }
+}
+
+/// Exactly what remains passes, and one more does not.
+pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
+    let report = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE);
+    let exactly = |n: u64| place.outcome(0, Ask::Exactly(Cost::new(n)));
+    assert!(report.remaining <= report.limit, "more remains than the limit holds: {report:?}");
+    if report.remaining > 0 {
+        assert!(exactly(report.remaining).is_allowed(), "what remains does not pass: {report:?}");
+    }
+    assert!(!exactly(report.remaining.saturating_add(1)).is_allowed(), "more passes than remains: {report:?}");
+}
+
+/// As good as new when the report says so and not a nanosecond earlier.
+pub fn reset_is_when_it_is_new<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
+    let reset = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE).reset.as_nanos();
+    let is_new = |later: u64| place.limit.is_new(place.state, &place.clock.at(place.instant + later));
+    if reset == Nanos::MAX.as_nanos() {
+        return;
+    }
+    assert!(is_new(reset), "not as good as new after the reset of {reset} ns");
+    assert!(reset == 0 || !is_new(reset - 1), "as good as new one nanosecond before the reset of {reset} ns");
+}
+
+/// When `n` at once pass, so do `n` singly, and nothing can tell the difference afterwards: the words are the same or, where
+/// each taking is known, what is reported from then on.
+pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
+    place: &Place<'_, A, C>,
+    n: Cost,
+    lifts: impl Fn(Law) -> bool,
+) {
+    let (limit, now) = (place.limit, &place.clock.at(place.instant));
+    if n.get() > 16 || !limit.weigh(place.state, now, Ask::Exactly(n)).is_allowed() {
+        return;
+    }
+    let (mut at_once, mut singly) = (place.state.to_vec(), place.state.to_vec());
+    limit.decide(at_once.as_mut_slice(), now, Ask::Exactly(n));
+    for nth in 1..=n.get() {
+        let verdict = limit.decide(singly.as_mut_slice(), now, Ask::Exactly(Cost::ONE));
+        if !verdict.is_allowed() && lifts(Law::SinglyPasses) {
+            return;
+        }
+        assert!(verdict.is_allowed(), "{n:?} passes at once, but number {nth} does not");
+    }
+    if !lifts(Law::SameWords) {
+        assert_eq!(at_once, singly, "{n:?} at once and singly differ, from {:?} at {now:?}", place.state);
+    }
+    let report = limit.report(at_once.as_slice(), now, n);
+    for later in [0, report.reset.as_nanos() / 2, report.reset.as_nanos()] {
+        let now = &place.clock.at(place.instant + later);
+        let (at_once, singly) = (limit.report(at_once.as_slice(), now, n), limit.report(singly.as_slice(), now, n));
+        assert_eq!(at_once, singly, "{n:?} at once and singly differ at {now:?}");
+    }
+}
+
+/// Whatever the words, the time, the cost and the stamp: no panic, and no nonsense in what is said.
+pub fn garbage_is_survived<A: Algorithm>(limit: &A, old: &A, words: &[u64], now: &Now<'_>, ask: Ask, stamp: A::Stamp) {
+    let limit_of = |state: &[u64]| limit.report(state, now, ask.cost());
+    let mut state = words.to_vec();
+    let state = state.as_mut_slice();
+    let verdict = limit.decide(state, now, ask);
+    assert!(verdict.taken() <= ask.cost(), "{:?} taken for {ask:?}", verdict.taken());
+    let report = limit_of(state);
+    assert!(report.remaining <= report.limit, "{report:?}");
+    assert!(limit.refund(state, now, ask.cost(), Some(stamp)) <= ask.cost());
+    assert!(limit.refund(state, now, ask.cost(), None) <= ask.cost());
+    limit.convert(old, state, now);
+    limit.spent(state, now);
+    limit.is_new(state, now);
+    limit_of(state);
+    limit.fresh(state, now);
+    limit_of(state);
+    assert_eq!(Cells::get(state, words.len()), 0);
+}

@@ -1,0 +1,190 @@
+//! Walks an algorithm and its model through one script, side by side, comparing everything they say.
+
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report};
+
+use super::laws::{self, Clock};
+use super::script::{Act, Amount, Pause, Step};
+use super::{Law, Model};
+
+/// How far scripts go: 73 years, as far as every state is exact.
+pub const HORIZON: u64 = 1 << 61;
+
+/// Something that passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// When it was asked for, in nanoseconds.
+    pub asked: u64,
+    /// When it passes: later than asked if it was told to wait.
+    pub passes: u64,
+    /// How much.
+    pub cost: u64,
+}
+
+impl Admitted {
+    fn new(asked: u64, outcome: Outcome, cost: u64) -> Self {
+        let wait = match outcome {
+            Outcome::Delay(wait) => wait,
+            Outcome::Allow | Outcome::Deny(_) => Nanos::ZERO,
+        };
+        Self { asked, passes: asked.saturating_add(wait.as_nanos()), cost }
+    }
+}
+
+/// Walks an algorithm alone through a script that only takes, from `start` to the end of time, and returns what passed.
+pub fn walk<A: Algorithm, C: Clock>(limit: &A, clock: &C, start: u64, script: &[Step]) -> Vec<Admitted> {
+    let mut state = vec![0; limit.words()];
+    let state = state.as_mut_slice();
+    let (mut instant, mut cost, mut admitted) = (start, Cost::ONE, Vec::new());
+    limit.fresh(state, &clock.at(start));
+    for step in script {
+        let last = limit.report(state, &clock.at(instant), cost);
+        instant = instant.saturating_add(step.pause.nanos(&last));
+        let now = clock.at(instant);
+        let units = |amount: Amount| Cost::new(amount.units(&limit.report(state, &now, Cost::ONE)));
+        let ask = match step.act {
+            Act::Check(amount) => Ask::Exactly(units(amount)),
+            Act::TakeUpTo(amount) => Ask::UpTo(units(amount)),
+            Act::Drain => Ask::UpTo(Cost::MAX),
+            Act::Peek(_) | Act::Charge(_) | Act::Refund(..) | Act::Reset => continue,
+        };
+        cost = ask.cost();
+        let verdict = limit.decide(state, &now, ask);
+        if verdict.taken() > Cost::ZERO {
+            admitted.push(Admitted::new(instant, verdict.outcome(), verdict.taken().get()));
+        }
+    }
+    admitted
+}
+
+/// An algorithm with its state, its model and their common clock.
+#[expect(missing_debug_implementations, reason = "the stamp need not have one")]
+pub struct Lockstep<'a, A: Algorithm, M, C> {
+    limit: &'a A,
+    model: M,
+    clock: &'a C,
+    instant: u64,
+    state: Vec<u64>,
+    /// What can be refunded: our stamp and the model's receipt.
+    takings: Vec<(A::Stamp, usize)>,
+    /// The waits that `Pause` refers to.
+    last: Report,
+}
+
+impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
+    /// Both new at `instant`, to which `clock` gives the present.
+    pub fn new(limit: &'a A, model: M, clock: &'a C, instant: u64) -> Self {
+        let mut state = vec![0; limit.words()];
+        limit.fresh(state.as_mut_slice(), &clock.at(instant));
+        let last = model.report(&clock.at(instant), 1);
+        Self { limit, model, clock, instant, state, takings: Vec::new(), last }
+    }
+
+    /// Runs `script`.
+    pub fn run(&mut self, script: &[Step]) {
+        for step in script {
+            self.step(step);
+        }
+    }
+
+    /// Goes on with other numbers: the state is converted at first touch, the model by `change`.
+    pub fn change(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
+        let now = self.clock.at(self.instant);
+        self.state.resize(limit.words().max(self.limit.words()), 0);
+        limit.convert(self.limit, self.state.as_mut_slice(), &now);
+        self.state.truncate(limit.words());
+        change(&mut self.model, &now);
+        self.limit = limit;
+        self.last = self.model.report(&now, 1);
+    }
+
+    /// Waits, acts and compares.
+    pub fn step(&mut self, step: &Step) {
+        self.wait(step.pause);
+        let clock = self.clock;
+        let now = clock.at(self.instant);
+        let seen = self.model.report(&now, 1);
+        let resolve = |amount: Amount| amount.units(&seen);
+        let cost = match step.act {
+            Act::Check(amount) => self.decide(&now, Ask::Exactly(Cost::new(resolve(amount)))),
+            Act::TakeUpTo(amount) => self.decide(&now, Ask::UpTo(Cost::new(resolve(amount)))),
+            Act::Charge(amount) => self.decide(&now, Ask::Regardless(Cost::new(resolve(amount)))),
+            Act::Drain => self.decide(&now, Ask::UpTo(Cost::MAX)),
+            Act::Peek(amount) => resolve(amount),
+            Act::Refund(amount, ago) => self.refund(&now, resolve(amount), ago),
+            Act::Reset => {
+                self.limit.fresh(self.state.as_mut_slice(), &now);
+                self.model.restart(&now);
+                self.takings.clear();
+                1
+            }
+        };
+        self.compare_reports(&now, cost);
+        let place = laws::Place { limit: self.limit, state: &self.state, clock, instant: self.instant };
+        for ask in [Ask::Exactly(Cost::new(cost)), Ask::UpTo(Cost::new(cost)), Ask::Regardless(Cost::new(cost))] {
+            laws::the_advertised_wait_is_true(&place, ask);
+        }
+        if !self.model.lifts(Law::RemainingPasses) {
+            laws::remaining_is_the_largest_that_passes(&place);
+        }
+        laws::reset_is_when_it_is_new(&place);
+    }
+
+    /// Waits, unless that would end beyond what any state can tell; the end of time has its own tests.
+    fn wait(&mut self, pause: Pause) {
+        let next = self.instant.saturating_add(pause.nanos(&self.last));
+        if next <= HORIZON {
+            self.instant = next;
+        }
+    }
+
+    /// Decides on both sides and returns what was asked for.
+    fn decide(&mut self, now: &Now<'_>, ask: Ask) -> u64 {
+        let place = laws::Place { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
+        laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.lifts(law));
+        let before = self.state.clone();
+        let told = self.limit.weigh(self.state.as_slice(), now, ask);
+        let verdict = self.limit.decide(self.state.as_mut_slice(), now, ask);
+        assert_eq!(
+            (told.outcome(), told.taken()),
+            (verdict.outcome(), verdict.taken()),
+            "peeking at {ask:?} told otherwise"
+        );
+        let answer = self.model.ask(now, ask);
+        let expected = (answer.outcome, Cost::new(answer.taken));
+        assert_eq!((verdict.outcome(), verdict.taken()), expected, "{ask:?} at {now:?}, state was {before:?}");
+        if verdict.is_allowed() {
+            if answer.taken > 0 {
+                self.takings.push((verdict.stamp(), answer.receipt));
+            }
+        } else if !self.model.lifts(Law::RefusalChangesNothing) {
+            assert_eq!(self.state, before, "a refusal changed the state: {ask:?} at {now:?}");
+        }
+        ask.cost().get()
+    }
+
+    fn refund(&mut self, now: &Now<'_>, cost: u64, ago: Option<usize>) -> u64 {
+        let found = ago.and_then(|ago| self.takings.iter().rev().nth(ago)).copied();
+        let before = self.state.clone();
+        let accepted =
+            self.limit.refund(self.state.as_mut_slice(), now, Cost::new(cost), found.map(|(stamp, _)| stamp));
+        let receipt = found.map(|(_, receipt)| receipt);
+        let expected = self.model.refund(now, cost, receipt);
+        assert_eq!(
+            accepted.get(),
+            expected,
+            "refund of {cost} for receipt {receipt:?} at {now:?}, state was {before:?}"
+        );
+        cost
+    }
+
+    fn compare_reports(&mut self, now: &Now<'_>, cost: u64) {
+        let expected = self.model.report(now, cost);
+        let report = self.limit.report(self.state.as_slice(), now, Cost::new(cost));
+        assert_eq!(report, expected, "report for cost {cost} at {now:?}, state is {:?}", self.state);
+        let is_new = self.limit.is_new(self.state.as_slice(), now);
+        assert_eq!(is_new, expected.reset == Nanos::ZERO, "is_new at {now:?}, state is {:?}", self.state);
+        let spent = self.limit.spent(self.state.as_slice(), now);
+        assert_eq!(spent.is_nothing(), is_new, "{spent:?} at {now:?}, state is {:?}", self.state);
+        self.last = expected;
+    }
+}

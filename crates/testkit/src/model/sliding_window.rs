@@ -1,0 +1,143 @@
+//! The sliding window by its definition: the present window's count, and the previous one's by how much it overlaps.
+
+use std::collections::BTreeMap;
+
+use tollgate_core::{Ask, Nanos, Now, Outcome, Report, Retry};
+
+use super::{Answer, Model, WindowNumbers, first_wait};
+
+/// Counts by window, in windows that lie at multiples of the length.
+#[derive(Clone, Debug)]
+pub struct SlidingWindowModel {
+    numbers: WindowNumbers,
+    counts: BTreeMap<u64, u64>,
+    /// The window of each taking, by its end.
+    takings: Vec<u64>,
+}
+
+impl SlidingWindowModel {
+    /// Nothing counted but what a new key does not have.
+    pub fn new(numbers: WindowNumbers, now: &Now<'_>) -> Self {
+        let mut new = Self { numbers, counts: BTreeMap::new(), takings: Vec::new() };
+        new.restart(now);
+        new
+    }
+
+    /// Other numbers from now on. Windows of the same length keep their counts, otherwise the estimate, rounded up, counts in
+    /// the present one; no count is above limit and debt.
+    pub fn change(&mut self, numbers: WindowNumbers, now: &Now<'_>) {
+        let at = now.wall().as_nanos();
+        let most = numbers.limit + numbers.max_debt;
+        if self.numbers.length == numbers.length {
+            self.counts.values_mut().for_each(|count| *count = most.min(*count));
+            self.numbers = numbers;
+            return;
+        }
+        let spent = self.estimate(at).div_ceil(self.numbers.length.into());
+        self.numbers = numbers;
+        let kept = spent.min(most.into()) as u64;
+        self.counts = BTreeMap::from([(self.window(at), kept)]);
+    }
+
+    /// Which window, counted from the beginning of time.
+    fn window(&self, at: u64) -> u64 {
+        at / self.numbers.length
+    }
+
+    fn end(&self, window: u64) -> u64 {
+        (window + 1) * self.numbers.length
+    }
+
+    fn count(&self, window: u64) -> u64 {
+        self.counts.get(&window).copied().unwrap_or(0)
+    }
+
+    fn previous(&self, at: u64) -> u64 {
+        self.window(at).checked_sub(1).map_or(0, |window| self.count(window))
+    }
+
+    /// What the last `length` is supposed to hold, times `length`, so that it is a whole number.
+    fn estimate(&self, at: u64) -> u128 {
+        let overlap = self.end(self.window(at)) - at;
+        u128::from(self.previous(at)) * u128::from(overlap) + self.scaled(self.count(self.window(at)))
+    }
+
+    fn scaled(&self, amount: u64) -> u128 {
+        u128::from(amount) * u128::from(self.numbers.length)
+    }
+
+    fn passes(&self, at: u64, cost: u64, ceiling: u64) -> bool {
+        cost <= ceiling && self.estimate(at) <= self.scaled(ceiling - cost)
+    }
+
+    fn remaining(&self, at: u64) -> u64 {
+        let room = self.scaled(self.numbers.limit).saturating_sub(self.estimate(at));
+        (room / u128::from(self.numbers.length)) as u64
+    }
+
+    fn retry(&self, at: u64, cost: u64, ceiling: u64) -> Retry {
+        if cost > ceiling {
+            return Retry::Never;
+        }
+        Retry::After(first_wait(at, |later| self.passes(later, cost, ceiling)))
+    }
+}
+
+impl Model for SlidingWindowModel {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+        let (at, limit) = (now.wall().as_nanos(), self.numbers.limit);
+        let receipt = self.takings.len();
+        let (cost, ceiling) = match ask {
+            Ask::Exactly(cost) => (cost.get(), limit),
+            Ask::Regardless(cost) => (cost.get(), limit + self.numbers.max_debt),
+            // Nothing asked for is nothing refused, even in debt.
+            Ask::UpTo(cost) if cost.get() == 0 => return Answer { outcome: Outcome::Allow, taken: 0, receipt },
+            Ask::UpTo(cost) => (cost.get().min(self.remaining(at).max(1)), limit),
+        };
+        if !self.passes(at, cost, ceiling) {
+            return Answer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt };
+        }
+        let window = self.window(at);
+        self.takings.push(self.end(window));
+        *self.counts.entry(window).or_default() += cost;
+        Answer { outcome: Outcome::Allow, taken: cost, receipt }
+    }
+
+    /// In the window it was taken in, if that still counts, and no more than is counted there; without a receipt in the
+    /// present one.
+    fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
+        let present = self.window(now.wall().as_nanos());
+        let end = receipt.map_or(self.end(present), |receipt| self.takings[receipt]);
+        let found =
+            [Some(present), present.checked_sub(1)].into_iter().flatten().find(|&window| self.end(window) == end);
+        let Some(count) = found.and_then(|window| self.counts.get_mut(&window)) else { return 0 };
+        let accepted = cost.min(*count);
+        *count -= accepted;
+        accepted
+    }
+
+    fn report(&self, now: &Now<'_>, cost: u64) -> Report {
+        let at = now.wall().as_nanos();
+        let present = self.window(at);
+        let reset = if self.count(present) > 0 {
+            self.end(present + 1) - at
+        } else if self.previous(at) > 0 {
+            self.end(present) - at
+        } else {
+            0
+        };
+        let limit = self.numbers.limit;
+        Report {
+            limit,
+            remaining: self.remaining(at),
+            retry: self.retry(at, cost, limit),
+            reset: Nanos::from_nanos(reset),
+        }
+    }
+
+    fn restart(&mut self, now: &Now<'_>) {
+        self.takings.clear();
+        let used = self.numbers.limit - self.numbers.initial;
+        self.counts = BTreeMap::from([(self.window(now.wall().as_nanos()), used)]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Replays of what existing rate limiters did, recorded with an exactly controlled clock.
+//!
+//! Each step is replayed by itself: the state that the reference was in before it becomes ours, one operation is run, and
+//! verdict, remaining and wait are compared. Nothing imitates the floating point of a reference, so what we are
+//! compared with is what it did, not what we think it does. redis-cell also runs free, from the first step to the last.
+//!
+//! There is one module per reference, which translates a recorded step into our call and back. Where a reference errs
+//! and we do not follow, a [`Rule`] says so; rules look at what happened, never at the name of a case, so that they hold
+//! on traces that nobody has seen yet. The traces are in `traces/`; `TOLLGATE_ORACLES` names another directory.
+
+mod bucket4j;
+mod nginx;
+mod python;
+mod redis_cell;
+mod rolling;
+mod tally;
+mod trace;
+
+pub use tally::{Comparison, Mismatch, Rule, Seen, Skip, Tally};
+pub use trace::{Case, Directory, Fields, Step};
+
+/// One reference's limiter, as far as it is known from the record, beside ours.
+pub trait Player {
+    /// Runs the step on ours and compares.
+    fn compare(&self, step: &Step) -> Seen;
+
+    /// Moves on to the state after the step, compared or not.
+    fn follow(&mut self, step: &Step);
+}
+
+/// One file of traces and who plays it.
+#[derive(Clone, Copy, Debug)]
+pub struct Replay {
+    /// The name of the file, without its ending.
+    pub file: &'static str,
+    /// How the replay is told in the output.
+    pub title: &'static str,
+    /// Makes the player of a case, or none while the algorithm that it needs is not there.
+    cast: fn(&Case) -> Option<Box<dyn Player>>,
+}
+
+/// All replays there are.
+pub const REPLAYS: &[Replay] = &[
+    Replay { file: "bucket4j", title: "bucket4j", cast: bucket4j::cast },
+    Replay { file: "redis_cell", title: "redis_cell, step by step", cast: redis_cell::stepwise },
+    Replay { file: "redis_cell", title: "redis_cell, free from first to last", cast: redis_cell::free },
+    Replay { file: "rolling_rate_limiter", title: "rolling_rate_limiter", cast: rolling::cast },
+    Replay { file: "nginx_limit_req", title: "nginx_limit_req", cast: nginx::cast },
+    Replay { file: "python_limits", title: "python_limits", cast: python::cast },
+];
+
+impl Replay {
+    /// Replays cases of this file.
+    pub fn run(&self, cases: &[Case]) -> Tally {
+        let mut tally = Tally::new(self.title);
+        for case in cases {
+            // A limiter that could not be made has no steps.
+            if case.steps.is_empty() {
+                tally.cases += 1;
+            } else if let Some(mut player) = (self.cast)(case) {
+                tally.cases += 1;
+                replay_case(case, player.as_mut(), &mut tally);
+            } else {
+                let (cases, steps) = tally.waiting.entry(case.algorithm.clone()).or_default();
+                *cases += 1;
+                *steps += case.steps.len();
+            }
+        }
+        tally
+    }
+}
+
+fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
+    let (mut last, mut went_back) = (i64::MIN, false);
+    for (number, step) in case.steps.iter().enumerate() {
+        went_back |= step.at < last;
+        last = step.at;
+        let seen = if went_back {
+            Seen::Skipped(Skip::ClockBack)
+        } else if step.failed() {
+            Seen::Skipped(Skip::Error)
+        } else if step.has_extreme_argument() {
+            Seen::Skipped(Skip::Extreme)
+        } else {
+            player.compare(step)
+        };
+        if !went_back {
+            player.follow(step);
+        }
+        tally.count(seen, || {
+            format!("{} · {} · step {number} at {}: {} {}", case.algorithm, case.name, step.at, step.op, step.args)
+        });
+    }
+}

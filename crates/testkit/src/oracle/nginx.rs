@@ -1,0 +1,151 @@
+//! nginx 1.22.1 `limit_req`, in whole milliseconds.
+//!
+//! | theirs | ours |
+//! |---|---|
+//! | `rate`, in thousandths of a request per second as nginx keeps it | the rate of a [`LeakyBucket`] |
+//! | `burst=n` | burst `n + 1`: nginx does not count the request that is being served |
+//! | `nodelay`, `delay=n`, neither | free as large as the burst, free `n`, nothing free |
+//! | several `limit_req` | all are weighed, then all are charged or none; the longest wait counts |
+//!
+//! nginx tells its state, the excess, only of requests that it delays or refuses. The state before a step is therefore
+//! what its rule for accepted requests makes of the recorded outcomes, in whole numbers, replaced by what was told where
+//! something was. Our bucket gets the excess as of the last accepted request and drains by itself.
+//! Waits are compared in the milliseconds that nginx rounds them down to.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome, Rate};
+
+use super::{Case, Comparison, Fields, Player, Rule, Seen, Step};
+
+const DRAINS_IN_THOUSANDTHS: Rule = Rule {
+    name: "drained in whole thousandths",
+    reason: "at each accepted request up to a thousandth of what drained is lost to the client; ours drains exactly",
+};
+
+/// Nanoseconds in a unit of nginx's clock.
+const MILLI: u64 = 1_000_000;
+
+/// The player of a case.
+pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
+    let limits = case.config.list("limits").iter().map(Limit::new).collect();
+    Some(Box::new(Nginx { limits, keys: HashMap::new() }))
+}
+
+struct Nginx {
+    limits: Vec<Limit>,
+    /// For each key the state of each limit.
+    keys: HashMap<String, Vec<Excess>>,
+}
+
+/// What a limit of nginx knows of a key: thousandths of a request, and when that was, in milliseconds.
+#[derive(Clone, Copy)]
+struct Excess {
+    milli: i128,
+    at: i128,
+}
+
+impl Player for Nginx {
+    fn compare(&self, step: &Step) -> Seen {
+        let known = self.keys.get(step.args.text("key"));
+        let exact = self.compare_from(step, |limit, index| {
+            limit.load(known.map(|known| &known[index]), |excess| (excess.milli + 1_000, excess.at))
+        });
+        exact.unless(&DRAINS_IN_THOUSANDTHS, || {
+            let cut = self.compare_from(step, |limit, index| {
+                limit.load(known.map(|known| &known[index]), |excess| (limit.drained(excess, step).0, step.at.into()))
+            });
+            let lossy = |(limit, excess): (&Limit, &Excess)| limit.drained(excess, step).1;
+            cut == Seen::Equal && known.is_some_and(|known| self.limits.iter().zip(known).any(lossy))
+        })
+    }
+
+    fn follow(&mut self, step: &Step) {
+        if step.result.text("outcome") == "rejected" {
+            return;
+        }
+        let at = step.at.into();
+        let limits = &self.limits;
+        let excesses = self.keys.entry(step.args.text("key").to_owned()).or_insert_with(|| {
+            // As after a long time, so that the first request leaves no excess.
+            vec![Excess { milli: -1_000, at }; limits.len()]
+        });
+        for (limit, excess) in limits.iter().zip(excesses.iter_mut()) {
+            *excess = Excess { milli: limit.drained(excess, step).0, at };
+        }
+        if let Some(told) = step.result.maybe_int("excess_milli") {
+            excesses[by_limit(&step.result)].milli = told;
+        }
+    }
+}
+
+impl Nginx {
+    /// Runs the request on our limits in the states that `load` gives, and compares.
+    fn compare_from(&self, step: &Step, load: impl Fn(&Limit, usize) -> [u64; 2]) -> Seen {
+        let now = Now::at(step.at_nanos(MILLI));
+        let mut states: Vec<_> = self.limits.iter().enumerate().map(|(index, limit)| load(limit, index)).collect();
+        let limits = || self.limits.iter().map(|limit| &limit.ours);
+        let verdicts: Vec<_> =
+            limits().zip(&states).map(|(limit, state)| limit.weigh(state, &now, Ask::Exactly(Cost::ONE))).collect();
+        let outcome = verdicts.iter().map(|verdict| verdict.outcome()).fold(Outcome::Allow, Outcome::and);
+        if outcome.is_allowed() {
+            for ((limit, state), verdict) in limits().zip(&mut states).zip(&verdicts) {
+                limit.commit(state, &now, verdict);
+            }
+        }
+        let delay_ms = if let Outcome::Delay(wait) = outcome { wait.as_nanos() / MILLI } else { 0 };
+        let comparison = Comparison::new()
+            .same("passes", step.result.text("outcome") != "rejected", outcome.is_allowed())
+            .same("delay_ms", step.result.count("delay_ms"), delay_ms);
+        let Some(excess) = step.result.maybe_int("excess_milli") else { return comparison.seen() };
+        let index = by_limit(&step.result);
+        let remaining = self.limits[index].ours.report(&states[index], &now, Cost::ONE).remaining;
+        comparison.same("remaining", self.limits[index].remaining(excess), remaining.into()).seen()
+    }
+}
+
+/// Whose excess was told.
+fn by_limit(result: &Value) -> usize {
+    result.maybe_int("by_limit").unwrap_or(0) as usize
+}
+
+struct Limit {
+    ours: LeakyBucket,
+    rate_milli: i128,
+    burst: i128,
+}
+
+impl Limit {
+    fn new(config: &Value) -> Self {
+        let (rate_milli, burst) = (config.count("rate_milli_per_s"), config.count("burst"));
+        let free = match config.text("mode") {
+            "nodelay" => burst + 1,
+            "two_stage" => config.count("delay").min(burst + 1),
+            _ => 0,
+        };
+        let rate = Rate::new(rate_milli, Nanos::from_secs(1_000)).expect("a rate of nginx is one of ours");
+        let bucket = LeakyBucket::new(rate, burst + 1).and_then(|bucket| bucket.free(free));
+        let ours = bucket.expect("a burst of nginx is one of ours");
+        Self { ours, rate_milli: rate_milli.into(), burst: burst.into() }
+    }
+
+    /// What nginx makes of the excess when a request is accepted, and whether it lost a part of a thousandth.
+    fn drained(&self, excess: &Excess, step: &Step) -> (i128, bool) {
+        let drained = self.rate_milli * (i128::from(step.at) - excess.at);
+        ((excess.milli - drained / 1_000 + 1_000).max(0), drained % 1_000 != 0)
+    }
+
+    /// The words of our state with so many thousandths in the bucket at so many milliseconds; empty for a new key.
+    fn load(&self, excess: Option<&Excess>, level: impl Fn(&Excess) -> (i128, i128)) -> [u64; 2] {
+        let Some((milli, at_ms)) = excess.map(level) else { return [0; 2] };
+        let (count, per) = (u128::from(self.ours.rate().count()), u128::from(self.ours.rate().per().as_nanos()));
+        let empty_at = at_ms as u128 * u128::from(MILLI) * count + (milli as u128 * per).div_ceil(1_000);
+        [empty_at as u64, (empty_at >> 64) as u64]
+    }
+
+    /// What still fits beside this excess: after an accepted request what it left, at a refused one nothing.
+    fn remaining(&self, excess: i128) -> i128 {
+        ((self.burst * 1_000 - excess).max(0)) / 1_000
+    }
+}

@@ -1,0 +1,140 @@
+//! The sliding counter: the count of the window before, weighted by its overlap. Both counts are recorded ahead of each
+//! call, so nothing has to be kept.
+
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
+
+use super::{MICRO, NOTHING_COUNTED, Windowed, reset_us};
+use crate::oracle::{Case, Comparison, Fields, Rule, Seen, Skip, Step};
+
+const ROUNDED_DOWN: Rule = Rule {
+    name: "weighted sum rounded down",
+    reason: "cutting the weighted count to a whole number lets up to one more pass; ours weighs exactly",
+};
+const LAST_BITS: Rule = Rule {
+    name: "last bits of a double",
+    reason: "the weighted sum is a whole number but for the rounding of doubles; ours is exact",
+};
+const OTHER_RESET: Rule = Rule {
+    name: "another reset",
+    reason: "theirs is when the rounded sum changes or the window ends, even if nothing more fits then; ours is when it fits",
+};
+
+pub(super) struct Counter(SlidingWindow);
+
+impl Counter {
+    pub(super) fn new(case: &Case) -> Self {
+        let length = Nanos::from_secs(case.config.count("window_s"));
+        Self(SlidingWindow::new(case.config.count("amount"), length).expect("the numbers of a window"))
+    }
+
+    /// Our window with these counts; none if they are more than it holds.
+    fn load(&self, counts: &Counts) -> Option<[u64; 3]> {
+        let now = Now::at(counts.at);
+        let mut state = [0; 3];
+        self.0.fresh(&mut state, &now);
+        let mut count = |at, count| {
+            let ask = Ask::Regardless(Cost::new(u64::try_from(count).ok()?));
+            self.0.decide(&mut state, &Now::at(at), ask).is_allowed().then_some(())
+        };
+        count(counts.at - counts.length, counts.previous)?;
+        count(counts.at, counts.current)?;
+        Some(state)
+    }
+}
+
+/// What was recorded ahead of a call, with its instant, in nanoseconds.
+struct Counts {
+    previous: i128,
+    current: i128,
+    at: u64,
+    length: u64,
+    near_boundary: bool,
+}
+
+impl Counts {
+    fn left(&self) -> i128 {
+        i128::from(self.length - self.at % self.length)
+    }
+
+    /// The weighted sum, times the length.
+    fn weighted(&self) -> i128 {
+        self.previous * self.left() + self.current * i128::from(self.length)
+    }
+
+    fn rounded_down(&self) -> i128 {
+        self.weighted().div_euclid(self.length.into())
+    }
+
+    /// Whether `reset` is when the rounded sum changes next, the end of the window, or what doubles make of now.
+    fn is_known_reset(&self, reset_us: i128) -> bool {
+        let micro = i128::from(MICRO);
+        let change = (self.previous > 0).then(|| self.weighted() % i128::from(self.length) / self.previous / micro);
+        [Some(0), Some(self.left() / micro), change].into_iter().flatten().any(|known| (known - reset_us).abs() <= 1)
+    }
+}
+
+impl Windowed for Counter {
+    type Kept = ();
+
+    fn compare(&self, _: Option<&()>, step: &Step) -> Seen {
+        let before = step.result.field("before");
+        let counts = Counts {
+            previous: before.int("previous_count"),
+            current: before.int("current_count"),
+            at: step.at_nanos(MICRO),
+            length: self.0.length().as_nanos(),
+            near_boundary: before.get("near_boundary").is_some(),
+        };
+        let Some(state) = self.load(&counts) else { return Seen::Skipped(Skip::Unholdable) };
+        let seen = match step.op.as_str() {
+            "get_window_stats" => self.compare_stats(&state, &counts, step),
+            _ => self.compare_verdict(&state, &counts, step),
+        };
+        seen.unless(&LAST_BITS, || counts.near_boundary && self.is_one_off(&counts, step))
+    }
+
+    fn hit(&self, _: Option<()>, _: &Step) {}
+}
+
+impl Counter {
+    /// Whether theirs is what a rounded sum of one more or one less makes of it.
+    fn is_one_off(&self, counts: &Counts, step: &Step) -> bool {
+        let limit = i128::from(self.0.limit());
+        let is_told = |rounded: i128| match step.result.maybe_int("remaining") {
+            Some(remaining) => remaining == (limit - rounded).max(0),
+            None => step.result.flag("ok") == (rounded + step.args.int("cost") <= limit),
+        };
+        [-1, 1].into_iter().any(|off| is_told(counts.rounded_down() + off))
+    }
+
+    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Seen {
+        let cost = step.args.int("cost");
+        // A negative cost gives back and always passes.
+        let passes = cost < 0 || {
+            let ask = Ask::Exactly(Cost::new(step.args.count("cost")));
+            self.0.weigh(state, &Now::at(counts.at), ask).is_allowed()
+        };
+        let ok = step.result.flag("ok");
+        let rounded_passes = counts.rounded_down() + cost <= i128::from(self.0.limit());
+        Comparison::new().same("ok", ok, passes).seen().unless(&ROUNDED_DOWN, || ok && rounded_passes)
+    }
+
+    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Seen {
+        let now = Now::at(counts.at);
+        let remaining = self.0.report(state, &now, Cost::ONE).remaining;
+        let told = step.result.count("remaining");
+        let told_reset = reset_us(step) - i128::from(step.at);
+        // As for the moving window: the wait for one more than what remains.
+        let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining + 1)).retry else {
+            let seen = Comparison::new().same("remaining", told, remaining).seen();
+            return if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen };
+        };
+        let is_rounded = i128::from(told) == (i128::from(self.0.limit()) - counts.rounded_down()).max(0);
+        Comparison::new()
+            .same("remaining", told, remaining)
+            .near("reset_us", told_reset, i128::from(reset.as_nanos() / MICRO))
+            .seen()
+            .unless(&OTHER_RESET, || told == remaining && counts.is_known_reset(told_reset))
+            .unless(&ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset))
+    }
+}

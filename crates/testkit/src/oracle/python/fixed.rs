@@ -1,0 +1,64 @@
+//! The fixed window: from the first hit on. Refused hits are counted too.
+
+use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
+
+use super::{MICRO, Windowed, compare_stats};
+use crate::oracle::{Case, Comparison, Fields, Rule, Seen, Skip, Step};
+
+const NOTHING_BEYOND_FULL: Rule = Rule {
+    name: "a cost of nothing, refused",
+    reason: "refused hits are counted beyond the limit, and then even a cost of 0 is refused; ours spends nothing on refusals",
+};
+
+pub(super) struct Fixed {
+    ours: FixedWindow,
+    amount: i128,
+    length: u64,
+}
+
+/// When the window began, and what was hit in it, refused or not.
+pub(super) struct Kept {
+    start: u64,
+    count: i128,
+}
+
+impl Fixed {
+    pub(super) fn new(case: &Case) -> Self {
+        let (amount, length) = (case.config.count("amount"), Nanos::from_secs(case.config.count("window_s")));
+        let ours = FixedWindow::new(amount, length).expect("the numbers of a window").phase(Phase::FirstRequest);
+        Self { ours, amount: amount.into(), length: length.as_nanos() }
+    }
+}
+
+impl Windowed for Fixed {
+    type Kept = Kept;
+
+    fn compare(&self, kept: Option<&Kept>, step: &Step) -> Seen {
+        let now = Now::at(step.at_nanos(MICRO));
+        let mut state = [0; 2];
+        self.ours.fresh(&mut state, &now);
+        if let Some(kept) = kept {
+            // What was counted beyond the limit refuses no more than the limit itself.
+            let Ok(used) = u64::try_from(kept.count.min(self.amount)) else { return Seen::Skipped(Skip::Unholdable) };
+            self.ours.decide(&mut state, &Now::at(kept.start), Ask::Exactly(Cost::new(used)));
+        }
+        if step.op == "get_window_stats" {
+            let report = self.ours.report(&state, &now, Cost::ONE);
+            let reset = (report.reset > Nanos::ZERO).then(|| report.reset.as_nanos());
+            return compare_stats(step, report.remaining, reset);
+        }
+        let ok = match u64::try_from(step.args.int("cost")) {
+            Ok(cost) => self.ours.weigh(&state, &now, Ask::Exactly(Cost::new(cost))).is_allowed(),
+            Err(_) => true,
+        };
+        Comparison::new().same("ok", step.result.flag("ok"), ok).seen().unless(&NOTHING_BEYOND_FULL, || {
+            step.args.int("cost") == 0 && kept.is_some_and(|kept| kept.count > self.amount)
+        })
+    }
+
+    fn hit(&self, kept: Option<Kept>, step: &Step) -> Kept {
+        let now = step.at_nanos(MICRO);
+        let kept = kept.filter(|kept| now < kept.start + self.length).unwrap_or(Kept { start: now, count: 0 });
+        Kept { count: kept.count + step.args.int("cost"), ..kept }
+    }
+}

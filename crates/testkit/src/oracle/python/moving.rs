@@ -1,0 +1,73 @@
+//! The moving window: a list of instants, one for each unit of cost. Refused hits leave no trace.
+
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
+
+use super::{MICRO, Windowed, compare_stats};
+use crate::oracle::{Case, Comparison, Fields, Rule, Seen, Step};
+
+const LAST_INSTANT: Rule = Rule {
+    name: "exactly one window later",
+    reason: "a hit still counts what was hit exactly one window ago, while test and remaining do not; ours is free by then",
+};
+
+pub(super) struct Moving(SlidingLog);
+
+impl Moving {
+    pub(super) fn new(case: &Case) -> Self {
+        let length = Nanos::from_secs(case.config.count("window_s"));
+        Self(SlidingLog::new(case.config.count("amount"), length).expect("the numbers of a log"))
+    }
+
+    /// Our log with the instants of the units that were let through.
+    fn load(&self, hits: &[u64]) -> Vec<u64> {
+        // Written down whether or not ours would have let them through.
+        let writing = self.0.count_refused();
+        let mut state = vec![0; writing.words()];
+        for &at in hits {
+            writing.decide(state.as_mut_slice(), &Now::at(at), Ask::Exactly(Cost::ONE));
+        }
+        state
+    }
+
+    fn passes(&self, state: &[u64], at: u64, cost: i128) -> bool {
+        // A negative cost gives back and always passes.
+        u64::try_from(cost)
+            .is_ok_and(|cost| self.0.weigh(state, &Now::at(at), Ask::Exactly(Cost::new(cost))).is_allowed())
+            || cost < 0
+    }
+}
+
+impl Windowed for Moving {
+    /// When units were let through, oldest first.
+    type Kept = Vec<u64>;
+
+    fn compare(&self, kept: Option<&Vec<u64>>, step: &Step) -> Seen {
+        let hits = kept.map_or(&[][..], Vec::as_slice);
+        let state = self.load(hits);
+        let at = step.at_nanos(MICRO);
+        if step.op == "get_window_stats" {
+            let remaining = self.0.report(state.as_slice(), &Now::at(at), Cost::ONE).remaining;
+            // The time until the oldest unit leaves is the wait for one more than what remains.
+            let reset = match self.0.report(state.as_slice(), &Now::at(at), Cost::new(remaining + 1)).retry {
+                Retry::After(wait) => Some(wait.as_nanos()),
+                Retry::OnRelease | Retry::Never => None,
+            };
+            return compare_stats(step, remaining, reset);
+        }
+        let cost = step.args.int("cost");
+        let compare = |at| Comparison::new().same("ok", step.result.flag("ok"), self.passes(&state, at, cost)).seen();
+        compare(at).unless(&LAST_INSTANT, || {
+            let one_window_ago = at.checked_sub(self.0.length().as_nanos());
+            step.op == "hit" && hits.iter().any(|&hit| Some(hit) == one_window_ago) && compare(at - 1) == Seen::Equal
+        })
+    }
+
+    fn hit(&self, kept: Option<Vec<u64>>, step: &Step) -> Vec<u64> {
+        let mut hits = kept.unwrap_or_default();
+        if step.result.flag("ok") {
+            let units = usize::try_from(step.args.int("cost")).unwrap_or(0);
+            hits.extend(std::iter::repeat_n(step.at_nanos(MICRO), units));
+        }
+        hits
+    }
+}

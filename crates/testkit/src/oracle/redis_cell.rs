@@ -1,0 +1,216 @@
+//! redis-cell 0.5.0: `CL.THROTTLE` on a Redis with a controlled clock, in nanoseconds.
+//!
+//! Both replays go through [`Throttle`], the translation that our own `CL.THROTTLE` uses, and compare all five numbers
+//! of the reply. *Stepwise* takes the stored arrival time of the key from the record before each step. *Free* takes nothing
+//! but the clock and the arguments: each key goes on from what we made of it at the step before.
+//!
+//! A key disappears from Redis when it is touched in a millisecond after its expiry; redis-cell rounds that down twice,
+//! so a key can be forgotten before it is as good as new. The replays forget it too, since what follows depends on it; where
+//! that changes the reply it is counted as a rule, because our own table never forgets early.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+use tollgate_core::redis_cell::Throttle;
+use tollgate_core::{Now, Rate};
+
+use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
+
+const BEYOND_TIME: Rule = Rule {
+    name: "beyond 64-bit nanoseconds",
+    reason: "redis-cell's products wrap around or come close to it; ours is an error, or refuses",
+};
+const FORGOTTEN_EARLY: Rule = Rule {
+    name: "forgotten early",
+    reason: "the key expires up to a millisecond before its time and a request passes early; ours remembers",
+};
+const ABOVE_FULL: Rule = Rule {
+    name: "more than full",
+    reason: "credit beyond full is told as remaining above the limit and a reset in the past; our full is full",
+};
+const SUB_MICROSECOND: Rule = Rule {
+    name: "remaining above a million per second",
+    reason: "redis-cell divides by an interval of zero microseconds; ours is exact",
+};
+
+const MINUS_ONE: Rule = Rule {
+    name: "minus one remaining",
+    reason: "a debt of one request but for a part of a microsecond is told as -1 remaining; nothing remains of ours",
+};
+
+/// The player that takes each state from the record.
+pub(super) fn stepwise(_: &Case) -> Option<Box<dyn Player>> {
+    Some(Box::new(Stepwise::default()))
+}
+
+/// The player that goes on from its own states.
+pub(super) fn free(_: &Case) -> Option<Box<dyn Player>> {
+    Some(Box::new(Free::default()))
+}
+
+/// A key of Redis: the arrival time and the last millisecond in which it can be found, if it has an end.
+#[derive(Clone, Copy)]
+struct Kept {
+    arrival: u64,
+    until_ms: Option<i128>,
+}
+
+impl Kept {
+    fn is_found(self, now: u64) -> bool {
+        self.until_ms.is_none_or(|until| i128::from(now / 1_000_000) <= until)
+    }
+}
+
+#[derive(Default)]
+struct Stepwise(HashMap<String, Kept>);
+
+impl Player for Stepwise {
+    fn compare(&self, step: &Step) -> Seen {
+        let Some(call) = Call::read(step) else { return Seen::Equal };
+        let now = step.at_nanos(1);
+        let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
+        call.compare(step, found)
+    }
+
+    fn follow(&mut self, step: &Step) {
+        if step.result.get("server_aborted").is_some() {
+            self.0.clear();
+        } else if let Some(call) = Call::read(step) {
+            self.0.remove(&call.key);
+            if let Some(arrival) = step.result.maybe_int("stored_tat_ns") {
+                let until_ms = step.result.maybe_int("expire_at_ms").filter(|&until| until >= 0);
+                self.0.insert(call.key, Kept { arrival: arrival as u64, until_ms });
+            }
+        } else {
+            prepare(&mut self.0, &step.args);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Free(HashMap<String, Kept>);
+
+impl Player for Free {
+    fn compare(&self, step: &Step) -> Seen {
+        let Some(call) = Call::read(step) else { return Seen::Equal };
+        let Some(kept) = self.0.get(&call.key) else { return call.compare(step, 0) };
+        let forgotten = !kept.is_found(step.at_nanos(1));
+        call.compare(step, kept.arrival).unless(&FORGOTTEN_EARLY, || forgotten && call.compare(step, 0).is_explained())
+    }
+
+    fn follow(&mut self, step: &Step) {
+        if step.result.get("server_aborted").is_some() {
+            self.0.clear();
+        } else if let Some(call) = Call::read(step) {
+            let now = step.at_nanos(1);
+            let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
+            if let Ok(([0, ..], arrival)) = call.decide(found, now) {
+                // As redis-cell does it: the time to live in whole milliseconds, from the current one.
+                let to_live = arrival.saturating_sub(now) / 1_000_000;
+                let until_ms = Some(i128::from(now / 1_000_000 + to_live));
+                self.0.insert(call.key, Kept { arrival, until_ms });
+            }
+        } else {
+            prepare(&mut self.0, &step.args);
+        }
+    }
+}
+
+/// A plain command that gives a key some value; what is no number makes the next call fail.
+fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) {
+    let argv: Vec<_> = args.list("argv").iter().filter_map(Value::as_str).collect();
+    if let ["SET", key, value] = argv[..]
+        && let Ok(arrival) = value.parse()
+    {
+        keys.insert(key.to_owned(), Kept { arrival, until_ms: None });
+    }
+}
+
+/// A call of `CL.THROTTLE`, as recorded.
+struct Call {
+    key: String,
+    /// Burst, count, period, quantity; none where an argument is no number.
+    numbers: Option<[i64; 4]>,
+}
+
+impl Call {
+    /// None for a command that only prepares a key.
+    fn read(step: &Step) -> Option<Self> {
+        if step.op != "cl_throttle" {
+            return None;
+        }
+        if step.args.get("argv").is_none() {
+            let number = |name| step.args.maybe_int(name).and_then(|number| i64::try_from(number).ok());
+            let quantity = if step.args.get("quantity").is_some() { number("quantity") } else { Some(1) };
+            let numbers = [number("max_burst"), number("count"), number("period_s"), quantity];
+            return Some(Self { key: step.args.text("key").to_owned(), numbers: all(numbers) });
+        }
+        let argv: Vec<_> = step.args.list("argv").iter().filter_map(Value::as_str).collect();
+        let number = |index: usize| argv.get(index).and_then(|text| text.parse().ok());
+        let numbers = match argv.len() {
+            4 => [number(1), number(2), number(3), Some(1)],
+            5 => [number(1), number(2), number(3), number(4)],
+            _ => [None; 4],
+        };
+        Some(Self { key: argv[0].to_owned(), numbers: all(numbers) })
+    }
+
+    /// Our reply on a key with this arrival time (0: there is none), and the arrival time afterwards.
+    fn decide(&self, arrival: u64, now: u64) -> Result<([i64; 5], u64), String> {
+        let [max_burst, count, period, quantity] = self.numbers.ok_or("an argument is no number")?;
+        let call = Throttle::new(max_burst, count, period, quantity).map_err(|error| error.to_string())?;
+        let mut state = [arrival];
+        let reply = call.decide(&mut state, &Now::at(now));
+        Ok((reply, state[0]))
+    }
+
+    /// Compares the replies on a key with this arrival time.
+    fn compare(&self, step: &Step, arrival: u64) -> Seen {
+        let now = step.at_nanos(1);
+        if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
+            return Seen::Skipped(Skip::Unholdable);
+        }
+        let recorded: Vec<i64> = step.result.list("reply").iter().filter_map(Value::as_i64).collect();
+        let ours = self.decide(arrival, now).map(|(reply, _)| reply);
+        let same = |expected: &[i64]| ours.as_ref().is_ok_and(|ours| ours == expected);
+        Comparison::new()
+            .same("reply", Ok(recorded.clone()), ours.clone().map(Vec::from))
+            .seen()
+            .unless(&BEYOND_TIME, || self.is_beyond_time())
+            .unless(&SUB_MICROSECOND, || self.interval() < 1_000 && same(&with(&recorded, 2, &ours)))
+            .unless(&MINUS_ONE, || recorded[2] == -1 && same(&with(&recorded, 2, &Ok([0; 5]))))
+            .unless(&ABOVE_FULL, || {
+                let full = with(&with(&recorded, 2, &Ok([0, 0, recorded[1], 0, 0])), 4, &Ok([0; 5]));
+                step.result.maybe_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now)) && same(&full)
+            })
+    }
+
+    /// The nanoseconds of one request.
+    fn interval(&self) -> i128 {
+        let [_, count, period, _] = self.numbers.unwrap_or([0, 1, 0, 0]).map(i128::from);
+        period * 1_000_000_000 / if count == 0 { 1 } else { count }
+    }
+
+    /// Whether a product of the reference is beyond what either of us can tell as a time.
+    fn is_beyond_time(&self) -> bool {
+        let [max_burst, _, _, quantity] = self.numbers.unwrap_or_default().map(i128::from);
+        let interval = self.interval().abs();
+        interval > i128::from(Rate::MAX_PERIOD.as_nanos())
+            || interval * (max_burst + 1) > i128::from(Rate::MAX_FILL.as_nanos())
+            || interval * quantity.abs() > i128::from(i64::MAX)
+    }
+}
+
+fn all(numbers: [Option<i64>; 4]) -> Option<[i64; 4]> {
+    let [Some(a), Some(b), Some(c), Some(d)] = numbers else { return None };
+    Some([a, b, c, d])
+}
+
+/// The recorded reply with one number replaced by that of another.
+fn with(recorded: &[i64], index: usize, other: &Result<[i64; 5], String>) -> Vec<i64> {
+    let mut reply = recorded.to_vec();
+    if let Ok(other) = other {
+        reply[index] = other[index];
+    }
+    reply
+}

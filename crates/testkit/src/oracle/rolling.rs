@@ -1,0 +1,183 @@
+//! rolling-rate-limiter 0.4.2 and 0.1.11, in memory and on Redis, in whole microseconds.
+//!
+//! Both are a [`SlidingLog`] with a minimum gap in which refused attempts count. The state before a step is the list of the
+//! recorded attempts before it, as the reference left it at the last of them; ours forgets by itself what has left since.
+//! In 0.4.2 the wait is for an attempt after this one, so it is our report afterwards; in 0.1.11 it is for this
+//! one, as if it were not counted, so it is our answer before it is.
+
+use std::collections::HashMap;
+
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Retry, SlidingLog};
+
+use super::{Case, Comparison, Fields, Player, Rule, Seen, Step};
+
+const FRACTIONAL: Rule = Rule {
+    name: "fractional maximum",
+    reason: "waits are not a number and remainders not whole; ours counts whole actions, blocking as theirs does",
+};
+const TIMER: Rule = Rule {
+    name: "interval beyond the runtime's timer",
+    reason: "above 2^31-1 ms the memory variant forgets everything after a millisecond; ours remembers",
+};
+const GAP_FORGOTTEN: Rule = Rule {
+    name: "gap longer than the interval",
+    reason: "the previous action is forgotten after one interval, and the gap with it; ours keeps the gap",
+};
+const WHOLE_GAP: Rule = Rule {
+    name: "whole gap told",
+    reason: "0.1.11 on Redis tells the whole minimum difference, not what is left of it; ours tells what is left",
+};
+const TOLD_AS_ZERO: Rule = Rule {
+    name: "refusal told as a wait of zero",
+    reason: "0.1.11 rounds down, and a wait of 0 ms means permission; ours is refused with the true wait",
+};
+
+/// Nanoseconds in a unit of the reference's clock.
+const MICRO: u64 = 1_000;
+
+/// The player of a case.
+pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
+    let config = &case.config;
+    let interval = from_millis(config.double("interval_ms"));
+    let gap = if config.get("min_difference_ms").is_some() { config.double("min_difference_ms") } else { 0.0 };
+    let most = config.double("max_in_interval");
+    let plain = SlidingLog::new(most as u64, interval).and_then(|log| log.minimum_gap(from_millis(gap)));
+    Some(Box::new(Rolling {
+        plain: plain.expect("the numbers of a log"),
+        gap: from_millis(gap),
+        fractional: most.fract() != 0.0,
+        store: if case.algorithm == "rolling_window_memory" { Store::Memory } else { Store::Redis },
+        version: if case.oracle.ends_with("-0.1.11") { Version::Early } else { Version::Late },
+        attempts: HashMap::new(),
+    }))
+}
+
+fn from_millis(millis: f64) -> Nanos {
+    Nanos::from_nanos((millis * 1e6).round() as u64)
+}
+
+#[derive(PartialEq, Eq)]
+enum Store {
+    Memory,
+    Redis,
+}
+
+#[derive(PartialEq, Eq)]
+enum Version {
+    /// 0.1.11.
+    Early,
+    /// 0.4.2.
+    Late,
+}
+
+struct Rolling {
+    /// Our log, not yet counting refused attempts.
+    plain: SlidingLog,
+    gap: Nanos,
+    fractional: bool,
+    store: Store,
+    version: Version,
+    /// When attempts were made, in nanoseconds, for each id.
+    attempts: HashMap<String, Vec<u64>>,
+}
+
+impl Player for Rolling {
+    fn compare(&self, step: &Step) -> Seen {
+        if step.op == "clear" {
+            return Comparison::new().same("ok", step.result.flag("ok"), true).seen();
+        }
+        let known = self.attempts.get(step.args.text("id")).map_or(&[][..], Vec::as_slice);
+        let now = step.at_nanos(MICRO);
+        let inside: Vec<u64> = known.iter().copied().filter(|&at| self.is_inside(at, now)).collect();
+        self.compare_from(step, known)
+            .unless(&TIMER, || self.timer_forgot(known, now) && self.compare_from(step, &[]).is_explained())
+            .unless(&GAP_FORGOTTEN, || {
+                self.gap > self.plain.length() && inside != known && self.compare_from(step, &inside).is_explained()
+            })
+    }
+
+    fn follow(&mut self, step: &Step) {
+        let now = step.at_nanos(MICRO);
+        let id = step.args.text("id");
+        let mut attempts = self.attempts.remove(id).unwrap_or_default();
+        if self.timer_forgot(&attempts, now) || step.op == "clear" {
+            attempts.clear();
+        }
+        attempts.retain(|&at| self.is_inside(at, now));
+        if step.op.starts_with("limit") {
+            attempts.push(now);
+        }
+        self.attempts.insert(id.to_owned(), attempts);
+    }
+}
+
+impl Rolling {
+    fn is_inside(&self, at: u64, now: u64) -> bool {
+        now - at < self.plain.length().as_nanos()
+    }
+
+    fn timer_forgot(&self, attempts: &[u64], now: u64) -> bool {
+        let longest = Nanos::from_millis(i32::MAX as u64);
+        let timer_fails = self.store == Store::Memory && self.plain.length() > longest;
+        timer_fails && attempts.last().is_some_and(|&last| now - last >= 1_000 * MICRO)
+    }
+
+    fn compare_from(&self, step: &Step, attempts: &[u64]) -> Seen {
+        let counting = self.plain.count_refused();
+        let mut state = vec![0; counting.words()];
+        let attempt = |state: &mut [u64], at| counting.decide(state, &Now::at(at), Ask::Exactly(Cost::ONE)).outcome();
+        for &at in attempts {
+            attempt(&mut state, at);
+        }
+        let now = Now::at(step.at_nanos(MICRO));
+        let before = self.plain.weigh(state.as_slice(), &now, Ask::Exactly(Cost::ONE)).outcome();
+        let passes = attempt(&mut state, step.at_nanos(MICRO)).is_allowed();
+        let after = counting.report(state.as_slice(), &now, Cost::ONE);
+        if self.version == Version::Early {
+            return self.compare_early(step, before, after.remaining);
+        }
+        let result = &step.result;
+        let comparison = Comparison::new().same("blocked", result.flag("blocked"), !passes);
+        if result.get("ms_until_allowed").is_none() {
+            return comparison.seen();
+        }
+        if self.fractional {
+            return if comparison.clone().seen() == Seen::Equal {
+                Seen::ByRule(&FRACTIONAL)
+            } else {
+                comparison.seen()
+            };
+        }
+        comparison
+            .same("remaining", result.count("actions_remaining"), after.remaining)
+            .same("wait_ms", result.count("ms_until_allowed"), wait(after.retry).as_millis_ceil())
+            .seen()
+    }
+
+    /// One function that gives a wait, zero for permission, and what remains.
+    fn compare_early(&self, step: &Step, before: Outcome, remaining: u64) -> Seen {
+        let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
+        let (told_ms, ours_ms) = (step.result.count("wait_ms"), ours.as_nanos() / 1_000_000);
+        let compare = |passes, wait_ms| {
+            Comparison::new()
+                .same("passes", told_ms == 0, passes)
+                .same("remaining", step.result.int("remaining").max(0), remaining.into())
+                .same("wait_ms", told_ms, wait_ms)
+                .seen()
+        };
+        let refused = ours > Nanos::ZERO;
+        let gap_ms = self.gap.as_nanos() / 1_000_000;
+        compare(!refused, ours_ms)
+            .unless(&TOLD_AS_ZERO, || refused && compare(true, ours_ms) == Seen::Equal)
+            .unless(&WHOLE_GAP, || {
+                refused && self.store == Store::Redis && compare(false, gap_ms.max(ours_ms)) == Seen::Equal
+            })
+    }
+}
+
+fn wait(retry: Retry) -> Nanos {
+    match retry {
+        Retry::After(wait) => wait,
+        Retry::OnRelease | Retry::Never => Nanos::MAX,
+    }
+}

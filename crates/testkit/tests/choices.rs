@@ -1,0 +1,360 @@
+//! The choices where the field disagrees (section 5 of the design), one test each, in numbers one can follow by hand.
+//!
+//! Choice 13, the order of waiters in a process, belongs to whoever holds them: the `tollgate` crate.
+
+use tollgate_core::{
+    Algorithm, Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Nanos, Outcome, Phase, Report, Retry, SlidingLog,
+    SlidingWindow, TokenBucket, Verdict,
+};
+use tollgate_testkit::clock::HandClock;
+
+const SECOND: Nanos = Nanos::SECOND;
+/// Past every alignment: 1000 s are not a multiple of the lengths used here.
+const START: u64 = 1_000_000_000_000;
+
+const fn millis(n: u64) -> Nanos {
+    Nanos::from_millis(n)
+}
+
+/// One key of a limit, and a clock.
+struct Key<A> {
+    limit: A,
+    state: Vec<u64>,
+    clock: HandClock,
+}
+
+impl<A: Algorithm> Key<A> {
+    fn new(limit: A) -> Self {
+        let clock = HandClock::new(START, START);
+        // The larger of the states that a change of numbers leads to.
+        let mut state = vec![0; limit.words() + 16];
+        limit.fresh(state.as_mut_slice(), &clock.now());
+        Self { limit, state, clock }
+    }
+
+    fn ask(&mut self, ask: Ask) -> Verdict<A::Stamp> {
+        self.limit.decide(self.state.as_mut_slice(), &self.clock.now(), ask)
+    }
+
+    fn check(&mut self, cost: u64) -> Outcome {
+        self.ask(Ask::Exactly(Cost::new(cost))).outcome()
+    }
+
+    fn passes(&mut self, cost: u64) -> bool {
+        self.check(cost).is_allowed()
+    }
+
+    fn charge(&mut self, cost: u64) -> Outcome {
+        self.ask(Ask::Regardless(Cost::new(cost))).outcome()
+    }
+
+    fn drain(&mut self) -> u64 {
+        self.ask(Ask::UpTo(Cost::MAX)).taken().get()
+    }
+
+    fn report(&self, cost: u64) -> Report {
+        self.limit.report(self.state.as_slice(), &self.clock.now(), Cost::new(cost))
+    }
+
+    fn remaining(&self) -> u64 {
+        self.report(1).remaining
+    }
+
+    fn wait(&mut self, time: Nanos) -> &mut Self {
+        self.clock.advance(time);
+        self
+    }
+
+    /// Puts other numbers in force.
+    fn change(&mut self, limit: A) {
+        limit.convert(&self.limit, self.state.as_mut_slice(), &self.clock.now());
+        self.limit = limit;
+    }
+}
+
+fn token_bucket(rate: &str, burst: u64) -> TokenBucket {
+    TokenBucket::new(rate.parse().expect("a rate"), burst).expect("a limit")
+}
+
+fn leaky_bucket(rate: &str, burst: u64) -> LeakyBucket {
+    LeakyBucket::new(rate.parse().expect("a rate"), burst).expect("a limit")
+}
+
+fn fixed_window(limit: u64, length: Nanos) -> FixedWindow {
+    FixedWindow::new(limit, length).expect("a limit")
+}
+
+fn sliding_window(limit: u64, length: Nanos) -> SlidingWindow {
+    SlidingWindow::new(limit, length).expect("a limit")
+}
+
+fn sliding_log(limit: u64, length: Nanos) -> SlidingLog {
+    SlidingLog::new(limit, length).expect("a limit")
+}
+
+fn concurrency(limit: u64) -> Concurrency {
+    Concurrency::new(limit, Nanos::from_secs(30)).expect("a limit")
+}
+
+/// Runs `$test` on a new key of each algorithm, all of which hold 10 and let 10 per second through, or 10 at a time.
+macro_rules! for_each_algorithm {
+    ($test:ident) => {
+        $test(Key::new(token_bucket("10/s", 10)));
+        $test(Key::new(leaky_bucket("10/s", 10)));
+        $test(Key::new(fixed_window(10, SECOND)));
+        $test(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
+        $test(Key::new(sliding_window(10, SECOND)));
+        $test(Key::new(sliding_log(10, SECOND)));
+        $test(Key::new(concurrency(10)));
+    };
+}
+
+// 1
+#[test]
+fn refused_requests_do_not_count_unless_asked() {
+    fn a_refusal_leaves_no_trace<A: Algorithm>(mut key: Key<A>) {
+        assert!(key.passes(7));
+        let before = key.state.clone();
+        for cost in [4, 10, 11, u64::MAX] {
+            assert!(!key.passes(cost));
+        }
+        assert_eq!(key.state, before);
+    }
+    for_each_algorithm!(a_refusal_leaves_no_trace);
+
+    let mut counting = Key::new(sliding_log(10, SECOND).count_refused());
+    assert!(counting.passes(7) && !counting.passes(4));
+    assert_eq!(counting.remaining(), 0, "the refused attempt was written down");
+}
+
+// 2
+#[test]
+fn the_caller_pays_its_own_cost() {
+    let mut bucket = Key::new(token_bucket("10/s", 10));
+    assert_eq!(bucket.check(10), Outcome::Allow);
+    assert_eq!(bucket.check(5), Outcome::Deny(Retry::After(millis(500))), "not let in for the next to pay");
+    assert_eq!(bucket.wait(millis(500)).check(5), Outcome::Allow);
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(100))), "nothing is left of others' to pay");
+}
+
+// 3
+#[test]
+fn a_cost_above_capacity_is_refused_as_never() {
+    fn eleven_never_fit<A: Algorithm>(mut key: Key<A>) {
+        for cost in [11, u64::MAX] {
+            assert_eq!(key.check(cost), Outcome::Deny(Retry::Never));
+            assert_eq!(key.report(cost).retry, Retry::Never);
+        }
+        assert_eq!(key.remaining(), 10);
+    }
+    for_each_algorithm!(eleven_never_fit);
+    // Also where others wait, and with all the time there is.
+    let patient = leaky_bucket("10/s", 10).max_wait(Nanos::MAX);
+    assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
+}
+
+// 4
+#[test]
+fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
+    let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(millis(250)));
+    assert_eq!(bucket.check(2), Outcome::Allow);
+    assert_eq!(bucket.check(1), Outcome::Delay(millis(200)));
+    let before = bucket.state.clone();
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(50))), "it would wait 300 ms, and may 250");
+    assert_eq!(bucket.state, before);
+    assert_eq!(bucket.wait(millis(50)).check(1), Outcome::Delay(millis(250)));
+}
+
+// 5
+#[test]
+fn burst_is_the_total_at_one_instant() {
+    fn ten_pass_and_no_more<A: Algorithm>(mut key: Key<A>) {
+        key.wait(Nanos::from_secs(3600));
+        for _ in 0..10 {
+            assert!(key.passes(1));
+        }
+        assert!(!key.passes(1));
+        assert!(key.wait(Nanos::from_secs(3600)).passes(10), "all at once as well");
+        assert!(!key.passes(1));
+    }
+    for_each_algorithm!(ten_pass_and_no_more);
+}
+
+// 6
+#[test]
+fn a_new_key_starts_full_unless_initial_says_otherwise() {
+    fn holds<A: Algorithm>(limit: A, expected: u64) {
+        assert_eq!(Key::new(limit).drain(), expected);
+    }
+    fn starts_full<A: Algorithm>(key: Key<A>) {
+        holds(key.limit, 10);
+    }
+    for_each_algorithm!(starts_full);
+    holds(token_bucket("10/s", 10).initial(3).expect("a limit"), 3);
+    holds(leaky_bucket("10/s", 10).initial(3).expect("a limit"), 3);
+    holds(fixed_window(10, SECOND).initial(3).expect("a limit"), 3);
+    holds(sliding_window(10, SECOND).initial(3).expect("a limit"), 3);
+    holds(sliding_log(10, SECOND).initial(3).expect("a limit"), 3);
+}
+
+// 7
+#[test]
+fn buckets_follow_the_monotonic_clock() {
+    fn does_not_notice<A: Algorithm>(mut key: Key<A>) {
+        assert!(!key.limit.uses_wall_clock());
+        assert!(key.passes(10));
+        key.clock.step_wall(86_400_000_000_000);
+        assert!(!key.passes(1), "set forward, it grants nothing");
+        key.clock.step_wall(-172_800_000_000_000);
+        assert!(key.wait(Nanos::from_secs(30)).passes(10), "set back, it locks nobody out");
+    }
+    does_not_notice(Key::new(token_bucket("10/s", 10)));
+    does_not_notice(Key::new(leaky_bucket("10/s", 10)));
+    does_not_notice(Key::new(sliding_log(10, SECOND)));
+    does_not_notice(Key::new(concurrency(10)));
+    does_not_notice(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
+}
+
+// 7
+#[test]
+fn aligned_windows_follow_the_wall_clock_and_never_go_back() {
+    let mut key = Key::new(fixed_window(10, Nanos::from_secs(60)));
+    assert!(key.limit.uses_wall_clock());
+    // 1000 s are 40 s into their minute.
+    assert!(key.passes(10));
+    assert_eq!(key.check(1), Outcome::Deny(Retry::After(Nanos::from_secs(20))));
+    key.clock.step_wall(20_000_000_000);
+    assert!(key.passes(10), "the next minute");
+    key.clock.step_wall(-30_000_000_000);
+    assert!(!key.passes(1), "the minute before is not passed through again");
+    assert_eq!(key.report(1).retry, Retry::After(Nanos::from_secs(90)), "until the later one ends");
+}
+
+// 8
+#[test]
+fn clock_steps_neither_grant_nor_lock_out_beyond_one_burst() {
+    fn a_day_back<A: Algorithm>(limit: A, longest: Nanos) {
+        let mut key = Key::new(limit);
+        key.wait(Nanos::from_secs(172_800));
+        assert!(key.passes(10));
+        key.clock = HandClock::new(START, START);
+        assert!(!key.passes(1), "a step back grants nothing");
+        assert!(key.report(1).reset <= longest, "{:?} until it is new", key.report(1).reset);
+        assert!(key.wait(longest).passes(10), "and locks nobody out until the clock is where it was");
+    }
+    // With no debt allowed, as long as one burst takes.
+    a_day_back(token_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
+    a_day_back(leaky_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
+    a_day_back(fixed_window(10, SECOND), SECOND);
+    a_day_back(fixed_window(10, SECOND).phase(Phase::FirstRequest), SECOND);
+    a_day_back(sliding_window(10, SECOND), Nanos::from_secs(2));
+    a_day_back(sliding_log(10, SECOND), SECOND);
+    a_day_back(concurrency(10), Nanos::from_secs(30));
+
+    fn a_day_forward<A: Algorithm>(mut key: Key<A>) {
+        assert!(key.passes(10));
+        key.wait(Nanos::from_secs(86_400));
+        assert_eq!(key.drain(), 10, "one burst, not a day's worth");
+    }
+    for_each_algorithm!(a_day_forward);
+}
+
+// 9
+#[test]
+fn reset_is_until_as_good_as_new_and_retry_until_this_cost_passes() {
+    let mut bucket = Key::new(token_bucket("10/s", 10));
+    assert!(bucket.passes(9));
+    let report = bucket.report(5);
+    assert_eq!((report.retry, report.reset), (Retry::After(millis(400)), millis(900)));
+    assert_eq!(bucket.report(1).retry, Retry::NOW);
+    bucket.wait(millis(900));
+    assert!(bucket.limit.is_new(bucket.state.as_slice(), &bucket.clock.now()));
+
+    let mut log = Key::new(sliding_log(10, SECOND));
+    assert!(log.passes(6) && log.wait(millis(300)).passes(4));
+    let report = log.report(5);
+    assert_eq!((report.retry, report.reset), (Retry::After(millis(700)), SECOND));
+}
+
+// 10
+#[test]
+fn waits_round_up_remaining_rounds_down_and_no_refusal_says_zero() {
+    // A token every 333,333,333 1/3 ns.
+    let mut bucket = Key::new(token_bucket("3/s", 3));
+    assert!(bucket.passes(3));
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(333_333_334))));
+    bucket.wait(Nanos::from_nanos(333_333_333));
+    assert_eq!(bucket.remaining(), 0, "all but a third of a nanosecond's worth");
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(1))));
+    assert!(bucket.wait(Nanos::from_nanos(1)).passes(1));
+
+    // 9 used in the second before, of which 0.5 s and a nanosecond still overlap: 4.500000009 count. For 6 to pass it must be
+    // at most 4, from an overlap of 444,444,444 ns on.
+    let mut window = Key::new(sliding_window(10, SECOND));
+    assert!(window.passes(9));
+    window.wait(Nanos::from_nanos(1_499_999_999));
+    assert_eq!(window.remaining(), 5);
+    assert_eq!(window.check(6), Outcome::Deny(Retry::After(Nanos::from_nanos(55_555_557))));
+    assert_eq!(Nanos::from_nanos(1).as_millis_ceil(), 1, "and so in coarser units");
+}
+
+// 11
+#[test]
+fn a_change_of_numbers_keeps_what_was_spent() {
+    fn seven_stay_spent<A: Algorithm>(mut key: Key<A>, larger: A, smaller: A) {
+        assert!(key.passes(7));
+        key.change(larger);
+        assert_eq!(key.remaining(), 13, "of 20");
+        key.change(smaller);
+        assert_eq!(key.remaining(), 0, "of 5");
+        assert!(!key.passes(1));
+        key.limit.fresh(key.state.as_mut_slice(), &key.clock.now());
+        assert_eq!(key.remaining(), 5, "unless it is reset");
+    }
+    seven_stay_spent(Key::new(token_bucket("10/s", 10)), token_bucket("7777/s", 20), token_bucket("1/h", 5));
+    seven_stay_spent(Key::new(leaky_bucket("10/s", 10)), leaky_bucket("7777/s", 20), leaky_bucket("1/h", 5));
+    seven_stay_spent(Key::new(fixed_window(10, SECOND)), fixed_window(20, SECOND), fixed_window(5, millis(100)));
+    seven_stay_spent(Key::new(sliding_window(10, SECOND)), sliding_window(20, SECOND), sliding_window(5, millis(100)));
+    seven_stay_spent(Key::new(sliding_log(10, SECOND)), sliding_log(20, SECOND), sliding_log(5, millis(100)));
+    seven_stay_spent(Key::new(concurrency(10)), concurrency(20), concurrency(5));
+}
+
+// 12
+#[test]
+fn debt_is_bounded() {
+    fn by_four<A: Algorithm>(limit: A) {
+        let mut key = Key::new(limit);
+        assert_eq!(key.charge(12), Outcome::Allow, "2 of 4 into debt");
+        assert_eq!(key.remaining(), 0);
+        assert!(!key.charge(3).is_allowed(), "no further than 4");
+        assert!(!key.passes(1), "who is in debt is refused");
+        assert_eq!(key.charge(2), Outcome::Allow);
+        assert_eq!(key.charge(15), Outcome::Deny(Retry::Never), "more than limit and debt together");
+    }
+    by_four(token_bucket("10/s", 10).max_debt(4).expect("a limit"));
+    by_four(leaky_bucket("10/s", 10).max_debt(4).expect("a limit"));
+    by_four(fixed_window(10, SECOND).max_debt(4).expect("a limit"));
+    by_four(sliding_window(10, SECOND).max_debt(4).expect("a limit"));
+    by_four(sliding_log(10, SECOND).max_debt(4).expect("a limit"));
+    by_four(concurrency(10).max_debt(4).expect("a limit"));
+}
+
+// 14
+#[test]
+fn delay_is_for_buckets_and_the_longest_of_several_counts() {
+    fn never_delays<A: Algorithm>(mut key: Key<A>) {
+        assert!(key.passes(10));
+        assert!(matches!(key.check(1), Outcome::Deny(_)));
+    }
+    for_each_algorithm!(never_delays);
+    let mut bucket = Key::new(leaky_bucket("10/s", 10));
+    assert!(bucket.passes(4));
+    let verdict = bucket.ask(Ask::Exactly(Cost::new(3)));
+    assert_eq!(verdict.outcome(), Outcome::Delay(millis(400)));
+    let delays = [Outcome::Delay(millis(100)), verdict.outcome(), Outcome::Allow, Outcome::Delay(millis(300))];
+    assert_eq!(delays.into_iter().reduce(Outcome::and), Some(Outcome::Delay(millis(400))));
+    // Cancelling gives back what was reserved.
+    let now = bucket.clock.now();
+    assert_eq!(bucket.limit.refund(bucket.state.as_mut_slice(), &now, verdict.taken(), None), Cost::new(3));
+    assert_eq!(bucket.remaining(), 6);
+}

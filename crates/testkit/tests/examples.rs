@@ -1,0 +1,71 @@
+//! The worked examples of the design notes, and of the bugs in the sketches they come from, as tests.
+
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, TokenBucket};
+
+const MILLI: u64 = 1_000_000;
+
+/// One bucket with its state.
+struct Bucket {
+    limit: TokenBucket,
+    state: [u64; 2],
+}
+
+impl Bucket {
+    fn new(rate: &str, burst: u64) -> Self {
+        let limit = TokenBucket::new(rate.parse().expect("a rate"), burst).expect("a bucket");
+        let mut state = [0; 2];
+        limit.fresh(&mut state, &Now::at(0));
+        Self { limit, state }
+    }
+
+    fn passes(&mut self, at_ms: u64, cost: u64) -> bool {
+        self.limit.decide(&mut self.state, &Now::at(at_ms * MILLI), Ask::Exactly(Cost::new(cost))).is_allowed()
+    }
+
+    fn remaining(&self, at_ms: u64) -> u64 {
+        self.limit.report(&self.state, &Now::at(at_ms * MILLI), Cost::ONE).remaining
+    }
+
+    fn full_after(&self, at_ms: u64) -> Nanos {
+        self.limit.report(&self.state, &Now::at(at_ms * MILLI), Cost::ONE).reset
+    }
+}
+
+#[test]
+fn six_then_five_of_ten_at_ten_per_second_leave_four_then_one_and_are_back_after_900_ms() {
+    let mut bucket = Bucket::new("10/s", 10);
+    assert!(bucket.passes(0, 6));
+    assert_eq!(bucket.remaining(0), 4);
+    assert!(bucket.passes(200, 5));
+    assert_eq!(bucket.remaining(200), 1);
+    assert_eq!(bucket.full_after(200), Nanos::from_millis(900));
+    assert_eq!(bucket.remaining(1_099), 9);
+    assert_eq!(bucket.remaining(1_100), 10);
+}
+
+#[test]
+fn a_cost_of_ten_passes_a_full_bucket_of_ten() {
+    let mut bucket = Bucket::new("10/s", 10);
+    assert!(bucket.passes(0, 10));
+    assert_eq!(bucket.remaining(0), 0);
+}
+
+#[test]
+fn after_idling_no_more_than_ten_of_capacity_ten_pass_at_one_instant() {
+    let mut bucket = Bucket::new("10/s", 10);
+    for idle_until in [0, 3_600_000, 86_400_000] {
+        let passed = (0..100).filter(|_| bucket.passes(idle_until, 1)).count();
+        assert_eq!(passed, 10, "at {idle_until} ms");
+    }
+}
+
+#[test]
+fn callers_1_9_s_apart_on_a_1_s_interval_lose_no_fraction() {
+    let mut bucket = Bucket::new("1/s", 1_000);
+    assert!(bucket.passes(0, 1_000));
+    // Each takes one and 1.9 flow in: nine of ten callers leave something behind, and none of it is lost.
+    for caller in 1..=1_000 {
+        assert!(bucket.passes(caller * 1_900, 1), "caller {caller}");
+        assert_eq!(bucket.remaining(caller * 1_900), caller * 9 / 10, "after caller {caller}");
+    }
+}

@@ -1,0 +1,66 @@
+//! The history checker finds exactly the violations that looking at all pairs of events finds.
+
+use proptest::prelude::*;
+use tollgate_testkit::history::{Bound, Checker, Excess, fullest_excess};
+use tollgate_testkit::model::exact;
+use tollgate_testkit::model::script::{any_size, cases, rates};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// 10 at once and 10 per second.
+fn ten() -> Bound {
+    Bound::of("10/s".parse().expect("a rate"), 10)
+}
+
+/// A burst of 10, then one every 100 ms, for 1000 s: as much as the bound allows, everywhere.
+fn fullest_history() -> Vec<(u64, u64)> {
+    let steady = (1..=10_000).map(|nth| (nth * SECOND / 10, 1));
+    [(0, 10)].into_iter().chain(steady).collect()
+}
+
+#[test]
+fn a_history_as_full_as_allowed_is_accepted() {
+    assert_eq!(Checker::new(&ten()).admit_all(&fullest_history()), Ok(()));
+}
+
+#[test]
+fn one_planted_excess_is_found_where_it_is() {
+    let mut history = fullest_history();
+    history.insert(5000, (history[5000].0 - 1, 1));
+    let found = Checker::new(&ten()).admit_all(&history);
+    let excess = found.expect_err("one too many");
+    assert_eq!((excess.from, excess.to), (0, 500 * SECOND - 1));
+    // The planted one came a nanosecond before its token, and the regular one beside it is still to come.
+    assert_eq!(excess.by, exact(1) / exact(100_000_000));
+    assert_eq!(fullest_excess(&ten(), &history), Some(excess));
+}
+
+#[test]
+fn one_nanosecond_too_early_is_an_excess() {
+    let early = [(0, 10), (SECOND - 1, 10)];
+    let excess = Checker::new(&ten()).admit_all(&early);
+    assert_eq!(excess, Err(Excess { from: 0, to: SECOND - 1, by: exact(1) / exact(100_000_000) }));
+    assert_eq!(Checker::new(&ten()).admit_all(&[(0, 10), (SECOND, 10)]), Ok(()));
+}
+
+#[test]
+fn more_than_the_burst_at_one_instant_is_an_excess() {
+    let split = [(5, 6), (5, 4), (5, 1)];
+    let excess = Checker::new(&ten()).admit_all(&split);
+    assert_eq!(excess, Err(Excess { from: 5, to: 5, by: exact(1) }));
+}
+
+proptest! {
+    #![proptest_config(cases(500))]
+
+    #[test]
+    fn the_envelope_and_all_pairs_agree(
+        rate in rates(), burst in 0_u64..30, steps in prop::collection::vec((any_size(1 << 40), 0_u64..12), 1..40),
+    ) {
+        let (bound, mut at) = (Bound::of(rate, burst), 0);
+        let history: Vec<_> = steps.iter().map(|&(pause, cost)| { at += pause; (at, cost) }).collect();
+        let found = Checker::new(&bound).admit_all(&history).err();
+        let slow = fullest_excess(&bound, &history);
+        prop_assert_eq!(found.map(|excess| (excess.to, excess.by)), slow.map(|excess| (excess.to, excess.by)));
+    }
+}

@@ -1,0 +1,72 @@
+//! Every recorded decision of the reference limiters, replayed. `TOLLGATE_ORACLES` names another directory of traces, and
+//! `--nocapture` shows the counts.
+
+use serde_json::{Value, json};
+use tollgate_testkit::oracle::{Case, Directory, REPLAYS, Replay, Step};
+
+fn cases(replay: &Replay) -> Vec<Case> {
+    Directory::chosen().read(replay.file).unwrap_or_else(|error| panic!("no traces of {}: {error}", replay.file))
+}
+
+#[test]
+fn we_decide_as_the_references_did() {
+    let tallies: Vec<_> = REPLAYS.iter().map(|replay| replay.run(&cases(replay))).collect();
+    for tally in &tallies {
+        print!("{tally}");
+    }
+    let differing: usize = tallies.iter().map(|tally| tally.differing.len()).sum();
+    assert_eq!(differing, 0, "steps differ without a reason");
+    for tally in &tallies {
+        let by_rule: usize = tally.by_rule.values().sum();
+        let skipped: usize = tally.skipped.values().sum();
+        assert_eq!(tally.steps, tally.equal + by_rule + skipped, "a step of {} is not accounted for", tally.title);
+        assert!(tally.equal > tally.steps / 2, "hardly anything of {} was compared", tally.title);
+    }
+}
+
+/// The opposite of a recorded verdict, if the step has one.
+fn flip(step: &mut Step) -> Option<()> {
+    let result = step.result.as_object_mut()?;
+    for name in ["ok", "blocked"] {
+        if let Some(Value::Bool(verdict)) = result.get_mut(name) {
+            *verdict = !*verdict;
+            return Some(());
+        }
+    }
+    if let Some(limited) = result.get_mut("reply").and_then(|reply| reply.get_mut(0)) {
+        *limited = json!(1 - limited.as_i64()?);
+        return Some(());
+    }
+    let outcome = result.get_mut("outcome")?;
+    *outcome = json!(if outcome == "rejected" { "passed" } else { "rejected" });
+    Some(())
+}
+
+/// A case that is equal from end to end, and the first of its steps that has a verdict.
+fn plain_case(replay: &Replay) -> (Case, usize) {
+    let is_plain = |case: &Case| {
+        let tally = replay.run(std::slice::from_ref(case));
+        tally.steps > 0 && tally.equal == tally.steps
+    };
+    let verdict = |case: Case| Some((case.steps.iter().position(|step| flip(&mut step.clone()).is_some())?, case));
+    let (step, case) = cases(replay).into_iter().filter(is_plain).find_map(verdict).expect("a case without a rule");
+    (case, step)
+}
+
+#[test]
+fn a_flipped_verdict_is_reported_as_differing() {
+    for replay in REPLAYS {
+        let (mut case, step) = plain_case(replay);
+        flip(&mut case.steps[step]).expect("it has a verdict");
+        let tally = replay.run(std::slice::from_ref(&case));
+        assert_eq!(tally.steps, case.steps.len());
+        let first = tally.differing.first().unwrap_or_else(|| panic!("{}: not noticed", replay.title));
+        assert!(first.contains(&case.name) && first.contains(&format!(" step {step} ")), "{first}");
+        assert!(first.contains("expected") && first.contains("got"), "{first}");
+    }
+}
+
+#[test]
+fn traces_that_are_not_there_are_an_error() {
+    assert!(Directory::chosen().read("no_such_reference").is_err());
+}

@@ -1,0 +1,333 @@
+//! The memory under [`Keyed`](crate::Keyed): a fixed number of entries, each a fingerprint and a few words of state.
+//!
+//! ```text
+//!            ┌──────────┬────────────────┬────────────────┬─────┐
+//!  bucket →  │  header  │ entry 0        │ entry 1        │ ... │   whole cache lines: two for single-word states
+//!            └──────────┴────────────────┴────────────────┴─────┘
+//!               │            └ fingerprint (2 words), state (1 or more)
+//!               └ lock, spilled, generation
+//! ```
+//!
+//! A key lives in one of two buckets, both told by its fingerprint: at home, or in the other one if home was full when it
+//! came, and then home is marked as *spilled*. Finding a key that is at home touches one bucket. If both are full, an
+//! entry at home moves to its own other bucket. With two choices and one move, a table holds what it was made for with
+//! chances of failing that are below one in a million, at 38 bytes a key.
+//!
+//! Nothing is ever cleaned up. An entry that is as good as new says the same as no entry, so it counts as vacant. Where
+//! everything is in use, the least spent entry of both buckets gives way, but never to a newcomer that is less spent: a
+//! flood of made-up keys washes out other made-up keys and nobody else.
+//!
+//! The words are atomics only so that they can be shared without unsafe code. A bucket's words are read and written by
+//! whoever holds its lock, a bit in the header, for a few nanoseconds: every access but the header's is relaxed, and
+//! the header's acquire on locking pairs with its release on unlocking.
+
+mod bucket;
+
+use tollgate_core::{Cells, CellsMut, Spent};
+
+use crate::fingerprint::Fingerprint;
+use crate::sync::{AtomicU64, Ordering, zeroed};
+
+use bucket::{Bucket, LINE_WORDS, Shape, Single, Wide};
+pub(crate) use bucket::{GENERATIONS, State};
+
+/// Who the entries belong to: knows what their state means at this instant.
+pub(crate) trait Owner {
+    /// The generation of numbers in force, below [`GENERATIONS`].
+    fn generation(&self) -> u64;
+    /// Rewrites a state that was written under an earlier generation.
+    fn convert(&self, print: Fingerprint, state: &mut State<'_>, written_under: u64);
+    /// Whether the state says no more than no entry would.
+    fn is_new(&self, print: Fingerprint, state: &State<'_>) -> bool;
+    /// How much of the limit the entry has used up.
+    fn spent(&self, print: Fingerprint, state: &State<'_>) -> Spent;
+}
+
+/// Whether an entry was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    Known,
+    New,
+}
+
+/// A table of entries of either shape.
+#[derive(Debug)]
+pub(crate) enum Table {
+    Single(Buckets<Single>),
+    Wide(Buckets<Wide>),
+}
+
+/// Runs the same code for whichever shape it is.
+macro_rules! either {
+    ($table:expr, $buckets:ident => $run:expr) => {
+        match $table {
+            Table::Single($buckets) => $run,
+            Table::Wide($buckets) => $run,
+        }
+    };
+}
+
+impl Table {
+    /// Room for `capacity` entries of `state_words` each; `None` if that is more than can be addressed.
+    pub(crate) fn new(capacity: usize, state_words: usize) -> Option<Self> {
+        match state_words {
+            1 => Buckets::new(capacity, Single).map(Self::Single),
+            _ => Buckets::new(capacity, Wide::new(state_words)?).map(Self::Wide),
+        }
+    }
+
+    /// How many words of state an entry has room for.
+    pub(crate) fn state_words(&self) -> usize {
+        either!(self, buckets => buckets.shape.entry_words() - 2)
+    }
+
+    /// The memory the table takes once all of it is used.
+    pub(crate) fn bytes(&self) -> usize {
+        either!(self, buckets => size_of_val(&*buckets.words))
+    }
+
+    /// Loads what a decision about `print` will look at, so that many keys' memory is fetched at the same time.
+    #[inline]
+    pub(crate) fn touch(&self, print: Fingerprint) -> u64 {
+        either!(self, buckets => buckets.touch(print))
+    }
+
+    /// The short way: runs `write` on the state of a key that is at home and was written under `generation`. `None` says
+    /// only that the long way has to be gone.
+    ///
+    /// This is all that most decisions need. What is left out (arriving, moving, converting) is left out of the
+    /// caller's machine code too, and need not be set up for.
+    #[inline]
+    pub(crate) fn at_home<R>(
+        &self,
+        print: Fingerprint,
+        generation: u64,
+        write: impl FnOnce(&mut State<'_>) -> R,
+    ) -> Option<R> {
+        either!(self, buckets => buckets.at_home(print, generation, write))
+    }
+
+    /// Runs `read` on the state of `print`, if there is one. Nothing is inserted or moved.
+    pub(crate) fn find<O: Owner, R>(
+        &self,
+        print: Fingerprint,
+        owner: &O,
+        read: impl FnOnce(&mut State<'_>) -> R,
+    ) -> Option<R> {
+        either!(self, buckets => buckets.find(print, owner, read))
+    }
+
+    /// Runs `write` on the state of `print`, with whether it is a new entry whose words must be set first. A newcomer
+    /// that finds everything taken replaces an entry that is spent no more than `newcomer`; `None` if there is none.
+    pub(crate) fn enter<O: Owner, R>(
+        &self,
+        print: Fingerprint,
+        owner: &O,
+        newcomer: Spent,
+        write: impl FnOnce(&mut State<'_>, Arrival) -> R,
+    ) -> Option<R> {
+        either!(self, buckets => buckets.enter(print, owner, newcomer, write))
+    }
+
+    /// Runs `each` on every entry, bucket by bucket.
+    pub(crate) fn for_each<O: Owner>(&self, owner: &O, each: impl FnMut(Fingerprint, &mut State<'_>)) {
+        either!(self, buckets => buckets.for_each(owner, each));
+    }
+}
+
+pub(crate) struct Buckets<S> {
+    words: Box<[AtomicU64]>,
+    /// Words before the first that starts a cache line.
+    first: usize,
+    buckets: usize,
+    shape: S,
+}
+
+impl<S: Shape> Buckets<S> {
+    fn new(capacity: usize, shape: S) -> Option<Self> {
+        let buckets = shape.entries_for(capacity).div_ceil(shape.entries()).max(2);
+        let len = buckets.checked_mul(shape.bucket_words())?.checked_add(LINE_WORDS - 1)?;
+        if len > isize::MAX as usize / size_of::<u64>() {
+            return None;
+        }
+        let words = zeroed(len);
+        let first = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS - 1);
+        Some(Self { words, first, buckets, shape })
+    }
+
+    #[inline]
+    fn touch(&self, print: Fingerprint) -> u64 {
+        let words = self.words_of(self.home(print));
+        words[0].load(Ordering::Relaxed) ^ words[LINE_WORDS].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn at_home<R>(&self, print: Fingerprint, generation: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
+        let index = self.home(print);
+        let home = Bucket::lock(self.words_of(index), index, self.shape);
+        if home.generation() != generation {
+            return None;
+        }
+        let entry = home.find(print)?;
+        Some(write(&mut home.state(entry)))
+    }
+
+    fn find<O: Owner, R>(&self, print: Fingerprint, owner: &O, read: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
+        let home = self.lock(self.home(print), owner);
+        if let Some(entry) = home.find(print) {
+            return Some(read(&mut home.state(entry)));
+        }
+        if !home.has_spilled() {
+            return None;
+        }
+        drop(home);
+        // Both at once: an entry that is being moved must not be missed in one because it is just reaching the other.
+        let (home, other) = self.lock_both(print, owner);
+        let mut buckets = [Some(&home), other.as_ref()].into_iter().flatten();
+        let (bucket, entry) = buckets.find_map(|bucket| Some((bucket, bucket.find(print)?)))?;
+        Some(read(&mut bucket.state(entry)))
+    }
+
+    fn enter<O: Owner, R>(
+        &self,
+        print: Fingerprint,
+        owner: &O,
+        newcomer: Spent,
+        write: impl FnOnce(&mut State<'_>, Arrival) -> R,
+    ) -> Option<R> {
+        let mut home = self.lock(self.home(print), owner);
+        if let Some(entry) = home.find(print) {
+            return Some(write(&mut home.state(entry), Arrival::Known));
+        }
+        if !home.has_spilled()
+            && let Some(entry) = home.vacancy(owner)
+        {
+            return Some(home.settle(entry, print, write));
+        }
+        drop(home);
+        self.enter_either(print, owner, newcomer, write)
+    }
+
+    fn enter_either<O: Owner, R>(
+        &self,
+        print: Fingerprint,
+        owner: &O,
+        newcomer: Spent,
+        write: impl FnOnce(&mut State<'_>, Arrival) -> R,
+    ) -> Option<R> {
+        let (mut home, mut other) = self.lock_both(print, owner);
+        for bucket in [Some(&home), other.as_ref()].into_iter().flatten() {
+            if let Some(entry) = bucket.find(print) {
+                return Some(write(&mut bucket.state(entry), Arrival::Known));
+            }
+        }
+        if let Some(entry) = home.vacancy(owner) {
+            return Some(home.settle(entry, print, write));
+        }
+        if let Some(other) = &mut other
+            && let Some(entry) = other.vacancy(owner)
+        {
+            home.set_spilled();
+            return Some(other.settle(entry, print, write));
+        }
+        if let Some(entry) = self.move_one_away(&mut home, other.as_ref(), owner) {
+            return Some(home.settle(entry, print, write));
+        }
+        let (spent, entry) = home.least_spent(owner);
+        let (spent_there, entry_there) = other.as_ref().map_or((Spent::ALL, 0), |other| other.least_spent(owner));
+        if spent.min(spent_there) > newcomer {
+            return None;
+        }
+        match &mut other {
+            Some(other) if spent_there < spent => {
+                home.set_spilled();
+                Some(other.settle(entry_there, print, write))
+            }
+            _ => Some(home.settle(entry, print, write)),
+        }
+    }
+
+    /// Makes room at home by moving an entry to its own other bucket, if one of those has room and is not in use.
+    fn move_one_away<O: Owner>(
+        &self,
+        home: &mut Bucket<'_, S>,
+        other: Option<&Bucket<'_, S>>,
+        owner: &O,
+    ) -> Option<usize> {
+        for entry in 0..self.shape.entries() {
+            let print = home.print(entry);
+            let (first, second) = (self.home(print), self.other(print));
+            let target = if first == home.index { second } else { first };
+            if target == home.index || other.is_some_and(|other| other.index == target) {
+                continue;
+            }
+            // Only tried: to wait for a third lock while holding two, out of order, could wait for ever.
+            let Some(mut target) = Bucket::try_lock(self.words_of(target), target, self.shape) else { continue };
+            target.convert(owner);
+            let Some(place) = target.vacancy(owner) else { continue };
+            let from = home.state(entry);
+            target.settle(place, print, |to, _| {
+                (0..self.shape.entry_words() - 2).for_each(|word| to.set(word, from.get(word)));
+            });
+            if first == home.index {
+                home.set_spilled();
+            }
+            home.vacate(entry);
+            return Some(entry);
+        }
+        None
+    }
+
+    fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
+        for index in 0..self.buckets {
+            let bucket = self.lock(index, owner);
+            for entry in (0..self.shape.entries()).filter(|entry| bucket.is_taken(*entry)) {
+                each(bucket.print(entry), &mut bucket.state(entry));
+            }
+        }
+    }
+
+    #[inline]
+    fn home(&self, print: Fingerprint) -> usize {
+        scale(print.low, self.buckets)
+    }
+
+    fn other(&self, print: Fingerprint) -> usize {
+        scale(print.low.rotate_left(32), self.buckets)
+    }
+
+    #[inline]
+    fn words_of(&self, index: usize) -> &[AtomicU64] {
+        &self.words[self.first + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
+    }
+
+    /// Locks the bucket, bringing its entries to the owner's generation first.
+    fn lock<O: Owner>(&self, index: usize, owner: &O) -> Bucket<'_, S> {
+        let mut bucket = Bucket::lock(self.words_of(index), index, self.shape);
+        bucket.convert(owner);
+        bucket
+    }
+
+    /// Both buckets of a key, the lower one locked first as everybody does; only one when they are the same.
+    fn lock_both<O: Owner>(&self, print: Fingerprint, owner: &O) -> (Bucket<'_, S>, Option<Bucket<'_, S>>) {
+        let (home, other) = (self.home(print), self.other(print));
+        if home == other {
+            return (self.lock(home, owner), None);
+        }
+        let low = self.lock(home.min(other), owner);
+        let high = self.lock(home.max(other), owner);
+        if home < other { (low, Some(high)) } else { (high, Some(low)) }
+    }
+}
+
+impl<S: Shape> std::fmt::Debug for Buckets<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buckets").field("buckets", &self.buckets).field("shape", &self.shape).finish_non_exhaustive()
+    }
+}
+
+/// `number` of 2⁶⁴, as the same part of `count`.
+#[inline]
+fn scale(number: u64, count: usize) -> usize {
+    ((u128::from(number) * count as u128) >> 64) as usize
+}
