@@ -8,6 +8,8 @@
 pub mod algorithm;
 mod bucket;
 mod error;
+mod limit;
+mod limits;
 mod quantity;
 mod quota;
 mod rate;
@@ -23,6 +25,8 @@ pub use algorithm::sliding_window::SlidingWindow;
 pub use algorithm::token_bucket::TokenBucket;
 pub use algorithm::{Algorithm, Cells, CellsMut};
 pub use error::LimitError;
+pub use limit::Limit;
+pub use limits::{Limits, Stamps};
 pub use quantity::{Cost, Mono, Nanos, Now, Time, Wall, Window};
 pub use rate::Rate;
 pub use verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};

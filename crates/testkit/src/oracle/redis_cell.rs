@@ -172,16 +172,18 @@ impl Call {
         }
         let recorded: Vec<i64> = step.result.list("reply").iter().filter_map(Value::as_i64).collect();
         let ours = self.decide(arrival, now).map(|(reply, _)| reply);
-        let same = |expected: &[i64]| ours.as_ref().is_ok_and(|ours| ours == expected);
+        let is_ours = |reply: &[i64]| ours.as_ref().is_ok_and(|ours| ours == reply);
         Comparison::new()
             .same("reply", Ok(recorded.clone()), ours.clone().map(Vec::from))
             .seen()
             .unless(&BEYOND_TIME, || self.is_beyond_time())
-            .unless(&SUB_MICROSECOND, || self.interval() < 1_000 && same(&with(&recorded, 2, &ours)))
-            .unless(&MINUS_ONE, || recorded[2] == -1 && same(&with(&recorded, 2, &Ok([0; 5]))))
+            .unless(&SUB_MICROSECOND, || {
+                self.interval() < 1_000 && ours.as_ref().is_ok_and(|ours| is_ours(&with(&recorded, 2, ours[2])))
+            })
+            .unless(&MINUS_ONE, || recorded[2] == -1 && is_ours(&with(&recorded, 2, 0)))
             .unless(&ABOVE_FULL, || {
-                let full = with(&with(&recorded, 2, &Ok([0, 0, recorded[1], 0, 0])), 4, &Ok([0; 5]));
-                step.result.maybe_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now)) && same(&full)
+                let full = with(&with(&recorded, 2, recorded[1]), 4, 0);
+                step.result.maybe_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now)) && is_ours(&full)
             })
     }
 
@@ -206,11 +208,9 @@ fn all(numbers: [Option<i64>; 4]) -> Option<[i64; 4]> {
     Some([a, b, c, d])
 }
 
-/// The recorded reply with one number replaced by that of another.
-fn with(recorded: &[i64], index: usize, other: &Result<[i64; 5], String>) -> Vec<i64> {
+/// The recorded reply with one number replaced.
+fn with(recorded: &[i64], index: usize, number: i64) -> Vec<i64> {
     let mut reply = recorded.to_vec();
-    if let Ok(other) = other {
-        reply[index] = other[index];
-    }
+    reply[index] = number;
     reply
 }

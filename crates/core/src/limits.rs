@@ -1,0 +1,388 @@
+//! Several limits on one key, charged together or not at all: ten a second, and a thousand a day, and three at a time.
+
+use crate::algorithm::{Algorithm, Cells, CellsMut};
+use crate::error::LimitError;
+use crate::limit::Limit;
+use crate::quantity::{Cost, Nanos, Now};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
+
+/// A group of limits that decides as one: what one refuses, none is charged for.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, TokenBucket};
+///
+/// let limits = Limits::new([
+///     TokenBucket::new("10/s".parse()?, 10)?.into(),
+///     FixedWindow::new(12, Nanos::from_secs(86_400))?.into(),
+/// ])?;
+/// let mut state = vec![0; limits.words()];
+/// limits.fresh(&mut *state, &Now::at(0));
+/// assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_allowed());
+/// // A second later the bucket has room for ten again, but the day only for two.
+/// let later = Now::at(1_000_000_000);
+/// assert!(!limits.decide(&mut *state, &later, Ask::Exactly(Cost::new(3))).is_allowed());
+/// assert!(limits.decide(&mut *state, &later, Ask::Exactly(Cost::new(2))).is_allowed());
+/// assert_eq!(limits.reports(&*state, &later, Cost::ONE).map(|report| report.remaining).collect::<Vec<_>>(), [8, 0]);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    limits: Vec<Limit>,
+    words: usize,
+}
+
+impl Limits {
+    /// How many limits a group may hold.
+    pub const MAX: usize = 8;
+
+    /// A group of `limits`, kept in their order.
+    ///
+    /// # Errors
+    /// When there are none or more than [`Limits::MAX`].
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, LimitError> {
+        // One more than allowed is enough to know that there are too many.
+        let limits: Vec<Limit> = limits.into_iter().take(Self::MAX + 1).collect();
+        if limits.is_empty() || limits.len() > Self::MAX {
+            let (given, max) = (limits.len() as u64, Self::MAX as u64);
+            return Err(LimitError::OutOfRange { what: "the number of limits", given, min: 1, max });
+        }
+        let words = limits.iter().map(Limit::words).sum();
+        Ok(Self { limits, words })
+    }
+
+    /// The limits, in order.
+    pub fn as_slice(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// What may be told about each limit, in order.
+    pub fn reports<'a, S: Cells + ?Sized>(
+        &'a self,
+        state: &'a S,
+        now: &'a Now<'_>,
+        cost: Cost,
+    ) -> impl Iterator<Item = Report> + 'a {
+        self.parts().map(move |(limit, first, _)| limit.report(&Part { state, first }, now, cost))
+    }
+
+    /// Each limit with the place of its words and its place in the group.
+    fn parts(&self) -> impl Iterator<Item = (&Limit, usize, usize)> {
+        let mut first = 0;
+        self.limits.iter().enumerate().map(move |(place, limit)| {
+            let part = (limit, first, place);
+            first += limit.words();
+            part
+        })
+    }
+
+    fn weigh_together<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
+        let mut outcome = Outcome::Allow;
+        let mut taken = ask.cost();
+        let mut stamps = Stamps::default();
+        for (limit, first, place) in self.parts() {
+            let verdict = limit.weigh(&Part { state, first }, now, ask);
+            outcome = outcome.and(verdict.outcome());
+            taken = taken.min(verdict.taken());
+            stamps.each[place] = verdict.stamp();
+            stamps.refused |= u8::from(!verdict.is_allowed()) << place;
+        }
+        Verdict::pass(outcome, taken, stamps)
+    }
+}
+
+impl From<Limit> for Limits {
+    fn from(limit: Limit) -> Self {
+        Self { words: limit.words(), limits: vec![limit] }
+    }
+}
+
+/// The stamps of a taking from each limit of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stamps {
+    each: [Stamp; Limits::MAX],
+    /// A bit for each limit that refused.
+    refused: u8,
+}
+
+impl Stamps {
+    /// The stamp of the limit at `place`.
+    pub fn get(&self, place: usize) -> Stamp {
+        self.each.get(place).copied().unwrap_or_default()
+    }
+
+    /// From the stamps of limits in order, after travelling outside the process; what is beyond [`Limits::MAX`] is dropped.
+    pub fn from_stamps(stamps: impl IntoIterator<Item = Stamp>) -> Self {
+        let mut each = [Stamp::NONE; Limits::MAX];
+        each.iter_mut().zip(stamps).for_each(|(place, stamp)| *place = stamp);
+        Self { each, refused: 0 }
+    }
+
+    /// Whether the limit at `place` is one of those that refused.
+    pub const fn has_refused(&self, place: usize) -> bool {
+        place < Limits::MAX && self.refused >> place & 1 == 1
+    }
+}
+
+impl Algorithm for Limits {
+    type Stamp = Stamps;
+
+    fn words(&self) -> usize {
+        self.words
+    }
+
+    /// The least that any of them lets pass at once.
+    fn capacity(&self) -> u64 {
+        self.limits.iter().map(Limit::capacity).min().unwrap_or(0)
+    }
+
+    fn uses_wall_clock(&self) -> bool {
+        self.limits.iter().any(Limit::uses_wall_clock)
+    }
+
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        for (limit, first, _) in self.parts() {
+            limit.fresh(&mut PartMut { state, first }, now);
+        }
+    }
+
+    /// All must pass. The longest wait and the latest retry count.
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
+        let verdict = self.weigh_together(state, now, ask);
+        match ask {
+            // As much as the tightest has: that much is then asked of all of them.
+            Ask::UpTo(_) if verdict.is_allowed() => self.weigh_together(state, now, Ask::Exactly(verdict.taken())),
+            Ask::UpTo(_) | Ask::Exactly(_) | Ask::Regardless(_) => verdict,
+        }
+    }
+
+    /// A refusal is told only to those that refused: they may count it.
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Stamps>) {
+        for (limit, first, place) in self.parts() {
+            if verdict.is_allowed() || verdict.stamp().has_refused(place) {
+                let part = Verdict::pass(verdict.outcome(), verdict.taken(), verdict.stamp().get(place));
+                limit.commit(&mut PartMut { state, first }, now, &part);
+            }
+        }
+    }
+
+    /// The least that any of them accepted.
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
+        let refunds = self.parts().map(|(limit, first, place)| {
+            limit.refund(&mut PartMut { state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
+        });
+        // All of them, not only until the first that accepts nothing.
+        refunds.fold(cost, Cost::min)
+    }
+
+    /// The numbers of the limit with the least remaining, and the longest times.
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let nothing = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
+        self.reports(state, now, cost).fold(nothing, |all, one| {
+            let tightest = if one.remaining < all.remaining { one } else { all };
+            Report { retry: all.retry.max(one.retry), reset: all.reset.max(one.reset), ..tightest }
+        })
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        let spent = self.parts().map(|(limit, first, _)| limit.spent(&Part { state, first }, now));
+        spent.max().unwrap_or_default()
+    }
+
+    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.parts().all(|(limit, first, _)| limit.is_new(&Part { state, first }, now))
+    }
+
+    #[inline]
+    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+        match &*self.limits {
+            [limit] => limit.take_from_word(word, now, cost),
+            _ => None,
+        }
+    }
+
+    /// Each limit takes over from the one in its place; one that has none starts as new.
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        // The words may move, so the old ones are set aside first. This is not on the way of a decision and may allocate.
+        let before: Vec<u64> = (0..old.words).map(|word| state.get(word)).collect();
+        let mut olds = old.parts();
+        for (limit, first, _) in self.parts() {
+            let mut words = vec![0; limit.words()];
+            match olds.next() {
+                Some((old, old_first, _)) => {
+                    words.resize(limit.words().max(old.words()), 0);
+                    words[..old.words()].copy_from_slice(&before[old_first..][..old.words()]);
+                    limit.convert(old, &mut *words, now);
+                }
+                None => limit.fresh(&mut *words, now),
+            }
+            words[..limit.words()].iter().enumerate().for_each(|(word, value)| state.set(first + word, *value));
+        }
+    }
+}
+
+/// The words of one limit among those of a group.
+struct Part<'a, S: ?Sized> {
+    state: &'a S,
+    first: usize,
+}
+
+impl<S: Cells + ?Sized> Cells for Part<'_, S> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        self.state.get(self.first + index)
+    }
+}
+
+/// The same, to be changed.
+struct PartMut<'a, S: ?Sized> {
+    state: &'a mut S,
+    first: usize,
+}
+
+impl<S: Cells + ?Sized> Cells for PartMut<'_, S> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        self.state.get(self.first + index)
+    }
+}
+
+impl<S: CellsMut + ?Sized> CellsMut for PartMut<'_, S> {
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        self.state.set(self.first + index, word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket};
+
+    const SECOND: Nanos = Nanos::SECOND;
+
+    fn bucket(burst: u64) -> Limit {
+        TokenBucket::new("1/s".parse().unwrap(), burst).unwrap().into()
+    }
+
+    fn state_of(limits: &Limits) -> Vec<u64> {
+        let mut state = vec![0; limits.words()];
+        limits.fresh(&mut *state, &Now::at(0));
+        state
+    }
+
+    fn one_of_each() -> Limits {
+        Limits::new([
+            bucket(10),
+            LeakyBucket::new("1/s".parse().unwrap(), 9).unwrap().into(),
+            FixedWindow::new(8, SECOND).unwrap().into(),
+            SlidingWindow::new(7, SECOND).unwrap().into(),
+            SlidingLog::new(6, SECOND).unwrap().into(),
+            Concurrency::new(5, SECOND).unwrap().into(),
+            Limit::Unlimited,
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn a_refusal_by_one_spends_nothing_from_the_others() {
+        let limits = one_of_each();
+        let mut state = state_of(&limits);
+        let before = state.clone();
+        let verdict = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(6)));
+        assert_eq!(verdict.outcome(), Outcome::Deny(Retry::Never));
+        assert_eq!(state, before);
+        assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5))).is_allowed());
+        let remaining: Vec<u64> =
+            limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
+        assert_eq!(remaining, [5, 4, 3, 2, 1, 0, u64::MAX]);
+    }
+
+    #[test]
+    fn deny_all_closes_the_whole_group() {
+        let limits = Limits::new([bucket(10), Limit::DenyAll]).unwrap();
+        let mut state = state_of(&limits);
+        assert!(!limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ZERO)).is_allowed());
+        assert!(limits.is_new(&*state, &Now::at(0)));
+    }
+
+    #[test]
+    fn as_much_as_the_tightest_has_is_taken_from_all() {
+        let limits = Limits::new([bucket(10), bucket(4)]).unwrap();
+        let mut state = state_of(&limits);
+        assert_eq!(limits.decide(&mut *state, &Now::at(0), Ask::UpTo(Cost::new(7))).taken(), Cost::new(4));
+        assert_eq!(limits.report(&*state, &Now::at(0), Cost::ONE).remaining, 0);
+        assert_eq!(limits.reports(&*state, &Now::at(0), Cost::ONE).next().unwrap().remaining, 6);
+    }
+
+    #[test]
+    fn a_refund_reaches_every_limit() {
+        let limits = one_of_each();
+        let mut state = state_of(&limits);
+        let verdict = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5)));
+        assert_eq!(limits.refund(&mut *state, &Now::at(0), verdict.taken(), Some(verdict.stamp())), Cost::new(5));
+        assert!(limits.is_new(&*state, &Now::at(0)));
+    }
+
+    #[test]
+    fn the_longest_wait_and_the_latest_retry_count() {
+        let leaky = |rate: &str, burst| LeakyBucket::new(rate.parse().unwrap(), burst).unwrap().into();
+        let limits = Limits::new([leaky("1/s", 3), leaky("1/5s", 2)]).unwrap();
+        let mut state = state_of(&limits);
+        let mut check = || limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE)).outcome();
+        assert_eq!(check(), Outcome::Allow);
+        assert_eq!(check(), Outcome::Delay(Nanos::from_secs(5)));
+        assert_eq!(check(), Outcome::Deny(Retry::After(Nanos::from_secs(5))));
+    }
+
+    #[test]
+    fn only_the_log_that_refused_counts_the_refusal() {
+        let log = |limit| SlidingLog::new(limit, SECOND).unwrap().count_refused().into();
+        let limits = Limits::new([log(5), log(1)]).unwrap();
+        let mut state = state_of(&limits);
+        for _ in 0..3 {
+            limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
+        }
+        let remaining: Vec<u64> =
+            limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
+        assert_eq!(remaining, [4, 0]);
+        // Quiet for a whole second after the last attempt, and it is let in.
+        assert!(limits.decide(&mut *state, &Now::at(1_000_000_000), Ask::Exactly(Cost::ONE)).is_allowed());
+    }
+
+    #[test]
+    fn changing_the_group_keeps_what_was_spent_in_each_place() {
+        let old = Limits::new([bucket(10), SlidingLog::new(5, SECOND).unwrap().into()]).unwrap();
+        let new = Limits::new([
+            TokenBucket::new("7777/s".parse().unwrap(), 20).unwrap().into(),
+            SlidingLog::new(8, SECOND).unwrap().into(),
+            bucket(3),
+        ])
+        .unwrap();
+        let mut state = state_of(&old);
+        state.resize(new.words().max(old.words()), 0);
+        old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+        new.convert(&old, &mut *state, &Now::at(0));
+        let remaining: Vec<u64> = new.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
+        assert_eq!(remaining, [16, 4, 3]);
+    }
+
+    #[test]
+    fn changing_the_algorithm_keeps_what_was_used_up() {
+        let old = Limits::from(bucket(10));
+        let new = Limits::from(Limit::from(FixedWindow::new(6, SECOND).unwrap()));
+        let mut state = vec![0; 2];
+        old.fresh(&mut *state, &Now::at(0));
+        old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+        new.convert(&old, &mut *state, &Now::at(0));
+        assert_eq!(new.report(&*state, &Now::at(0), Cost::ONE).remaining, 2);
+    }
+
+    #[test]
+    fn none_and_more_than_eight_are_refused() {
+        assert_eq!(Limits::new([]).unwrap_err().to_string(), "the number of limits is 0, it must be between 1 and 8");
+        assert_eq!(
+            Limits::new([Limit::Unlimited; 20]).unwrap_err().to_string(),
+            "the number of limits is 9, it must be between 1 and 8"
+        );
+    }
+}
