@@ -91,6 +91,13 @@ impl Verdict {
     }
 }
 
+impl<S: Default> Default for Verdict<S> {
+    /// Nothing asked, nothing taken.
+    fn default() -> Self {
+        Self { outcome: Outcome::Allow, taken: Cost::ZERO, stamp: S::default() }
+    }
+}
+
 impl<S: Copy + Default> Verdict<S> {
     /// `cost` taken at once from a limit that needs no stamp to give it back.
     #[inline]

@@ -23,6 +23,12 @@ pub trait Clock {
     /// What the wall clock said at `mono`, a reading just taken.
     fn wall(&self, mono: Time<Mono>) -> Time<Wall>;
 
+    /// Both clocks, from one reading.
+    fn now(&self) -> Now<'static> {
+        let mono = self.mono();
+        Now::new(mono, self.wall(mono))
+    }
+
     /// One reading with what `limit` needs of it.
     #[inline]
     fn now_for<A: Algorithm>(&self, limit: &A) -> Now<'static> {

@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, GENERATIONS, Owner, State, Table};
 
 /// Keys that are hashed, fetched and decided together by [`Keyed::check_many`]: as many as a core can wait for at a time.
-const BATCH: usize = 16;
+pub(crate) const BATCH: usize = 16;
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
@@ -200,7 +200,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         if words > self.table.state_words() || self.earlier.len() as u64 == GENERATIONS - 1 {
             self.rebuild(words)?;
         }
-        let now = self.clock.now_for(&limit);
+        let now = self.clock.now();
         let mut overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner).to_vec();
         overflow.resize(words, 0);
         limit.convert(&self.limit, &mut *overflow, &now);
@@ -329,7 +329,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     fn rebuild(&mut self, words: usize) -> Result<(), TooLarge> {
         let capacity = self.capacity;
         let table = Table::new(capacity, words).ok_or(TooLarge { capacity })?;
-        let now = self.clock.now_for(self.limit());
+        let now = self.clock.now();
         let new_owner = Judge { limit: &self.limit, earlier: &[], now };
         self.table.for_each(&Judge { limit: &self.limit, earlier: &self.earlier, now }, |print, from| {
             let copy = |to: &mut State<'_>, _| (0..words).for_each(|word| to.set(word, from.get(word)));

@@ -109,7 +109,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     /// Puts other numbers in force. What was spent stays spent.
     pub fn set_limit(&mut self, limit: A) {
-        let now = self.clock.now_for(&limit);
+        let now = self.clock.now();
         let mut words = vec![0; self.limit.words().max(limit.words())].into_boxed_slice();
         match &mut self.state {
             Shared::Word(word) => words[0] = word.load(Ordering::Relaxed),

@@ -138,6 +138,20 @@ impl<T: Cells + ?Sized> Cells for &T {
     }
 }
 
+impl<T: Cells + ?Sized> Cells for &mut T {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        (**self).get(index)
+    }
+}
+
+impl<T: CellsMut + ?Sized> CellsMut for &mut T {
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        (**self).set(index, word);
+    }
+}
+
 impl<const N: usize> Cells for [u64; N] {
     #[inline]
     fn get(&self, index: usize) -> u64 {

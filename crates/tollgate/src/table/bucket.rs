@@ -58,7 +58,7 @@ pub(crate) struct Wide {
 }
 
 impl Wide {
-    pub(super) fn new(state_words: usize) -> Option<Self> {
+    pub(crate) fn new(state_words: usize) -> Option<Self> {
         Some(Self { entry_words: state_words.checked_add(2)? })
     }
 }

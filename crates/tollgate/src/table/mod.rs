@@ -22,14 +22,16 @@
 //! the header's acquire on locking pairs with its release on unlocking.
 
 mod bucket;
+mod group;
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
 use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, zeroed};
 
-use bucket::{Bucket, LINE_WORDS, Shape, Single, Wide};
-pub(crate) use bucket::{GENERATIONS, State};
+use bucket::{Bucket, LINE_WORDS, Shape, Single};
+pub(crate) use bucket::{GENERATIONS, State, Wide};
+pub(crate) use group::Place;
 
 /// Who the entries belong to: knows what their state means at this instant.
 pub(crate) trait Owner {
@@ -78,12 +80,12 @@ impl Table {
 
     /// How many words of state an entry has room for.
     pub(crate) fn state_words(&self) -> usize {
-        either!(self, buckets => buckets.shape.entry_words() - 2)
+        either!(self, buckets => buckets.state_words())
     }
 
     /// The memory the table takes once all of it is used.
     pub(crate) fn bytes(&self) -> usize {
-        either!(self, buckets => size_of_val(&*buckets.words))
+        either!(self, buckets => buckets.bytes())
     }
 
     /// Loads what a decision about `print` will look at, so that many keys' memory is fetched at the same time.
@@ -144,7 +146,7 @@ pub(crate) struct Buckets<S> {
 }
 
 impl<S: Shape> Buckets<S> {
-    fn new(capacity: usize, shape: S) -> Option<Self> {
+    pub(crate) fn new(capacity: usize, shape: S) -> Option<Self> {
         let buckets = shape.entries_for(capacity).div_ceil(shape.entries()).max(2);
         let len = buckets.checked_mul(shape.bucket_words())?.checked_add(LINE_WORDS - 1)?;
         if len > isize::MAX as usize / size_of::<u64>() {
@@ -155,8 +157,16 @@ impl<S: Shape> Buckets<S> {
         Some(Self { words, first, buckets, shape })
     }
 
+    pub(crate) fn state_words(&self) -> usize {
+        self.shape.entry_words() - 2
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
     #[inline]
-    fn touch(&self, print: Fingerprint) -> u64 {
+    pub(crate) fn touch(&self, print: Fingerprint) -> u64 {
         let words = self.words_of(self.home(print));
         words[0].load(Ordering::Relaxed) ^ words[LINE_WORDS].load(Ordering::Relaxed)
     }
@@ -172,7 +182,12 @@ impl<S: Shape> Buckets<S> {
         Some(write(&mut home.state(entry)))
     }
 
-    fn find<O: Owner, R>(&self, print: Fingerprint, owner: &O, read: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
+    pub(crate) fn find<O: Owner, R>(
+        &self,
+        print: Fingerprint,
+        owner: &O,
+        read: impl FnOnce(&mut State<'_>) -> R,
+    ) -> Option<R> {
         let home = self.lock(self.home(print), owner);
         if let Some(entry) = home.find(print) {
             return Some(read(&mut home.state(entry)));
@@ -188,7 +203,7 @@ impl<S: Shape> Buckets<S> {
         Some(read(&mut bucket.state(entry)))
     }
 
-    fn enter<O: Owner, R>(
+    pub(crate) fn enter<O: Owner, R>(
         &self,
         print: Fingerprint,
         owner: &O,
@@ -267,7 +282,7 @@ impl<S: Shape> Buckets<S> {
             let Some(place) = target.vacancy(owner) else { continue };
             let from = home.state(entry);
             target.settle(place, print, |to, _| {
-                (0..self.shape.entry_words() - 2).for_each(|word| to.set(word, from.get(word)));
+                (0..self.state_words()).for_each(|word| to.set(word, from.get(word)));
             });
             if first == home.index {
                 home.set_spilled();

@@ -1,0 +1,485 @@
+//! Many limits in one table: a limit per call, and several keys charged together.
+
+use std::fmt;
+use std::hint::black_box;
+
+use tollgate_core::{
+    Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Report, Retry, Spent, Stamps, Time, Verdict, Window,
+};
+
+use crate::clock::{Clock, PreciseClock};
+use crate::fingerprint::{Fingerprint, Key, Secret};
+use crate::keyed::{BATCH, TooLarge, WhenFull};
+use crate::sync::{AtomicU64, Ordering};
+use crate::table::{Arrival, Buckets, Owner, Place, State, Wide};
+
+/// Every set of numbers that a state may have been written under, by number.
+///
+/// Numbers are never changed, only replaced: a rule that is edited gets a new id, and the old one stays known for as long as
+/// states written under it are to be carried over. A state whose id nobody knows any more counts as forgotten.
+pub trait Numbers {
+    /// The limits with this id.
+    fn get(&self, id: u32) -> Option<&Limits>;
+}
+
+impl Numbers for [Limits] {
+    fn get(&self, id: u32) -> Option<&Limits> {
+        <[Limits]>::get(self, id as usize)
+    }
+}
+
+/// What is asked of one key under one set of limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    /// The id of the limits.
+    pub numbers: u32,
+    /// The key. Whoever counts the same name under two rules puts the rule in here too.
+    pub key: &'a [u8],
+    /// How much.
+    pub ask: Ask,
+    /// The windows that limits of phase `Given` refer to by position.
+    pub windows: &'a [Window],
+}
+
+impl<'a> Charge<'a> {
+    /// All of `cost` or nothing, with no windows handed in.
+    pub fn new(numbers: u32, key: &'a [u8], cost: u64) -> Self {
+        Self { numbers, key, ask: Ask::Exactly(Cost::new(cost)), windows: &[] }
+    }
+}
+
+/// A table for many limits at once: every call says which limits it is under, and several charges pass together or not at
+/// all.
+///
+/// Bounded and lossless as [`Keyed`](crate::Keyed) is; a state also remembers the id of the limits it was written under and
+/// is converted when a call comes with another.
+///
+/// ```
+/// use tollgate::{Charge, Ledger, Limit, Limits, TokenBucket};
+///
+/// let bucket = |rate: &str, burst| Ok::<_, tollgate::LimitError>(Limit::from(TokenBucket::new(rate.parse()?, burst)?));
+/// let numbers = [Limits::from(bucket("10/s", 2)?), Limits::from(bucket("100/s", 3)?)];
+/// let ledger = Ledger::new(10_000, 2)?;
+/// let request = [Charge::new(0, b"user alice", 1), Charge::new(1, b"address 192.0.2.1", 1)];
+/// assert!(ledger.decide(&numbers[..], &request, |_, _| ()));
+/// assert!(ledger.decide(&numbers[..], &request, |_, seat| assert!(seat.verdict().is_allowed())));
+/// assert!(!ledger.decide(&numbers[..], &request, |_, _| ()), "alice has used hers up");
+/// assert!(ledger.decide(&numbers[..], &request[1..], |_, _| ()), "and the address was not charged for it");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Ledger<C = PreciseClock> {
+    table: Buckets<Wide>,
+    /// One entry for each id, shared by the keys that found no room of their own.
+    overflow: Buckets<Wide>,
+    secret: Secret,
+    clock: C,
+    when_full: WhenFull,
+    overflowed: AtomicU64,
+}
+
+/// How many limits can have keys without room at a time.
+const OVERFLOW_ENTRIES: usize = 1024;
+
+impl Ledger {
+    /// Room for `capacity` keys with states of up to `state_words`, with a precise clock.
+    ///
+    /// # Errors
+    /// When that many do not fit the address space.
+    pub fn new(capacity: usize, state_words: usize) -> Result<Self, TooLarge> {
+        Self::with_clock(capacity, state_words, PreciseClock::new())
+    }
+}
+
+impl<C: Clock> Ledger<C> {
+    /// Room for `capacity` keys with states of up to `state_words`, with time taken from `clock`.
+    ///
+    /// # Errors
+    /// When that many do not fit the address space.
+    pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, TooLarge> {
+        // One word more, for the id.
+        let buckets = |capacity| {
+            let shape = state_words.checked_add(1).and_then(Wide::new);
+            shape.and_then(|shape| Buckets::new(capacity, shape)).ok_or(TooLarge { capacity })
+        };
+        Ok(Self {
+            table: buckets(capacity)?,
+            overflow: buckets(OVERFLOW_ENTRIES)?,
+            secret: Secret::random(),
+            clock,
+            when_full: WhenFull::default(),
+            overflowed: AtomicU64::new(0),
+        })
+    }
+
+    /// With another fate for keys that find no room.
+    #[must_use]
+    pub fn when_full(self, when_full: WhenFull) -> Self {
+        Self { when_full, ..self }
+    }
+
+    /// The longest state an entry has room for, in words. Limits that need more are refused.
+    pub fn state_words(&self) -> usize {
+        self.table.state_words() - 1
+    }
+
+    /// Charges all or none, and says whether all passed. `each` is called for every charge in order, with its own verdict and
+    /// while its state is held, so that what it reads was true at the decision.
+    pub fn decide<N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charges: &[Charge<'_>],
+        mut each: impl FnMut(usize, &Seat<'_>),
+    ) -> bool {
+        let now = self.now(numbers, charges);
+        match charges {
+            [charge] => self.decide_one(numbers, charge, self.print(charge), now, |seat| each(0, seat)),
+            _ => self.decide_group(numbers, charges, now, each),
+        }
+    }
+
+    /// Charges each by itself, calling `each` for every one in order. Many are hashed and fetched together, on one reading
+    /// of the clock.
+    pub fn decide_many<N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charges: &[Charge<'_>],
+        mut each: impl FnMut(usize, &Seat<'_>),
+    ) {
+        let now = self.now(numbers, charges);
+        for (batch, charges) in charges.chunks(BATCH).enumerate() {
+            let mut prints = [Fingerprint::default(); BATCH];
+            let mut touched = 0;
+            for (print, charge) in prints.iter_mut().zip(charges) {
+                *print = self.print(charge);
+                touched ^= self.table.touch(*print);
+            }
+            black_box(touched);
+            for (place, (charge, print)) in charges.iter().zip(prints).enumerate() {
+                self.decide_one(numbers, charge, print, now, |seat| each(batch * BATCH + place, seat));
+            }
+        }
+    }
+
+    /// Runs `read` on what a decision about the charge would see, with the verdict it would get. Changes nothing.
+    pub fn peek<N: Numbers + ?Sized, R>(&self, numbers: &N, charge: &Charge<'_>, read: impl Fn(&Seat<'_>) -> R) -> R {
+        let Some(limits) = self.limits(numbers, charge) else { return read(&Seat::refused(Retry::Never)) };
+        let now = now_of(charge, self.print(charge), self.now(numbers, std::slice::from_ref(charge)));
+        let weigh = |state: &dyn Cells| {
+            let verdict = limits.weigh(state, &now, charge.ask);
+            read(&Seat { limits: Some(limits), state, now, verdict })
+        };
+        let found = self.find(numbers, charge, |state| weigh(&Numbered { state }));
+        found.unwrap_or_else(|| {
+            let mut words = vec![0; limits.words()];
+            limits.fresh(&mut *words, &now);
+            weigh(&&*words)
+        })
+    }
+
+    /// Gives back up to `cost` to the charge's key and returns how much its limits accepted.
+    pub fn refund<N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charge: &Charge<'_>,
+        cost: u64,
+        stamps: Option<Stamps>,
+    ) -> u64 {
+        let Some(limits) = self.limits(numbers, charge) else { return 0 };
+        let now = now_of(charge, self.print(charge), self.now(numbers, std::slice::from_ref(charge)));
+        let refund = |state: &mut State<'_>| limits.refund(&mut Numbered { state }, &now, Cost::new(cost), stamps);
+        self.find(numbers, charge, refund).map_or(0, Cost::get)
+    }
+
+    /// Forgets what the charge's key has spent.
+    pub fn reset<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) {
+        let Some(limits) = self.limits(numbers, charge) else { return };
+        let now = now_of(charge, self.print(charge), self.now(numbers, std::slice::from_ref(charge)));
+        self.find(numbers, charge, |state| limits.fresh(&mut Numbered { state }, &now));
+    }
+
+    /// The memory the table takes once all of it has been used.
+    pub fn bytes(&self) -> usize {
+        self.table.bytes() + self.overflow.bytes()
+    }
+
+    /// How many decisions were about keys that found no room of their own.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// The clock that decides.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    fn decide_one<N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charge: &Charge<'_>,
+        print: Fingerprint,
+        now: Now<'_>,
+        each: impl FnOnce(&Seat<'_>),
+    ) -> bool {
+        let Some(limits) = self.limits(numbers, charge) else {
+            each(&Seat::refused(Retry::Never));
+            return false;
+        };
+        let owner = Judge { numbers, now };
+        let now = now_of(charge, print, now);
+        let mut each = Some(each);
+        let mut decide = |state: &mut State<'_>, arrival| {
+            take_over(numbers, limits, charge.numbers, state, arrival, &now);
+            let mut state = Numbered { state };
+            let verdict = limits.decide(&mut state, &now, charge.ask);
+            let passed = verdict.is_allowed();
+            if let Some(each) = each.take() {
+                each(&Seat { limits: Some(limits), state: &state, now, verdict });
+            }
+            passed
+        };
+        if let Some(passed) = self.table.enter(print, &owner, newcomer(limits, charge.ask), &mut decide) {
+            return passed;
+        }
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        let shared = charge.numbers.to_le_bytes().fingerprint(&self.secret);
+        let overflowed = match self.when_full {
+            WhenFull::Overflow => self.overflow.enter(shared, &owner, Spent::ALL, &mut decide),
+            WhenFull::Deny => None,
+        };
+        overflowed.unwrap_or_else(|| {
+            if let Some(each) = each.take() {
+                each(&Seat::refused(Retry::OnRelease));
+            }
+            false
+        })
+    }
+
+    fn decide_group<N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charges: &[Charge<'_>],
+        now: Now<'_>,
+        mut each: impl FnMut(usize, &Seat<'_>),
+    ) -> bool {
+        let owner = Judge { numbers, now };
+        let prints: Vec<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
+        let mut group = self.table.lock_all(prints.iter().copied(), &owner);
+        let mut seated: Vec<Option<Seated<'_>>> = Vec::with_capacity(charges.len());
+        for (charge, print) in charges.iter().zip(&prints) {
+            let seat = self.limits(numbers, charge).and_then(|limits| {
+                let now = now_of(charge, *print, now);
+                let (place, arrival) = group.seat(*print, &owner, newcomer(limits, charge.ask))?;
+                take_over(numbers, limits, charge.numbers, &mut group.state(place), arrival, &now);
+                Some(Seated { limits, place, now, verdict: Verdict::default() })
+            });
+            // A group has no use for a shared entry: it would have to be held, too.
+            self.overflowed.fetch_add(u64::from(seat.is_none()), Ordering::Relaxed);
+            seated.push(seat);
+        }
+
+        // One after the other, so that two charges on one key see each other. After a refusal the rest is only weighed: its
+        // answers are wanted, its takings are not.
+        let mut passed = seated.iter().all(Option::is_some);
+        let mut taken = Vec::new();
+        for (seat, charge) in seated.iter_mut().zip(charges) {
+            let Some(seat) = seat else { continue };
+            let mut state = group.state(seat.place);
+            if !passed {
+                seat.verdict = seat.limits.weigh(&Numbered { state: &state }, &seat.now, charge.ask);
+                continue;
+            }
+            let before: Vec<u64> = (0..self.table.state_words()).map(|word| state.get(word)).collect();
+            seat.verdict = seat.limits.decide(&mut Numbered { state: &mut state }, &seat.now, charge.ask);
+            passed = seat.verdict.is_allowed();
+            if passed {
+                taken.push((seat.place, before));
+            } else {
+                for (place, before) in taken.drain(..).rev() {
+                    let mut state = group.state(place);
+                    before.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+                }
+            }
+        }
+
+        for (index, seat) in seated.iter().enumerate() {
+            match seat {
+                Some(seat) => {
+                    let state = &Numbered { state: &group.state(seat.place) };
+                    each(index, &Seat { limits: Some(seat.limits), state, now: seat.now, verdict: seat.verdict });
+                }
+                None => each(index, &Seat::refused(Retry::OnRelease)),
+            }
+        }
+        if !passed {
+            group.restore_evicted();
+        }
+        passed
+    }
+
+    fn find<N: Numbers + ?Sized, R>(
+        &self,
+        numbers: &N,
+        charge: &Charge<'_>,
+        visit: impl FnOnce(&mut State<'_>) -> R,
+    ) -> Option<R> {
+        let print = self.print(charge);
+        let now = self.now(numbers, std::slice::from_ref(charge));
+        let limits = self.limits(numbers, charge)?;
+        self.table.find(print, &Judge { numbers, now }, |state| {
+            take_over(numbers, limits, charge.numbers, state, Arrival::Known, &now_of(charge, print, now));
+            visit(state)
+        })
+    }
+
+    /// The limits of a charge, unless their state does not fit an entry.
+    fn limits<'n, N: Numbers + ?Sized>(&self, numbers: &'n N, charge: &Charge<'_>) -> Option<&'n Limits> {
+        numbers.get(charge.numbers).filter(|limits| limits.words() <= self.state_words())
+    }
+
+    fn print(&self, charge: &Charge<'_>) -> Fingerprint {
+        charge.key.fingerprint(&self.secret)
+    }
+
+    fn now<N: Numbers + ?Sized>(&self, numbers: &N, charges: &[Charge<'_>]) -> Now<'static> {
+        let mono = self.clock.mono();
+        let uses_wall = |charge: &Charge<'_>| numbers.get(charge.numbers).is_some_and(Algorithm::uses_wall_clock);
+        let wall = if charges.iter().any(uses_wall) { self.clock.wall(mono) } else { Time::ZERO };
+        Now::new(mono, wall)
+    }
+}
+
+impl<C> fmt::Debug for Ledger<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+/// A charge that has an entry, while a group is decided.
+struct Seated<'n> {
+    limits: &'n Limits,
+    place: Place,
+    now: Now<'n>,
+    verdict: Verdict<Stamps>,
+}
+
+/// What a decision about one charge saw and said.
+pub struct Seat<'a> {
+    limits: Option<&'a Limits>,
+    state: &'a dyn Cells,
+    now: Now<'a>,
+    verdict: Verdict<Stamps>,
+}
+
+impl<'a> Seat<'a> {
+    /// What the limits say of this charge by itself; in a group, another charge may have been refused.
+    pub fn verdict(&self) -> &Verdict<Stamps> {
+        &self.verdict
+    }
+
+    /// The limits, unless nobody knows the id or there was no room.
+    pub fn limits(&self) -> Option<&'a Limits> {
+        self.limits
+    }
+
+    /// What may be told about each limit, with `retry` for a further request of `cost`.
+    pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
+        self.limits.into_iter().flat_map(move |limits| limits.reports(&self.state, &self.now, Cost::new(cost)))
+    }
+
+    fn refused(retry: Retry) -> Self {
+        Self { limits: None, state: &[0; 0], now: Now::at(0), verdict: Verdict::refused(retry) }
+    }
+}
+
+impl fmt::Debug for Seat<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").field("limits", &self.limits).field("verdict", &self.verdict).finish_non_exhaustive()
+    }
+}
+
+/// Brings a state to the limits it is now under: as new, converted, or as it is.
+fn take_over<N: Numbers + ?Sized>(
+    numbers: &N,
+    limits: &Limits,
+    id: u32,
+    state: &mut State<'_>,
+    arrival: Arrival,
+    now: &Now<'_>,
+) {
+    let written_under = state.get(0);
+    if arrival == Arrival::Known && written_under == u64::from(id) {
+        return;
+    }
+    state.set(0, id.into());
+    let old = u32::try_from(written_under).ok().and_then(|id| numbers.get(id));
+    let mut words = Numbered { state };
+    match (arrival, old) {
+        (Arrival::Known, Some(old)) => limits.convert(old, &mut words, now),
+        (Arrival::Known, None) | (Arrival::New, _) => limits.fresh(&mut words, now),
+    }
+}
+
+/// How spent the charge leaves a new entry.
+fn newcomer(limits: &Limits, ask: Ask) -> Spent {
+    match ask.cost().get() {
+        cost if cost > limits.capacity() => Spent::NOTHING,
+        cost => Spent::of(cost.into(), limits.capacity().into()),
+    }
+}
+
+fn now_of<'a>(charge: &Charge<'a>, print: Fingerprint, now: Now<'a>) -> Now<'a> {
+    now.with_spread(print.high).with_windows(charge.windows)
+}
+
+/// A state behind the id it was written under.
+struct Numbered<S> {
+    state: S,
+}
+
+impl<S: Cells> Cells for Numbered<S> {
+    fn get(&self, index: usize) -> u64 {
+        self.state.get(index + 1)
+    }
+}
+
+impl<S: CellsMut> CellsMut for Numbered<S> {
+    fn set(&mut self, index: usize, word: u64) {
+        self.state.set(index + 1, word);
+    }
+}
+
+/// Tells the table what its entries are worth, each under its own limits.
+struct Judge<'a, N: ?Sized> {
+    numbers: &'a N,
+    now: Now<'a>,
+}
+
+impl<N: Numbers + ?Sized> Owner for Judge<'_, N> {
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn convert(&self, _: Fingerprint, _: &mut State<'_>, _: u64) {
+        // Every entry has its own; there is only one generation of the table.
+    }
+
+    fn is_new(&self, print: Fingerprint, state: &State<'_>) -> bool {
+        self.spent_under(print, state, |limits, state, now| limits.is_new(state, now)).unwrap_or(true)
+    }
+
+    fn spent(&self, print: Fingerprint, state: &State<'_>) -> Spent {
+        self.spent_under(print, state, |limits, state, now| limits.spent(state, now)).unwrap_or_default()
+    }
+}
+
+impl<N: Numbers + ?Sized> Judge<'_, N> {
+    fn spent_under<R>(
+        &self,
+        print: Fingerprint,
+        state: &State<'_>,
+        read: impl FnOnce(&Limits, &Numbered<&State<'_>>, &Now<'_>) -> R,
+    ) -> Option<R> {
+        let limits = u32::try_from(state.get(0)).ok().and_then(|id| self.numbers.get(id))?;
+        Some(read(limits, &Numbered { state }, &self.now.with_spread(print.high)))
+    }
+}

@@ -1,0 +1,102 @@
+//! Several entries held at once, so that they change together or not at all.
+
+use tollgate_core::{Cells, CellsMut, Spent};
+
+use super::bucket::{Bucket, Shape, State};
+use super::{Arrival, Buckets, Owner};
+use crate::fingerprint::Fingerprint;
+
+/// The locked buckets of a group of keys.
+pub(crate) struct Group<'t, S> {
+    table: &'t Buckets<S>,
+    /// In the order of their index, which is the order everybody locks in.
+    buckets: Vec<Bucket<'t, S>>,
+    /// Entries that gave way to newcomers of this group, each as [`EVICTED_HEAD`] words and its state.
+    evicted: Vec<u64>,
+}
+
+/// Where a key of the group has its entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    bucket: usize,
+    entry: usize,
+}
+
+/// Bucket, entry and fingerprint.
+const EVICTED_HEAD: usize = 4;
+
+impl<S: Shape> Buckets<S> {
+    /// Locks every bucket that a key of `prints` may be in.
+    pub(crate) fn lock_all<O: Owner>(&self, prints: impl Iterator<Item = Fingerprint>, owner: &O) -> Group<'_, S> {
+        let mut indexes: Vec<usize> = prints.flat_map(|print| [self.home(print), self.other(print)]).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let buckets = indexes.into_iter().map(|index| self.lock(index, owner)).collect();
+        Group { table: self, buckets, evicted: Vec::new() }
+    }
+}
+
+impl<'t, S: Shape> Group<'t, S> {
+    /// The entry of `print`, or one that it takes over as [`enter`](Buckets::enter) would; `None` if there is no room.
+    pub(crate) fn seat<O: Owner>(
+        &mut self,
+        print: Fingerprint,
+        owner: &O,
+        newcomer: Spent,
+    ) -> Option<(Place, Arrival)> {
+        let (home, other) = (self.position(self.table.home(print))?, self.position(self.table.other(print))?);
+        if let Some(place) = self.find_in(home, print).or_else(|| self.find_in(other, print)) {
+            return Some((place, Arrival::Known));
+        }
+        let place = self.vacancy_in(home, owner).or_else(|| self.vacancy_in(other, owner));
+        let place = place.or_else(|| self.evict(home, other, owner, newcomer))?;
+        if place.bucket != home {
+            self.buckets[home].set_spilled();
+        }
+        self.buckets[place.bucket].settle(place.entry, print, |_, _| ());
+        Some((place, Arrival::New))
+    }
+
+    /// The state at a place.
+    pub(crate) fn state(&self, place: Place) -> State<'t> {
+        self.buckets[place.bucket].state(place.entry)
+    }
+
+    /// Puts back what gave way, the last first: its newcomer came for nothing.
+    pub(crate) fn restore_evicted(&mut self) {
+        for record in self.evicted.chunks_exact(EVICTED_HEAD + self.table.state_words()).rev() {
+            let &[bucket, entry, low, high, ref words @ ..] = record else { continue };
+            let Some(bucket) = self.buckets.get_mut(bucket as usize) else { continue };
+            bucket.settle(entry as usize, Fingerprint { low, high }, |state, _| {
+                words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+            });
+        }
+        self.evicted.clear();
+    }
+
+    fn position(&self, index: usize) -> Option<usize> {
+        self.buckets.binary_search_by_key(&index, |bucket| bucket.index).ok()
+    }
+
+    fn find_in(&self, bucket: usize, print: Fingerprint) -> Option<Place> {
+        self.buckets[bucket].find(print).map(|entry| Place { bucket, entry })
+    }
+
+    fn vacancy_in<O: Owner>(&self, bucket: usize, owner: &O) -> Option<Place> {
+        self.buckets[bucket].vacancy(owner).map(|entry| Place { bucket, entry })
+    }
+
+    /// The least spent entry of both buckets, if it is spent no more than the newcomer.
+    fn evict<O: Owner>(&mut self, home: usize, other: usize, owner: &O, newcomer: Spent) -> Option<Place> {
+        let candidates = [home, other].map(|bucket| (self.buckets[bucket].least_spent(owner), bucket));
+        let ((spent, entry), bucket) = candidates.into_iter().min()?;
+        if spent > newcomer {
+            return None;
+        }
+        let place = Place { bucket, entry };
+        let (print, state) = (self.buckets[bucket].print(entry), self.state(place));
+        self.evicted.extend([bucket as u64, entry as u64, print.low, print.high]);
+        self.evicted.extend((0..self.table.state_words()).map(|word| state.get(word)));
+        Some(place)
+    }
+}
