@@ -3,6 +3,8 @@
 //! The state is the instant at which nothing will be owed any more, in ticks. Nothing has to happen while time passes: what
 //! is owed now is that instant minus now.
 
+use core::num::NonZeroU64;
+
 use crate::algorithm::{Cells, CellsMut, STALE};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Now, Time};
@@ -14,7 +16,7 @@ use crate::verdict::{Report, Retry, Spent};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bucket {
     flow: Flow,
-    burst: u64,
+    burst: NonZeroU64,
     max_debt: u64,
     initial: u64,
     /// `burst` in ticks.
@@ -24,15 +26,15 @@ pub(crate) struct Bucket {
     /// A state that says more than this was written before the clock stepped back.
     believable: Ticks,
     one_word: bool,
-    /// `burst` if the state is one word, otherwise zero.
-    burst_in_word: u64,
+    /// Until when a state of one word can tell the time; zero if the state is longer.
+    word_until: u64,
 }
 
 impl Bucket {
     pub(crate) fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
-        if burst == 0 {
+        let Some(at_least_one) = NonZeroU64::new(burst) else {
             return Err(LimitError::Zero { what: "the burst" });
-        }
+        };
         let flow = Flow::new(rate);
         let longest = flow.most_within(Rate::MAX_FILL);
         if burst > longest {
@@ -41,20 +43,20 @@ impl Bucket {
         let capacity = flow.ticks(burst);
         Ok(Self {
             flow,
-            burst,
+            burst: at_least_one,
             max_debt: 0,
             initial: burst,
             capacity,
             deepest: 0,
             believable: 0,
             one_word: false,
-            burst_in_word: 0,
+            word_until: 0,
         }
         .with_max_debt(burst.min(longest - burst)))
     }
 
     pub(crate) fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst;
+        let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst.get();
         if max_debt > longest {
             return Err(LimitError::FillTooLong { amount: max_debt, max: longest });
         }
@@ -62,16 +64,16 @@ impl Bucket {
     }
 
     fn with_max_debt(self, max_debt: u64) -> Self {
-        let deepest = self.flow.ticks(self.burst + max_debt);
+        let deepest = self.flow.ticks(self.burst.get() + max_debt);
         let believable = deepest + self.flow.instant(Time::from_nanos(STALE.as_nanos()));
         let one_word = self.flow.fits_a_word(deepest);
-        let burst_in_word = if one_word { self.burst } else { 0 };
-        Self { max_debt, deepest, believable, one_word, burst_in_word, ..self }
+        let word_until = if one_word { HORIZON } else { 0 };
+        Self { max_debt, deepest, believable, one_word, word_until, ..self }
     }
 
     pub(crate) fn initial(self, initial: u64) -> Result<Self, LimitError> {
-        if initial > self.burst {
-            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.burst });
+        if initial > self.burst.get() {
+            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.burst.get() });
         }
         Ok(Self { initial, ..self })
     }
@@ -81,7 +83,7 @@ impl Bucket {
     }
 
     pub(crate) const fn burst(&self) -> u64 {
-        self.burst
+        self.burst.get()
     }
 
     pub(crate) const fn fits_a_word(&self) -> bool {
@@ -94,7 +96,7 @@ impl Bucket {
 
     #[inline]
     pub(crate) fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.set_owed(state, now, self.flow.ticks(self.burst - self.initial));
+        self.set_owed(state, now, self.flow.ticks(self.burst.get() - self.initial));
     }
 
     /// What the state says is owed now; after the clock stepped back that may be any number.
@@ -120,21 +122,21 @@ impl Bucket {
     #[inline]
     pub(crate) fn room(&self, cost: Cost) -> Option<Ticks> {
         // The cost is compared first: the ticks of one above the burst might not fit a number.
-        (cost.get() <= self.burst).then(|| self.capacity - self.flow.ticks(cost.get()))
+        (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks(cost.get()))
     }
 
     /// The same for a cost that may go into debt.
     #[inline]
     pub(crate) fn room_with_debt(&self, cost: Cost) -> Option<Ticks> {
-        (cost.get() <= self.burst + self.max_debt).then(|| self.deepest - self.flow.ticks(cost.get()))
+        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks(cost.get()))
     }
 
     /// The state of one word after taking `cost`, if it fits at once: the same sums as everywhere, in 64 bits.
     #[inline]
     pub(crate) fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
-        // One comparison for three: no cost at all is nothing to write down, one above the burst does not fit, and where the
-        // state is longer the burst to be taken from a word is zero. Within the horizon every sum below fits a word.
-        if cost.get().wrapping_sub(1) >= self.burst_in_word || now.mono().as_nanos() >= HORIZON {
+        // No cost at all is nothing to write down, and one above the burst does not fit; for a cost of one the compiler sees
+        // that neither is so. Until its time is up, every sum below fits a word.
+        if cost.get().wrapping_sub(1) >= self.burst.get() || now.mono().as_nanos() >= self.word_until {
             return None;
         }
         let taken = cost.get() * self.flow.rate().per().as_nanos();
@@ -174,7 +176,7 @@ impl Bucket {
     }
 
     pub(crate) fn report(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
-        Report { limit: self.burst, remaining, retry: self.retry(owed, room), reset: self.flow.wait(owed) }
+        Report { limit: self.burst.get(), remaining, retry: self.retry(owed, room), reset: self.flow.wait(owed) }
     }
 
     pub(crate) fn spent(&self, owed: Ticks) -> Spent {

@@ -147,12 +147,7 @@ impl Algorithm for Limits {
 
     /// All must pass. The longest wait and the latest retry count.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
-        let verdict = self.weigh_together(state, now, ask);
-        match ask {
-            // As much as the tightest has: that much is then asked of all of them.
-            Ask::UpTo(_) if verdict.is_allowed() => self.weigh_together(state, now, Ask::Exactly(verdict.taken())),
-            Ask::UpTo(_) | Ask::Exactly(_) | Ask::Regardless(_) => verdict,
-        }
+        self.weigh_together(state, now, ask)
     }
 
     /// A refusal is told only to those that refused: they may count it.

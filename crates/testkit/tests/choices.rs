@@ -2,112 +2,16 @@
 //!
 //! Choice 13, the order of waiters in a process, belongs to whoever holds them: the `tollgate` crate.
 
-use tollgate_core::{
-    Algorithm, Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Nanos, Outcome, Phase, Report, Retry, SlidingLog,
-    SlidingWindow, TokenBucket, Verdict,
-};
+#[path = "choices/key.rs"]
+mod key;
+
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Phase, Retry};
 use tollgate_testkit::clock::HandClock;
 
-const SECOND: Nanos = Nanos::SECOND;
-/// Past every alignment: 1000 s are not a multiple of the lengths used here.
-const START: u64 = 1_000_000_000_000;
-
-const fn millis(n: u64) -> Nanos {
-    Nanos::from_millis(n)
-}
-
-/// One key of a limit, and a clock.
-struct Key<A> {
-    limit: A,
-    state: Vec<u64>,
-    clock: HandClock,
-}
-
-impl<A: Algorithm> Key<A> {
-    fn new(limit: A) -> Self {
-        let clock = HandClock::new(START, START);
-        // The larger of the states that a change of numbers leads to.
-        let mut state = vec![0; limit.words() + 16];
-        limit.fresh(state.as_mut_slice(), &clock.now());
-        Self { limit, state, clock }
-    }
-
-    fn ask(&mut self, ask: Ask) -> Verdict<A::Stamp> {
-        self.limit.decide(self.state.as_mut_slice(), &self.clock.now(), ask)
-    }
-
-    fn check(&mut self, cost: u64) -> Outcome {
-        self.ask(Ask::Exactly(Cost::new(cost))).outcome()
-    }
-
-    fn passes(&mut self, cost: u64) -> bool {
-        self.check(cost).is_allowed()
-    }
-
-    fn charge(&mut self, cost: u64) -> Outcome {
-        self.ask(Ask::Regardless(Cost::new(cost))).outcome()
-    }
-
-    fn drain(&mut self) -> u64 {
-        self.ask(Ask::UpTo(Cost::MAX)).taken().get()
-    }
-
-    fn report(&self, cost: u64) -> Report {
-        self.limit.report(self.state.as_slice(), &self.clock.now(), Cost::new(cost))
-    }
-
-    fn remaining(&self) -> u64 {
-        self.report(1).remaining
-    }
-
-    fn wait(&mut self, time: Nanos) -> &mut Self {
-        self.clock.advance(time);
-        self
-    }
-
-    /// Puts other numbers in force.
-    fn change(&mut self, limit: A) {
-        limit.convert(&self.limit, self.state.as_mut_slice(), &self.clock.now());
-        self.limit = limit;
-    }
-}
-
-fn token_bucket(rate: &str, burst: u64) -> TokenBucket {
-    TokenBucket::new(rate.parse().expect("a rate"), burst).expect("a limit")
-}
-
-fn leaky_bucket(rate: &str, burst: u64) -> LeakyBucket {
-    LeakyBucket::new(rate.parse().expect("a rate"), burst).expect("a limit")
-}
-
-fn fixed_window(limit: u64, length: Nanos) -> FixedWindow {
-    FixedWindow::new(limit, length).expect("a limit")
-}
-
-fn sliding_window(limit: u64, length: Nanos) -> SlidingWindow {
-    SlidingWindow::new(limit, length).expect("a limit")
-}
-
-fn sliding_log(limit: u64, length: Nanos) -> SlidingLog {
-    SlidingLog::new(limit, length).expect("a limit")
-}
-
-fn concurrency(limit: u64) -> Concurrency {
-    Concurrency::new(limit, Nanos::from_secs(30)).expect("a limit")
-}
-
-/// Runs `$test` on a new key of each algorithm, all of which hold 10 and let 10 per second through, or 10 at a time.
-macro_rules! for_each_algorithm {
-    ($test:ident) => {
-        $test(Key::new(token_bucket("10/s", 10)));
-        $test(Key::new(leaky_bucket("10/s", 10)));
-        $test(Key::new(fixed_window(10, SECOND)));
-        $test(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
-        $test(Key::new(sliding_window(10, SECOND)));
-        $test(Key::new(sliding_log(10, SECOND)));
-        $test(Key::new(concurrency(10)));
-    };
-}
+use key::{
+    Key, SECOND, START, concurrency, fixed_window, for_each_algorithm, leaky_bucket, millis, sliding_log,
+    sliding_window, token_bucket,
+};
 
 // 1
 #[test]
@@ -347,14 +251,42 @@ fn delay_is_for_buckets_and_the_longest_of_several_counts() {
         assert!(matches!(key.check(1), Outcome::Deny(_)));
     }
     for_each_algorithm!(never_delays);
-    let mut bucket = Key::new(leaky_bucket("10/s", 10));
-    assert!(bucket.passes(4));
-    let verdict = bucket.ask(Ask::Exactly(Cost::new(3)));
-    assert_eq!(verdict.outcome(), Outcome::Delay(millis(400)));
-    let delays = [Outcome::Delay(millis(100)), verdict.outcome(), Outcome::Allow, Outcome::Delay(millis(300))];
-    assert_eq!(delays.into_iter().reduce(Outcome::and), Some(Outcome::Delay(millis(400))));
-    // Cancelling gives back what was reserved.
-    let now = bucket.clock.now();
-    assert_eq!(bucket.limit.refund(bucket.state.as_mut_slice(), &now, verdict.taken(), None), Cost::new(3));
-    assert_eq!(bucket.remaining(), 6);
+    // 4 at 10/s take 400 ms to flow out, at 5/s 800.
+    let group = Limits::new([leaky_bucket("10/s", 10).into(), leaky_bucket("5/s", 10).into(), Limit::Unlimited]);
+    let mut group = Key::new(group.expect("a group"));
+    assert!(group.passes(4));
+    let verdict = group.ask(Ask::Exactly(Cost::new(3)));
+    assert_eq!(verdict.outcome(), Outcome::Delay(millis(800)));
+    assert_eq!(remaining(&group), [3, 3, u64::MAX]);
+    let now = group.clock.now();
+    let given = group.limit.refund(group.state.as_mut_slice(), &now, verdict.taken(), Some(verdict.stamp()));
+    assert_eq!((given, remaining(&group)), (Cost::new(3), vec![6, 6, u64::MAX]), "cancelling refunds all");
+}
+
+/// What section 1 of the design calls fair to callers.
+#[test]
+fn several_limits_are_charged_all_or_none() {
+    let limits = [
+        token_bucket("10/s", 10).into(),
+        leaky_bucket("10/s", 9).into(),
+        fixed_window(8, SECOND).into(),
+        sliding_window(7, SECOND).into(),
+        sliding_log(6, SECOND).into(),
+        concurrency(5).into(),
+    ];
+    let mut group = Key::new(Limits::new(limits).expect("a group"));
+    assert!(group.passes(3));
+    let before = group.state.clone();
+    for refused in [3, 6, 11] {
+        assert!(!group.passes(refused));
+    }
+    assert_eq!(group.state, before, "the one that refused costs the others nothing");
+    assert_eq!(group.drain(), 2, "as much as the tightest has");
+    assert_eq!(remaining(&group), [5, 4, 3, 2, 1, 0]);
+}
+
+/// What remains of each limit.
+fn remaining(group: &Key<Limits>) -> Vec<u64> {
+    let now = group.clock.now();
+    group.limit.reports(group.state.as_slice(), &now, Cost::ONE).map(|report| report.remaining).collect()
 }

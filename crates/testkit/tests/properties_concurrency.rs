@@ -1,33 +1,16 @@
 //! Leases against their exact model, and the laws they keep where no model can follow.
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now, Rate, Stamp};
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Rate, Stamp};
 use tollgate_testkit::model::laws::{OneClock, garbage_is_survived};
 use tollgate_testkit::model::lockstep::{HORIZON, Lockstep};
 use tollgate_testkit::model::script::{any_size, any_word, cases, scripts, starts};
-use tollgate_testkit::model::{ConcurrencyModel, Model};
+use tollgate_testkit::model::{ConcurrencyModel, LeaseNumbers, Model};
 
-#[derive(Clone, Copy, Debug)]
-struct Numbers {
-    limit: u64,
-    lease: Nanos,
-    max_debt: u64,
-}
-
-impl Numbers {
-    fn limit(&self) -> Concurrency {
-        Concurrency::new(self.limit, self.lease).and_then(|limit| limit.max_debt(self.max_debt)).expect("valid numbers")
-    }
-
-    fn model(&self) -> ConcurrencyModel {
-        ConcurrencyModel::new(self.limit, self.lease, self.max_debt)
-    }
-}
-
-fn numbers() -> impl Strategy<Value = Numbers> {
+fn numbers() -> impl Strategy<Value = LeaseNumbers> {
     let limits = prop_oneof![4 => 1_u64..8, 1 => 1_u64..60];
     let leases = prop_oneof![1_u64..100, any_size(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))];
-    (limits, leases, prop_oneof![Just(0), 0_u64..8]).prop_map(|(limit, lease, max_debt)| Numbers {
+    (limits, leases, prop_oneof![Just(0), 0_u64..8]).prop_map(|(limit, lease, max_debt)| LeaseNumbers {
         limit,
         lease: Nanos::from_nanos(lease),
         max_debt,
@@ -60,14 +43,14 @@ proptest! {
 
     #[test]
     fn every_answer_equals_the_models(numbers in numbers(), start in starts(), script in scripts(40)) {
-        let limit = numbers.limit();
-        Lockstep::new(&limit, numbers.model(), &OneClock, start).run(&script);
+        let limit = numbers.limit().expect("valid numbers");
+        Lockstep::new(&limit, ConcurrencyModel::new(numbers), &OneClock, start).run(&script);
     }
 
     /// Stamps are never forgotten here: one of a lease that is over must not touch whoever has its slot now.
     #[test]
     fn renewing_and_releasing_touch_the_named_lease_alone(numbers in numbers(), start in starts(), acts in acts()) {
-        let (limit, mut model) = (numbers.limit(), numbers.model());
+        let (limit, mut model) = (numbers.limit().expect("valid numbers"), ConcurrencyModel::new(numbers));
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
         limit.fresh(state, &Now::at(start));
@@ -114,7 +97,7 @@ proptest! {
         words in proptest::collection::vec(any_word(), 0..30),
         (now, cost, stamp) in (any_word(), any_word(), any_word()),
     ) {
-        let (limit, old, now) = (numbers.limit(), old.limit(), Now::at(now));
+        let (limit, old, now) = (numbers.limit().expect("valid numbers"), old.limit().expect("valid numbers"), Now::at(now));
         for ask in [Ask::Exactly, Ask::UpTo, Ask::Regardless] {
             garbage_is_survived(&limit, &old, &words, &now, ask(Cost::new(cost)), Stamp::from_bits(stamp));
         }
@@ -127,13 +110,15 @@ proptest! {
     fn clock_steps_neither_grant_nor_lock_out(
         numbers in numbers(), steps in proptest::collection::vec((any_size(HORIZON), 0_u64..6), 1..30),
     ) {
-        let limit = numbers.limit();
+        let limit = numbers.limit().expect("valid numbers");
         let mut state = vec![0; limit.words()];
         limit.fresh(state.as_mut_slice(), &Now::at(steps[0].0));
         for (at, cost) in steps {
             limit.decide(state.as_mut_slice(), &Now::at(at), Ask::UpTo(Cost::new(cost)));
             let report = limit.report(state.as_slice(), &Now::at(at), Cost::ONE);
-            prop_assert!(report.reset <= numbers.lease.saturating_add(Nanos::SECOND), "{report:?}");
+            let longest = numbers.lease.saturating_add(Nanos::SECOND);
+            prop_assert!(report.reset <= longest, "{report:?}");
+            prop_assert!(limit.is_new(state.as_slice(), &Now::at(at + longest.as_nanos())));
         }
     }
 
@@ -141,10 +126,10 @@ proptest! {
     fn a_change_of_numbers_keeps_the_leases(
         (old, new) in (numbers(), numbers()), start in starts(), (before, after) in (scripts(10), scripts(10)),
     ) {
-        let (old_limit, new_limit) = (old.limit(), new.limit());
-        let mut lockstep = Lockstep::new(&old_limit, old.model(), &OneClock, start);
+        let (old_limit, new_limit) = (old.limit().expect("valid numbers"), new.limit().expect("valid numbers"));
+        let mut lockstep = Lockstep::new(&old_limit, ConcurrencyModel::new(old), &OneClock, start);
         lockstep.run(&before);
-        lockstep.change(&new_limit, |model, now| model.change(new.limit, new.lease, new.max_debt, now));
+        lockstep.change(&new_limit, |model, now| model.change(new, now));
         lockstep.run(&after);
     }
 }

@@ -40,7 +40,7 @@ proptest! {
 
     #[test]
     fn every_answer_equals_the_models(numbers in numbers(), start in starts(), script in scripts(40)) {
-        let limit = numbers.limit();
+        let limit = numbers.limit().expect("valid numbers");
         Lockstep::new(&limit, LeakyBucketModel::new(numbers, &Now::at(start)), &OneClock, start).run(&script);
     }
 
@@ -49,7 +49,7 @@ proptest! {
         numbers in numbers(), start in any_word(), script in greedy_scripts(60),
     ) {
         let events: Vec<_> =
-            walk(&numbers.limit(), &OneClock, start, &script).iter().map(|event| (event.asked, event.cost)).collect();
+            walk(&numbers.limit().expect("valid numbers"), &OneClock, start, &script).iter().map(|event| (event.asked, event.cost)).collect();
         let bound = Bound::of(numbers.rate, numbers.burst);
         prop_assert_eq!(fullest_excess(&bound, &events), None);
     }
@@ -58,7 +58,7 @@ proptest! {
     /// nobody waits longer than allowed.
     #[test]
     fn what_goes_out_is_steady(numbers in numbers(), start in starts(), script in greedy_scripts(60)) {
-        let mut events = walk(&numbers.limit(), &OneClock, start, &script);
+        let mut events = walk(&numbers.limit().expect("valid numbers"), &OneClock, start, &script);
         events.retain(|event| event.passes < u64::MAX);
         // All amounts times the period, so that they are whole numbers.
         let (count, per) = (u128::from(numbers.rate.count()), u128::from(numbers.rate.per().as_nanos()));
@@ -80,7 +80,7 @@ proptest! {
         words in proptest::collection::vec(any_word(), 0..4),
         (now, cost, stamp) in (any_word(), any_word(), any_word()),
     ) {
-        let (limit, old, now) = (numbers.limit(), old.limit(), Now::at(now));
+        let (limit, old, now) = (numbers.limit().expect("valid numbers"), old.limit().expect("valid numbers"), Now::at(now));
         for ask in [Ask::Exactly, Ask::UpTo, Ask::Regardless] {
             garbage_is_survived(&limit, &old, &words, &now, ask(Cost::new(cost)), Stamp::from_bits(stamp));
         }
@@ -92,7 +92,7 @@ proptest! {
         numbers in numbers(),
         steps in proptest::collection::vec((any_size(HORIZON), prop_oneof![Just(u64::MAX), any_size(u64::MAX)]), 1..30),
     ) {
-        let limit = numbers.limit();
+        let limit = numbers.limit().expect("valid numbers");
         let (mut state, mut at) = ([0; 2], steps[0].0);
         limit.fresh(&mut state, &Now::at(at));
         let (mut admitted, mut forward) = (exact(0), exact(0));
@@ -114,7 +114,7 @@ proptest! {
     fn a_change_of_numbers_keeps_what_is_in_the_bucket(
         (old, new) in (numbers(), numbers()), start in starts(), (before, after) in (scripts(10), scripts(10)),
     ) {
-        let (old_limit, new_limit) = (old.limit(), new.limit());
+        let (old_limit, new_limit) = (old.limit().expect("valid numbers"), new.limit().expect("valid numbers"));
         let mut lockstep = Lockstep::new(&old_limit, LeakyBucketModel::new(old, &Now::at(start)), &OneClock, start);
         lockstep.run(&before);
         lockstep.change(&new_limit, |model, now| model.change(new, now));

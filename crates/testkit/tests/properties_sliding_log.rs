@@ -26,7 +26,7 @@ proptest! {
 
     #[test]
     fn every_answer_equals_the_models(numbers in numbers(), start in starts(), script in scripts(40)) {
-        let limit = numbers.limit();
+        let limit = numbers.limit().expect("valid numbers");
         Lockstep::new(&limit, SlidingLogModel::new(numbers, &Now::at(start)), &OneClock, start).run(&script);
     }
 
@@ -34,7 +34,7 @@ proptest! {
     fn no_window_admits_more_than_the_limit_nor_closer_than_the_gap(
         numbers in numbers(), start in any_word(), script in greedy_scripts(60),
     ) {
-        let events = walk(&numbers.limit(), &OneClock, start, &script);
+        let events = walk(&numbers.limit().expect("valid numbers"), &OneClock, start, &script);
         for (nth, last) in events.iter().enumerate() {
             let inside = |asked: u64| last.passes - asked < numbers.length;
             let sum: u64 = events[..=nth].iter().filter(|event| inside(event.passes)).map(|event| event.cost).sum();
@@ -51,7 +51,7 @@ proptest! {
         words in proptest::collection::vec(any_word(), 0..30),
         (now, cost, stamp) in (any_word(), any_word(), any_word()),
     ) {
-        let (limit, old, now) = (numbers.limit(), old.limit(), Now::at(now));
+        let (limit, old, now) = (numbers.limit().expect("valid numbers"), old.limit().expect("valid numbers"), Now::at(now));
         for ask in [Ask::Exactly, Ask::UpTo, Ask::Regardless] {
             garbage_is_survived(&limit, &old, &words, &now, ask(Cost::new(cost)), Stamp::from_bits(stamp));
         }
@@ -64,7 +64,7 @@ proptest! {
         numbers in numbers(),
         steps in proptest::collection::vec((any_size(HORIZON), prop_oneof![Just(u64::MAX), any_size(u64::MAX)]), 1..30),
     ) {
-        let limit = numbers.limit();
+        let limit = numbers.limit().expect("valid numbers");
         let memory = numbers.length.max(numbers.gap);
         let mut state = vec![0; limit.words()];
         let mut at = steps[0].0;
@@ -87,7 +87,7 @@ proptest! {
     fn a_change_of_numbers_keeps_the_units_spent(
         (old, new) in (numbers(), numbers()), start in starts(), (before, after) in (scripts(10), scripts(10)),
     ) {
-        let (old_limit, new_limit) = (old.limit(), new.limit());
+        let (old_limit, new_limit) = (old.limit().expect("valid numbers"), new.limit().expect("valid numbers"));
         let mut lockstep = Lockstep::new(&old_limit, SlidingLogModel::new(old, &Now::at(start)), &OneClock, start);
         lockstep.run(&before);
         lockstep.change(&new_limit, |model, now| model.change(new, now));

@@ -133,7 +133,9 @@ impl CachedClock {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(period: Duration) -> std::io::Result<Self> {
-        let shared = Arc::new(Cached { source: PreciseClock::new(), mono: AtomicU64::new(0) });
+        let source = PreciseClock::new();
+        let mono = AtomicU64::new(source.mono().as_nanos());
+        let shared = Arc::new(Cached { source, mono });
         let weak = Arc::downgrade(&shared);
         std::thread::Builder::new().name("tollgate-clock".into()).spawn(move || keep_time(&weak, period))?;
         Ok(Self { shared })

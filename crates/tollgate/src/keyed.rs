@@ -1,7 +1,6 @@
 //! A limit for each key.
 
 use std::fmt;
-use std::hint::black_box;
 use std::sync::{Mutex, PoisonError};
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Now, Report, Retry, Spent, TokenBucket, Verdict};
@@ -62,7 +61,7 @@ pub struct TooLarge {
 
 impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a table of {} keys is larger than the address space, ask for fewer", self.capacity)
+        write!(f, "a table of {} keys does not fit in memory, ask for fewer", self.capacity)
     }
 }
 
@@ -72,7 +71,7 @@ impl<A: Algorithm> Keyed<A> {
     /// Room for `capacity` keys under `limit`, with a precise clock.
     ///
     /// # Errors
-    /// When that many do not fit the address space.
+    /// When that many do not fit in memory.
     pub fn new(limit: A, capacity: usize) -> Result<Self, TooLarge> {
         Self::with_clock(limit, capacity, PreciseClock::new())
     }
@@ -82,7 +81,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Room for `capacity` keys under `limit`, with time taken from `clock`.
     ///
     /// # Errors
-    /// When that many do not fit the address space.
+    /// When that many do not fit in memory.
     pub fn with_clock(limit: A, capacity: usize, clock: C) -> Result<Self, TooLarge> {
         let table = Table::new(capacity, limit.words()).ok_or(TooLarge { capacity })?;
         let mut overflow = vec![0; limit.words()];
@@ -146,22 +145,19 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let mut requests = requests.into_iter();
         let mut batch = [(Fingerprint::default(), Cost::ZERO); BATCH];
         loop {
-            let mut touched = 0;
             let mut len = 0;
             // The places come first: a request taken from the caller with no place left would be lost.
             for (place, (key, cost)) in batch.iter_mut().zip(requests.by_ref()) {
-                let print = key.fingerprint(&self.secret);
-                touched ^= self.table.touch(print);
-                *place = (print, Cost::new(cost));
+                *place = (key.fingerprint(&self.secret), Cost::new(cost));
                 len += 1;
             }
-            // The loads above are for their effect on the cache; the compiler must not find out.
-            black_box(touched);
-            if len == 0 {
+            let batch = &batch[..len];
+            if batch.is_empty() {
                 return;
             }
+            self.table.touch_all(batch.iter().map(|(print, _)| *print));
             let now = self.clock.now_for(self.limit());
-            for (print, cost) in &batch[..len] {
+            for (print, cost) in batch {
                 each(self.decide_at(*print, now, Ask::Exactly(*cost), |_, verdict| verdict));
             }
         }
@@ -179,26 +175,30 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Gives back what `verdict` took, as far as the limit still holds it against the key; returns how much that was.
     pub fn refund<K: Key + ?Sized>(&self, key: &K, verdict: &Verdict<A::Stamp>) -> u64 {
-        self.find(key, |limit, state, now| limit.refund(state, now, verdict.taken(), Some(verdict.stamp())))
+        self.write(key, |limit, state, now| limit.refund(state, now, verdict.taken(), Some(verdict.stamp())))
             .map_or(0, Cost::get)
     }
 
     /// Forgets what the key has spent.
     pub fn reset<K: Key + ?Sized>(&self, key: &K) {
-        self.find(key, |limit, state, now| limit.fresh(state, now));
+        self.write(key, |limit, state, now| limit.fresh(state, now));
     }
 
     /// Puts other numbers in force. What was spent stays spent: an entry is converted when it is next looked at.
     ///
-    /// Only where the new limit needs larger entries than the table has, and at every 64th change, is everything moved to a
-    /// new table at once.
+    /// Only where the new limit needs larger entries than the table has is everything moved to a new table at once; should
+    /// there be more entries than the table was made for, the least spent of them may find no room in it. And every thousand
+    /// changes, all entries that were not looked at in between are converted at once.
     ///
     /// # Errors
-    /// When that table does not fit the address space; the old numbers then stay in force.
+    /// When that table does not fit in memory; the old numbers then stay in force.
     pub fn set_limit(&mut self, limit: A) -> Result<(), TooLarge> {
         let words = limit.words().max(self.table.state_words());
-        if words > self.table.state_words() || self.earlier.len() as u64 == GENERATIONS - 1 {
+        if words > self.table.state_words() {
             self.rebuild(words)?;
+        } else if self.earlier.len() as u64 == GENERATIONS - 1 {
+            self.table.begin_anew(&self.judge(self.clock.now()));
+            self.earlier.clear();
         }
         let now = self.clock.now();
         let mut overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner).to_vec();
@@ -244,7 +244,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
         let decided = self.table.at_home(print, self.earlier.len() as u64, |state| {
-            let now = now.with_spread(print.high);
+            let now = now.with_spread(print.low);
             let verdict = self.limit.decide(state, &now, ask);
             read(&Entry { limit: &self.limit, state: &*state, now: &now }, verdict)
         });
@@ -263,19 +263,16 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
         let limit = &self.limit;
-        let owner = Judge { limit, earlier: &self.earlier, now };
-        let now = now.with_spread(print.high);
-        let newcomer = match ask.cost().get() {
-            cost if cost > limit.capacity() => Spent::NOTHING,
-            cost => Spent::of(cost.into(), limit.capacity().into()),
-        };
-        let decided = self.table.enter(print, &owner, newcomer, |state, arrival| {
+        let owner = self.judge(now);
+        let of_key = now.with_spread(print.low);
+        let decided = self.table.enter(print, &owner, newcomer(limit, &of_key, ask), |state, arrival| {
             if arrival == Arrival::New {
-                limit.fresh(state, &now);
+                limit.fresh(state, &of_key);
             }
-            let verdict = limit.decide(state, &now, ask);
-            read(&Entry { limit, state: &*state, now: &now }, verdict)
+            let verdict = limit.decide(state, &of_key, ask);
+            read(&Entry { limit, state: &*state, now: &of_key }, verdict)
         });
+        // What is shared by many keys has the windows of none of them.
         decided.unwrap_or_else(|| self.decide_without_room(now, ask, read))
     }
 
@@ -299,30 +296,33 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Runs `read` on the key's state, or on that of a new key where there is none.
     fn read<K: Key + ?Sized, R>(&self, key: &K, read: impl Fn(&Entry<'_, A>) -> R) -> R {
-        let found = self.find(key, |limit, state, now| read(&Entry { limit, state: &*state, now }));
+        let (print, now) = (key.fingerprint(&self.secret), self.clock.now_for(&self.limit));
+        let found = self.find(print, now, |limit, state, now| read(&Entry { limit, state: &*state, now }));
         found.unwrap_or_else(|| {
-            let limit = self.limit();
-            let now = self.clock.now_for(limit);
-            // Only the states of logs and leases are longer than this.
-            let (mut short, mut long) = ([0; 8], Vec::new());
-            let words = match short.get_mut(..limit.words()) {
-                Some(words) => words,
-                None => {
-                    long.resize(limit.words(), 0);
-                    &mut *long
-                }
-            };
-            limit.fresh(words, &now);
-            read(&Entry { limit, state: &&*words, now: &now })
+            let now = now.with_spread(print.low);
+            with_fresh(&self.limit, &now, |state| read(&Entry { limit: &self.limit, state: &state, now: &now }))
         })
     }
 
-    fn find<K: Key + ?Sized, R>(&self, key: &K, visit: impl FnOnce(&A, &mut State<'_>, &Now<'_>) -> R) -> Option<R> {
-        let print = key.fingerprint(&self.secret);
-        let limit = self.limit();
-        let now = self.clock.now_for(limit);
-        let owner = Judge { limit: &self.limit, earlier: &self.earlier, now };
-        self.table.find(print, &owner, |state| visit(limit, state, &now.with_spread(print.high)))
+    /// Runs `write` on the key's state, if there is one.
+    fn write<K: Key + ?Sized, R>(&self, key: &K, write: impl FnOnce(&A, &mut State<'_>, &Now<'_>) -> R) -> Option<R> {
+        self.find(key.fingerprint(&self.secret), self.clock.now_for(&self.limit), write)
+    }
+
+    fn find<R>(
+        &self,
+        print: Fingerprint,
+        now: Now<'_>,
+        visit: impl FnOnce(&A, &mut State<'_>, &Now<'_>) -> R,
+    ) -> Option<R> {
+        let visit = |state: &mut State<'_>| visit(&self.limit, state, &now.with_spread(print.low));
+        self.table.find(print, &self.judge(now), visit)
+    }
+
+    /// States of earlier numbers may have to be read by the wall clock, though those in force do without.
+    fn judge<'a>(&'a self, now: Now<'a>) -> Judge<'a, A> {
+        let now = if self.earlier.is_empty() { now } else { Now::new(now.mono(), self.clock.wall(now.mono())) };
+        Judge { limit: &self.limit, earlier: &self.earlier, now }
     }
 
     /// Moves every entry to a table with room for states of `words`, under the numbers in force alone.
@@ -331,15 +331,47 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let table = Table::new(capacity, words).ok_or(TooLarge { capacity })?;
         let now = self.clock.now();
         let new_owner = Judge { limit: &self.limit, earlier: &[], now };
-        self.table.for_each(&Judge { limit: &self.limit, earlier: &self.earlier, now }, |print, from| {
+        self.table.for_each(&self.judge(now), |print, from| {
             let copy = |to: &mut State<'_>, _| (0..words).for_each(|word| to.set(word, from.get(word)));
-            // The new table has room for as many, so nobody has to give way.
-            table.enter(print, &new_owner, Spent::NOTHING, copy);
+            if !new_owner.is_new(print, from) {
+                table.enter(print, &new_owner, new_owner.spent(print, from), copy);
+            }
         });
         self.table = table;
         self.earlier.clear();
         Ok(())
     }
+}
+
+/// How spent `ask` leaves a new entry.
+pub(crate) fn newcomer<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
+    let capacity = limit.capacity();
+    let taken = match ask {
+        // Without state nothing is remembered, let alone spent.
+        _ if limit.words() == 0 => 0,
+        Ask::Exactly(cost) if cost.get() > capacity => 0,
+        // Into debt, unless even that does not hold it.
+        Ask::Regardless(cost) if cost.get() > capacity => {
+            with_fresh(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
+        }
+        Ask::Exactly(cost) | Ask::UpTo(cost) | Ask::Regardless(cost) => cost.get(),
+    };
+    if taken == 0 { Spent::NOTHING } else { Spent::of(taken.into(), capacity.into()) }
+}
+
+/// Runs `read` on the state of a key never seen before.
+pub(crate) fn with_fresh<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
+    // Only the states of logs and leases are longer than this.
+    let (mut short, mut long) = ([0; 8], Vec::new());
+    let words = match short.get_mut(..limit.words()) {
+        Some(words) => words,
+        None => {
+            long.resize(limit.words(), 0);
+            &mut *long
+        }
+    };
+    limit.fresh(words, now);
+    read(words)
 }
 
 /// A key's limit and state at the instant of a decision.
@@ -368,7 +400,7 @@ struct Judge<'a, A> {
 
 impl<A> Judge<'_, A> {
     fn now(&self, print: Fingerprint) -> Now<'_> {
-        self.now.with_spread(print.high)
+        self.now.with_spread(print.low)
     }
 }
 

@@ -1,15 +1,14 @@
 //! Many limits in one table: a limit per call, and several keys charged together.
 
 use std::fmt;
-use std::hint::black_box;
 
 use tollgate_core::{
-    Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Report, Retry, Spent, Stamps, Time, Verdict, Window,
+    Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Report, Retry, Spent, Stamps, Verdict, Window,
 };
 
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::{BATCH, TooLarge, WhenFull};
+use crate::keyed::{BATCH, TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, Buckets, Owner, Place, State, Wide};
 
@@ -84,7 +83,7 @@ impl Ledger {
     /// Room for `capacity` keys with states of up to `state_words`, with a precise clock.
     ///
     /// # Errors
-    /// When that many do not fit the address space.
+    /// When that many do not fit in memory.
     pub fn new(capacity: usize, state_words: usize) -> Result<Self, TooLarge> {
         Self::with_clock(capacity, state_words, PreciseClock::new())
     }
@@ -94,7 +93,7 @@ impl<C: Clock> Ledger<C> {
     /// Room for `capacity` keys with states of up to `state_words`, with time taken from `clock`.
     ///
     /// # Errors
-    /// When that many do not fit the address space.
+    /// When that many do not fit in memory.
     pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, TooLarge> {
         // One word more, for the id.
         let buckets = |capacity| {
@@ -130,7 +129,7 @@ impl<C: Clock> Ledger<C> {
         charges: &[Charge<'_>],
         mut each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
-        let now = self.now(numbers, charges);
+        let now = self.clock.now();
         match charges {
             [charge] => self.decide_one(numbers, charge, self.print(charge), now, |seat| each(0, seat)),
             _ => self.decide_group(numbers, charges, now, each),
@@ -145,15 +144,11 @@ impl<C: Clock> Ledger<C> {
         charges: &[Charge<'_>],
         mut each: impl FnMut(usize, &Seat<'_>),
     ) {
-        let now = self.now(numbers, charges);
+        let now = self.clock.now();
         for (batch, charges) in charges.chunks(BATCH).enumerate() {
             let mut prints = [Fingerprint::default(); BATCH];
-            let mut touched = 0;
-            for (print, charge) in prints.iter_mut().zip(charges) {
-                *print = self.print(charge);
-                touched ^= self.table.touch(*print);
-            }
-            black_box(touched);
+            prints.iter_mut().zip(charges).for_each(|(print, charge)| *print = self.print(charge));
+            self.table.touch_all(prints.iter().copied().take(charges.len()));
             for (place, (charge, print)) in charges.iter().zip(prints).enumerate() {
                 self.decide_one(numbers, charge, print, now, |seat| each(batch * BATCH + place, seat));
             }
@@ -163,17 +158,14 @@ impl<C: Clock> Ledger<C> {
     /// Runs `read` on what a decision about the charge would see, with the verdict it would get. Changes nothing.
     pub fn peek<N: Numbers + ?Sized, R>(&self, numbers: &N, charge: &Charge<'_>, read: impl Fn(&Seat<'_>) -> R) -> R {
         let Some(limits) = self.limits(numbers, charge) else { return read(&Seat::refused(Retry::Never)) };
-        let now = now_of(charge, self.print(charge), self.now(numbers, std::slice::from_ref(charge)));
+        let (print, now) = (self.print(charge), self.clock.now());
+        let of_key = now_of(charge, print, now);
         let weigh = |state: &dyn Cells| {
-            let verdict = limits.weigh(state, &now, charge.ask);
-            read(&Seat { limits: Some(limits), state, now, verdict })
+            let verdict = limits.weigh(state, &of_key, charge.ask);
+            read(&Seat { limits: Some(limits), state, now: of_key, verdict })
         };
-        let found = self.find(numbers, charge, |state| weigh(&Numbered { state }));
-        found.unwrap_or_else(|| {
-            let mut words = vec![0; limits.words()];
-            limits.fresh(&mut *words, &now);
-            weigh(&&*words)
-        })
+        let found = self.find(numbers, charge, print, now, |state| weigh(&Numbered { state }));
+        found.unwrap_or_else(|| with_fresh(limits, &of_key, |state| weigh(&state)))
     }
 
     /// Gives back up to `cost` to the charge's key and returns how much its limits accepted.
@@ -185,16 +177,18 @@ impl<C: Clock> Ledger<C> {
         stamps: Option<Stamps>,
     ) -> u64 {
         let Some(limits) = self.limits(numbers, charge) else { return 0 };
-        let now = now_of(charge, self.print(charge), self.now(numbers, std::slice::from_ref(charge)));
-        let refund = |state: &mut State<'_>| limits.refund(&mut Numbered { state }, &now, Cost::new(cost), stamps);
-        self.find(numbers, charge, refund).map_or(0, Cost::get)
+        let (print, now) = (self.print(charge), self.clock.now());
+        let of_key = now_of(charge, print, now);
+        let refund = |state: &mut State<'_>| limits.refund(&mut Numbered { state }, &of_key, Cost::new(cost), stamps);
+        self.find(numbers, charge, print, now, refund).map_or(0, Cost::get)
     }
 
     /// Forgets what the charge's key has spent.
     pub fn reset<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) {
         let Some(limits) = self.limits(numbers, charge) else { return };
-        let now = now_of(charge, self.print(charge), self.now(numbers, std::slice::from_ref(charge)));
-        self.find(numbers, charge, |state| limits.fresh(&mut Numbered { state }, &now));
+        let (print, now) = (self.print(charge), self.clock.now());
+        let of_key = now_of(charge, print, now);
+        self.find(numbers, charge, print, now, |state| limits.fresh(&mut Numbered { state }, &of_key));
     }
 
     /// The memory the table takes once all of it has been used.
@@ -225,9 +219,9 @@ impl<C: Clock> Ledger<C> {
             return false;
         };
         let owner = Judge { numbers, now };
-        let now = now_of(charge, print, now);
+        let of_key = now_of(charge, print, now);
         let mut each = Some(each);
-        let mut decide = |state: &mut State<'_>, arrival| {
+        let mut decide = |state: &mut State<'_>, arrival, now: Now<'_>| {
             take_over(numbers, limits, charge.numbers, state, arrival, &now);
             let mut state = Numbered { state };
             let verdict = limits.decide(&mut state, &now, charge.ask);
@@ -237,13 +231,18 @@ impl<C: Clock> Ledger<C> {
             }
             passed
         };
-        if let Some(passed) = self.table.enter(print, &owner, newcomer(limits, charge.ask), &mut decide) {
+        let newcomer = newcomer(limits, &of_key, charge.ask);
+        let decided = self.table.enter(print, &owner, newcomer, |state, arrival| decide(state, arrival, of_key));
+        if let Some(passed) = decided {
             return passed;
         }
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let shared = charge.numbers.to_le_bytes().fingerprint(&self.secret);
+        let of_shared = now_of(charge, shared, now);
         let overflowed = match self.when_full {
-            WhenFull::Overflow => self.overflow.enter(shared, &owner, Spent::ALL, &mut decide),
+            WhenFull::Overflow => {
+                self.overflow.enter(shared, &owner, Spent::ALL, |state, arrival| decide(state, arrival, of_shared))
+            }
             WhenFull::Deny => None,
         };
         overflowed.unwrap_or_else(|| {
@@ -263,33 +262,38 @@ impl<C: Clock> Ledger<C> {
     ) -> bool {
         let owner = Judge { numbers, now };
         let prints: Vec<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
-        let mut group = self.table.lock_all(prints.iter().copied(), &owner);
-        let mut seated: Vec<Option<Seated<'_>>> = Vec::with_capacity(charges.len());
+        let mut group = self.table.lock_all(&prints, &owner);
+        let mut seated: Vec<Result<Seated<'_>, Retry>> = Vec::with_capacity(charges.len());
         for (charge, print) in charges.iter().zip(&prints) {
-            let seat = self.limits(numbers, charge).and_then(|limits| {
+            seated.push(self.limits(numbers, charge).ok_or(Retry::Never).and_then(|limits| {
                 let now = now_of(charge, *print, now);
-                let (place, arrival) = group.seat(*print, &owner, newcomer(limits, charge.ask))?;
+                let Some((place, arrival)) = group.seat(*print, &owner, newcomer(limits, &now, charge.ask)) else {
+                    // A group has no use for a shared entry: it would have to be held, too.
+                    self.overflowed.fetch_add(1, Ordering::Relaxed);
+                    return Err(Retry::OnRelease);
+                };
                 take_over(numbers, limits, charge.numbers, &mut group.state(place), arrival, &now);
-                Some(Seated { limits, place, now, verdict: Verdict::default() })
-            });
-            // A group has no use for a shared entry: it would have to be held, too.
-            self.overflowed.fetch_add(u64::from(seat.is_none()), Ordering::Relaxed);
-            seated.push(seat);
+                Ok(Seated { limits, place, now, verdict: Verdict::default() })
+            }));
         }
 
         // One after the other, so that two charges on one key see each other. After a refusal the rest is only weighed: its
         // answers are wanted, its takings are not.
-        let mut passed = seated.iter().all(Option::is_some);
+        let mut passed = seated.iter().all(Result::is_ok);
         let mut taken = Vec::new();
         for (seat, charge) in seated.iter_mut().zip(charges) {
-            let Some(seat) = seat else { continue };
+            let Ok(seat) = seat else { continue };
             let mut state = group.state(seat.place);
+            let before: Vec<u64> = (0..self.table.state_words()).map(|word| state.get(word)).collect();
+            // Again, for the key may be in the group twice, under different limits.
+            let seat_again = |state: &mut State<'_>| {
+                take_over(numbers, seat.limits, charge.numbers, state, Arrival::Known, &seat.now);
+            };
+            seat_again(&mut state);
+            seat.verdict = seat.limits.weigh(&Numbered { state: &state }, &seat.now, charge.ask);
             if !passed {
-                seat.verdict = seat.limits.weigh(&Numbered { state: &state }, &seat.now, charge.ask);
                 continue;
             }
-            let before: Vec<u64> = (0..self.table.state_words()).map(|word| state.get(word)).collect();
-            seat.verdict = seat.limits.decide(&mut Numbered { state: &mut state }, &seat.now, charge.ask);
             passed = seat.verdict.is_allowed();
             if passed {
                 taken.push((seat.place, before));
@@ -298,16 +302,21 @@ impl<C: Clock> Ledger<C> {
                     let mut state = group.state(place);
                     before.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
                 }
+                seat_again(&mut state);
             }
+            // A refusal too: there are limits that count them.
+            seat.limits.commit(&mut Numbered { state: &mut state }, &seat.now, &seat.verdict);
         }
 
-        for (index, seat) in seated.iter().enumerate() {
+        for (index, (seat, charge)) in seated.iter().zip(charges).enumerate() {
             match seat {
-                Some(seat) => {
-                    let state = &Numbered { state: &group.state(seat.place) };
-                    each(index, &Seat { limits: Some(seat.limits), state, now: seat.now, verdict: seat.verdict });
+                Ok(Seated { limits, place, now, verdict }) => {
+                    let mut state = group.state(*place);
+                    take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
+                    let state = &Numbered { state: &state };
+                    each(index, &Seat { limits: Some(limits), state, now: *now, verdict: *verdict });
                 }
-                None => each(index, &Seat::refused(Retry::OnRelease)),
+                Err(retry) => each(index, &Seat::refused(*retry)),
             }
         }
         if !passed {
@@ -320,10 +329,10 @@ impl<C: Clock> Ledger<C> {
         &self,
         numbers: &N,
         charge: &Charge<'_>,
+        print: Fingerprint,
+        now: Now<'_>,
         visit: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
-        let print = self.print(charge);
-        let now = self.now(numbers, std::slice::from_ref(charge));
         let limits = self.limits(numbers, charge)?;
         self.table.find(print, &Judge { numbers, now }, |state| {
             take_over(numbers, limits, charge.numbers, state, Arrival::Known, &now_of(charge, print, now));
@@ -338,13 +347,6 @@ impl<C: Clock> Ledger<C> {
 
     fn print(&self, charge: &Charge<'_>) -> Fingerprint {
         charge.key.fingerprint(&self.secret)
-    }
-
-    fn now<N: Numbers + ?Sized>(&self, numbers: &N, charges: &[Charge<'_>]) -> Now<'static> {
-        let mono = self.clock.mono();
-        let uses_wall = |charge: &Charge<'_>| numbers.get(charge.numbers).is_some_and(Algorithm::uses_wall_clock);
-        let wall = if charges.iter().any(uses_wall) { self.clock.wall(mono) } else { Time::ZERO };
-        Now::new(mono, wall)
     }
 }
 
@@ -419,16 +421,8 @@ fn take_over<N: Numbers + ?Sized>(
     }
 }
 
-/// How spent the charge leaves a new entry.
-fn newcomer(limits: &Limits, ask: Ask) -> Spent {
-    match ask.cost().get() {
-        cost if cost > limits.capacity() => Spent::NOTHING,
-        cost => Spent::of(cost.into(), limits.capacity().into()),
-    }
-}
-
 fn now_of<'a>(charge: &Charge<'a>, print: Fingerprint, now: Now<'a>) -> Now<'a> {
-    now.with_spread(print.high).with_windows(charge.windows)
+    now.with_spread(print.low).with_windows(charge.windows)
 }
 
 /// A state behind the id it was written under.
@@ -480,6 +474,6 @@ impl<N: Numbers + ?Sized> Judge<'_, N> {
         read: impl FnOnce(&Limits, &Numbered<&State<'_>>, &Now<'_>) -> R,
     ) -> Option<R> {
         let limits = u32::try_from(state.get(0)).ok().and_then(|id| self.numbers.get(id))?;
-        Some(read(limits, &Numbered { state }, &self.now.with_spread(print.high)))
+        Some(read(limits, &Numbered { state }, &self.now.with_spread(print.low)))
     }
 }

@@ -6,16 +6,16 @@ pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
 
-/// `len` zero words. The allocator hands out pages the kernel zeroes on first touch, so that memory nobody used
-/// costs nothing.
+/// `len` zero words, or `None` if there is not that much memory. The allocator hands out pages the kernel zeroes on first
+/// touch, so that memory nobody used costs nothing.
 #[cfg(not(loom))]
-pub(crate) fn zeroed(len: usize) -> Box<[AtomicU64]> {
-    bytemuck::zeroed_slice_box(len)
+pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
+    bytemuck::try_zeroed_slice_box(len).ok()
 }
 
 #[cfg(loom)]
-pub(crate) fn zeroed(len: usize) -> Box<[AtomicU64]> {
-    (0..len).map(|_| AtomicU64::new(0)).collect()
+pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
+    Some((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
 /// One turn of a loop that waits for another thread to finish a few instructions.

@@ -236,7 +236,9 @@ impl Algorithm for SlidingLog {
             return Verdict::deny(Retry::After(wait));
         }
         // The attempt will itself be in the log that the next one meets. Its stamp carries how much to write down.
-        let wait = self.wait(ring, state, now, wanted, wanted.cost);
+        // Who takes what fits comes back for one unit.
+        let again = if let Ask::UpTo(_) = ask { checked(1) } else { wanted };
+        let wait = self.wait(ring, state, now, again, wanted.cost);
         Verdict::pass(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
     }
 
@@ -254,12 +256,12 @@ impl Algorithm for SlidingLog {
 
     /// With the stamp, exactly the entries of that taking, as far as they are still inside. Takings at the same
     /// nanosecond have the same stamp; which of them gets back its own makes no difference to anybody.
-    /// Without it, the newest entries: what is given back was most likely just taken.
+    /// Without it, the oldest entries: nobody knows which one is meant, and what is about to leave grants the least.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let ring = self.ring(state, now.mono());
         let used = self.used(ring, state, now.mono());
         let places = match stamp {
-            None => 0..used,
+            None => used - cost.get().min(used)..used,
             Some(stamp) => {
                 let stamp_at = |place| ring.entry(state, place).map_or(Stamp::NONE, stamp_of).to_bits();
                 let from = partition(0..used, |place| stamp_at(place) > stamp.to_bits());

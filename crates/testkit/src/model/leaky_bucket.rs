@@ -1,7 +1,7 @@
 //! The leaky bucket by its definition: what is poured in flows out at the rate, and who comes waits for what is before it.
 
 use num_traits::Zero;
-use tollgate_core::{Ask, LeakyBucket, Nanos, Now, Outcome, Rate, Report, Retry};
+use tollgate_core::{Ask, LeakyBucket, LimitError, Nanos, Now, Outcome, Rate, Report, Retry};
 
 use super::{Answer, Exact, Law, Model, ceil, ceil_nanos, exact, floor, per_nano};
 
@@ -24,13 +24,12 @@ pub struct LeakyNumbers {
 
 impl LeakyNumbers {
     /// The same numbers for the implementation.
-    pub fn limit(&self) -> LeakyBucket {
-        LeakyBucket::new(self.rate, self.burst)
-            .and_then(|limit| limit.free(self.free))
-            .and_then(|limit| limit.max_debt(self.max_debt))
-            .and_then(|limit| limit.initial(self.initial))
-            .expect("valid numbers")
-            .max_wait(self.max_wait)
+    ///
+    /// # Errors
+    /// As the implementation says.
+    pub fn limit(&self) -> Result<LeakyBucket, LimitError> {
+        let limit = LeakyBucket::new(self.rate, self.burst)?.free(self.free)?.max_wait(self.max_wait);
+        limit.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 

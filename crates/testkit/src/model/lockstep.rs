@@ -86,6 +86,11 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         }
     }
 
+    /// The state, the model and the present, for what is particular to an algorithm.
+    pub fn look(&self) -> (&[u64], &M, Now<'a>) {
+        (&self.state, &self.model, self.clock.at(self.instant))
+    }
+
     /// Goes on with other numbers: the state is converted at first touch, the model by `change`.
     pub fn change(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.at(self.instant);
@@ -142,13 +147,17 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         let place = laws::Place { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
         laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.lifts(law));
         let before = self.state.clone();
-        let told = self.limit.weigh(self.state.as_slice(), now, ask);
+        // Deciding may go a shorter way than weighing and committing, but to the same end.
+        let mut at_length = before.clone();
+        let told = self.limit.weigh(before.as_slice(), now, ask);
+        self.limit.commit(at_length.as_mut_slice(), now, &told);
         let verdict = self.limit.decide(self.state.as_mut_slice(), now, ask);
         assert_eq!(
             (told.outcome(), told.taken()),
             (verdict.outcome(), verdict.taken()),
             "peeking at {ask:?} told otherwise"
         );
+        assert_eq!(at_length, self.state, "{ask:?} at {now:?} leads elsewhere than weighing and committing");
         let answer = self.model.ask(now, ask);
         let expected = (answer.outcome, Cost::new(answer.taken));
         assert_eq!((verdict.outcome(), verdict.taken()), expected, "{ask:?} at {now:?}, state was {before:?}");

@@ -6,6 +6,7 @@
 
 mod concurrency;
 mod fixed_window;
+mod group;
 pub mod laws;
 mod leaky_bucket;
 pub mod lockstep;
@@ -19,12 +20,13 @@ use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive};
 use tollgate_core::{Ask, Nanos, Now, Outcome, Rate, Report};
 
-pub use concurrency::ConcurrencyModel;
+pub use concurrency::{ConcurrencyModel, LeaseNumbers};
 pub use fixed_window::{FixedWindowModel, WindowNumbers};
+pub use group::{GroupModel, Member};
 pub use leaky_bucket::{LeakyBucketModel, LeakyNumbers};
 pub use sliding_log::{LogNumbers, SlidingLogModel};
 pub use sliding_window::SlidingWindowModel;
-pub use token_bucket::TokenBucketModel;
+pub use token_bucket::{TokenBucketModel, TokenNumbers};
 
 /// A number without rounding and without bounds.
 pub type Exact = BigRational;

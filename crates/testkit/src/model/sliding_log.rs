@@ -1,6 +1,6 @@
 //! The sliding log by its definition: everything that passed is written down, and counted anew on every question.
 
-use tollgate_core::{Ask, Nanos, Now, Outcome, Report, Retry, SlidingLog};
+use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingLog};
 
 use super::{Answer, Law, Model, first_wait};
 
@@ -32,13 +32,13 @@ pub struct LogNumbers {
 
 impl LogNumbers {
     /// The same numbers for the implementation.
-    pub fn limit(&self) -> SlidingLog {
-        let limit = SlidingLog::new(self.limit, Nanos::from_nanos(self.length))
-            .and_then(|limit| limit.max_debt(self.max_debt))
-            .and_then(|limit| limit.initial(self.initial))
-            .and_then(|limit| limit.minimum_gap(Nanos::from_nanos(self.gap)))
-            .expect("valid numbers");
-        if self.count_refused { limit.count_refused() } else { limit }
+    ///
+    /// # Errors
+    /// As the implementation says.
+    pub fn limit(&self) -> Result<SlidingLog, LimitError> {
+        let limit = SlidingLog::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?;
+        let limit = limit.initial(self.initial)?.minimum_gap(Nanos::from_nanos(self.gap))?;
+        Ok(if self.count_refused { limit.count_refused() } else { limit })
     }
 }
 
@@ -129,18 +129,17 @@ impl Model for SlidingLogModel {
         answer
     }
 
-    /// With a receipt, units of that instant; without one, the newest; only what is still inside.
+    /// With a receipt, units of that instant; without one, the oldest; only what is still inside.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let now = now.mono().as_nanos();
         let taken = receipt.map(|receipt| self.takings[receipt]);
         let mut accepted = 0;
-        for place in (0..self.units.len()).rev() {
-            let unit = self.units[place];
-            if accepted < cost && unit + self.numbers.length > now && taken.is_none_or(|at| at == unit) {
-                self.units.remove(place);
-                accepted += 1;
-            }
-        }
+        let length = self.numbers.length;
+        self.units.retain(|unit| {
+            let given_back = accepted < cost && unit + length > now && taken.is_none_or(|at| at == *unit);
+            accepted += u64::from(given_back);
+            !given_back
+        });
         accepted
     }
 

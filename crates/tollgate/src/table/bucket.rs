@@ -13,53 +13,89 @@ pub(super) const LINE_WORDS: usize = 8;
 const LOCKED: u64 = 1;
 const SPILLED: u64 = 1 << 1;
 const GENERATION_SHIFT: u32 = 2;
+/// The half of the header that is its own.
+const FLAGS: u64 = u32::MAX as u64;
 
-/// How entries are laid out in a bucket.
+/// How entries are laid out in a bucket. Word 0 is the header; its upper half may be put to use.
 pub(crate) trait Shape: Copy + std::fmt::Debug {
     /// Entries in a bucket.
     fn entries(self) -> usize;
-    fn entry_words(self) -> usize;
+    /// Words of state in an entry.
+    fn state_words(self) -> usize;
     fn bucket_words(self) -> usize;
     /// Entries to provide so that `capacity` of them find a place.
     fn entries_for(self, capacity: usize) -> usize;
+    /// The word with the lower part of an entry's fingerprint.
+    fn low(self, entry: usize) -> usize;
+    /// The word with the upper part, and how far up in it.
+    fn high(self, entry: usize) -> (usize, u32);
+    /// The first word of an entry's state.
+    fn state(self, entry: usize) -> usize;
 }
 
-/// Entries of single-word states: five of them and the header are exactly two cache lines. Known at compile time, because
-/// this is what token buckets use.
+/// Entries of single-word states, three to a bucket of one cache line. Known at compile time, because this is what token
+/// buckets use.
+///
+/// ```text
+///  header high₀ │ high₁ high₂ │ low₀ │ low₁ │ low₂ │ state₀ │ state₁ │ state₂
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Single;
 
 impl Shape for Single {
     #[inline]
     fn entries(self) -> usize {
-        5
-    }
-
-    #[inline]
-    fn entry_words(self) -> usize {
         3
     }
 
     #[inline]
-    fn bucket_words(self) -> usize {
-        2 * LINE_WORDS
+    fn state_words(self) -> usize {
+        1
     }
 
-    /// Two thirds full.
+    #[inline]
+    fn bucket_words(self) -> usize {
+        LINE_WORDS
+    }
+
+    /// Five ninths full, at 38.4 bytes a key.
     fn entries_for(self, capacity: usize) -> usize {
-        capacity.saturating_mul(3) / 2
+        capacity.saturating_mul(9) / 5
+    }
+
+    #[inline]
+    fn low(self, entry: usize) -> usize {
+        2 + entry
+    }
+
+    #[inline]
+    fn high(self, entry: usize) -> (usize, u32) {
+        let half = 1 + entry;
+        (half / 2, 32 * (half as u32 % 2))
+    }
+
+    #[inline]
+    fn state(self, entry: usize) -> usize {
+        5 + entry
     }
 }
 
-/// Entries of longer states.
+/// Entries of longer states, seven to a bucket of as many lines as that takes.
+///
+/// ```text
+///  header │ low₀ │ high₀ │ state₀ … │ low₁ │ high₁ │ state₁ … │ …
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wide {
-    entry_words: usize,
+    state_words: usize,
 }
 
 impl Wide {
+    /// The longest state there can be; far more than any limit has.
+    const MAX_STATE_WORDS: usize = 1 << 20;
+
     pub(crate) fn new(state_words: usize) -> Option<Self> {
-        Some(Self { entry_words: state_words.checked_add(2)? })
+        (state_words <= Self::MAX_STATE_WORDS).then_some(Self { state_words })
     }
 }
 
@@ -70,18 +106,33 @@ impl Shape for Wide {
     }
 
     #[inline]
-    fn entry_words(self) -> usize {
-        self.entry_words
+    fn state_words(self) -> usize {
+        self.state_words
     }
 
     #[inline]
     fn bucket_words(self) -> usize {
-        (1 + self.entries() * self.entry_words).next_multiple_of(LINE_WORDS)
+        self.low(self.entries()).next_multiple_of(LINE_WORDS)
     }
 
     /// Three quarters full: with more entries to a bucket, fewer of them stay empty.
     fn entries_for(self, capacity: usize) -> usize {
         capacity.saturating_mul(4) / 3
+    }
+
+    #[inline]
+    fn low(self, entry: usize) -> usize {
+        1 + entry * (2 + self.state_words)
+    }
+
+    #[inline]
+    fn high(self, entry: usize) -> (usize, u32) {
+        (self.low(entry) + 1, 0)
+    }
+
+    #[inline]
+    fn state(self, entry: usize) -> usize {
+        self.low(entry) + 2
     }
 }
 
@@ -95,36 +146,72 @@ pub(super) struct Bucket<'t, S> {
 }
 
 impl<'t, S: Shape> Bucket<'t, S> {
+    /// Locks a bucket of `generation` that nobody else holds.
     #[inline]
+    pub(super) fn lock_at(generation: u64, words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
+        let header = words[0].load(Ordering::Relaxed);
+        if header & FLAGS & !SPILLED != generation << GENERATION_SHIFT {
+            return None;
+        }
+        acquire(&words[0], header)?;
+        Some(Self { words, header, index, shape })
+    }
+
     pub(super) fn lock(words: &'t [AtomicU64], index: usize, shape: S) -> Self {
-        let header = acquire(&words[0]).unwrap_or_else(|| wait_for(&words[0]));
-        Self { words, header, index, shape }
+        let mut turn = 0;
+        loop {
+            if let Some(bucket) = Self::try_lock(words, index, shape) {
+                return bucket;
+            }
+            relax(turn);
+            turn += 1;
+        }
     }
 
     pub(super) fn try_lock(words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
-        let header = acquire(&words[0])?;
+        let header = words[0].load(Ordering::Relaxed);
+        if header & LOCKED != 0 {
+            return None;
+        }
+        acquire(&words[0], header)?;
         Some(Self { words, header, index, shape })
     }
 
     #[inline]
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
-        (0..self.shape.entries()).find(|entry| self.print(*entry) == print)
+        // Without a branch for each entry: which one it is cannot be foreseen, and a wrong guess costs more than all of them.
+        let mut found = self.shape.entries() - 1;
+        for entry in (0..found).rev() {
+            if self.words[self.shape.low(entry)].load(Ordering::Relaxed) == print.low {
+                found = entry;
+            }
+        }
+        (self.print(found) == print).then_some(found)
     }
 
     #[inline]
     pub(super) fn print(&self, entry: usize) -> Fingerprint {
-        let words = self.entry(entry);
-        Fingerprint { low: words[0].load(Ordering::Relaxed), high: words[1].load(Ordering::Relaxed) }
+        let (word, shift) = self.shape.high(entry);
+        Fingerprint {
+            low: self.words[self.shape.low(entry)].load(Ordering::Relaxed),
+            high: (self.words[word].load(Ordering::Relaxed) >> shift) as u32,
+        }
+    }
+
+    fn set_print(&mut self, entry: usize, print: Fingerprint) {
+        self.words[self.shape.low(entry)].store(print.low, Ordering::Relaxed);
+        let (word, shift) = self.shape.high(entry);
+        let others = self.words[word].load(Ordering::Relaxed) & !(FLAGS << shift);
+        let value = others | u64::from(print.high) << shift;
+        self.words[word].store(value, Ordering::Relaxed);
+        if word == 0 {
+            self.header = self.header & FLAGS | value & !FLAGS;
+        }
     }
 
     #[inline]
     pub(super) fn state(&self, entry: usize) -> State<'t> {
-        State { words: &self.entry(entry)[2..] }
-    }
-
-    #[inline]
-    fn entry(&self, entry: usize) -> &'t [AtomicU64] {
-        &self.words[1 + entry * self.shape.entry_words()..][..self.shape.entry_words()]
+        State { words: &self.words[self.shape.state(entry)..][..self.shape.state_words()] }
     }
 
     pub(super) fn is_taken(&self, entry: usize) -> bool {
@@ -142,7 +229,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     #[inline]
     pub(super) fn generation(&self) -> u64 {
-        self.header >> GENERATION_SHIFT
+        (self.header & FLAGS) >> GENERATION_SHIFT
     }
 
     /// Brings all entries to the owner's generation.
@@ -154,19 +241,28 @@ impl<'t, S: Shape> Bucket<'t, S> {
         for entry in (0..self.shape.entries()).filter(|entry| self.is_taken(*entry)) {
             owner.convert(self.print(entry), &mut self.state(entry), written_under);
         }
-        self.header = self.header & SPILLED | owner.generation() << GENERATION_SHIFT;
+        self.header = self.header & (!FLAGS | SPILLED) | owner.generation() << GENERATION_SHIFT;
     }
 
-    /// An entry nobody needs.
-    pub(super) fn vacancy<O: Owner>(&self, owner: &O) -> Option<usize> {
-        let mut entries = 0..self.shape.entries();
-        let vacant = entries.clone().find(|entry| !self.is_taken(*entry));
-        vacant.or_else(|| entries.find(|entry| owner.is_new(self.print(*entry), &self.state(*entry))))
+    /// Makes the generation of the entries the first.
+    pub(super) fn begin_anew(&mut self) {
+        self.header &= !FLAGS | SPILLED;
     }
 
-    pub(super) fn least_spent<O: Owner>(&self, owner: &O) -> (Spent, usize) {
-        let spent = |entry| (owner.spent(self.print(entry), &self.state(entry)), entry);
-        (0..self.shape.entries()).map(spent).min().unwrap_or((Spent::ALL, 0))
+    /// An entry nobody needs, and that none of `kept` has.
+    pub(super) fn vacancy<O: Owner>(&self, owner: &O, kept: &[Fingerprint]) -> Option<usize> {
+        let vacant = (0..self.shape.entries()).find(|entry| !self.is_taken(*entry));
+        vacant.or_else(|| self.not_of(kept).find(|entry| owner.is_new(self.print(*entry), &self.state(*entry))))
+    }
+
+    /// The entry that gives way first, if there is one that none of `kept` has.
+    pub(super) fn least_spent<O: Owner>(&self, owner: &O, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
+        self.not_of(kept).map(|entry| (owner.spent(self.print(entry), &self.state(entry)), entry)).min()
+    }
+
+    /// The entries that none of `kept` has.
+    fn not_of(&self, kept: &[Fingerprint]) -> impl Iterator<Item = usize> {
+        (0..self.shape.entries()).filter(|entry| !kept.contains(&self.print(*entry)))
     }
 
     /// Gives the entry to `print` and has its state written.
@@ -183,12 +279,6 @@ impl<'t, S: Shape> Bucket<'t, S> {
     pub(super) fn vacate(&mut self, entry: usize) {
         self.set_print(entry, Fingerprint::default());
     }
-
-    fn set_print(&mut self, entry: usize, print: Fingerprint) {
-        let words = self.entry(entry);
-        words[0].store(print.low, Ordering::Relaxed);
-        words[1].store(print.high, Ordering::Relaxed);
-    }
 }
 
 impl<S> Drop for Bucket<'_, S> {
@@ -199,28 +289,11 @@ impl<S> Drop for Bucket<'_, S> {
     }
 }
 
-/// Sets the lock bit and returns the header as it was, or nothing if somebody else holds it.
+/// Sets the lock bit of a header that was just read without it, unless somebody was faster.
 #[inline]
-fn acquire(word: &AtomicU64) -> Option<u64> {
-    let header = word.load(Ordering::Relaxed);
-    if header & LOCKED != 0 {
-        return None;
-    }
+fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
     // Acquire: pairs with the release of whoever unlocked last, so that its writes are seen.
     word.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()
-}
-
-#[cold]
-#[inline(never)]
-fn wait_for(word: &AtomicU64) -> u64 {
-    let mut turn = 0;
-    loop {
-        if let Some(header) = acquire(word) {
-            return header;
-        }
-        relax(turn);
-        turn += 1;
-    }
 }
 
 /// The state of one entry, while its bucket is locked.

@@ -3,12 +3,14 @@
 use tollgate_core::{Cells, CellsMut, Spent};
 
 use super::bucket::{Bucket, Shape, State};
-use super::{Arrival, Buckets, Owner};
+use super::{Arrival, Buckets, MOVES, Owner};
 use crate::fingerprint::Fingerprint;
 
 /// The locked buckets of a group of keys.
 pub(crate) struct Group<'t, S> {
     table: &'t Buckets<S>,
+    /// The keys. None of them loses its entry to another.
+    prints: &'t [Fingerprint],
     /// In the order of their index, which is the order everybody locks in.
     buckets: Vec<Bucket<'t, S>>,
     /// Entries that gave way to newcomers of this group, each as [`EVICTED_HEAD`] words and its state.
@@ -27,12 +29,12 @@ const EVICTED_HEAD: usize = 4;
 
 impl<S: Shape> Buckets<S> {
     /// Locks every bucket that a key of `prints` may be in.
-    pub(crate) fn lock_all<O: Owner>(&self, prints: impl Iterator<Item = Fingerprint>, owner: &O) -> Group<'_, S> {
-        let mut indexes: Vec<usize> = prints.flat_map(|print| [self.home(print), self.other(print)]).collect();
+    pub(crate) fn lock_all<'t, O: Owner>(&'t self, prints: &'t [Fingerprint], owner: &O) -> Group<'t, S> {
+        let mut indexes: Vec<usize> = prints.iter().flat_map(|print| [self.home(*print), self.other(*print)]).collect();
         indexes.sort_unstable();
         indexes.dedup();
         let buckets = indexes.into_iter().map(|index| self.lock(index, owner)).collect();
-        Group { table: self, buckets, evicted: Vec::new() }
+        Group { table: self, prints, buckets, evicted: Vec::new() }
     }
 }
 
@@ -48,7 +50,8 @@ impl<'t, S: Shape> Group<'t, S> {
         if let Some(place) = self.find_in(home, print).or_else(|| self.find_in(other, print)) {
             return Some((place, Arrival::Known));
         }
-        let place = self.vacancy_in(home, owner).or_else(|| self.vacancy_in(other, owner));
+        let place = [home, other].into_iter().find_map(|bucket| self.vacancy_in(bucket, owner));
+        let place = place.or_else(|| [home, other].into_iter().find_map(|bucket| self.make_room_in(bucket, owner)));
         let place = place.or_else(|| self.evict(home, other, owner, newcomer))?;
         if place.bucket != home {
             self.buckets[home].set_spilled();
@@ -67,7 +70,7 @@ impl<'t, S: Shape> Group<'t, S> {
         for record in self.evicted.chunks_exact(EVICTED_HEAD + self.table.state_words()).rev() {
             let &[bucket, entry, low, high, ref words @ ..] = record else { continue };
             let Some(bucket) = self.buckets.get_mut(bucket as usize) else { continue };
-            bucket.settle(entry as usize, Fingerprint { low, high }, |state, _| {
+            bucket.settle(entry as usize, Fingerprint { low, high: high as u32 }, |state, _| {
                 words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
             });
         }
@@ -83,19 +86,26 @@ impl<'t, S: Shape> Group<'t, S> {
     }
 
     fn vacancy_in<O: Owner>(&self, bucket: usize, owner: &O) -> Option<Place> {
-        self.buckets[bucket].vacancy(owner).map(|entry| Place { bucket, entry })
+        self.buckets[bucket].vacancy(owner, self.prints).map(|entry| Place { bucket, entry })
+    }
+
+    fn make_room_in<O: Owner>(&mut self, bucket: usize, owner: &O) -> Option<Place> {
+        let entry = self.table.make_room(&mut self.buckets[bucket], owner, self.prints, MOVES)?;
+        Some(Place { bucket, entry })
     }
 
     /// The least spent entry of both buckets, if it is spent no more than the newcomer.
     fn evict<O: Owner>(&mut self, home: usize, other: usize, owner: &O, newcomer: Spent) -> Option<Place> {
-        let candidates = [home, other].map(|bucket| (self.buckets[bucket].least_spent(owner), bucket));
-        let ((spent, entry), bucket) = candidates.into_iter().min()?;
+        let candidates = [home, other].into_iter();
+        let candidates =
+            candidates.filter_map(|bucket| Some((self.buckets[bucket].least_spent(owner, self.prints)?, bucket)));
+        let ((spent, entry), bucket) = candidates.min()?;
         if spent > newcomer {
             return None;
         }
         let place = Place { bucket, entry };
         let (print, state) = (self.buckets[bucket].print(entry), self.state(place));
-        self.evicted.extend([bucket as u64, entry as u64, print.low, print.high]);
+        self.evicted.extend([bucket as u64, entry as u64, print.low, print.high.into()]);
         self.evicted.extend((0..self.table.state_words()).map(|word| state.get(word)));
         Some(place)
     }

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!            ┌──────────┬────────────────┬────────────────┬─────┐
-//!  bucket →  │  header  │ entry 0        │ entry 1        │ ... │   whole cache lines: two for single-word states
+//!  bucket →  │  header  │ entry 0        │ entry 1        │ ... │   one cache line for single-word states
 //!            └──────────┴────────────────┴────────────────┴─────┘
-//!               │            └ fingerprint (2 words), state (1 or more)
+//!               │            └ fingerprint, state
 //!               └ lock, spilled, generation
 //! ```
 //!
 //! A key lives in one of two buckets, both told by its fingerprint: at home, or in the other one if home was full when it
 //! came, and then home is marked as *spilled*. Finding a key that is at home touches one bucket. If both are full, an
-//! entry at home moves to its own other bucket. With two choices and one move, a table holds what it was made for with
-//! chances of failing that are below one in a million, at 38 bytes a key.
+//! entry in them moves to its own other bucket, where another may move on. With two choices and two moves a table holds the
+//! keys it was made for, at 38 bytes each.
 //!
 //! Nothing is ever cleaned up. An entry that is as good as new says the same as no entry, so it counts as vacant. Where
 //! everything is in use, the least spent entry of both buckets gives way, but never to a newcomer that is less spent: a
@@ -23,6 +23,8 @@
 
 mod bucket;
 mod group;
+
+use std::hint::black_box;
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
@@ -70,7 +72,7 @@ macro_rules! either {
 }
 
 impl Table {
-    /// Room for `capacity` entries of `state_words` each; `None` if that is more than can be addressed.
+    /// Room for `capacity` entries of `state_words` each; `None` if that is more memory than there is.
     pub(crate) fn new(capacity: usize, state_words: usize) -> Option<Self> {
         match state_words {
             1 => Buckets::new(capacity, Single).map(Self::Single),
@@ -88,14 +90,14 @@ impl Table {
         either!(self, buckets => buckets.bytes())
     }
 
-    /// Loads what a decision about `print` will look at, so that many keys' memory is fetched at the same time.
+    /// See [`Buckets::touch_all`].
     #[inline]
-    pub(crate) fn touch(&self, print: Fingerprint) -> u64 {
-        either!(self, buckets => buckets.touch(print))
+    pub(crate) fn touch_all(&self, prints: impl Iterator<Item = Fingerprint>) {
+        either!(self, buckets => buckets.touch_all(prints));
     }
 
-    /// The short way: runs `write` on the state of a key that is at home and was written under `generation`. `None` says
-    /// only that the long way has to be gone.
+    /// The short way: runs `write` on the state of a key that is at home, written under `generation` and not in use. `None`
+    /// says only that the long way has to be gone.
     ///
     /// This is all that most decisions need. What is left out (arriving, moving, converting) is left out of the
     /// caller's machine code too, and need not be set up for.
@@ -131,6 +133,11 @@ impl Table {
         either!(self, buckets => buckets.enter(print, owner, newcomer, write))
     }
 
+    /// Brings every entry to the owner's generation, which is the first from then on. Nobody else may be using the table.
+    pub(crate) fn begin_anew<O: Owner>(&self, owner: &O) {
+        either!(self, buckets => buckets.begin_anew(owner));
+    }
+
     /// Runs `each` on every entry, bucket by bucket.
     pub(crate) fn for_each<O: Owner>(&self, owner: &O, each: impl FnMut(Fingerprint, &mut State<'_>)) {
         either!(self, buckets => buckets.for_each(owner, each));
@@ -145,6 +152,9 @@ pub(crate) struct Buckets<S> {
     shape: S,
 }
 
+/// How many entries may move, one making room for the other, to let a newcomer in.
+const MOVES: u32 = 2;
+
 impl<S: Shape> Buckets<S> {
     pub(crate) fn new(capacity: usize, shape: S) -> Option<Self> {
         let buckets = shape.entries_for(capacity).div_ceil(shape.entries()).max(2);
@@ -152,32 +162,37 @@ impl<S: Shape> Buckets<S> {
         if len > isize::MAX as usize / size_of::<u64>() {
             return None;
         }
-        let words = zeroed(len);
+        let words = zeroed(len)?;
         let first = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS - 1);
         Some(Self { words, first, buckets, shape })
     }
 
     pub(crate) fn state_words(&self) -> usize {
-        self.shape.entry_words() - 2
+        self.shape.state_words()
     }
 
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
     }
 
+    /// Loads what decisions about `prints` will look at. None of these loads waits for another, so a core fetches all of them
+    /// at the same time; with anything longer than this between them it would not.
     #[inline]
-    pub(crate) fn touch(&self, print: Fingerprint) -> u64 {
-        let words = self.words_of(self.home(print));
-        words[0].load(Ordering::Relaxed) ^ words[LINE_WORDS].load(Ordering::Relaxed)
+    pub(crate) fn touch_all(&self, prints: impl Iterator<Item = Fingerprint>) {
+        let touched = prints.fold(0, |touched, print| {
+            let words = self.words_of(self.home(print));
+            // The header's line, and with longer states the next: that is where most of them begin.
+            let next = words.get(LINE_WORDS).map_or(0, |word| word.load(Ordering::Relaxed));
+            touched ^ words[0].load(Ordering::Relaxed) ^ next
+        });
+        // They are wanted for their effect on the cache, which the compiler does not know of.
+        black_box(touched);
     }
 
     #[inline]
     fn at_home<R>(&self, print: Fingerprint, generation: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
         let index = self.home(print);
-        let home = Bucket::lock(self.words_of(index), index, self.shape);
-        if home.generation() != generation {
-            return None;
-        }
+        let home = Bucket::lock_at(generation, self.words_of(index), index, self.shape)?;
         let entry = home.find(print)?;
         Some(write(&mut home.state(entry)))
     }
@@ -198,8 +213,7 @@ impl<S: Shape> Buckets<S> {
         drop(home);
         // Both at once: an entry that is being moved must not be missed in one because it is just reaching the other.
         let (home, other) = self.lock_both(print, owner);
-        let mut buckets = [Some(&home), other.as_ref()].into_iter().flatten();
-        let (bucket, entry) = buckets.find_map(|bucket| Some((bucket, bucket.find(print)?)))?;
+        let (bucket, entry) = [&home, &other].into_iter().find_map(|bucket| Some((bucket, bucket.find(print)?)))?;
         Some(read(&mut bucket.state(entry)))
     }
 
@@ -214,10 +228,14 @@ impl<S: Shape> Buckets<S> {
         if let Some(entry) = home.find(print) {
             return Some(write(&mut home.state(entry), Arrival::Known));
         }
-        if !home.has_spilled()
-            && let Some(entry) = home.vacancy(owner)
+        if !home.has_spilled() {
+            if let Some(entry) = home.vacancy(owner, &[]) {
+                return Some(home.settle(entry, print, write));
+            }
+        } else if let Some(other) = self.try_lock(self.other(print), owner)
+            && let Some(entry) = other.find(print)
         {
-            return Some(home.settle(entry, print, write));
+            return Some(write(&mut other.state(entry), Arrival::Known));
         }
         drop(home);
         self.enter_either(print, owner, newcomer, write)
@@ -231,66 +249,72 @@ impl<S: Shape> Buckets<S> {
         write: impl FnOnce(&mut State<'_>, Arrival) -> R,
     ) -> Option<R> {
         let (mut home, mut other) = self.lock_both(print, owner);
-        for bucket in [Some(&home), other.as_ref()].into_iter().flatten() {
+        for bucket in [&home, &other] {
             if let Some(entry) = bucket.find(print) {
                 return Some(write(&mut bucket.state(entry), Arrival::Known));
             }
         }
-        if let Some(entry) = home.vacancy(owner) {
+        if let Some(entry) = home.vacancy(owner, &[]) {
             return Some(home.settle(entry, print, write));
         }
-        if let Some(other) = &mut other
-            && let Some(entry) = other.vacancy(owner)
-        {
+        if let Some(entry) = other.vacancy(owner, &[]) {
             home.set_spilled();
             return Some(other.settle(entry, print, write));
         }
-        if let Some(entry) = self.move_one_away(&mut home, other.as_ref(), owner) {
+        if let Some(entry) = self.make_room(&mut home, owner, &[], MOVES) {
             return Some(home.settle(entry, print, write));
         }
-        let (spent, entry) = home.least_spent(owner);
-        let (spent_there, entry_there) = other.as_ref().map_or((Spent::ALL, 0), |other| other.least_spent(owner));
+        if let Some(entry) = self.make_room(&mut other, owner, &[], MOVES) {
+            home.set_spilled();
+            return Some(other.settle(entry, print, write));
+        }
+        let (spent, entry) = home.least_spent(owner, &[])?;
+        let (spent_there, entry_there) = other.least_spent(owner, &[])?;
         if spent.min(spent_there) > newcomer {
             return None;
         }
-        match &mut other {
-            Some(other) if spent_there < spent => {
-                home.set_spilled();
-                Some(other.settle(entry_there, print, write))
-            }
-            _ => Some(home.settle(entry, print, write)),
+        if spent <= spent_there {
+            return Some(home.settle(entry, print, write));
         }
+        home.set_spilled();
+        Some(other.settle(entry_there, print, write))
     }
 
-    /// Makes room at home by moving an entry to its own other bucket, if one of those has room and is not in use.
-    fn move_one_away<O: Owner>(
+    /// Makes room in a bucket by moving one of its entries to that entry's own other bucket, where room may be made in the
+    /// same way. Buckets in use are passed by, among them those that the caller holds.
+    fn make_room<O: Owner>(
         &self,
-        home: &mut Bucket<'_, S>,
-        other: Option<&Bucket<'_, S>>,
+        from: &mut Bucket<'_, S>,
         owner: &O,
+        kept: &[Fingerprint],
+        moves: u32,
     ) -> Option<usize> {
-        for entry in 0..self.shape.entries() {
-            let print = home.print(entry);
-            let (first, second) = (self.home(print), self.other(print));
-            let target = if first == home.index { second } else { first };
-            if target == home.index || other.is_some_and(|other| other.index == target) {
-                continue;
-            }
-            // Only tried: to wait for a third lock while holding two, out of order, could wait for ever.
-            let Some(mut target) = Bucket::try_lock(self.words_of(target), target, self.shape) else { continue };
-            target.convert(owner);
-            let Some(place) = target.vacancy(owner) else { continue };
-            let from = home.state(entry);
+        for entry in (0..self.shape.entries()).filter(|entry| !kept.contains(&from.print(*entry))) {
+            let print = from.print(entry);
+            let (home, other) = (self.home(print), self.other(print));
+            let target = if home == from.index { other } else { home };
+            let Some(mut target) = self.try_lock(target, owner) else { continue };
+            let place = target.vacancy(owner, &[]);
+            let place =
+                place.or_else(|| if moves > 1 { self.make_room(&mut target, owner, &[], moves - 1) } else { None });
+            let Some(place) = place else { continue };
+            let state = from.state(entry);
             target.settle(place, print, |to, _| {
-                (0..self.state_words()).for_each(|word| to.set(word, from.get(word)));
+                (0..self.state_words()).for_each(|word| to.set(word, state.get(word)));
             });
-            if first == home.index {
-                home.set_spilled();
+            if home == from.index {
+                from.set_spilled();
             }
-            home.vacate(entry);
+            from.vacate(entry);
             return Some(entry);
         }
         None
+    }
+
+    fn begin_anew<O: Owner>(&self, owner: &O) {
+        for index in 0..self.buckets {
+            self.lock(index, owner).begin_anew();
+        }
     }
 
     fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
@@ -307,8 +331,10 @@ impl<S: Shape> Buckets<S> {
         scale(print.low, self.buckets)
     }
 
+    /// Any bucket but home.
     fn other(&self, print: Fingerprint) -> usize {
-        scale(print.low.rotate_left(32), self.buckets)
+        let further = self.home(print) + 1 + scale(print.low.rotate_left(32), self.buckets - 1);
+        if further < self.buckets { further } else { further - self.buckets }
     }
 
     #[inline]
@@ -323,15 +349,19 @@ impl<S: Shape> Buckets<S> {
         bucket
     }
 
-    /// Both buckets of a key, the lower one locked first as everybody does; only one when they are the same.
-    fn lock_both<O: Owner>(&self, print: Fingerprint, owner: &O) -> (Bucket<'_, S>, Option<Bucket<'_, S>>) {
+    /// The same, if nobody else holds it: for who already holds another, and would wait out of order.
+    fn try_lock<O: Owner>(&self, index: usize, owner: &O) -> Option<Bucket<'_, S>> {
+        let mut bucket = Bucket::try_lock(self.words_of(index), index, self.shape)?;
+        bucket.convert(owner);
+        Some(bucket)
+    }
+
+    /// Both buckets of a key, the lower one locked first as everybody does.
+    fn lock_both<O: Owner>(&self, print: Fingerprint, owner: &O) -> (Bucket<'_, S>, Bucket<'_, S>) {
         let (home, other) = (self.home(print), self.other(print));
-        if home == other {
-            return (self.lock(home, owner), None);
-        }
         let low = self.lock(home.min(other), owner);
         let high = self.lock(home.max(other), owner);
-        if home < other { (low, Some(high)) } else { (high, Some(low)) }
+        if home < other { (low, high) } else { (high, low) }
     }
 }
 

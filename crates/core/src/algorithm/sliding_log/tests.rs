@@ -53,9 +53,11 @@ impl List {
         if cost > most {
             return (Outcome::Deny(Retry::Never), Cost::ZERO);
         }
-        let ask = match ask {
-            Ask::Regardless(_) => ask,
-            Ask::Exactly(_) | Ask::UpTo(_) => exactly(cost),
+        // Who takes what fits comes back for one unit.
+        let (ask, again) = match ask {
+            Ask::Regardless(_) => (ask, ask),
+            Ask::Exactly(_) => (exactly(cost), exactly(cost)),
+            Ask::UpTo(_) => (exactly(cost), exactly(1)),
         };
         let passes = self.passes(at, ask);
         if passes || self.limit.refused_count {
@@ -64,14 +66,14 @@ impl List {
         if passes {
             return (Outcome::Allow, Cost::new(cost));
         }
-        (Outcome::Deny(Retry::After(Nanos::from_nanos(self.wait(at, ask)))), Cost::ZERO)
+        (Outcome::Deny(Retry::After(Nanos::from_nanos(self.wait(at, again)))), Cost::ZERO)
     }
 
     fn refund(&mut self, at: u64, cost: u64, taken_at: Option<u64>) -> u64 {
         let (limit, before) = (self.limit, self.entries.len());
         for _ in 0..cost {
             let inside = |entry: u64| entry + limit.length.as_nanos() > at;
-            let found = self.entries.iter().rposition(|&e| inside(e) && taken_at.is_none_or(|taken| taken == e));
+            let found = self.entries.iter().position(|&e| inside(e) && taken_at.is_none_or(|taken| taken == e));
             let Some(found) = found else { break };
             self.entries.remove(found);
         }

@@ -1,0 +1,110 @@
+//! One key of a limit and a clock to move by hand, for tests that read like a calculation.
+
+use tollgate_core::{
+    Algorithm, Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Nanos, Outcome, Report, SlidingLog, SlidingWindow,
+    TokenBucket, Verdict,
+};
+use tollgate_testkit::clock::HandClock;
+
+pub(crate) const SECOND: Nanos = Nanos::SECOND;
+/// Past every alignment: 1000 s are not a multiple of the lengths used here.
+pub(crate) const START: u64 = 1_000_000_000_000;
+
+pub(crate) const fn millis(n: u64) -> Nanos {
+    Nanos::from_millis(n)
+}
+
+/// One key of a limit, and a clock.
+pub(crate) struct Key<A> {
+    pub(crate) limit: A,
+    pub(crate) state: Vec<u64>,
+    pub(crate) clock: HandClock,
+}
+
+impl<A: Algorithm> Key<A> {
+    pub(crate) fn new(limit: A) -> Self {
+        let clock = HandClock::new(START, START);
+        // The larger of the states that a change of numbers leads to.
+        let mut state = vec![0; limit.words() + 16];
+        limit.fresh(state.as_mut_slice(), &clock.now());
+        Self { limit, state, clock }
+    }
+
+    pub(crate) fn ask(&mut self, ask: Ask) -> Verdict<A::Stamp> {
+        self.limit.decide(self.state.as_mut_slice(), &self.clock.now(), ask)
+    }
+
+    pub(crate) fn check(&mut self, cost: u64) -> Outcome {
+        self.ask(Ask::Exactly(Cost::new(cost))).outcome()
+    }
+
+    pub(crate) fn passes(&mut self, cost: u64) -> bool {
+        self.check(cost).is_allowed()
+    }
+
+    pub(crate) fn charge(&mut self, cost: u64) -> Outcome {
+        self.ask(Ask::Regardless(Cost::new(cost))).outcome()
+    }
+
+    pub(crate) fn drain(&mut self) -> u64 {
+        self.ask(Ask::UpTo(Cost::MAX)).taken().get()
+    }
+
+    pub(crate) fn report(&self, cost: u64) -> Report {
+        self.limit.report(self.state.as_slice(), &self.clock.now(), Cost::new(cost))
+    }
+
+    pub(crate) fn remaining(&self) -> u64 {
+        self.report(1).remaining
+    }
+
+    pub(crate) fn wait(&mut self, time: Nanos) -> &mut Self {
+        self.clock.advance(time);
+        self
+    }
+
+    /// Puts other numbers in force.
+    pub(crate) fn change(&mut self, limit: A) {
+        limit.convert(&self.limit, self.state.as_mut_slice(), &self.clock.now());
+        self.limit = limit;
+    }
+}
+
+pub(crate) fn token_bucket(rate: &str, burst: u64) -> TokenBucket {
+    TokenBucket::new(rate.parse().expect("a rate"), burst).expect("a limit")
+}
+
+pub(crate) fn leaky_bucket(rate: &str, burst: u64) -> LeakyBucket {
+    LeakyBucket::new(rate.parse().expect("a rate"), burst).expect("a limit")
+}
+
+pub(crate) fn fixed_window(limit: u64, length: Nanos) -> FixedWindow {
+    FixedWindow::new(limit, length).expect("a limit")
+}
+
+pub(crate) fn sliding_window(limit: u64, length: Nanos) -> SlidingWindow {
+    SlidingWindow::new(limit, length).expect("a limit")
+}
+
+pub(crate) fn sliding_log(limit: u64, length: Nanos) -> SlidingLog {
+    SlidingLog::new(limit, length).expect("a limit")
+}
+
+pub(crate) fn concurrency(limit: u64) -> Concurrency {
+    Concurrency::new(limit, Nanos::from_secs(30)).expect("a limit")
+}
+
+/// Runs `$test` on a new key of each algorithm, all of which hold 10 and let 10 per second through, or 10 at a time.
+macro_rules! for_each_algorithm {
+    ($test:ident) => {
+        $test(Key::new(token_bucket("10/s", 10)));
+        $test(Key::new(leaky_bucket("10/s", 10)));
+        $test(Key::new(fixed_window(10, SECOND)));
+        $test(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
+        $test(Key::new(sliding_window(10, SECOND)));
+        $test(Key::new(sliding_log(10, SECOND)));
+        $test(Key::new(concurrency(10)));
+    };
+}
+
+pub(crate) use for_each_algorithm;

@@ -1,0 +1,96 @@
+//! Several limits together against the exact models of each: all or none.
+
+use proptest::prelude::*;
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Phase, Stamp, Stamps};
+use tollgate_testkit::model::laws::{OneClock, garbage_is_survived};
+use tollgate_testkit::model::lockstep::Lockstep;
+use tollgate_testkit::model::script::{any_size, any_word, cases, rates, scripts, starts};
+use tollgate_testkit::model::{
+    GroupModel, LeakyNumbers, LeaseNumbers, LogNumbers, Member, TokenNumbers, WindowNumbers,
+};
+
+/// A limit of any kind that holds about a dozen.
+fn members() -> impl Strategy<Value = Member> {
+    let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
+    let buckets = (rates(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
+        if !leaky {
+            return Member::TokenBucket(TokenNumbers { rate, burst, max_debt, initial: burst });
+        }
+        let (free, max_wait) = (max_debt.min(burst), Nanos::MAX);
+        Member::LeakyBucket(LeakyNumbers { rate, burst, free, max_wait, max_debt, initial: burst })
+    });
+    let windows = (1_u64..15, lengths(), 0_u64..5, 0_u8..3).prop_map(|(limit, length, max_debt, kind)| {
+        let phase = if kind == 0 { Phase::FirstRequest } else { Phase::Epoch };
+        let numbers = WindowNumbers { limit, length, max_debt, initial: limit, phase };
+        if kind == 1 { Member::SlidingWindow(numbers) } else { Member::FixedWindow(numbers) }
+    });
+    let logs =
+        (1_u64..15, lengths(), 0_u64..5, prop::bool::weighted(0.3)).prop_map(|(limit, length, max_debt, all)| {
+            Member::SlidingLog(LogNumbers { limit, length, max_debt, initial: limit, gap: 0, count_refused: all })
+        });
+    let leases = (1_u64..15, lengths(), 0_u64..5).prop_map(|(limit, lease, max_debt)| {
+        Member::Concurrency(LeaseNumbers { limit, lease: Nanos::from_nanos(lease), max_debt })
+    });
+    prop_oneof![2 => buckets, 2 => windows, 1 => logs, 1 => leases].prop_filter("valid", |member| {
+        // Slow rates have less room for debt.
+        member.limit().is_ok()
+    })
+}
+
+fn groups() -> impl Strategy<Value = Vec<Member>> {
+    prop::collection::vec(members(), 1..5)
+}
+
+proptest! {
+    #![proptest_config(cases(800))]
+
+    /// The whole group answers as its definition does, a refusal changes no word of any, and after each step each limit
+    /// says what it would say alone after the same takings.
+    #[test]
+    fn all_are_charged_or_none(members in groups(), start in starts(), script in scripts(30)) {
+        let limits = Member::limits(&members).expect("valid numbers");
+        let mut lockstep = Lockstep::new(&limits, GroupModel::new(&members, &Now::at(start)), &OneClock, start);
+        for step in &script {
+            lockstep.step(step);
+            let (state, model, now) = lockstep.look();
+            let reports: Vec<_> = limits.reports(state, &now, Cost::ONE).collect();
+            prop_assert_eq!(reports, model.reports(&now, 1));
+        }
+    }
+
+    #[test]
+    fn garbage_neither_panics_nor_answers_nonsense(
+        (members, old) in (groups(), groups()),
+        words in prop::collection::vec(any_word(), 0..40),
+        (now, cost) in (any_word(), any_word()),
+        stamps in prop::collection::vec(any_word().prop_map(Stamp::from_bits), 0..10),
+    ) {
+        let (limits, old) = (Member::limits(&members).expect("valid"), Member::limits(&old).expect("valid"));
+        for ask in [Ask::Exactly, Ask::UpTo, Ask::Regardless] {
+            let stamps = Stamps::from_stamps(stamps.iter().copied());
+            garbage_is_survived(&limits, &old, &words, &Now::at(now), ask(Cost::new(cost)), stamps);
+        }
+    }
+
+    /// A limit keeps what was spent when its neighbours come, go or change, and words move.
+    #[test]
+    fn a_change_of_the_group_keeps_what_was_spent_in_each_place(
+        members in groups(), others in groups(), start in starts(), cost in 0_u64..10,
+    ) {
+        let mut new = members.clone();
+        new.extend(others);
+        let (old_limits, new_limits) = (Member::limits(&members).expect("valid"), Member::limits(&new).expect("valid"));
+        let now = Now::at(start);
+        let mut state = vec![0; new_limits.words()];
+        old_limits.fresh(state.as_mut_slice(), &now);
+        old_limits.decide(state.as_mut_slice(), &now, Ask::UpTo(Cost::new(cost)));
+        let before: Vec<_> = old_limits.reports(state.as_slice(), &now, Cost::ONE).collect();
+        new_limits.convert(&old_limits, state.as_mut_slice(), &now);
+        let after: Vec<_> = new_limits.reports(state.as_slice(), &now, Cost::ONE).collect();
+        prop_assert_eq!(&after[..before.len()], &before[..]);
+        prop_assert!(after[before.len()..].iter().all(|report| report.remaining == report.limit));
+        old_limits.convert(&new_limits, state.as_mut_slice(), &now);
+        let back: Vec<_> = old_limits.reports(state.as_slice(), &now, Cost::ONE).collect();
+        prop_assert_eq!(back, before);
+    }
+}

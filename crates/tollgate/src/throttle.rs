@@ -1,0 +1,237 @@
+//! Keys under limits that come with each call: the table behind `CL.THROTTLE`.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use tollgate_core::redis_cell::Throttle;
+use tollgate_core::{Cells, Now, Spent, Time};
+
+use crate::clock::{Clock, PreciseClock};
+use crate::fingerprint::{Fingerprint, Key, Secret};
+use crate::keyed::TooLarge;
+use crate::sync::{AtomicU64, Ordering};
+use crate::table::{Arrival, Owner, State, Table};
+
+/// Keys that are hashed, fetched and decided together: as many as a core can wait for at a time.
+const BATCH: usize = 16;
+
+/// A table whose callers name the limit with every call, as redis-cell has it.
+///
+/// Of a key only its theoretical arrival time is kept, one word whatever the numbers, and other numbers are applied to it as
+/// it is. So there is nothing to convert, and no limit has to be known before the first call.
+///
+/// ```
+/// use tollgate::{Throttles, redis_cell::Throttle};
+///
+/// let table = Throttles::new(1_000)?;
+/// let once_a_minute = Throttle::new(0, 1, 60, 1)?;
+/// assert_eq!(table.decide(b"alice", &once_a_minute), [0, 1, 0, -1, 60]);
+/// assert_eq!(table.decide(b"alice", &once_a_minute)[0], 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Throttles<C = PreciseClock> {
+    table: Table,
+    secret: Secret,
+    clock: C,
+    /// The arrival time that all keys without an entry of their own share.
+    overflow: Mutex<u64>,
+    overflowed: AtomicU64,
+}
+
+impl Throttles {
+    /// Room for `capacity` keys, with a precise clock.
+    ///
+    /// # Errors
+    /// When that many do not fit the address space.
+    pub fn new(capacity: usize) -> Result<Self, TooLarge> {
+        Self::with_clock(capacity, PreciseClock::new())
+    }
+}
+
+impl<C: Clock> Throttles<C> {
+    /// Room for `capacity` keys, with time taken from `clock`.
+    ///
+    /// # Errors
+    /// When that many do not fit the address space.
+    pub fn with_clock(capacity: usize, clock: C) -> Result<Self, TooLarge> {
+        let table = Table::new(capacity, 1).ok_or(TooLarge { capacity })?;
+        Ok(Self { table, secret: Secret::random(), clock, overflow: Mutex::new(0), overflowed: AtomicU64::new(0) })
+    }
+
+    /// Decides one call and gives the five numbers of the reply.
+    pub fn decide(&self, key: &[u8], call: &Throttle) -> [i64; 5] {
+        self.decide_at(key.fingerprint(&self.secret), self.clock.mono().as_nanos(), call)
+    }
+
+    /// Decides calls in order, each on its own, and calls `each` with every reply.
+    ///
+    /// Sixteen at a time are hashed and their memory fetched together, on one reading of the clock.
+    #[inline]
+    pub fn decide_many<'a>(
+        &self,
+        calls: impl IntoIterator<Item = (&'a [u8], &'a Throttle)>,
+        mut each: impl FnMut([i64; 5]),
+    ) {
+        let mut calls = calls.into_iter();
+        let mut batch: [Option<(Fingerprint, &Throttle)>; BATCH] = [None; BATCH];
+        loop {
+            let mut len = 0;
+            // The places come first: a call taken from the caller with no place left would be lost.
+            for (place, (key, call)) in batch.iter_mut().zip(calls.by_ref()) {
+                *place = Some((key.fingerprint(&self.secret), call));
+                len += 1;
+            }
+            if len == 0 {
+                return;
+            }
+            self.table.touch_all(batch[..len].iter().flatten().map(|(print, _)| *print));
+            let now = self.clock.mono().as_nanos();
+            for (print, call) in batch[..len].iter().flatten() {
+                each(self.decide_at(*print, now, call));
+            }
+        }
+    }
+
+    /// The memory the table takes once all of it has been used.
+    pub fn bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    /// How many decisions were about keys that found no room of their own.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn decide_at(&self, print: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
+        let at = Now::at(now);
+        match self.table.at_home(print, 0, |state| call.decide(state, &at)) {
+            Some(reply) => reply,
+            None => self.decide_at_length(print, now, call),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_at_length(&self, print: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
+        let at = Now::at(now);
+        let mut newcomer = [0];
+        call.decide(&mut newcomer, &at);
+        let decided = self.table.enter(print, &Judge { now }, owed(newcomer[0], now), |state, arrival| {
+            if arrival == Arrival::New {
+                tollgate_core::CellsMut::set(state, 0, 0);
+            }
+            call.decide(state, &at)
+        });
+        decided.unwrap_or_else(|| {
+            self.overflowed.fetch_add(1, Ordering::Relaxed);
+            let mut shared = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = [*shared];
+            let reply = call.decide(&mut state, &at);
+            *shared = state[0];
+            reply
+        })
+    }
+}
+
+impl<C> fmt::Debug for Throttles<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttles").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+/// Tells the table what its entries are worth. Numbers differ from call to call, so entries are compared by how long they will
+/// be needed: the one that is soonest as good as new gives way first.
+struct Judge {
+    now: u64,
+}
+
+impl Owner for Judge {
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn convert(&self, _: Fingerprint, _: &mut State<'_>, _: u64) {}
+
+    fn is_new(&self, _: Fingerprint, state: &State<'_>) -> bool {
+        Time::<()>::from_nanos(state.get(0)) <= Time::from_nanos(self.now)
+    }
+
+    fn spent(&self, _: Fingerprint, state: &State<'_>) -> Spent {
+        owed(state.get(0), self.now)
+    }
+}
+
+/// The time until `arrival` on a scale of 32 bits that keeps the order: the place of the highest bit, then the bits below.
+fn owed(arrival: u64, now: u64) -> Spent {
+    let owed = arrival.saturating_sub(now);
+    let bits = 64 - owed.leading_zeros();
+    let below = if bits > 26 { owed >> (bits - 26) } else { owed << (26 - bits) };
+    let code = if owed == 0 { 0 } else { bits << 25 | (below as u32 & ((1 << 25) - 1)) };
+    Spent::of(code.into(), u32::MAX.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use tollgate_core::Nanos;
+
+    fn table(capacity: usize) -> (Throttles<Arc<ManualClock>>, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::at(1_000_000_000));
+        (Throttles::with_clock(capacity, clock.clone()).expect("a small table"), clock)
+    }
+
+    fn call(max_burst: i64, count: i64, period_s: i64) -> Throttle {
+        Throttle::new(max_burst, count, period_s, 1).expect("a valid call")
+    }
+
+    #[test]
+    fn many_at_once_are_decided_as_one_by_one() {
+        let ((together, _), (singly, _)) = (table(1_000), table(1_000));
+        let limits = [call(2, 1, 10), call(0, 5, 1), call(-1, 5, 1), call(100, 3, 7)];
+        let keys: Vec<String> = (0..100).map(|n| format!("key {}", n % 23)).collect();
+        let calls = || keys.iter().enumerate().map(|(n, key)| (key.as_bytes(), &limits[n % limits.len()]));
+        let mut replies = Vec::new();
+        together.decide_many(calls(), |reply| replies.push(reply));
+        assert_eq!(replies, calls().map(|(key, call)| singly.decide(key, call)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn other_numbers_apply_to_the_time_as_it_is() {
+        let (table, clock) = table(10);
+        assert_eq!(table.decide(b"k", &call(0, 1, 60)), [0, 1, 0, -1, 60]);
+        assert_eq!(table.decide(b"k", &call(0, 10, 1)), [1, 1, 0, 60, 60]);
+        clock.advance(Nanos::from_secs(60));
+        assert_eq!(table.decide(b"k", &call(0, 10, 1)), [0, 1, 0, -1, 1]);
+    }
+
+    #[test]
+    fn a_flood_of_short_limits_does_not_wash_out_a_long_one() {
+        let (table, _) = table(100);
+        assert_eq!(table.decide(b"daily", &call(0, 1, 86_400))[0], 0);
+        for n in 0..10_000 {
+            table.decide(format!("flood {n}").as_bytes(), &call(0, 1, 1));
+        }
+        assert_eq!(table.decide(b"daily", &call(0, 1, 86_400))[0], 1);
+    }
+
+    #[test]
+    fn keys_without_room_share_one_count() {
+        let (table, _) = table(1);
+        let outcomes: Vec<_> =
+            (0..50).map(|n| table.decide(format!("key {n}").as_bytes(), &call(0, 1, 86_400 - n))[0]).collect();
+        assert!(table.overflowed() > 0, "50 keys found room in a table for one");
+        assert!(outcomes.contains(&1), "nobody was refused");
+    }
+
+    #[test]
+    fn the_scale_of_what_is_owed_keeps_the_order() {
+        let instants = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + (1 << bit) / 3]);
+        let mut instants: Vec<u64> = instants.chain([u64::MAX]).collect();
+        instants.sort_unstable();
+        assert!(instants.windows(2).all(|pair| owed(pair[0], 0) <= owed(pair[1], 0)));
+        assert!(owed(7, 7).is_nothing() && !owed(8, 7).is_nothing());
+    }
+}
