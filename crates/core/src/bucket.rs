@@ -9,6 +9,7 @@ use crate::algorithm::{Cells, CellsMut, STALE};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Now, Time};
 use crate::rate::Rate;
+use crate::terms::{BucketTerms, Kept};
 use crate::ticks::{Flow, HORIZON, Ticks};
 use crate::verdict::{Report, Retry, Spent};
 
@@ -73,7 +74,12 @@ impl Bucket {
 
     pub(crate) fn initial(self, initial: u64) -> Result<Self, LimitError> {
         if initial > self.burst.get() {
-            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.burst.get() });
+            return Err(LimitError::OutOfRange {
+                what: "the initial amount",
+                given: initial,
+                min: 0,
+                max: self.burst.get(),
+            });
         }
         Ok(Self { initial, ..self })
     }
@@ -88,6 +94,18 @@ impl Bucket {
 
     pub(crate) const fn fits_a_word(&self) -> bool {
         self.one_word
+    }
+
+    pub(crate) const fn terms(&self) -> BucketTerms {
+        BucketTerms { rate: self.flow.rate(), burst: self.burst(), max_debt: self.max_debt, initial: self.initial }
+    }
+
+    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+        Kept::Bucket { ticks: self.flow.load(state, self.one_word) }
+    }
+
+    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
+        self.flow.store(state, self.one_word, ticks);
     }
 
     pub(crate) const fn words(&self) -> usize {

@@ -14,6 +14,7 @@ mod quantity;
 mod quota;
 mod rate;
 pub mod redis_cell;
+mod terms;
 mod ticks;
 mod verdict;
 
@@ -29,4 +30,5 @@ pub use limit::Limit;
 pub use limits::{Limits, Stamps};
 pub use quantity::{Cost, Mono, Nanos, Now, Time, Wall, Window};
 pub use rate::Rate;
+pub use terms::{BucketTerms, Kept, Terms, WindowTerms};
 pub use verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};

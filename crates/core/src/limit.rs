@@ -11,7 +11,7 @@ use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
 /// An algorithm with its numbers, or one of the two limits that need neither.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
     /// Everything passes; nothing is counted.

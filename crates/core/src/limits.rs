@@ -25,7 +25,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// assert_eq!(limits.reports(&*state, &later, Cost::ONE).map(|report| report.remaining).collect::<Vec<_>>(), [8, 0]);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     limits: Vec<Limit>,
     words: usize,

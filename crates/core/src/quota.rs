@@ -4,6 +4,7 @@ use crate::algorithm::STALE;
 use crate::error::LimitError;
 use crate::quantity::{Nanos, Time};
 use crate::rate::Rate;
+use crate::terms::WindowTerms;
 
 /// The numbers of a window. They are bounded so that no sum of lengths leaves 64 bits and no length times an amount 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +62,11 @@ impl Quota {
     /// The limit and all debt: no taking leaves more counted.
     pub(crate) const fn deepest(&self) -> u64 {
         self.limit + self.max_debt
+    }
+
+    pub(crate) const fn terms(&self) -> WindowTerms {
+        let length = Nanos::from_nanos(self.length);
+        WindowTerms { limit: self.limit, length, max_debt: self.max_debt, initial: self.initial }
     }
 
     /// What counts as used for a new key.

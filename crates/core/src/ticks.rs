@@ -52,7 +52,12 @@ impl Flow {
     /// The time in which `ticks` flow, rounded up.
     #[inline]
     pub(crate) fn wait(self, ticks: Ticks) -> Nanos {
-        Nanos::from_nanos(u64::try_from(ticks.div_ceil(u128::from(self.rate.count()))).unwrap_or(u64::MAX))
+        let count = self.rate.count();
+        Nanos::from_nanos(match u64::try_from(ticks) {
+            // Dividing 128 bits takes several times as long, and a refusal need not.
+            Ok(ticks) => ticks.div_ceil(count.into()),
+            Err(_) => u64::try_from(ticks.div_ceil(count.into())).unwrap_or(u64::MAX),
+        })
     }
 
     /// The most units that flow within `time`.

@@ -8,10 +8,7 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Now, Report, Retry, S
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, GENERATIONS, Owner, State, Table};
-
-/// Keys that are hashed, fetched and decided together by [`Keyed::check_many`]: as many as a core can wait for at a time.
-pub(crate) const BATCH: usize = 16;
+use crate::table::{Arrival, BATCH, GENERATIONS, Owner, State, Table};
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
@@ -106,9 +103,16 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     /// Takes `cost` or refuses, spending nothing.
-    #[inline]
+    #[inline(always)]
     pub fn check<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
-        self.decide(key, Ask::Exactly(Cost::new(cost)), |_, verdict| verdict)
+        let cost = Cost::new(cost);
+        let now = self.clock.now_for(&self.limit);
+        let print = key.fingerprint(&self.secret);
+        let take = |word| self.limit.take_from_word(word, &now, cost);
+        if self.table.take_at_home(print, self.earlier.len() as u64, take) {
+            return Verdict::granted(cost);
+        }
+        self.check_at_length(print, now, cost)
     }
 
     /// [`check`](Self::check), with what may be told about the key's limit afterwards.
@@ -143,23 +147,25 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         mut each: impl FnMut(Verdict<A::Stamp>),
     ) {
         let mut requests = requests.into_iter();
-        let mut batch = [(Fingerprint::default(), Cost::ZERO); BATCH];
+        let (mut prints, mut costs) = ([Fingerprint::default(); BATCH], [Cost::ZERO; BATCH]);
         loop {
             let mut len = 0;
             // The places come first: a request taken from the caller with no place left would be lost.
-            for (place, (key, cost)) in batch.iter_mut().zip(requests.by_ref()) {
-                *place = (key.fingerprint(&self.secret), Cost::new(cost));
+            for ((print, place), (key, cost)) in prints.iter_mut().zip(&mut costs).zip(requests.by_ref()) {
+                (*print, *place) = (key.fingerprint(&self.secret), Cost::new(cost));
                 len += 1;
             }
-            let batch = &batch[..len];
-            if batch.is_empty() {
+            if len == 0 {
                 return;
             }
-            self.table.touch_all(batch.iter().map(|(print, _)| *print));
-            let now = self.clock.now_for(self.limit());
-            for (print, cost) in batch {
-                each(self.decide_at(*print, now, Ask::Exactly(*cost), |_, verdict| verdict));
-            }
+            let now = self.clock.now_for(&self.limit);
+            self.table.at_home_many(&prints[..len], self.earlier.len() as u64, |place, state| {
+                let (print, ask) = (prints[place], Ask::Exactly(costs[place]));
+                each(match state {
+                    Some(state) => self.limit.decide(state, &now.with_spread(print.low), ask),
+                    None => self.decide_at(print, now, ask, |_, verdict| verdict),
+                });
+            });
         }
     }
 
@@ -222,6 +228,11 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// How many decisions were about keys that found no room of their own.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
+    }
+
+    #[inline(never)]
+    fn check_at_length(&self, print: Fingerprint, now: Now<'_>, cost: Cost) -> Verdict<A::Stamp> {
+        self.decide_at(print, now, Ask::Exactly(cost), |_, verdict| verdict)
     }
 
     #[inline]
@@ -430,3 +441,6 @@ impl<A: fmt::Debug, C> fmt::Debug for Keyed<A, C> {
         f.debug_struct("Keyed").field("limit", &self.limit).field("table", &self.table).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

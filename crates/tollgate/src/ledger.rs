@@ -8,9 +8,9 @@ use tollgate_core::{
 
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::{BATCH, TooLarge, WhenFull, newcomer, with_fresh};
+use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, Buckets, Owner, Place, State, Wide};
+use crate::table::{Arrival, BATCH, Buckets, Owner, Place, State, Wide};
 
 /// Every set of numbers that a state may have been written under, by number.
 ///
@@ -148,7 +148,7 @@ impl<C: Clock> Ledger<C> {
         for (batch, charges) in charges.chunks(BATCH).enumerate() {
             let mut prints = [Fingerprint::default(); BATCH];
             prints.iter_mut().zip(charges).for_each(|(print, charge)| *print = self.print(charge));
-            self.table.touch_all(prints.iter().copied().take(charges.len()));
+            self.table.touch_all(&prints[..charges.len()]);
             for (place, (charge, print)) in charges.iter().zip(prints).enumerate() {
                 self.decide_one(numbers, charge, print, now, |seat| each(batch * BATCH + place, seat));
             }

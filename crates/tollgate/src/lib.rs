@@ -113,6 +113,8 @@ mod ledger;
 mod limiter;
 mod sync;
 mod table;
+#[cfg(test)]
+mod testing;
 mod throttle;
 
 pub use fingerprint::{Hashed, Key};

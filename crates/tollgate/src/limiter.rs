@@ -181,3 +181,6 @@ impl<A: fmt::Debug, C> fmt::Debug for Limiter<A, C> {
         f.debug_struct("Limiter").field("limit", &self.limit).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

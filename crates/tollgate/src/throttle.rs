@@ -10,10 +10,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::TooLarge;
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, Owner, State, Table};
-
-/// Keys that are hashed, fetched and decided together: as many as a core can wait for at a time.
-const BATCH: usize = 16;
+use crate::table::{Arrival, BATCH, Owner, State, Table};
 
 /// A table whose callers name the limit with every call, as redis-cell has it.
 ///
@@ -73,22 +70,26 @@ impl<C: Clock> Throttles<C> {
         mut each: impl FnMut([i64; 5]),
     ) {
         let mut calls = calls.into_iter();
-        let mut batch: [Option<(Fingerprint, &Throttle)>; BATCH] = [None; BATCH];
+        let mut prints = [Fingerprint::default(); BATCH];
+        let mut batch: [Option<&Throttle>; BATCH] = [None; BATCH];
         loop {
             let mut len = 0;
             // The places come first: a call taken from the caller with no place left would be lost.
-            for (place, (key, call)) in batch.iter_mut().zip(calls.by_ref()) {
-                *place = Some((key.fingerprint(&self.secret), call));
+            for ((print, place), (key, call)) in prints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
+                (*print, *place) = (key.fingerprint(&self.secret), Some(call));
                 len += 1;
             }
             if len == 0 {
                 return;
             }
-            self.table.touch_all(batch[..len].iter().flatten().map(|(print, _)| *print));
             let now = self.clock.mono().as_nanos();
-            for (print, call) in batch[..len].iter().flatten() {
-                each(self.decide_at(*print, now, call));
-            }
+            self.table.at_home_many(&prints[..len], 0, |place, state| {
+                let Some(call) = batch[place] else { return };
+                each(match state {
+                    Some(state) => call.decide(state, &Now::at(now)),
+                    None => self.decide_at(prints[place], now, call),
+                });
+            });
         }
     }
 

@@ -43,6 +43,7 @@ use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
+use crate::terms::Terms;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 use book::{Book, Lease};
 
@@ -109,6 +110,10 @@ impl Concurrency {
     /// How long a lease lasts unless renewed.
     pub const fn lease(&self) -> Nanos {
         self.lease
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms::Concurrency { limit: self.limit, lease: self.lease, max_debt: self.max_debt }
     }
 
     /// Gives back the lease that the stamp names and returns its weight: zero if it was given back before or has ended.

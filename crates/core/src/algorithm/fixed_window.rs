@@ -41,6 +41,7 @@ use super::{Algorithm, Cells, CellsMut};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now, Window};
 use crate::quota::{Quota, instant};
+use crate::terms::{Kept, Terms};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// So much per window.
@@ -143,6 +144,18 @@ impl FixedWindow {
     /// How long a window is.
     pub const fn length(&self) -> Nanos {
         Nanos::from_nanos(self.quota.length())
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms::FixedWindow { window: self.quota.terms(), phase: self.phase }
+    }
+
+    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+        Kept::Window { end: state.get(0), used: state.get(1) }
+    }
+
+    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, used: u64) {
+        self.write(state, end, used);
     }
 
     /// The instant on the clock that the windows are told by, and how they lie around it.

@@ -44,6 +44,7 @@ use crate::bucket::Bucket;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now, Time};
 use crate::rate::Rate;
+use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
 use crate::verdict::{Ask, Outcome, Report, Spent, Stamp, Verdict};
 
@@ -135,6 +136,18 @@ impl LeakyBucket {
     /// Whether the state is a single word, which can be updated without a lock.
     pub const fn fits_a_word(&self) -> bool {
         self.bucket.fits_a_word()
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms::LeakyBucket { bucket: self.bucket.terms(), free: self.free, max_wait: self.max_wait }
+    }
+
+    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+        self.bucket.kept(state)
+    }
+
+    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
+        self.bucket.keep(state, ticks);
     }
 
     /// The most that may be in the bucket when `cost` comes, for both bounds to hold.

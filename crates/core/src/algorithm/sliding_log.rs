@@ -40,6 +40,7 @@ use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
+use crate::terms::{Terms, WindowTerms};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// Never more than the limit in any window.
@@ -145,6 +146,12 @@ impl SlidingLog {
     /// The length of the window.
     pub const fn length(&self) -> Nanos {
         self.length
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        let window =
+            WindowTerms { limit: self.limit, length: self.length, max_debt: self.max_debt, initial: self.initial };
+        Terms::SlidingLog { window, minimum_gap: self.minimum_gap, count_refused: self.refused_count }
     }
 
     const fn slots(&self) -> u64 {

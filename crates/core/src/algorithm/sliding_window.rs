@@ -45,6 +45,7 @@ use super::{Algorithm, Cells, CellsMut};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::quota::{Quota, instant};
+use crate::terms::{Kept, Terms};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// About so much in the time just past.
@@ -115,17 +116,36 @@ impl SlidingWindow {
         Nanos::from_nanos(self.quota.length())
     }
 
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms::SlidingWindow(self.quota.terms())
+    }
+
+    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+        let (previous, used) = self.counts(state);
+        Kept::Windows { end: state.get(0), previous, used }
+    }
+
+    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, previous: u64, used: u64) {
+        self.write(state, end, previous.min(self.quota.deepest()), used.min(self.quota.deepest()));
+    }
+
     const fn is_packed(&self) -> bool {
         self.quota.deepest() <= HALF
+    }
+
+    /// The counts of the window before and of the present one, no more than can be.
+    #[inline]
+    fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
+        let (previous, used) =
+            if self.is_packed() { (state.get(1) >> 32, state.get(1) & HALF) } else { (state.get(1), state.get(2)) };
+        (previous.min(self.quota.deepest()), used.min(self.quota.deepest()))
     }
 
     #[inline]
     fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
         let at = instant(now.wall());
         let end = state.get(0);
-        let (previous, used) =
-            if self.is_packed() { (state.get(1) >> 32, state.get(1) & HALF) } else { (state.get(1), state.get(2)) };
-        let (previous, used) = (previous.min(self.quota.deepest()), used.min(self.quota.deepest()));
+        let (previous, used) = self.counts(state);
         let length = self.quota.length();
         // The present window, or one that the clock was set back from.
         if at < end && end <= at.saturating_add(length + self.quota.slack(length)) {

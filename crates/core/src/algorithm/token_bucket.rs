@@ -38,6 +38,8 @@ use crate::bucket::Bucket;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Now};
 use crate::rate::Rate;
+use crate::terms::{Kept, Terms};
+use crate::ticks::Ticks;
 use crate::verdict::{Ask, Report, Spent, Stamp, Verdict};
 
 /// A burst at once, then a steady rate.
@@ -98,6 +100,18 @@ impl TokenBucket {
     /// Whether the state is a single word, which can be updated without a lock.
     pub const fn fits_a_word(&self) -> bool {
         self.bucket.fits_a_word()
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms::TokenBucket(self.bucket.terms())
+    }
+
+    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+        self.bucket.kept(state)
+    }
+
+    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
+        self.bucket.keep(state, ticks);
     }
 }
 

@@ -115,9 +115,9 @@ impl Shape for Wide {
         self.low(self.entries()).next_multiple_of(LINE_WORDS)
     }
 
-    /// Three quarters full: with more entries to a bucket, fewer of them stay empty.
+    /// Six sevenths full: with more entries to a bucket, fewer of them need stay empty.
     fn entries_for(self, capacity: usize) -> usize {
-        capacity.saturating_mul(4) / 3
+        capacity.saturating_mul(7) / 6
     }
 
     #[inline]
@@ -147,7 +147,7 @@ pub(super) struct Bucket<'t, S> {
 
 impl<'t, S: Shape> Bucket<'t, S> {
     /// Locks a bucket of `generation` that nobody else holds.
-    #[inline]
+    #[inline(always)]
     pub(super) fn lock_at(generation: u64, words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
         let header = words[0].load(Ordering::Relaxed);
         if header & FLAGS & !SPILLED != generation << GENERATION_SHIFT {
@@ -177,7 +177,14 @@ impl<'t, S: Shape> Bucket<'t, S> {
         Some(Self { words, header, index, shape })
     }
 
+    /// A guess without the lock, to know what to fetch: whether `print` need not be looked for elsewhere.
     #[inline]
+    pub(super) fn is_at_home(words: &[AtomicU64], shape: S, print: Fingerprint) -> bool {
+        words[0].load(Ordering::Relaxed) & SPILLED == 0
+            || (0..shape.entries()).any(|entry| words[shape.low(entry)].load(Ordering::Relaxed) == print.low)
+    }
+
+    #[inline(always)]
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
         // Without a branch for each entry: which one it is cannot be foreseen, and a wrong guess costs more than all of them.
         let mut found = self.shape.entries() - 1;
@@ -189,7 +196,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         (self.print(found) == print).then_some(found)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn print(&self, entry: usize) -> Fingerprint {
         let (word, shift) = self.shape.high(entry);
         Fingerprint {
@@ -209,7 +216,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn state(&self, entry: usize) -> State<'t> {
         State { words: &self.words[self.shape.state(entry)..][..self.shape.state_words()] }
     }
@@ -290,7 +297,7 @@ impl<S> Drop for Bucket<'_, S> {
 }
 
 /// Sets the lock bit of a header that was just read without it, unless somebody was faster.
-#[inline]
+#[inline(always)]
 fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
     // Acquire: pairs with the release of whoever unlocked last, so that its writes are seen.
     word.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()

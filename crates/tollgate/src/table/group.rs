@@ -51,7 +51,8 @@ impl<'t, S: Shape> Group<'t, S> {
             return Some((place, Arrival::Known));
         }
         let place = [home, other].into_iter().find_map(|bucket| self.vacancy_in(bucket, owner));
-        let place = place.or_else(|| [home, other].into_iter().find_map(|bucket| self.make_room_in(bucket, owner)));
+        let place =
+            place.or_else(|| [home, other].into_iter().find_map(|bucket| self.make_room_in(bucket, print, owner)));
         let place = place.or_else(|| self.evict(home, other, owner, newcomer))?;
         if place.bucket != home {
             self.buckets[home].set_spilled();
@@ -89,8 +90,9 @@ impl<'t, S: Shape> Group<'t, S> {
         self.buckets[bucket].vacancy(owner, self.prints).map(|entry| Place { bucket, entry })
     }
 
-    fn make_room_in<O: Owner>(&mut self, bucket: usize, owner: &O) -> Option<Place> {
-        let entry = self.table.make_room(&mut self.buckets[bucket], owner, self.prints, MOVES)?;
+    fn make_room_in<O: Owner>(&mut self, bucket: usize, newcomer: Fingerprint, owner: &O) -> Option<Place> {
+        let from = &mut self.buckets[bucket];
+        let entry = self.table.search(newcomer, || self.table.make_room(from, owner, self.prints, MOVES))?;
         Some(Place { bucket, entry })
     }
 

@@ -90,10 +90,30 @@ impl Table {
         either!(self, buckets => buckets.bytes())
     }
 
-    /// See [`Buckets::touch_all`].
+    /// See [`Buckets::at_home_many`].
     #[inline]
-    pub(crate) fn touch_all(&self, prints: impl Iterator<Item = Fingerprint>) {
-        either!(self, buckets => buckets.touch_all(prints));
+    pub(crate) fn at_home_many(
+        &self,
+        prints: &[Fingerprint],
+        generation: u64,
+        visit: impl FnMut(usize, Option<&mut State<'_>>),
+    ) {
+        either!(self, buckets => buckets.at_home_many(prints, generation, visit));
+    }
+
+    /// The shortest way: replaces a state that is a single word by what `take` makes of it, for a key that is at home, written
+    /// under `generation` and not in use. `false` says only that a longer way has to be gone.
+    #[inline(always)]
+    pub(crate) fn take_at_home(
+        &self,
+        print: Fingerprint,
+        generation: u64,
+        take: impl FnOnce(u64) -> Option<u64>,
+    ) -> bool {
+        match self {
+            Self::Single(buckets) => buckets.take_at_home(print, generation, take),
+            Self::Wide(_) => false,
+        }
     }
 
     /// The short way: runs `write` on the state of a key that is at home, written under `generation` and not in use. `None`
@@ -150,10 +170,22 @@ pub(crate) struct Buckets<S> {
     first: usize,
     buckets: usize,
     shape: S,
+    /// How many searches for room found none since the last that did. It is only a hint, so nothing is ordered by it and a
+    /// count lost in a race does no harm.
+    vain: AtomicU64,
 }
+
+/// Keys that are fetched together: as many lines as a core can wait for at a time.
+pub(crate) const BATCH: usize = 16;
+/// Keys that are locked together.
+const GROUP: usize = 4;
 
 /// How many entries may move, one making room for the other, to let a newcomer in.
 const MOVES: u32 = 2;
+/// After so many searches in vain the table is full. A flood of newcomers must not look at two dozen buckets each to find
+/// that out again; but one in [`STILL_SEARCHING`] does, to notice when it no longer is.
+const FULL: u64 = 16;
+const STILL_SEARCHING: u32 = 64;
 
 impl<S: Shape> Buckets<S> {
     pub(crate) fn new(capacity: usize, shape: S) -> Option<Self> {
@@ -164,7 +196,7 @@ impl<S: Shape> Buckets<S> {
         }
         let words = zeroed(len)?;
         let first = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS - 1);
-        Some(Self { words, first, buckets, shape })
+        Some(Self { words, first, buckets, shape, vain: AtomicU64::new(0) })
     }
 
     pub(crate) fn state_words(&self) -> usize {
@@ -175,18 +207,86 @@ impl<S: Shape> Buckets<S> {
         size_of_val(&*self.words)
     }
 
-    /// Loads what decisions about `prints` will look at. None of these loads waits for another, so a core fetches all of them
-    /// at the same time; with anything longer than this between them it would not.
+    /// [`at_home`](Table::at_home) for up to [`BATCH`] keys, in order: `visit` is called with the place of each and its state,
+    /// or with none if the long way has to be gone; nothing is locked then.
     #[inline]
-    pub(crate) fn touch_all(&self, prints: impl Iterator<Item = Fingerprint>) {
-        let touched = prints.fold(0, |touched, print| {
-            let words = self.words_of(self.home(print));
+    pub(crate) fn at_home_many(
+        &self,
+        prints: &[Fingerprint],
+        generation: u64,
+        mut visit: impl FnMut(usize, Option<&mut State<'_>>),
+    ) {
+        let homes = self.touch_all(prints);
+        for (first, (prints, homes)) in prints.chunks(GROUP).zip(homes.chunks(GROUP)).enumerate() {
+            self.visit_group(prints, homes, generation, |place, state| visit(first * GROUP + place, state));
+        }
+    }
+
+    /// Loads what decisions about up to [`BATCH`] keys will look at, and returns the homes. None of these loads waits for
+    /// another, so a core fetches all of them at the same time; with anything longer than this between them it would not.
+    #[inline]
+    pub(crate) fn touch_all(&self, prints: &[Fingerprint]) -> [usize; BATCH] {
+        let mut touched = 0;
+        let mut homes = [0; BATCH];
+        for (home, print) in homes.iter_mut().zip(prints) {
+            *home = self.home(*print);
+            let words = self.words_of(*home);
             // The header's line, and with longer states the next: that is where most of them begin.
             let next = words.get(LINE_WORDS).map_or(0, |word| word.load(Ordering::Relaxed));
-            touched ^ words[0].load(Ordering::Relaxed) ^ next
-        });
+            touched ^= words[0].load(Ordering::Relaxed) ^ next;
+        }
+        // Some are not at home. These loads wait for the first, but again not for each other.
+        for (print, home) in prints.iter().zip(&homes) {
+            if !Bucket::is_at_home(self.words_of(*home), self.shape, *print) {
+                touched ^= self.words_of(self.other(*print))[0].load(Ordering::Relaxed);
+            }
+        }
         // They are wanted for their effect on the cache, which the compiler does not know of.
         black_box(touched);
+        homes
+    }
+
+    /// Locks the homes of a few keys before it looks into any: what comes after a lock waits for it, so locks in a row are
+    /// waited for only once. None is waited for in the other sense, since they are not taken in order.
+    #[inline]
+    fn visit_group(
+        &self,
+        prints: &[Fingerprint],
+        homes: &[usize],
+        generation: u64,
+        mut visit: impl FnMut(usize, Option<&mut State<'_>>),
+    ) {
+        let mut locked = [const { None }; GROUP];
+        let mut holder = [0; GROUP];
+        for place in 0..prints.len().min(GROUP) {
+            // Keys in one bucket share its lock: the same key many times over is locked once.
+            holder[place] = (0..place).find(|earlier| homes[*earlier] == homes[place]).unwrap_or(place);
+            if holder[place] == place {
+                locked[place] = Bucket::lock_at(generation, self.words_of(homes[place]), homes[place], self.shape);
+            }
+        }
+        for (place, print) in prints.iter().enumerate().take(GROUP) {
+            let bucket = locked[holder[place]].as_ref();
+            match bucket.and_then(|bucket| bucket.find(*print).map(|entry| bucket.state(entry))) {
+                Some(mut state) => visit(place, Some(&mut state)),
+                None => {
+                    // The long way may wait for any lock, so none may be held. The rest of the group goes without, too.
+                    locked = [const { None }; GROUP];
+                    visit(place, None);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn take_at_home(&self, print: Fingerprint, generation: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
+        let index = self.home(print);
+        let Some(home) = Bucket::lock_at(generation, self.words_of(index), index, self.shape) else { return false };
+        let Some(entry) = home.find(print) else { return false };
+        let mut state = home.state(entry);
+        let Some(word) = take(state.get(0)) else { return false };
+        state.set(0, word);
+        true
     }
 
     #[inline]
@@ -261,10 +361,10 @@ impl<S: Shape> Buckets<S> {
             home.set_spilled();
             return Some(other.settle(entry, print, write));
         }
-        if let Some(entry) = self.make_room(&mut home, owner, &[], MOVES) {
+        if let Some(entry) = self.search(print, || self.make_room(&mut home, owner, &[], MOVES)) {
             return Some(home.settle(entry, print, write));
         }
-        if let Some(entry) = self.make_room(&mut other, owner, &[], MOVES) {
+        if let Some(entry) = self.search(print, || self.make_room(&mut other, owner, &[], MOVES)) {
             home.set_spilled();
             return Some(other.settle(entry, print, write));
         }
@@ -278,6 +378,21 @@ impl<S: Shape> Buckets<S> {
         }
         home.set_spilled();
         Some(other.settle(entry_there, print, write))
+    }
+
+    /// Runs a search for room on behalf of a newcomer, unless the table is known to be full.
+    fn search<R>(&self, newcomer: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
+        let vain = self.vain.load(Ordering::Relaxed);
+        if vain >= FULL && !newcomer.high.is_multiple_of(STILL_SEARCHING) {
+            return None;
+        }
+        let found = search();
+        match found {
+            None => self.vain.store(vain + 1, Ordering::Relaxed),
+            Some(_) if vain > 0 => self.vain.store(0, Ordering::Relaxed),
+            Some(_) => {}
+        }
+        found
     }
 
     /// Makes room in a bucket by moving one of its entries to that entry's own other bucket, where room may be made in the
@@ -326,7 +441,7 @@ impl<S: Shape> Buckets<S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn home(&self, print: Fingerprint) -> usize {
         scale(print.low, self.buckets)
     }
@@ -337,7 +452,7 @@ impl<S: Shape> Buckets<S> {
         if further < self.buckets { further } else { further - self.buckets }
     }
 
-    #[inline]
+    #[inline(always)]
     fn words_of(&self, index: usize) -> &[AtomicU64] {
         &self.words[self.first + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
     }

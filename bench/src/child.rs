@@ -1,0 +1,57 @@
+//! Measurements that need a process of their own: this program again, with a task as its arguments. The task answers
+//! with numbers in one line on its standard output.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{flood, instructions, memory};
+
+/// The first argument of a child.
+pub(crate) const CHILD: &str = "child";
+
+/// Runs a task in a fresh process and returns the numbers it answered with.
+pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let output = Command::new(program)
+        .arg(CHILD)
+        .args(task)
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {task:?}"))?;
+    ensure!(output.status.success(), "{task:?} failed: {}", output.status);
+    let text = String::from_utf8(output.stdout)?;
+    text.split_whitespace().map(|number| number.parse().with_context(|| format!("{task:?} said {text:?}"))).collect()
+}
+
+/// What the fresh process does.
+pub(crate) fn answer(task: &[String]) -> Result<()> {
+    let words: Vec<&str> = task.iter().map(String::as_str).collect();
+    let numbers = match words.as_slice() {
+        ["memory", contender, keys, key_bytes] => memory::measure(contender, keys.parse()?, key_bytes.parse()?)?,
+        ["flood", limit] => flood::measure(limit)?,
+        ["instructions", contender] => {
+            instructions::region(contender)?;
+            Vec::new()
+        }
+        _ => bail!("unknown task {words:?}"),
+    };
+    let texts: Vec<String> = numbers.iter().map(f64::to_string).collect();
+    println!("{}", texts.join(" "));
+    Ok(())
+}
+
+/// Resident memory of this process in bytes, exact to the page.
+pub(crate) fn resident_bytes() -> Result<u64> {
+    // Not `status`, whose counters lag behind by up to a few hundred pages.
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")
+        .context("resident memory is read from /proc/self/smaps_rollup")?;
+    let kibibytes: u64 = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Rss:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB"))
+        .context("no Rss in /proc/self/smaps_rollup")?
+        .trim()
+        .parse()?;
+    Ok(kibibytes * 1024)
+}

@@ -1,0 +1,80 @@
+//! Key flood: somebody sends ever new keys to push the spent ones out of the table.
+//!
+//! A thousand keys are more than half spent; then come ten times as many one-hit keys as the table has room for, while
+//! time stands still, so that none of them expires and all want a place. What the thousand had left must be what they
+//! have left, and the process must not have grown beyond what the table said it would take. Each in a process of its own.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use tollgate::clock::ManualClock;
+use tollgate::{Algorithm, FixedWindow, Nanos, Rate, TokenBucket};
+
+use crate::child::{ask, resident_bytes};
+use crate::keys::{KEY_BYTES, key, write_key};
+use crate::report::{Bar, Report, Row};
+
+const CAPACITY: u64 = 1_000_000;
+const FLOOD: u64 = 10 * CAPACITY;
+const VICTIMS: u64 = 1_000;
+const LIMIT: u64 = 100;
+const SPENT: u64 = 60;
+const DAY: Nanos = Nanos::from_secs(86_400);
+
+/// The limits under which it is tried.
+const LIMITS: [&str; 2] = ["token-bucket", "daily-window"];
+
+/// Runs the cases that the report wants.
+pub(crate) fn run(report: &mut Report) -> Result<()> {
+    for limit in LIMITS {
+        let case = format!("flood-{limit}");
+        if !report.wants(&case) {
+            continue;
+        }
+        report.section(&format!("{case}: keys that kept their state, and bytes resident"));
+        let [unchanged, resident, said] = ask(&["flood", limit])?[..] else {
+            bail!("the flood answered otherwise than expected");
+        };
+        let exactly = Some(Bar::EqualWithin(0.0));
+        let peer = "keys-spent".to_owned();
+        report.row(Row { case: case.clone(), ours: unchanged, peer, theirs: VICTIMS as f64, bar: exactly });
+        let within = Some(Bar::EqualWithin(0.01));
+        let peer = "bytes-configured".to_owned();
+        report.row(Row { case: format!("{case}-memory"), ours: resident, peer, theirs: said, bar: within });
+    }
+    Ok(())
+}
+
+/// In the child: how many of the victims are unchanged, by how much the process grew, and what the table said.
+pub(crate) fn measure(limit: &str) -> Result<Vec<f64>> {
+    match limit {
+        "token-bucket" => flood(TokenBucket::new(Rate::new(LIMIT, DAY)?, LIMIT)?),
+        "daily-window" => flood(FixedWindow::new(LIMIT, DAY)?),
+        _ => bail!("unknown limit {limit}"),
+    }
+}
+
+fn flood<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
+    // Noon of some day, as near to no window's edge as can be.
+    let clock = Arc::new(ManualClock::at(20_000 * DAY.as_nanos() + DAY.as_nanos() / 2));
+    let before = resident_bytes()?;
+    let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(CAPACITY)?, clock)?;
+    for number in 0..VICTIMS {
+        ensure!(keyed.check(&key(number), SPENT).is_allowed(), "a new key could not spend");
+    }
+    let mut text = String::new();
+    for number in VICTIMS..VICTIMS + FLOOD {
+        write_key(&mut text, number, KEY_BYTES);
+        keyed.check(&text, 1);
+    }
+    let grown = resident_bytes()? - before;
+    let unchanged = (0..VICTIMS)
+        .filter(|&number| {
+            let (key, left) = (key(number), LIMIT - SPENT);
+            keyed.report(&key, 1).remaining == left
+                && keyed.peek(&key, left).is_allowed()
+                && !keyed.peek(&key, left + 1).is_allowed()
+        })
+        .count();
+    Ok(vec![unchanged as f64, grown as f64, keyed.bytes() as f64])
+}

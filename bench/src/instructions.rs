@@ -1,0 +1,109 @@
+//! Instructions per decision, counted by callgrind: repeatable to the instruction, whatever else the machine does.
+//!
+//! A child under valgrind decides [`DECISIONS`] times on a hot key inside [`callgrind_region`], the only function that
+//! is counted; the bare loop, counted the same way, is subtracted. Clock readings that go through the kernel's vDSO
+//! become system calls under valgrind and are not counted; those of ours and of governor read the processor's counter
+//! and are.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::child::CHILD;
+use crate::contender::{Contender, Empty};
+use crate::keys::key;
+use crate::ours;
+use crate::peers::governor;
+use crate::report::{Bar, Report, Row};
+
+const DECISIONS: usize = 20_000;
+
+/// Case, our contender, the peers it meets, and the bar, which holds against the first of them.
+const CASES: [(&str, &str, &[&str], Option<Bar>); 4] = [
+    ("instructions-direct", "ours-direct", &["governor-direct"], Some(Bar::RatioAtLeast(1.0))),
+    ("instructions-keyed", "ours", &["governor-dashmap", "governor-dashmap-ahash"], Some(Bar::OursAtMost(160.0))),
+    ("instructions-keyed-odd-rate", "ours-odd-rate", &["governor-dashmap"], None),
+    ("instructions-keyed-batch16", ours::BATCHED, &["governor-dashmap", "governor-dashmap-ahash"], None),
+];
+
+/// Runs the cases that the report wants; without valgrind it says so and runs none.
+pub(crate) fn run(report: &mut Report) -> Result<()> {
+    if !CASES.iter().any(|(case, ..)| report.wants(case)) {
+        return Ok(());
+    }
+    report.section("instructions per decision, hot key (callgrind)");
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("not measured: valgrind is not installed");
+        return Ok(());
+    }
+    let bare_loop = count("empty-loop")?;
+    for (case, ours, peers, bar) in CASES {
+        if !report.wants(case) {
+            continue;
+        }
+        let own = count(ours)? - bare_loop;
+        for (index, peer) in peers.iter().enumerate() {
+            report.row(Row {
+                case: case.to_owned(),
+                ours: own,
+                peer: (*peer).to_owned(),
+                theirs: count(peer)? - bare_loop,
+                bar: bar.filter(|_| index == 0),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Instructions per round of the loop around this contender.
+fn count(contender: &str) -> Result<f64> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let profile = std::env::temp_dir().join(format!("tollgate-callgrind-{}-{contender}", std::process::id()));
+    let output = Command::new("valgrind")
+        .arg("--tool=callgrind")
+        .arg("--toggle-collect=*callgrind_region*")
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(program)
+        .args([CHILD, "instructions", contender])
+        .output()
+        .context("cannot start valgrind")?;
+    ensure!(output.status.success(), "callgrind failed on {contender}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&profile).with_context(|| format!("callgrind left no {}", profile.display()))?;
+    std::fs::remove_file(&profile)?;
+    let total: f64 = text
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: "))
+        .context("no totals in callgrind's output")?
+        .trim()
+        .parse()?;
+    ensure!(total > 0.0, "callgrind did not meet the region");
+    // What the region costs once would show in the second decimal.
+    Ok((total / DECISIONS as f64 * 10.0).round() / 10.0)
+}
+
+/// In the child: the decisions that are counted, after as many that are not.
+pub(crate) fn region(contender: &str) -> Result<()> {
+    let mut contender: Box<dyn Contender> = match contender {
+        "empty-loop" => Box::new(Empty),
+        "ours-direct" => Box::new(ours::Direct::precise()?),
+        "ours" => Box::new(ours::Keyed::new(1_000)?),
+        "ours-odd-rate" => Box::new(ours::Keyed::odd_rate(1_000)?),
+        ours::BATCHED => Box::new(ours::Batched::new(1_000)?),
+        "governor-direct" => Box::new(governor::Direct::precise()),
+        "governor-dashmap" => Box::new(governor::Keyed::new()),
+        "governor-dashmap-ahash" => Box::new(governor::Keyed::ahash()),
+        _ => bail!("unknown contender {contender}"),
+    };
+    let keys: Vec<String> = (0..DECISIONS).map(|_| key(0)).collect();
+    contender.fill(&keys[0]);
+    contender.run(&keys);
+    let allowed = callgrind_region(contender.as_mut(), &keys);
+    ensure!(allowed == DECISIONS, "only {allowed} were allowed");
+    Ok(())
+}
+
+/// What callgrind counts, found by its name.
+#[inline(never)]
+fn callgrind_region(contender: &mut dyn Contender, keys: &[String]) -> usize {
+    contender.run(keys)
+}

@@ -1,0 +1,158 @@
+//! Key populations and the order in which they are visited.
+//!
+//! A sequence holds its keys in access order, each with its own heap block allocated in that order, so that fetching
+//! the key is a linear walk the processor prefetches: what is measured is the limiter, not the test data.
+
+use std::fmt::Write;
+
+use crate::contender::CHUNK;
+
+/// Length of the usual key.
+pub(crate) const KEY_BYTES: usize = 20;
+
+/// How a sequence draws from its population.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// One key over and over.
+    Hot,
+    /// A thousand keys, uniform.
+    Thousand,
+    /// A million keys, uniform.
+    Million,
+    /// A million keys, the k-th most frequent with probability proportional to 1/k.
+    Zipf,
+}
+
+impl Pattern {
+    /// Distinct keys: those with the numbers `0..population()`.
+    pub(crate) fn population(self) -> u64 {
+        match self {
+            Pattern::Hot => 1,
+            Pattern::Thousand => 1_000,
+            Pattern::Million | Pattern::Zipf => 1_000_000,
+        }
+    }
+
+    /// A sequence of keys in access order; its length is a multiple of [`CHUNK`]. Another `seed`, another sequence.
+    pub(crate) fn sequence(self, seed: u64) -> Vec<String> {
+        let mut random = Random::new(seed);
+        let population = self.population();
+        match self {
+            Pattern::Hot => (0..CHUNK).map(|_| key(0)).collect(),
+            Pattern::Thousand => (0..8 * CHUNK).map(|_| key(random.below(population))).collect(),
+            Pattern::Million => (0..2048 * CHUNK).map(|_| key(random.below(population))).collect(),
+            Pattern::Zipf => {
+                let zipf = Zipf::new(population);
+                (0..2048 * CHUNK).map(|_| key(scatter(zipf.rank(&mut random), population))).collect()
+            }
+        }
+    }
+}
+
+/// The key with this number, [`KEY_BYTES`] long.
+pub(crate) fn key(number: u64) -> String {
+    let mut text = String::with_capacity(KEY_BYTES);
+    write_key(&mut text, number, KEY_BYTES);
+    text
+}
+
+/// Writes the key with this number over `text`: `user:` and the number, padded to `length` bytes.
+pub(crate) fn write_key(text: &mut String, number: u64, length: usize) {
+    text.clear();
+    let digits = length - "user:".len();
+    write!(text, "user:{number:0digits$}").expect("writing to a String cannot fail");
+}
+
+/// Moves a rank to a key number, one to one, so that frequent keys do not lie side by side in the order of filling.
+fn scatter(rank: u64, population: u64) -> u64 {
+    // Coprime to any population that is a product of 2 and 5 alone.
+    const STRIDE: u64 = 618_033_989;
+    rank * STRIDE % population
+}
+
+/// SplitMix64: small, even, and the same on every machine.
+#[derive(Debug)]
+pub(crate) struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// Starts a stream of its own for each seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Random { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    }
+
+    /// The next 64 bits.
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`, even up to one part in 2^64 / bound.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A number in `[0, 1)`.
+    fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Zipf's distribution with exponent 1.0, drawn by inverting its cumulative table.
+struct Zipf {
+    cumulative: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(population: u64) -> Self {
+        let mut sum = 0.0;
+        let cumulative = (1..=population)
+            .map(|rank| {
+                sum += 1.0 / rank as f64;
+                sum
+            })
+            .collect();
+        Zipf { cumulative }
+    }
+
+    /// A rank from 0, the most frequent.
+    fn rank(&self, random: &mut Random) -> u64 {
+        let total = self.cumulative.last().copied().unwrap_or(0.0);
+        let target = random.unit() * total;
+        self.cumulative.partition_point(|&sum| sum <= target) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_are_as_long_as_asked() {
+        assert_eq!(key(7), "user:000000000000007");
+        assert_eq!(key(7).len(), KEY_BYTES);
+        let mut text = String::new();
+        write_key(&mut text, 123, 200);
+        assert_eq!(text.len(), 200);
+    }
+
+    #[test]
+    fn scattering_is_one_to_one() {
+        let seen: HashSet<u64> = (0..1_000_000).map(|rank| scatter(rank, 1_000_000)).collect();
+        assert_eq!(seen.len(), 1_000_000);
+    }
+
+    #[test]
+    fn zipf_gives_the_first_rank_its_share() {
+        let zipf = Zipf::new(1_000_000);
+        let mut random = Random::new(1);
+        let first = (0..100_000).filter(|_| zipf.rank(&mut random) == 0).count();
+        // 1 / H(1,000,000) = 1 / 14.39 = 6.95 %.
+        assert!((6_500..7_400).contains(&first), "{first}");
+    }
+}

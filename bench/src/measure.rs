@@ -1,0 +1,182 @@
+//! Interleaved timing: each repetition runs every contender once, in turn, so that what the machine does to one it
+//! does to all, and the medians of one race can be divided by one another.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use core_affinity::CoreId;
+
+use crate::contender::{CHUNK, Contender};
+
+/// What every decision of a race must answer; a contender that answers otherwise is not measured but reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// All decisions allow.
+    Allowed,
+    /// All decisions deny.
+    Denied,
+}
+
+/// How long and how often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Repetitions counted, after one that is not.
+    pub(crate) repetitions: usize,
+    /// Time per contender and repetition.
+    pub(crate) slice: Duration,
+}
+
+/// One entrant: a lane for each thread.
+struct Entrant<'a> {
+    name: &'static str,
+    lanes: Vec<Lane<'a>>,
+    nanos: Vec<f64>,
+}
+
+/// A thread's handle and its place in its sequence, which goes on from repetition to repetition: a contender that did
+/// the same few keys each time would find them in the cache.
+struct Lane<'a> {
+    contender: &'a mut dyn Contender,
+    cursor: usize,
+}
+
+/// Times `contenders` against each other, one thread per sequence, and returns their medians in nanoseconds per
+/// decision. Contenders that cannot be shared by that many threads are left out.
+pub(crate) fn race(
+    plan: Plan,
+    expect: Expect,
+    contenders: &mut [Box<dyn Contender>],
+    sequences: &[Vec<String>],
+) -> Result<Vec<(&'static str, f64)>> {
+    let cores = cores(sequences.len())?;
+    let mut shares: Vec<Option<Vec<Box<dyn Contender>>>> =
+        contenders.iter().map(|contender| (1..sequences.len()).map(|_| contender.share()).collect()).collect();
+    let mut entrants: Vec<Entrant<'_>> = contenders
+        .iter_mut()
+        .zip(&mut shares)
+        .filter_map(|(contender, shares)| Some(Entrant::new(contender, shares.as_mut()?)))
+        .collect();
+    // Each starts elsewhere, or it would find the keys of the one before it in the cache.
+    let count = entrants.len();
+    for (index, entrant) in entrants.iter_mut().enumerate() {
+        for (lane, sequence) in entrant.lanes.iter_mut().zip(sequences) {
+            lane.cursor = sequence.len() / CHUNK * index / count * CHUNK;
+        }
+    }
+    for repetition in 0..=plan.repetitions {
+        for entrant in &mut entrants {
+            let nanos = entrant.once(plan.slice, expect, sequences, &cores)?;
+            if repetition > 0 {
+                entrant.nanos.push(nanos);
+            }
+        }
+    }
+    Ok(entrants.into_iter().map(|entrant| (entrant.name, median(entrant.nanos))).collect())
+}
+
+impl<'a> Entrant<'a> {
+    fn new(first: &'a mut Box<dyn Contender>, others: &'a mut [Box<dyn Contender>]) -> Self {
+        Entrant {
+            name: first.name(),
+            lanes: std::iter::once(first)
+                .chain(others)
+                .map(|contender| Lane { contender: contender.as_mut(), cursor: 0 })
+                .collect(),
+            nanos: Vec::new(),
+        }
+    }
+
+    /// One slice on all threads: wall time divided by the decisions of all of them.
+    fn once(&mut self, slice: Duration, expect: Expect, sequences: &[Vec<String>], cores: &[CoreId]) -> Result<f64> {
+        let name = self.name;
+        let waiting = AtomicUsize::new(self.lanes.len());
+        let per_nano = std::thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .lanes
+                .iter_mut()
+                .zip(sequences)
+                .zip(cores)
+                .map(|((lane, sequence), core)| {
+                    let waiting = &waiting;
+                    scope.spawn(move || {
+                        core_affinity::set_for_current(*core);
+                        lane.slice(slice, expect, sequence, waiting)
+                    })
+                })
+                .collect();
+            let mut per_nano = 0.0;
+            for thread in threads {
+                let rate = thread.join().ok().flatten();
+                per_nano += rate.with_context(|| format!("{name} did not answer {expect:?}"))?;
+            }
+            anyhow::Ok(per_nano)
+        })?;
+        Ok(1.0 / per_nano)
+    }
+}
+
+impl Lane<'_> {
+    /// Decides until `slice` has passed; decisions per nanosecond, or `None` if one was not as expected.
+    fn slice(&mut self, slice: Duration, expect: Expect, sequence: &[String], waiting: &AtomicUsize) -> Option<f64> {
+        // All threads leave together. Relaxed: nothing but the counter itself is exchanged.
+        waiting.fetch_sub(1, Ordering::Relaxed);
+        while waiting.load(Ordering::Relaxed) > 0 {
+            std::hint::spin_loop();
+        }
+        // One chunk untimed, to have code and stack warm.
+        let mut as_expected = self.chunk(expect, sequence);
+        let mut decisions = 0;
+        let start = Instant::now();
+        let elapsed = loop {
+            as_expected &= self.chunk(expect, sequence);
+            decisions += CHUNK;
+            let elapsed = start.elapsed();
+            if elapsed >= slice {
+                break elapsed;
+            }
+        };
+        as_expected.then(|| decisions as f64 / elapsed.as_nanos() as f64)
+    }
+
+    fn chunk(&mut self, expect: Expect, sequence: &[String]) -> bool {
+        let keys = &sequence[self.cursor..self.cursor + CHUNK];
+        self.cursor = (self.cursor + CHUNK) % sequence.len();
+        let allowed = self.contender.run(keys);
+        match expect {
+            Expect::Allowed => allowed == CHUNK,
+            Expect::Denied => allowed == 0,
+        }
+    }
+}
+
+/// The processors to bind `threads` threads to.
+fn cores(threads: usize) -> Result<Vec<CoreId>> {
+    let mut cores = core_affinity::get_core_ids().context("cannot list the processors")?;
+    ensure!(cores.len() >= threads, "{threads} threads need as many processors, here are {}", cores.len());
+    cores.truncate(threads);
+    Ok(cores)
+}
+
+/// The middle value, or the mean of the two in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_is_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+}

@@ -1,0 +1,79 @@
+//! Memory per key with everything counted: growth of the resident memory of a fresh process that makes a limiter and
+//! fills it, divided by the keys.
+
+use anyhow::{Result, bail};
+
+use crate::child::{ask, resident_bytes};
+use crate::contender::Contender;
+use crate::keys::{KEY_BYTES, write_key};
+use crate::ours;
+use crate::peers::governor;
+use crate::report::{Bar, Report, Row};
+
+/// Case, our contender, keys, bytes per key, and what ours may take.
+const CASES: [(&str, &str, u64, usize, Bar); 4] = [
+    ("memory-1m", "ours", 1_000_000, KEY_BYTES, Bar::OursAtMost(48.0)),
+    ("memory-1m-key200", "ours", 1_000_000, 200, Bar::OursAtMost(48.0)),
+    ("memory-1m-odd-rate", "ours-odd-rate", 1_000_000, KEY_BYTES, Bar::OursAtMost(48.0)),
+    ("memory-10m", "ours", 10_000_000, KEY_BYTES, Bar::OursAtMost(40.0)),
+];
+
+/// Runs the cases that the report wants.
+pub(crate) fn run(report: &mut Report) -> Result<()> {
+    for (case, ours, keys, key_bytes, bar) in CASES {
+        if !report.wants(case) {
+            continue;
+        }
+        report.section(&format!("{case}, bytes per key of {key_bytes} bytes"));
+        let per_key = |contender| {
+            let (keys, key_bytes) = (keys.to_string(), key_bytes.to_string());
+            ask(&["memory", contender, &keys, &key_bytes])
+        };
+        let [ours, remembered] = per_key(ours)?[..] else { bail!("ours answered otherwise than expected") };
+        let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("governor answered otherwise than expected") };
+        let peer = "governor-dashmap".to_owned();
+        report.row(Row { case: case.to_owned(), ours, peer, theirs, bar: Some(bar) });
+        // A table of fixed size may have to turn keys away before it is full; how many shows here.
+        report.row(Row {
+            case: format!("{case}-keys"),
+            ours: remembered,
+            peer: "keys-inserted".to_owned(),
+            theirs: keys as f64,
+            bar: None,
+        });
+    }
+    Ok(())
+}
+
+/// In the child: bytes per key, and how many of the keys have an entry of their own.
+pub(crate) fn measure(contender: &str, keys: u64, key_bytes: usize) -> Result<Vec<f64>> {
+    let before = resident_bytes()?;
+    let (after, remembered) = match contender {
+        "ours" => fill_ours(ours::Keyed::new(usize::try_from(keys)?)?, keys, key_bytes)?,
+        "ours-odd-rate" => fill_ours(ours::Keyed::odd_rate(usize::try_from(keys)?)?, keys, key_bytes)?,
+        "governor-dashmap" => (fill(&mut governor::Keyed::new(), keys, key_bytes)?, keys),
+        _ => bail!("unknown contender {contender}"),
+    };
+    Ok(vec![(after - before) as f64 / keys as f64, remembered as f64])
+}
+
+fn fill_ours(mut ours: ours::Keyed, keys: u64, key_bytes: usize) -> Result<(u64, u64)> {
+    let after = fill(&mut ours, keys, key_bytes)?;
+    let mut text = String::new();
+    let mut remembered = 0;
+    for number in 0..keys {
+        write_key(&mut text, number, key_bytes);
+        remembered += u64::from(ours.remembers(&text));
+    }
+    Ok((after, remembered))
+}
+
+/// Fills the limiter and reads the memory while it is alive.
+fn fill(contender: &mut dyn Contender, keys: u64, key_bytes: usize) -> Result<u64> {
+    let mut text = String::new();
+    for number in 0..keys {
+        write_key(&mut text, number, key_bytes);
+        contender.fill(&text);
+    }
+    resident_bytes()
+}

@@ -1,0 +1,176 @@
+//! Ours, as any user would call it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tollgate::clock::{CachedClock, Clock, PreciseClock};
+use tollgate::{Limiter, Nanos, Rate, TokenBucket};
+
+use crate::contender::{Contender, DENY_PERIOD_SECONDS, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
+
+/// The name of [`Batched`].
+pub(crate) const BATCHED: &str = "ours-batch16";
+
+const BATCH: usize = 16;
+
+/// One limiter without keys.
+pub(crate) struct Direct<C> {
+    limiter: Arc<Limiter<TokenBucket, C>>,
+}
+
+impl Direct<PreciseClock> {
+    /// With the default clock.
+    pub(crate) fn precise() -> Result<Self> {
+        Ok(Direct { limiter: Arc::new(Limiter::new(wide()?)) })
+    }
+
+    /// With the default clock and a rate whose exact state is more than a word.
+    pub(crate) fn odd_rate() -> Result<Self> {
+        Ok(Direct { limiter: Arc::new(Limiter::new(limit(7777)?)) })
+    }
+
+    /// With the default clock, refusing everything.
+    pub(crate) fn denying() -> Result<Self> {
+        let a_day = Rate::new(1, Nanos::from_secs(DENY_PERIOD_SECONDS))?;
+        let limiter = Limiter::new(TokenBucket::new(a_day, 1)?);
+        limiter.drain();
+        Ok(Direct { limiter: Arc::new(limiter) })
+    }
+}
+
+impl Direct<CachedClock> {
+    /// With the clock that a thread of its own sets every millisecond.
+    pub(crate) fn cached() -> Result<Self> {
+        let clock = CachedClock::start(Duration::from_millis(1))?;
+        Ok(Direct { limiter: Arc::new(Limiter::with_clock(wide()?, clock)) })
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Contender for Direct<C> {
+    fn name(&self) -> &'static str {
+        "ours"
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        self.limiter.check(1).is_allowed()
+    }
+
+    fn share(&self) -> Option<Box<dyn Contender>> {
+        Some(Box::new(Direct { limiter: Arc::clone(&self.limiter) }))
+    }
+}
+
+/// The keyed limiter, one decision at a time.
+pub(crate) struct Keyed {
+    limiter: Arc<tollgate::Keyed>,
+}
+
+impl Keyed {
+    /// With room for `capacity` keys.
+    pub(crate) fn new(capacity: usize) -> Result<Self> {
+        Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?) })
+    }
+
+    /// The same with a rate whose exact state is more than a word.
+    pub(crate) fn odd_rate(capacity: usize) -> Result<Self> {
+        Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(limit(7777)?, capacity)?) })
+    }
+
+    /// Whether the key has an entry that says anything.
+    pub(crate) fn remembers(&self, key: &str) -> bool {
+        self.limiter.report(key, 1).remaining < u64::from(WIDE_BURST)
+    }
+}
+
+impl Contender for Keyed {
+    fn name(&self) -> &'static str {
+        "ours"
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.limiter.check(key, 1).is_allowed()
+    }
+
+    fn fill(&mut self, key: &String) {
+        self.limiter.check(key, u64::from(FILL_COST));
+    }
+
+    fn share(&self) -> Option<Box<dyn Contender>> {
+        Some(Box::new(Keyed { limiter: Arc::clone(&self.limiter) }))
+    }
+}
+
+/// The keyed limiter, asked about sixteen keys at a time.
+pub(crate) struct Batched {
+    limiter: Arc<tollgate::Keyed>,
+}
+
+impl Batched {
+    /// With room for `capacity` keys.
+    pub(crate) fn new(capacity: usize) -> Result<Self> {
+        Ok(Batched { limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?) })
+    }
+}
+
+impl Contender for Batched {
+    fn name(&self) -> &'static str {
+        BATCHED
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.limiter.check(key, 1).is_allowed()
+    }
+
+    fn fill(&mut self, key: &String) {
+        self.limiter.check(key, u64::from(FILL_COST));
+    }
+
+    fn share(&self) -> Option<Box<dyn Contender>> {
+        Some(Box::new(Batched { limiter: Arc::clone(&self.limiter) }))
+    }
+
+    fn run(&mut self, keys: &[String]) -> usize {
+        let mut allowed = 0;
+        for batch in keys.chunks(BATCH) {
+            let requests = batch.iter().map(|key| (key, 1));
+            self.limiter.check_many(requests, |verdict| allowed += usize::from(verdict.is_allowed()));
+        }
+        allowed
+    }
+}
+
+/// A keyed limiter whose entries live as long as they are told, to a microsecond.
+pub(crate) struct Expiring {
+    limiter: tollgate::Keyed,
+}
+
+impl Expiring {
+    /// With room for `capacity` keys.
+    pub(crate) fn new(capacity: usize) -> Result<Self> {
+        let limit = TokenBucket::new(Rate::per_second(1_000_000)?, 10_000_000)?;
+        Ok(Expiring { limiter: tollgate::Keyed::new(limit, capacity)? })
+    }
+
+    /// Makes an entry that is as good as new again after `lifetime`, at most ten seconds.
+    pub(crate) fn spend(&mut self, key: &String, lifetime: Duration) {
+        let micros = u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX);
+        self.limiter.check(key, micros);
+    }
+
+    /// Decides one unit.
+    pub(crate) fn decide(&mut self, key: &String) -> bool {
+        self.limiter.check(key, 1).is_allowed()
+    }
+}
+
+fn wide() -> Result<TokenBucket> {
+    limit(WIDE_RATE_PER_SECOND)
+}
+
+fn limit(rate_per_second: u32) -> Result<TokenBucket> {
+    Ok(TokenBucket::new(Rate::per_second(u64::from(rate_per_second))?, u64::from(WIDE_BURST))?)
+}

@@ -1,0 +1,117 @@
+//! Clean-up pauses: a million entries expire while decisions go on, and no single decision should pay for them.
+//!
+//! Ours: ten million decisions, half on the expiring keys and half on new ones, with one clock reading after each; the
+//! longest gap between two readings is the longest decision. Slices of decisions take turns with slices of a loop that
+//! only reads the clock, as long in time, so both are equally exposed to what the machine does; its longest gap is
+//! what "no pause" looks like here. The machine does its worst at random, a clean-up happens every time: so of [`ROUNDS`]
+//! rounds our best one is compared, and it must not be longer than the longest gap of the empty loop in any.
+//!
+//! The peers clean up in one go: governor when told to, throttlecrab inside the decision that finds it due. Their
+//! clocks are moved rather than waited for.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use governor::clock::FakeRelativeClock;
+use governor::{Quota, RateLimiter};
+use throttlecrab::PeriodicStore;
+
+use crate::keys::{Random, key};
+use crate::ours;
+use crate::report::{Bar, Report, Row};
+
+const CASE: &str = "pause";
+const ENTRIES: u32 = 1_000_000;
+const DECISIONS: usize = 10_000_000;
+const SLICE: usize = 100_000;
+const ROUNDS: usize = 3;
+
+/// Runs the case if the report wants it.
+pub(crate) fn run(report: &mut Report) -> Result<()> {
+    if !report.wants(CASE) {
+        return Ok(());
+    }
+    report.section("pause, a million entries expire: longest single decision, µs");
+    let rounds = (0..ROUNDS).map(|_| round()).collect::<Result<Vec<_>>>()?;
+    let ours = micros(rounds.iter().map(|round| round.decision).min().unwrap_or_default());
+    let empty = micros(rounds.iter().map(|round| round.empty).max().unwrap_or_default());
+    let mut row = |peer: &str, theirs: f64, bar| {
+        report.row(Row { case: CASE.to_owned(), ours, peer: peer.to_owned(), theirs, bar });
+    };
+    row("empty-loop", empty, Some(Bar::RatioAtLeast(1.0)));
+    row("governor-retain-recent", micros(governor_clean_up()?), None);
+    row("throttlecrab-periodic", micros(throttlecrab_clean_up()?), None);
+    Ok(())
+}
+
+/// The longest gaps of one round.
+struct Longest {
+    decision: Duration,
+    empty: Duration,
+}
+
+fn round() -> Result<Longest> {
+    let mut ours = ours::Expiring::new(2 * ENTRIES as usize)?;
+    let mut random = Random::new(1);
+    let keys: Vec<String> = (0..SLICE * 10).map(|_| key(random.below(2 * u64::from(ENTRIES)))).collect();
+    // They expire one after the other between the first and the third second from now: while we decide.
+    for number in 0..ENTRIES {
+        let lifetime = Duration::from_secs(1) + Duration::from_micros(2) * number;
+        ours.spend(&key(u64::from(number)), lifetime);
+    }
+    let mut longest = Longest { decision: Duration::ZERO, empty: Duration::ZERO };
+    let mut slices = keys.chunks(SLICE).cycle();
+    for _ in 0..DECISIONS / SLICE {
+        let slice = slices.next().context("there are no keys")?;
+        let start = Instant::now();
+        let mut last = start;
+        for key in slice {
+            ours.decide(key);
+            let now = Instant::now();
+            longest.decision = longest.decision.max(now - last);
+            last = now;
+        }
+        let turn = last - start;
+        let start = Instant::now();
+        let mut last = start;
+        while last - start < turn {
+            let now = Instant::now();
+            longest.empty = longest.empty.max(now - last);
+            last = now;
+        }
+    }
+    Ok(longest)
+}
+
+/// One call that finds everything expired.
+fn governor_clean_up() -> Result<Duration> {
+    let clock = FakeRelativeClock::default();
+    let quota = Quota::per_second(NonZeroU32::MIN);
+    let limiter = RateLimiter::dashmap_with_clock(quota, clock.clone());
+    for number in 0..ENTRIES {
+        let _allowed = limiter.check_key(&key(u64::from(number)));
+    }
+    clock.advance(Duration::from_secs(3600));
+    let start = Instant::now();
+    limiter.retain_recent();
+    Ok(start.elapsed())
+}
+
+/// One decision that finds everything expired and the clean-up due.
+fn throttlecrab_clean_up() -> Result<Duration> {
+    let store = PeriodicStore::builder().capacity(ENTRIES as usize).cleanup_interval(Duration::from_secs(60)).build();
+    let mut limiter = throttlecrab::RateLimiter::new(store);
+    let now = SystemTime::now();
+    for number in 0..ENTRIES {
+        let _allowed = limiter.rate_limit(&key(u64::from(number)), 10, 10, 1, 1, now);
+    }
+    let later = now + Duration::from_secs(3600);
+    let start = Instant::now();
+    let _allowed = limiter.rate_limit(&key(0), 10, 10, 1, 1, later);
+    Ok(start.elapsed())
+}
+
+fn micros(length: Duration) -> f64 {
+    length.as_nanos() as f64 / 1_000.0
+}

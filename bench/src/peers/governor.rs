@@ -1,0 +1,132 @@
+//! governor: GCRA in one atomic word, keyed by a `DashMap`.
+
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use governor::clock::{Clock, DefaultClock, QuantaClock, QuantaUpkeepClock};
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DashMapStateStore;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+
+use crate::contender::{Contender, DENY_PERIOD_SECONDS, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
+
+/// The keyed limiter over `String` keys.
+pub(crate) type KeyedLimiter<S> = RateLimiter<String, DashMapStateStore<String, S>, DefaultClock>;
+type DirectLimiter<C> = RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<<C as Clock>::Instant>>;
+
+/// One limiter without keys.
+#[derive(Debug)]
+pub(crate) struct Direct<C: Clock> {
+    name: &'static str,
+    limiter: Arc<DirectLimiter<C>>,
+}
+
+impl Direct<QuantaClock> {
+    /// With governor's default clock, precise.
+    pub(crate) fn precise() -> Self {
+        Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(wide())) }
+    }
+
+    /// With the default clock and 7777 per second.
+    pub(crate) fn odd_rate() -> Self {
+        Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(limit(7777))) }
+    }
+
+    /// With the default clock, refusing everything.
+    pub(crate) fn denying() -> Result<Self> {
+        let quota =
+            Quota::with_period(Duration::from_secs(DENY_PERIOD_SECONDS)).context("governor refused one a day")?;
+        let limiter = RateLimiter::direct(quota);
+        let _first = limiter.check();
+        Ok(Direct { name: "governor-direct", limiter: Arc::new(limiter) })
+    }
+}
+
+impl Direct<QuantaUpkeepClock> {
+    /// With the clock that a thread of its own sets every millisecond.
+    pub(crate) fn upkeep() -> Result<Self> {
+        let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1))
+            .ok()
+            .context("governor's upkeep thread did not start")?;
+        Ok(Direct { name: "governor-direct-upkeep", limiter: Arc::new(RateLimiter::direct_with_clock(wide(), clock)) })
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Contender for Direct<C>
+where
+    C::Instant: Send + Sync,
+{
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        self.limiter.check().is_ok()
+    }
+
+    fn share(&self) -> Option<Box<dyn Contender>> {
+        Some(Box::new(Direct { name: self.name, limiter: Arc::clone(&self.limiter) }))
+    }
+}
+
+/// The keyed limiter.
+#[derive(Debug)]
+pub(crate) struct Keyed<S: BuildHasher + Clone> {
+    name: &'static str,
+    limiter: Arc<KeyedLimiter<S>>,
+}
+
+impl Keyed<RandomState> {
+    /// As it comes: SipHash.
+    pub(crate) fn new() -> Self {
+        Keyed {
+            name: "governor-dashmap",
+            limiter: Arc::new(RateLimiter::dashmap_with_hasher(wide(), RandomState::default())),
+        }
+    }
+}
+
+impl Keyed<ahash::RandomState> {
+    /// With the faster hasher.
+    pub(crate) fn ahash() -> Self {
+        Keyed {
+            name: "governor-dashmap-ahash",
+            limiter: Arc::new(RateLimiter::dashmap_with_hasher(wide(), ahash::RandomState::default())),
+        }
+    }
+}
+
+impl<S: BuildHasher + Clone + Send + Sync + 'static> Contender for Keyed<S> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.limiter.check_key(key).is_ok()
+    }
+
+    fn fill(&mut self, key: &String) {
+        let cost = NonZeroU32::new(FILL_COST).unwrap_or(NonZeroU32::MIN);
+        let _allowed = self.limiter.check_key_n(key, cost);
+    }
+
+    fn share(&self) -> Option<Box<dyn Contender>> {
+        Some(Box::new(Keyed { name: self.name, limiter: Arc::clone(&self.limiter) }))
+    }
+}
+
+fn wide() -> Quota {
+    limit(WIDE_RATE_PER_SECOND)
+}
+
+fn limit(rate_per_second: u32) -> Quota {
+    let rate = NonZeroU32::new(rate_per_second).unwrap_or(NonZeroU32::MIN);
+    let burst = NonZeroU32::new(WIDE_BURST).unwrap_or(NonZeroU32::MIN);
+    Quota::per_second(rate).allow_burst(burst)
+}

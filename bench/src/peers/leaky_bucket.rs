@@ -1,0 +1,59 @@
+//! leaky-bucket: made for waiting; its `try_acquire` is what compares.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leaky_bucket::RateLimiter;
+
+use crate::contender::{Contender, DENY_PERIOD_SECONDS, WIDE_BURST, WIDE_RATE_PER_SECOND};
+
+/// One limiter without keys.
+pub(crate) struct Direct {
+    limiter: Arc<RateLimiter>,
+}
+
+impl Direct {
+    /// The wide limit.
+    pub(crate) fn new() -> Self {
+        let burst = WIDE_BURST as usize;
+        Direct {
+            limiter: Arc::new(
+                RateLimiter::builder()
+                    .max(burst)
+                    .initial(burst)
+                    .refill(WIDE_RATE_PER_SECOND as usize)
+                    .interval(Duration::from_secs(1))
+                    .build(),
+            ),
+        }
+    }
+
+    /// Refuses everything.
+    pub(crate) fn denying() -> Self {
+        Direct {
+            limiter: Arc::new(
+                RateLimiter::builder()
+                    .max(1)
+                    .initial(0)
+                    .refill(1)
+                    .interval(Duration::from_secs(DENY_PERIOD_SECONDS))
+                    .build(),
+            ),
+        }
+    }
+}
+
+impl Contender for Direct {
+    fn name(&self) -> &'static str {
+        "leaky-bucket"
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        self.limiter.try_acquire(1)
+    }
+
+    fn share(&self) -> Option<Box<dyn Contender>> {
+        Some(Box::new(Direct { limiter: Arc::clone(&self.limiter) }))
+    }
+}

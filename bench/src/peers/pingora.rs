@@ -1,0 +1,36 @@
+//! pingora-limits: a count-min sketch, constant in memory and approximate. It is the one peer that is not exact: with
+//! more than about a thousand active keys it over-counts. Here as the fast exception.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_limits::rate::Rate;
+
+use crate::contender::{Contender, WIDE_BURST};
+
+/// The counter over one-second intervals, compared to the limit.
+pub(crate) struct Keyed {
+    rate: Arc<Rate>,
+}
+
+impl Keyed {
+    /// As its documentation shows.
+    pub(crate) fn new() -> Self {
+        Keyed { rate: Arc::new(Rate::new(Duration::from_secs(1))) }
+    }
+}
+
+impl Contender for Keyed {
+    fn name(&self) -> &'static str {
+        "pingora-limits"
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.rate.observe(key, 1) <= WIDE_BURST as isize
+    }
+
+    fn share(&self) -> Option<Box<dyn Contender>> {
+        Some(Box::new(Keyed { rate: Arc::clone(&self.rate) }))
+    }
+}

@@ -1,0 +1,188 @@
+//! The lines of the output and the table of bars at its end.
+
+use std::fmt;
+
+/// What the project promises about a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bar {
+    /// Theirs divided by ours is at least this.
+    RatioAtLeast(f64),
+    /// Ours is at most this, whatever theirs.
+    OursAtMost(f64),
+    /// Theirs divided by ours lies within this fraction of 1.
+    EqualWithin(f64),
+}
+
+impl Bar {
+    fn passes(self, row: &Row) -> bool {
+        match self {
+            Bar::RatioAtLeast(bar) => row.ratio() >= bar,
+            Bar::OursAtMost(bar) => row.ours <= bar,
+            Bar::EqualWithin(fraction) => (row.ratio() - 1.0).abs() <= fraction,
+        }
+    }
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bar::RatioAtLeast(bar) => write!(out, "{bar}"),
+            Bar::OursAtMost(bar) => write!(out, "<={bar}"),
+            Bar::EqualWithin(fraction) => write!(out, "±{}%", fraction * 100.0),
+        }
+    }
+}
+
+/// One comparison: smaller numbers are better, and so is a larger ratio.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// The case, which is also what a filter selects by.
+    pub(crate) case: String,
+    /// Our number.
+    pub(crate) ours: f64,
+    /// The name of the other.
+    pub(crate) peer: String,
+    /// The other's number, in the same unit.
+    pub(crate) theirs: f64,
+    /// The bar, where there is one.
+    pub(crate) bar: Option<Bar>,
+}
+
+impl Row {
+    fn ratio(&self) -> f64 {
+        self.theirs / self.ours
+    }
+
+    fn verdict(&self) -> Option<Verdict<'_>> {
+        let bar = self.bar?;
+        Some(Verdict { row: self, bar, pass: bar.passes(self) })
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "case={} ours={} peer={} theirs={} ratio={:.2}",
+            self.case,
+            Number(self.ours),
+            self.peer,
+            Number(self.theirs),
+            self.ratio()
+        )?;
+        match self.verdict() {
+            Some(verdict) => write!(out, " bar={} {}", verdict.bar, verdict.word()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A row that has a bar, and whether it clears it.
+struct Verdict<'a> {
+    row: &'a Row,
+    bar: Bar,
+    pass: bool,
+}
+
+impl Verdict<'_> {
+    fn word(&self) -> &'static str {
+        if self.pass { "pass" } else { "FAIL" }
+    }
+}
+
+/// A measurement with as many decimals as it deserves.
+struct Number(f64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.abs() {
+            small if small < 10.0 => write!(out, "{:.2}", self.0),
+            middle if middle < 1_000.0 => write!(out, "{:.1}", self.0),
+            _ => write!(out, "{:.0}", self.0),
+        }
+    }
+}
+
+/// What was asked for and what came out.
+#[derive(Debug)]
+pub(crate) struct Report {
+    filter: String,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// A report on the cases whose name contains `filter`; on all if it is empty.
+    pub(crate) fn new(filter: &str) -> Self {
+        Report { filter: filter.to_owned(), rows: Vec::new() }
+    }
+
+    /// Whether this case was asked for.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        case.contains(&self.filter)
+    }
+
+    /// Says what the next rows are, and in which unit.
+    pub(crate) fn section(&self, text: &str) {
+        println!("\n# {text}");
+    }
+
+    /// Prints a row and keeps it for the table.
+    pub(crate) fn row(&mut self, row: Row) {
+        println!("{row}");
+        self.rows.push(row);
+    }
+
+    /// Whether nothing was measured: the filter met no case.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Prints the table of bars; true if all are cleared.
+    pub(crate) fn finish(&self) -> bool {
+        let verdicts: Vec<Verdict<'_>> = self.rows.iter().filter_map(Row::verdict).collect();
+        if verdicts.is_empty() {
+            return true;
+        }
+        println!("\n# bars");
+        println!("{:<28} {:>10} {:>10} {:<24} {:>7} {:>7}", "case", "ours", "theirs", "peer", "ratio", "bar");
+        for verdict in &verdicts {
+            let row = verdict.row;
+            println!(
+                "{:<28} {:>10} {:>10} {:<24} {:>7.2} {:>7} {}",
+                row.case,
+                Number(row.ours).to_string(),
+                Number(row.theirs).to_string(),
+                row.peer,
+                row.ratio(),
+                verdict.bar.to_string(),
+                verdict.word()
+            );
+        }
+        let passed = verdicts.iter().filter(|verdict| verdict.pass).count();
+        println!("{passed} of {} bars hold", verdicts.len());
+        passed == verdicts.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(bar: Option<Bar>) -> Row {
+        Row { case: "keyed-million".to_owned(), ours: 250.0, peer: "governor-dashmap".to_owned(), theirs: 600.0, bar }
+    }
+
+    #[test]
+    fn lines_have_the_promised_shape() {
+        let line = "case=keyed-million ours=250.0 peer=governor-dashmap theirs=600.0 ratio=2.40";
+        assert_eq!(row(None).to_string(), line);
+        let check = |bar, expected: &str| {
+            assert_eq!(row(Some(bar)).to_string(), format!("{line} {expected}"));
+        };
+        check(Bar::RatioAtLeast(1.8), "bar=1.8 pass");
+        check(Bar::RatioAtLeast(2.5), "bar=2.5 FAIL");
+        check(Bar::OursAtMost(250.0), "bar=<=250 pass");
+        check(Bar::OursAtMost(160.0), "bar=<=160 FAIL");
+        check(Bar::EqualWithin(0.01), "bar=±1% FAIL");
+    }
+}

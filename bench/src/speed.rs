@@ -1,0 +1,186 @@
+//! Nanoseconds per decision: which contenders meet in which case, and the bars between them.
+
+use anyhow::Result;
+
+use crate::contender::Contender;
+use crate::keys::{Pattern, key};
+use crate::measure::{Expect, Plan, race};
+use crate::ours;
+use crate::peers::{gcra, governor, leaky_bucket, pingora, ratelimit, throttlecrab};
+use crate::report::{Bar, Report, Row};
+
+/// Runs the cases that the report wants.
+pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
+    direct(report, plan)?;
+    for stage in &STAGES {
+        keyed(report, plan, stage)?;
+    }
+    Ok(())
+}
+
+type Contenders = Vec<Box<dyn Contender>>;
+
+fn direct(report: &mut Report, plan: Plan) -> Result<()> {
+    // "Within 1.1 of governor's time" is a ratio of at least 1 / 1.1.
+    let within = Bar::RatioAtLeast(0.91);
+    direct_case(report, plan, "direct-precise", Expect::Allowed, Some(within), || {
+        Ok(vec![
+            Box::new(ours::Direct::precise()?),
+            Box::new(governor::Direct::precise()),
+            Box::new(ratelimit::Direct::new()?),
+            Box::new(leaky_bucket::Direct::new()),
+            Box::new(gcra::Direct::new()),
+        ])
+    })?;
+    let cached = Bar::RatioAtLeast(2.5);
+    direct_case(report, plan, "direct-cached", Expect::Allowed, Some(cached), || {
+        Ok(vec![
+            Box::new(ours::Direct::cached()?),
+            Box::new(governor::Direct::precise()),
+            Box::new(governor::Direct::upkeep()?),
+        ])
+    })?;
+    // Ours keeps 7777 per second exact, which takes a second word of state; governor rounds it to a nanosecond a cell.
+    direct_case(report, plan, "direct-odd-rate", Expect::Allowed, None, || {
+        Ok(vec![Box::new(ours::Direct::odd_rate()?), Box::new(governor::Direct::odd_rate())])
+    })?;
+    direct_case(report, plan, "direct-denied", Expect::Denied, None, || {
+        Ok(vec![
+            Box::new(ours::Direct::denying()?),
+            Box::new(governor::Direct::denying()?),
+            Box::new(ratelimit::Direct::denying()?),
+            Box::new(leaky_bucket::Direct::denying()),
+        ])
+    })
+}
+
+fn direct_case(
+    report: &mut Report,
+    plan: Plan,
+    case: &str,
+    expect: Expect,
+    bar: Option<Bar>,
+    contenders: impl FnOnce() -> Result<Contenders>,
+) -> Result<()> {
+    if !report.wants(case) {
+        return Ok(());
+    }
+    report.section(&format!("{case}, ns per decision"));
+    let sequences = [Pattern::Hot.sequence(1)];
+    let medians = race(plan, expect, &mut contenders()?, &sequences)?;
+    compare(report, case, "ours", &medians, |peer| bar.filter(|_| peer == "governor-direct"));
+    Ok(())
+}
+
+/// Cases that share their tables, since filling a million keys takes longer than measuring them.
+struct Stage {
+    population: Pattern,
+    cases: &'static [Case],
+}
+
+/// One keyed race. Bars are against governor's default keyed limiter.
+struct Case {
+    name: &'static str,
+    pattern: Pattern,
+    threads: u64,
+    bar: Option<Bar>,
+    batch_bar: Option<Bar>,
+}
+
+const STAGES: [Stage; 3] = [
+    Stage {
+        population: Pattern::Hot,
+        cases: &[
+            case("keyed-hot", Pattern::Hot, 1, Some(1.8), Some(3.0)),
+            case("keyed-hot-2t", Pattern::Hot, 2, None, None),
+        ],
+    },
+    Stage {
+        population: Pattern::Thousand,
+        cases: &[
+            case("keyed-1k", Pattern::Thousand, 1, Some(1.6), None),
+            case("keyed-1k-2t", Pattern::Thousand, 2, None, None),
+        ],
+    },
+    Stage {
+        population: Pattern::Million,
+        cases: &[
+            case("keyed-million", Pattern::Million, 1, Some(1.8), Some(8.0)),
+            case("keyed-zipf", Pattern::Zipf, 1, Some(2.5), None),
+            case("keyed-million-2t", Pattern::Million, 2, Some(2.5), None),
+            case("keyed-zipf-2t", Pattern::Zipf, 2, Some(2.5), None),
+        ],
+    },
+];
+
+const fn case(name: &'static str, pattern: Pattern, threads: u64, bar: Option<f64>, batch_bar: Option<f64>) -> Case {
+    const fn ratio(bar: Option<f64>) -> Option<Bar> {
+        match bar {
+            Some(bar) => Some(Bar::RatioAtLeast(bar)),
+            None => None,
+        }
+    }
+    Case { name, pattern, threads, bar: ratio(bar), batch_bar: ratio(batch_bar) }
+}
+
+fn keyed(report: &mut Report, plan: Plan, stage: &Stage) -> Result<()> {
+    let wanted = |name: &str| report.wants(name) || report.wants(&batched(name));
+    let cases: Vec<&Case> = stage.cases.iter().filter(|case| wanted(case.name)).collect();
+    if cases.is_empty() {
+        return Ok(());
+    }
+    let mut contenders = keyed_contenders(stage.population.population())?;
+    for case in cases {
+        report.section(&format!("{}, ns per decision", case.name));
+        let sequences: Vec<_> = (1..=case.threads).map(|seed| case.pattern.sequence(seed)).collect();
+        let medians = race(plan, Expect::Allowed, &mut contenders, &sequences)?;
+        let bar_of = |bar: Option<Bar>| move |peer: &str| bar.filter(|_| peer == "governor-dashmap");
+        compare(report, case.name, "ours", &medians, bar_of(case.bar));
+        compare(report, &batched(case.name), ours::BATCHED, &medians, bar_of(case.batch_bar));
+    }
+    Ok(())
+}
+
+fn batched(case: &str) -> String {
+    format!("{case}-batch16")
+}
+
+/// All keyed contenders, each filled with the keys `0..population`.
+fn keyed_contenders(population: u64) -> Result<Contenders> {
+    let capacity = usize::try_from(population)?.max(1_000);
+    // The batches have a table of their own: right after a race on the same one they would find it in the cache.
+    let mut contenders: Contenders = vec![
+        Box::new(ours::Keyed::new(capacity)?),
+        Box::new(governor::Keyed::new()),
+        Box::new(governor::Keyed::ahash()),
+        Box::new(throttlecrab::Owned::new(capacity)),
+        Box::new(throttlecrab::Locked::new(capacity)),
+        Box::new(gcra::Keyed::new(capacity)),
+        Box::new(pingora::Keyed::new()),
+        Box::new(ours::Batched::new(capacity)?),
+    ];
+    for contender in &mut contenders {
+        for number in 0..population {
+            contender.fill(&key(number));
+        }
+    }
+    Ok(contenders)
+}
+
+/// A row for every peer against the contender called `ours`.
+fn compare(
+    report: &mut Report,
+    case: &str,
+    ours: &str,
+    medians: &[(&'static str, f64)],
+    bar: impl Fn(&str) -> Option<Bar>,
+) {
+    if !report.wants(case) {
+        return;
+    }
+    let own = medians.iter().find(|(name, _)| *name == ours);
+    let Some(&(_, ours)) = own else { return };
+    for &(peer, theirs) in medians.iter().filter(|(name, _)| !name.starts_with("ours")) {
+        report.row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, bar: bar(peer) });
+    }
+}

@@ -1,0 +1,193 @@
+//! A limit and its state in plain numbers, for whoever computes the same elsewhere, such as a script in a store.
+
+use crate::algorithm::fixed_window::Phase;
+use crate::algorithm::{Cells, CellsMut};
+use crate::limit::Limit;
+use crate::quantity::Nanos;
+use crate::rate::Rate;
+
+/// All the numbers of a limit. It can be matched exhaustively, so that a mirror of the algorithms cannot miss one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terms {
+    /// Everything passes.
+    Unlimited,
+    /// Nothing passes.
+    DenyAll,
+    /// See [`TokenBucket`](crate::TokenBucket).
+    TokenBucket(BucketTerms),
+    /// See [`LeakyBucket`](crate::LeakyBucket).
+    LeakyBucket {
+        /// What it has in common with the token bucket.
+        bucket: BucketTerms,
+        /// What may be in the bucket before anybody waits.
+        free: u64,
+        /// The longest wait.
+        max_wait: Nanos,
+    },
+    /// See [`FixedWindow`](crate::FixedWindow).
+    FixedWindow {
+        /// How much per window.
+        window: WindowTerms,
+        /// Where the windows lie.
+        phase: Phase,
+    },
+    /// See [`SlidingWindow`](crate::SlidingWindow).
+    SlidingWindow(WindowTerms),
+    /// See [`SlidingLog`](crate::SlidingLog).
+    SlidingLog {
+        /// How much per window.
+        window: WindowTerms,
+        /// The least time between two requests; zero for none.
+        minimum_gap: Nanos,
+        /// Whether refused attempts are written down.
+        count_refused: bool,
+    },
+    /// See [`Concurrency`](crate::Concurrency).
+    Concurrency {
+        /// How many at a time.
+        limit: u64,
+        /// How long a lease lasts.
+        lease: Nanos,
+        /// How many beyond the limit by a charge.
+        max_debt: u64,
+    },
+}
+
+/// The numbers of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketTerms {
+    /// How fast it flows.
+    pub rate: Rate,
+    /// The most that passes at one instant.
+    pub burst: u64,
+    /// The most that may be owed beyond the burst.
+    pub max_debt: u64,
+    /// What a new key has.
+    pub initial: u64,
+}
+
+/// The numbers of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowTerms {
+    /// The most that passes in one.
+    pub limit: u64,
+    /// How long it is.
+    pub length: Nanos,
+    /// The most that may be counted beyond the limit.
+    pub max_debt: u64,
+    /// What a new key has.
+    pub initial: u64,
+}
+
+/// What the state of a limit says, for the algorithms that keep a few numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The instant at which a bucket owes nothing any more, in ticks: as many to the nanosecond as the count of its rate,
+    /// as many to the unit as the period of its rate has nanoseconds.
+    Bucket {
+        /// Since the clock's zero.
+        ticks: u128,
+    },
+    /// The count of a fixed window.
+    Window {
+        /// The first instant after the window, in nanoseconds.
+        end: u64,
+        /// What is counted in it.
+        used: u64,
+    },
+    /// The counts of a sliding window.
+    Windows {
+        /// The first instant after the window, in nanoseconds.
+        end: u64,
+        /// What was counted in the one before.
+        previous: u64,
+        /// What is counted in it.
+        used: u64,
+    },
+}
+
+impl Limit {
+    /// All its numbers.
+    pub fn terms(&self) -> Terms {
+        match self {
+            Self::Unlimited => Terms::Unlimited,
+            Self::DenyAll => Terms::DenyAll,
+            Self::TokenBucket(limit) => limit.terms(),
+            Self::LeakyBucket(limit) => limit.terms(),
+            Self::FixedWindow(limit) => limit.terms(),
+            Self::SlidingWindow(limit) => limit.terms(),
+            Self::SlidingLog(limit) => limit.terms(),
+            Self::Concurrency(limit) => limit.terms(),
+        }
+    }
+
+    /// What a state says; `None` for logs and leases, which are more than a few numbers, and for limits that keep nothing.
+    pub fn kept<S: Cells + ?Sized>(&self, state: &S) -> Option<Kept> {
+        match self {
+            Self::TokenBucket(limit) => Some(limit.kept(state)),
+            Self::LeakyBucket(limit) => Some(limit.kept(state)),
+            Self::FixedWindow(limit) => Some(limit.kept(state)),
+            Self::SlidingWindow(limit) => Some(limit.kept(state)),
+            Self::Unlimited | Self::DenyAll | Self::SlidingLog(_) | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// Writes a state that says this. Nothing happens if it is that of another algorithm.
+    pub fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, kept: Kept) {
+        match (self, kept) {
+            (Self::TokenBucket(limit), Kept::Bucket { ticks }) => limit.keep(state, ticks),
+            (Self::LeakyBucket(limit), Kept::Bucket { ticks }) => limit.keep(state, ticks),
+            (Self::FixedWindow(limit), Kept::Window { end, used }) => limit.keep(state, end, used),
+            (Self::SlidingWindow(limit), Kept::Windows { end, previous, used }) => {
+                limit.keep(state, end, previous, used);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Algorithm, Ask, Cost, FixedWindow, LeakyBucket, Now, SlidingLog, SlidingWindow, TokenBucket};
+
+    fn rate(text: &str) -> Rate {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn all_numbers_are_told() {
+        let bucket = BucketTerms { rate: rate("7777/s"), burst: 9, max_debt: 4, initial: 2 };
+        let token: Limit = TokenBucket::new(bucket.rate, 9).unwrap().max_debt(4).unwrap().initial(2).unwrap().into();
+        assert_eq!(token.terms(), Terms::TokenBucket(bucket));
+        let leaky = LeakyBucket::new(bucket.rate, 9).unwrap().max_debt(4).unwrap().initial(2).unwrap();
+        let leaky: Limit = leaky.free(3).unwrap().max_wait(Nanos::SECOND).into();
+        assert_eq!(leaky.terms(), Terms::LeakyBucket { bucket, free: 3, max_wait: Nanos::SECOND });
+        let window = WindowTerms { limit: 9, length: Nanos::SECOND, max_debt: 4, initial: 2 };
+        let fixed = FixedWindow::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap();
+        let fixed: Limit = fixed.phase(Phase::Given(1)).into();
+        assert_eq!(fixed.terms(), Terms::FixedWindow { window, phase: Phase::Given(1) });
+        let log = SlidingLog::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap();
+        let log: Limit = log.minimum_gap(Nanos::from_nanos(7)).unwrap().count_refused().into();
+        let minimum_gap = Nanos::from_nanos(7);
+        assert_eq!(log.terms(), Terms::SlidingLog { window, minimum_gap, count_refused: true });
+    }
+
+    #[test]
+    fn what_was_kept_elsewhere_decides_as_before() {
+        let limits: [Limit; 5] = [
+            TokenBucket::new(rate("10/s"), 10).unwrap().into(),
+            TokenBucket::new(rate("7777/s"), 10).unwrap().into(),
+            LeakyBucket::new(rate("3/s"), 10).unwrap().into(),
+            FixedWindow::new(10, Nanos::SECOND).unwrap().into(),
+            SlidingWindow::new(10, Nanos::SECOND).unwrap().into(),
+        ];
+        for limit in limits {
+            let (mut state, mut copy) = (vec![0; limit.words()], vec![0; limit.words()]);
+            limit.fresh(&mut *state, &Now::at(5));
+            limit.decide(&mut *state, &Now::at(5), Ask::Exactly(Cost::new(7)));
+            limit.keep(&mut *copy, limit.kept(&*state).unwrap());
+            assert_eq!(state, copy, "{limit:?}");
+        }
+    }
+}

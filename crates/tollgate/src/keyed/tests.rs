@@ -1,0 +1,269 @@
+mod numbers;
+mod room;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::testing::{
+    Dice, HOUR, POINTS, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+};
+use crate::{FixedWindow, Hashed, Limit, Limits, Nanos, Outcome, Phase};
+
+type Tested<A> = Keyed<A, Arc<ManualClock>>;
+
+/// With a secret that is the same in every run, so that a test that passes once passes always.
+fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock>) {
+    let clock = clock();
+    let mut keyed = Keyed::with_clock(limit, capacity, clock.clone()).unwrap();
+    keyed.secret = Secret::from_points(POINTS);
+    (keyed, clock)
+}
+
+/// How many entries are taken, as good as new or not.
+fn entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
+    let mut entries = 0;
+    keyed.table.for_each(&keyed.judge(keyed.clock.now()), |_, _| entries += 1);
+    entries
+}
+
+fn remaining<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &str) -> u64 {
+    keyed.report(key, 1).remaining
+}
+
+/// The limit holds 10, has 5 of debt, and nothing comes back while the clock stands still. Every key is asked in turn, so
+/// that what one did would show with the others.
+fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
+    const KEYS: [&str; 3] = ["alice", "bob", "a name that is too long for anybody to want it in a table of millions"];
+    let (keyed, _) = keyed(limit.clone(), 100);
+    let each = |check: &dyn Fn(&str)| KEYS.iter().for_each(|key| check(key));
+    let firsts = KEYS.map(|key| keyed.check(key, 4));
+    assert!(firsts.iter().all(|first| first.outcome() == Outcome::Allow && first.taken().get() == 4), "{limit:?}");
+    each(&|key| {
+        assert_eq!((remaining(&keyed, key), keyed.report(key, 1).limit), (6, 10), "{limit:?}");
+        assert_eq!((keyed.peek(key, 6).is_allowed(), keyed.peek(key, 7).is_allowed()), (true, false), "{limit:?}");
+        assert_eq!(keyed.check(key, 7).taken().get(), 0, "{limit:?}");
+        assert_eq!(keyed.check(key, 11).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
+        assert!(keyed.check(key, 0).is_allowed(), "{limit:?}");
+    });
+    each(&|key| {
+        let (verdict, report) = keyed.check_and_report(key, 1);
+        assert_eq!((verdict.taken().get(), report.remaining), (1, 5), "a refusal spent something of {limit:?}");
+    });
+    each(&|key| assert_eq!(keyed.take_up_to(key, 20).taken().get(), 5, "{limit:?}"));
+    each(&|key| assert!(!keyed.take_up_to(key, 1).is_allowed() && !keyed.check(key, 1).is_allowed(), "{limit:?}"));
+    KEYS.iter().zip(&firsts).for_each(|(key, first)| assert_eq!(keyed.refund(*key, first), 4, "{limit:?}"));
+    each(&|key| assert_eq!(remaining(&keyed, key), 4, "{limit:?}"));
+    each(&|key| assert_eq!(keyed.charge(key, 9).taken().get(), 9, "{limit:?}"));
+    each(&|key| assert!(!keyed.charge(key, 1).is_allowed() && !keyed.peek(key, 1).is_allowed(), "{limit:?}"));
+
+    keyed.reset(KEYS[0]);
+    assert_eq!(KEYS.map(|key| remaining(&keyed, key)), [10, 0, 0], "{limit:?}");
+    assert_eq!((keyed.drain(KEYS[0]).taken().get(), keyed.drain(KEYS[0]).taken().get()), (10, 0), "{limit:?}");
+    assert_eq!((entries(&keyed), keyed.overflowed()), (3, 0), "{limit:?}");
+}
+
+#[test]
+fn every_verb_does_what_it_says_for_each_key_whatever_the_state() {
+    ten_of_each(HOUR).iter().for_each(check_every_verb);
+    ten_of_each_and_all(HOUR).iter().for_each(check_every_verb);
+    check_every_verb(&bucket(10).max_debt(5).unwrap());
+    check_every_verb(&fine_bucket(10).max_debt(5).unwrap());
+    check_every_verb(&daily(10).max_debt(5).unwrap());
+}
+
+#[test]
+fn a_key_is_its_bytes_whatever_holds_them() {
+    let (keyed, _) = keyed(bucket(10), 100);
+    keyed.check("alice", 1);
+    keyed.check(&String::from("alice"), 1);
+    keyed.check(b"alice", 1);
+    keyed.check(&[b'a', b'l', b'i', b'c', b'e'][..], 1);
+    assert_eq!(remaining(&keyed, "alice"), 6);
+    keyed.check(&Hashed(("alice", 1)), 1);
+    keyed.check(&Hashed(("alice", 2)), 1);
+    keyed.check("", 1);
+    assert_eq!(keyed.report(&Hashed(("alice", 1)), 1).remaining, 9);
+    assert_eq!((remaining(&keyed, ""), remaining(&keyed, "\0"), remaining(&keyed, "alic")), (9, 10, 10));
+}
+
+#[test]
+fn refunds_and_resets_of_unknown_keys_do_nothing() {
+    for limit in ten_of_each(HOUR) {
+        let (keyed, _) = keyed(limit, 100);
+        let verdict = keyed.check("alice", 4);
+        assert_eq!(keyed.refund("bob", &verdict), 0, "{limit:?}");
+        keyed.reset("bob");
+        assert_eq!((entries(&keyed), remaining(&keyed, "alice")), (1, 6), "{limit:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_goes_back_grants_nothing_and_locks_nobody_out() {
+    for limit in ten_of_each(SECOND) {
+        let (keyed, clock) = keyed(limit, 100);
+        let start = clock.mono().as_nanos();
+        keyed.drain("alice");
+        clock.set(start - 1_000 * SECOND.as_nanos());
+        assert!(!keyed.check("alice", 1).is_allowed(), "granted by {limit:?}");
+        assert!(keyed.check("bob", 10).is_allowed(), "{limit:?}");
+        clock.advance(Nanos::from_secs(3));
+        assert!(keyed.check("alice", 10).is_allowed(), "locked out by {limit:?}");
+    }
+}
+
+#[test]
+fn many_at_once_are_decided_as_one_by_one() {
+    for limit in ten_of_each(HOUR) {
+        for len in [0, 1, 2, 15, 16, 17, 31, 32, 33, 40, 160] {
+            let ((together, _), (singly, _)) = (keyed(limit, 100), keyed(limit, 100));
+            let mut dice = Dice::new(len);
+            let requests: Vec<(String, u64)> =
+                (0..len).map(|_| (format!("key {}", dice.below(1 + len / 4)), dice.below(4))).collect();
+            // An iterator that does not know its length, and tells how often it was asked.
+            let mut pulled = 0;
+            let mut left = requests.iter();
+            let unknown = std::iter::from_fn(|| {
+                let (key, cost) = left.next()?;
+                pulled += 1;
+                Some((key, *cost))
+            });
+            let mut verdicts = Vec::new();
+            together.check_many(unknown, |verdict| verdicts.push(verdict));
+            assert_eq!(pulled, len);
+            let expected: Vec<_> = requests.iter().map(|(key, cost)| singly.check(key, *cost)).collect();
+            assert_eq!(verdicts, expected, "{len} requests under {limit:?}");
+            assert!(requests.iter().all(|(key, _)| together.report(key, 1) == singly.report(key, 1)));
+        }
+    }
+}
+
+#[test]
+fn no_request_is_lost_between_two_batches() {
+    // Costs that tell every request from every other: if one went missing, the sum would say which.
+    for len in [15, 16, 17, 32, 33, 40] {
+        let (keyed, _) = keyed(daily(1 << 40), 100);
+        keyed.check_many((0..len).map(|n| ("all", 1 << n)).chain(None), |_| ());
+        assert_eq!(remaining(&keyed, "all"), (1 << 40) - ((1 << len) - 1));
+    }
+}
+
+#[test]
+fn a_batch_has_one_reading_of_the_clock() {
+    let (keyed, clock) = keyed(bucket(10), 100);
+    let mut retries = Vec::new();
+    keyed.check_many((0..20).map(|_| ("alice", 10)), |verdict| {
+        clock.advance(Nanos::from_nanos(1));
+        retries.push(verdict.outcome());
+    });
+    let refused = |late: u64| Outcome::Deny(Retry::After(Nanos::from_nanos(SECOND.as_nanos() - late)));
+    assert_eq!(retries[..3], [Outcome::Allow, refused(0), refused(0)]);
+    assert_eq!(retries[15..], [refused(0), refused(16), refused(16), refused(16), refused(16)]);
+}
+
+#[test]
+fn peeking_and_reporting_insert_nothing() {
+    for limit in ten_of_each(HOUR) {
+        let (keyed, _) = keyed(limit, 1);
+        for n in 0..100 {
+            assert!(keyed.peek(&format!("key {n}"), 10).is_allowed());
+            assert!(!keyed.peek(&format!("key {n}"), 11).is_allowed());
+            assert_eq!(keyed.report(&format!("key {n}"), 1).remaining, 10);
+        }
+        assert_eq!(entries(&keyed), 0, "{limit:?}");
+        keyed.check("alice", 3);
+        (0..100).for_each(|n| assert_eq!(remaining(&keyed, &format!("key {n}")), 10));
+        assert_eq!((entries(&keyed), remaining(&keyed, "alice"), keyed.overflowed()), (1, 7, 0), "{limit:?}");
+    }
+}
+
+#[test]
+fn spread_windows_begin_at_an_instant_of_each_keys_own() {
+    let limit = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread);
+    let (keyed, clock) = keyed(limit, 1_000);
+    let names: Vec<String> = (0..100).map(|n| format!("key {n}")).collect();
+    let resets: Vec<Nanos> = names.iter().map(|key| keyed.check_and_report(key, 10).1.reset).collect();
+    assert_eq!(resets.iter().collect::<HashSet<_>>().len(), 100, "two windows end at the same nanosecond");
+    assert!(resets.iter().all(|reset| (Nanos::from_nanos(1)..=HOUR).contains(reset)));
+    let quarters: HashSet<u64> = resets.iter().map(|reset| reset.as_nanos() / (HOUR.as_nanos() / 4 + 1)).collect();
+    assert_eq!(quarters.len(), 4, "they are not spread over the hour");
+    // And they end when they said, not an instant earlier.
+    let start = clock.mono().as_nanos();
+    for (key, reset) in names.iter().zip(&resets) {
+        clock.set(start + reset.as_nanos() - 1);
+        assert!(!keyed.check(key, 1).is_allowed());
+        clock.set(start + reset.as_nanos());
+        assert!(keyed.check(key, 1).is_allowed());
+        assert_eq!(keyed.report(key, 1).reset, HOUR);
+    }
+}
+
+#[test]
+fn a_key_never_seen_is_peeked_at_in_its_own_window() {
+    // Once answered in the window of a key whose offset is zero.
+    let limit = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
+    let (keyed, _) = keyed(limit, 1_000);
+    for key in ["alice", "bob", "carol"] {
+        let (peeked, told) = (keyed.peek(key, 1).outcome(), keyed.report(key, 1));
+        assert!(!peeked.is_allowed());
+        assert_eq!((peeked, told), (keyed.check(key, 1).outcome(), keyed.report(key, 1)));
+    }
+}
+
+#[test]
+fn threads_on_the_same_keys_take_exactly_what_there_is() {
+    fn check<A: Algorithm + Sync>(limit: A, what: &str)
+    where
+        A::Stamp: Send,
+    {
+        const KEYS: u64 = 7;
+        let (keyed, _) = keyed(limit, 100);
+        let most = keyed.limit().capacity();
+        let taken = on_threads(4, |thread| {
+            let mut taken = [0; KEYS as usize];
+            // One by one and in batches, beginning at different keys.
+            let requests = |round: u64| (0..KEYS).map(move |n| ([(n + round + thread) as u8 % KEYS as u8], 1));
+            for round in 0..most {
+                if (round + thread).is_multiple_of(2) {
+                    let mut keys = requests(round);
+                    keyed.check_many(requests(round), |verdict| {
+                        taken[keys.next().unwrap().0[0] as usize] += verdict.taken().get();
+                    });
+                } else {
+                    requests(round)
+                        .for_each(|(key, cost)| taken[key[0] as usize] += keyed.check(&key, cost).taken().get());
+                }
+            }
+            taken
+        });
+        for key in 0..KEYS {
+            assert_eq!(taken.iter().map(|taken| taken[key as usize]).sum::<u64>(), most, "{what}");
+            assert_eq!(keyed.report(&[key as u8], 1).remaining, 0, "{what}");
+        }
+    }
+    check(bucket(5_000), "one word");
+    check(fine_bucket(5_000), "two words");
+    check(daily(5_000), "a window");
+    check(Limits::new([bucket(5_000).into(), daily(3_000).into()]).unwrap(), "a group");
+}
+
+#[test]
+fn threads_on_different_keys_do_not_meet() {
+    for limit in [Limit::from(bucket(100)), daily(100).into()] {
+        let (keyed, _) = keyed(limit, 4_000);
+        on_threads(4, |thread| {
+            // New keys all the time, so that they arrive, spill and move next to each other.
+            for n in 0..1_000_u32 {
+                let key = [thread as u32, n].map(u32::to_le_bytes).concat();
+                let taken: Vec<_> = (0..5).map(|_| keyed.check(&key, 30)).collect();
+                assert_eq!(taken.iter().filter(|verdict| verdict.is_allowed()).count(), 3);
+                assert_eq!((keyed.refund(&key, &taken[0]), keyed.report(&key, 1).remaining), (30, 40));
+            }
+        });
+        assert_eq!((entries(&keyed), keyed.overflowed()), (4_000, 0), "{limit:?}");
+        for (thread, n) in (0..4_u32).flat_map(|thread| (0..1_000_u32).map(move |n| (thread, n))) {
+            assert_eq!(keyed.report(&[thread, n].map(u32::to_le_bytes).concat(), 1).remaining, 40);
+        }
+    }
+}

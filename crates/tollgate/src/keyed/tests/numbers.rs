@@ -1,0 +1,139 @@
+//! Other numbers on live states.
+
+use super::*;
+use crate::testing::DAY;
+
+const KEYS: u64 = 300;
+
+/// Spends `n % 10` of each key under `old`.
+fn spent_under<A: Algorithm>(old: A) -> (Tested<A>, Arc<ManualClock>) {
+    let (keyed, clock) = keyed(old, KEYS as usize);
+    (0..KEYS).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), n % 10).is_allowed()));
+    (keyed, clock)
+}
+
+fn assert_kept<A: Algorithm>(keyed: &Tested<A>, capacity: u64, what: &str) {
+    for n in 0..KEYS {
+        assert_eq!(keyed.report(&n.to_le_bytes(), 1).remaining, capacity.saturating_sub(n % 10), "key {n}, {what}");
+    }
+    assert_eq!(keyed.overflowed(), 0, "{what}");
+}
+
+#[test]
+fn changing_the_numbers_keeps_what_each_key_has_spent() {
+    let (mut keyed, _) = spent_under(bucket(10));
+    for (limit, capacity) in [(bucket(20), 20), (fine_bucket(15), 15), (bucket(10), 10), (fine_bucket(10), 10)] {
+        keyed.set_limit(limit).unwrap();
+        assert_kept(&keyed, capacity, &format!("{limit:?}"));
+    }
+    assert_eq!(keyed.check(b"\x04\0\0\0\0\0\0\0", 7).taken().get(), 0);
+    assert_eq!(keyed.check(b"\x04\0\0\0\0\0\0\0", 6).taken().get(), 6);
+}
+
+#[test]
+fn changing_the_algorithm_keeps_what_each_key_has_spent() {
+    let limits = ten_of_each(DAY);
+    for old in &limits {
+        for new in &limits {
+            let (mut keyed, _) = spent_under(*old);
+            keyed.set_limit(*new).unwrap();
+            assert_kept(&keyed, 10, &format!("from {old:?} to {new:?}"));
+            keyed.set_limit(*old).unwrap();
+            assert_kept(&keyed, 10, &format!("from {old:?} to {new:?} and back"));
+        }
+    }
+}
+
+#[test]
+fn entries_that_nobody_looked_at_are_converted_all_the_same() {
+    // From the first numbers straight to the last, with wider ones in between that were never used.
+    let (mut keyed, _) = spent_under(Limit::from(bucket(10)));
+    for limit in [Limit::from(fine_bucket(12)), daily(14).into(), bucket(16).into()] {
+        keyed.set_limit(limit).unwrap();
+    }
+    assert_kept(&keyed, 16, "three changes at once");
+}
+
+#[test]
+fn more_changes_than_there_are_generations_keep_what_was_spent() {
+    let (mut keyed, _) = spent_under(bucket(10));
+    for change in 1..=2 * GENERATIONS + 100 {
+        keyed.set_limit(bucket(10 + change % 2)).unwrap();
+        // One is looked at with each generation, the others only at the end.
+        assert_eq!(keyed.report(&9_u64.to_le_bytes(), 1).remaining, 1 + change % 2);
+        assert!((keyed.earlier.len() as u64) < GENERATIONS);
+    }
+    assert_kept(&keyed, 10, "after many changes");
+}
+
+#[test]
+fn changing_the_numbers_of_a_table_that_is_full_forgets_nobody() {
+    // Twice the entries it was made for; each change to numbers of the same length leaves them where they are.
+    let (mut keyed, _) = keyed(bucket(1_000), 100);
+    for n in 0..2_000_u64 {
+        keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
+    }
+    let before: Vec<Report> = (0..2_000_u64).map(|n| keyed.report(&n.to_le_bytes(), 1)).collect();
+    let count = entries(&keyed);
+    assert!(count > 150, "the table is not full");
+    for _ in 0..=GENERATIONS {
+        keyed.set_limit(bucket(1_000)).unwrap();
+    }
+    assert_eq!(entries(&keyed), count);
+    assert!((0..2_000_u64).zip(before).all(|(n, before)| keyed.report(&n.to_le_bytes(), 1) == before));
+}
+
+#[test]
+fn where_a_wider_table_has_no_room_for_all_the_most_spent_are_kept() {
+    let (mut keyed, _) = keyed(Limit::from(bucket(1_000)), 100);
+    for n in 0..2_000_u64 {
+        keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
+    }
+    let spent = |keyed: &Tested<Limit>| -> Vec<u64> {
+        let mut spent: Vec<u64> = (0..2_000_u64).map(|n| 1_000 - keyed.report(&n.to_le_bytes(), 1).remaining).collect();
+        spent.sort_unstable_by(|a, b| b.cmp(a));
+        spent.into_iter().take_while(|spent| *spent > 0).collect()
+    };
+    let before = spent(&keyed);
+    keyed.set_limit(daily(1_000).into()).unwrap();
+    let after = spent(&keyed);
+    assert!(after.len() < before.len(), "there was room for all");
+    assert!(after.len() >= 100, "fewer than it was made for");
+    assert_eq!(before[..80], after[..80]);
+}
+
+#[test]
+fn as_good_as_new_entries_are_not_carried_into_a_wider_table() {
+    let (mut keyed, clock) = spent_under(Limit::from(bucket(10)));
+    clock.advance(SECOND);
+    keyed.set_limit(daily(10).into()).unwrap();
+    assert_eq!(entries(&keyed), 0);
+}
+
+#[test]
+fn windows_that_are_over_by_the_wall_clock_do_not_come_along() {
+    // The bucket needs no wall clock, but the windows it takes over from are read by it. Once they were not.
+    let (mut keyed, clock) = spent_under(Limit::from(daily(10)));
+    keyed.set_limit(bucket(10).into()).unwrap();
+    assert_eq!(keyed.report(&8_u64.to_le_bytes(), 1).remaining, 2);
+    clock.advance(DAY);
+    for n in 0..KEYS {
+        assert_eq!(keyed.check(&n.to_le_bytes(), 10).taken().get(), 10, "yesterday's count came along");
+    }
+}
+
+#[test]
+fn what_keys_without_room_share_keeps_what_was_spent_too() {
+    let (mut keyed, _) = keyed(fine_bucket(10), 1);
+    for n in 0..100_u64 {
+        keyed.check(&n.to_le_bytes(), 10);
+    }
+    // Everything is full of keys that are all spent: these three go to the overflow.
+    (0..3).for_each(|n| assert!(keyed.check(&format!("late {n}"), 3).is_allowed()));
+    assert_eq!(keyed.overflowed(), 3);
+    for (limit, remaining) in [(fine_bucket(20), 11), (bucket(10), 1)] {
+        keyed.set_limit(limit).unwrap();
+        let (_, report) = keyed.check_and_report("late", 0);
+        assert_eq!(report.remaining, remaining, "{limit:?}");
+    }
+}

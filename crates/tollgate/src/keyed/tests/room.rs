@@ -1,0 +1,256 @@
+//! Who has room: capacity, reuse, eviction, overflow.
+
+use super::*;
+use crate::testing::DAY;
+use crate::{Concurrency, SlidingLog, SlidingWindow};
+
+fn key(n: u64) -> [u8; 8] {
+    n.to_le_bytes()
+}
+
+fn has_entry<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &[u8]) -> bool {
+    let print = key.fingerprint(&keyed.secret);
+    keyed.table.find(print, &keyed.judge(keyed.clock.now()), |_| ()).is_some()
+}
+
+fn spent_of<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &[u8]) -> u64 {
+    let report = keyed.report(key, 1);
+    report.limit - report.remaining
+}
+
+#[test]
+fn a_table_holds_as_many_keys_as_it_was_made_for() {
+    fn check<A: Algorithm + Copy + fmt::Debug>(limit: A, capacity: usize, secrets: u64) {
+        for secret in 0..secrets {
+            let mut keyed = keyed(limit, capacity).0.when_full(WhenFull::Deny);
+            keyed.secret = Secret::from_points(POINTS.map(|point| point ^ secret << 20));
+            for n in 0..capacity as u64 {
+                assert!(keyed.check(&key(n), 1).is_allowed(), "key {n} of {capacity} found no room under {limit:?}");
+            }
+            // Nor did anybody give way.
+            let kept = (0..capacity as u64).filter(|n| spent_of(&keyed, &key(*n)) == 1).count();
+            assert_eq!((kept, keyed.overflowed()), (capacity, 0), "secret {secret}, {limit:?}");
+        }
+    }
+    for (capacity, secrets) in [(0, 1), (1, 10), (2, 50), (3, 50), (4, 50), (7, 50), (10, 200), (100, 50), (1_000, 10)]
+    {
+        check(bucket(100), capacity, secrets);
+        check(fine_bucket(100), capacity, secrets);
+        check(SlidingLog::new(3, DAY).unwrap(), capacity, secrets);
+    }
+    check(bucket(100), 100_000, 2);
+    check(daily(100), 100_000, 2);
+    check(Concurrency::new(2, DAY).unwrap(), 20_000, 1);
+}
+
+#[test]
+fn memory_is_what_was_promised_whatever_the_keys() {
+    let keyed = keyed(bucket(100), 1_000_000).0;
+    assert!((24_000_000..=40_000_000).contains(&keyed.bytes()), "{} bytes for a million keys", keyed.bytes());
+    let before = keyed.bytes();
+    (0..100).for_each(|n| assert!(keyed.check(&vec![n; 100_000], 1).is_allowed()));
+    assert_eq!(keyed.bytes(), before);
+}
+
+#[test]
+fn a_table_that_does_not_fit_in_memory_is_an_error() {
+    // The second is within the address space of 64 bits, but no allocator gives it; the process must not end over it.
+    for capacity in [usize::MAX, usize::MAX / 64, 1 << 55, 1 << 45] {
+        let error = Keyed::with_clock(bucket(1), capacity, clock()).map(|_| ()).unwrap_err();
+        assert_eq!(error, TooLarge { capacity });
+        assert_eq!(error.to_string(), format!("a table of {capacity} keys does not fit in memory, ask for fewer"));
+        assert!(Keyed::with_clock(SlidingLog::new(1_000, DAY).unwrap(), capacity, clock()).is_err());
+    }
+    let (mut keyed, _) = keyed(Limit::from(bucket(10)), 100);
+    keyed.check("alice", 4);
+    keyed.capacity = 1 << 55;
+    assert!(keyed.set_limit(daily(10).into()).is_err());
+    assert_eq!((keyed.limit(), remaining(&keyed, "alice")), (&bucket(10).into(), 6), "the old numbers stay in force");
+}
+
+#[test]
+fn entries_as_good_as_new_make_room_without_being_cleaned_up() {
+    const CAPACITY: u64 = 200;
+    for limit in ten_of_each(SECOND) {
+        let (keyed, clock) = keyed(limit, CAPACITY as usize);
+        for round in 0..50 {
+            let keys = || (0..CAPACITY).map(|n| key(round << 32 | n));
+            keys().for_each(|key| assert_eq!(keyed.check(&key, 7).taken().get(), 7, "round {round}, {limit:?}"));
+            assert!(keys().all(|key| spent_of(&keyed, &key) == 7), "round {round}, {limit:?}");
+            // Time for seven tenths is enough for buckets, two windows for everybody.
+            clock.advance(Nanos::from_secs(2));
+        }
+        assert_eq!(keyed.overflowed(), 0, "{limit:?}");
+    }
+}
+
+/// The smallest table there is, in which everybody can be anywhere, full of keys of which each spends `cost` of its number.
+/// Also says how many.
+fn full<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (Tested<A>, Arc<ManualClock>, u64) {
+    let (other, _) = keyed(limit.clone(), 1);
+    for n in 0..100 {
+        other.drain(&key(n));
+    }
+    let slots = entries(&other) as u64;
+    let (keyed, clock) = keyed(limit.clone(), 1);
+    (0..slots).for_each(|n| assert_eq!(keyed.check(&key(n), cost(n)).taken().get(), cost(n)));
+    assert!(slots >= 4 && entries(&keyed) as u64 == slots);
+    (keyed, clock, slots)
+}
+
+#[test]
+fn one_unit_not_yet_come_back_keeps_an_entry() {
+    let (keyed, clock, slots) = full(&bucket(10), |_| 1);
+    clock.advance(Nanos::from_nanos(99_999_999));
+    keyed.check("late", 0);
+    assert!((0..slots).all(|n| has_entry(&keyed, &key(n))) && !has_entry(&keyed, b"late"));
+    assert_eq!(keyed.overflowed(), 1);
+    clock.advance(Nanos::from_nanos(1));
+    keyed.check("late", 1);
+    assert_eq!((has_entry(&keyed, b"late"), entries(&keyed) as u64), (true, slots));
+}
+
+#[test]
+fn the_least_spent_gives_way_and_never_one_more_spent_than_the_newcomer() {
+    // Everything that can happen in a full table, against the rule in one sentence. Costs are small, so that many are equal.
+    for limit in ten_of_each(HOUR) {
+        let (keyed, clock, slots) = full(&limit, |n| 1 + n % 9);
+        let mut dice = Dice::new(7);
+        for round in 0..2_000 {
+            let before: Vec<(u64, u64)> = (0..3 * slots)
+                .filter(|n| has_entry(&keyed, &key(*n)))
+                .map(|n| (n, spent_of(&keyed, &key(n))))
+                .collect();
+            let overflowed = keyed.overflowed();
+            let (n, cost) = (dice.below(3 * slots), dice.below(11));
+            let known = before.iter().find(|(known, _)| *known == n);
+            let verdict = keyed.check(&key(n), cost);
+            let gone: Vec<u64> =
+                before.iter().filter(|(n, _)| !has_entry(&keyed, &key(*n))).map(|(_, spent)| *spent).collect();
+            let least = before.iter().map(|(_, spent)| *spent).min().unwrap();
+            let what = format!("round {round}, key {n}, cost {cost}, {before:?}, {limit:?}");
+            if let Some((_, spent)) = known {
+                assert_eq!((verdict.is_allowed(), gone.len()), (spent + cost <= 10, 0), "{what}");
+            } else if least <= cost {
+                assert_eq!((verdict.taken().get(), spent_of(&keyed, &key(n))), (cost, cost), "{what}");
+                assert_eq!((gone, keyed.overflowed()), (vec![least], overflowed), "{what}");
+            } else {
+                assert_eq!((gone.len(), keyed.overflowed()), (0, overflowed + 1), "{what}");
+                assert!(!has_entry(&keyed, &key(n)), "{what}");
+            }
+            for (other, spent) in before.iter().filter(|(other, _)| *other != n && has_entry(&keyed, &key(*other))) {
+                assert_eq!(spent_of(&keyed, &key(*other)), *spent, "another key was charged, {what}");
+            }
+            if round % 10 == 9 {
+                keyed.reset(&key(dice.below(3 * slots)));
+                clock.advance(Nanos::from_nanos(1));
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_takes_all_of_its_limit_is_no_less_spent_than_anybody() {
+    // Draining and charging were once taken for nothing, since they ask for more than fits.
+    for limit in ten_of_each(HOUR) {
+        let (keyed, _, _) = full(&limit, |_| 6);
+        assert_eq!(keyed.drain("drained").taken().get(), 10, "{limit:?}");
+        assert_eq!(keyed.take_up_to("taken", u64::MAX).taken().get(), 10, "{limit:?}");
+        assert_eq!(keyed.charge("charged", 15).taken().get(), 15, "{limit:?}");
+        assert_eq!(["drained", "taken", "charged"].map(|key| remaining(&keyed, key)), [0; 3], "{limit:?}");
+        assert_eq!(keyed.overflowed(), 0, "{limit:?}");
+    }
+}
+
+#[test]
+fn nobody_gives_way_to_who_is_refused_anyway() {
+    for limit in ten_of_each(HOUR) {
+        let (keyed, _, slots) = full(&limit, |_| 6);
+        assert_eq!(keyed.check("a", 11).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
+        assert!(!keyed.charge("b", 16).is_allowed() && !keyed.charge("c", u64::MAX).is_allowed(), "{limit:?}");
+        assert!((0..slots).all(|n| spent_of(&keyed, &key(n)) == 6), "{limit:?}");
+    }
+}
+
+#[test]
+fn a_flood_of_new_keys_leaves_those_alone_that_are_being_used_up() {
+    const CAPACITY: u64 = 5_000;
+    fn check<A: Algorithm + fmt::Debug>(limit: A) {
+        let (keyed, _) = keyed(limit, CAPACITY as usize);
+        // More than half, each by another amount.
+        let reports: Vec<Report> = (0..1_000).map(|n| keyed.check_and_report(&key(n), 51 + n % 50).1).collect();
+        keyed.check_many((0..10 * CAPACITY).map(|n| (key(1 << 40 | n), 1)), |_| ());
+        for (n, report) in reports.iter().enumerate() {
+            assert_eq!(keyed.report(&key(n as u64), 51 + n as u64 % 50), *report, "{:?}", keyed.limit());
+        }
+    }
+    check(bucket(100));
+    check(fine_bucket(100));
+    check(daily(100));
+    check(FixedWindow::new(100, DAY).unwrap().phase(Phase::Spread));
+    check(SlidingWindow::new(100, DAY).unwrap());
+    check(SlidingLog::new(100, DAY).unwrap());
+    check(Limits::new([bucket(100).into(), daily(1_000).into()]).unwrap());
+}
+
+#[test]
+fn keys_without_room_share_one_limit_and_are_counted() {
+    for limit in ten_of_each(HOUR) {
+        let (keyed, clock, slots) = full(&limit, |_| 10);
+        let passed = (0..25).filter(|n| keyed.check(&format!("late {n}"), 1).is_allowed()).count();
+        assert_eq!((passed, keyed.overflowed()), (10, 25), "{limit:?}");
+        let (verdict, report) = keyed.check_and_report("later", 1);
+        assert_eq!((verdict.is_allowed(), report.remaining, keyed.overflowed()), (false, 0, 26), "{limit:?}");
+        assert!((0..slots).all(|n| spent_of(&keyed, &key(n)) == 10), "{limit:?}");
+        // It is a limit like any other, and as good as new when everybody else is; but then there is room.
+        clock.advance(Nanos::from_secs(2 * 3_600));
+        assert!(keyed.check("latest", 10).is_allowed() && keyed.check("last", 10).is_allowed(), "{limit:?}");
+        assert_eq!(keyed.overflowed(), 26, "{limit:?}");
+    }
+}
+
+#[test]
+fn the_windows_that_keys_without_room_share_are_as_long_as_any() {
+    // Every key has its own offset. Had it here, each window would end whenever that of the next key does.
+    let (keyed, clock, slots) = full(&FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread), |_| 10);
+    let (mut passed, mut late) = (0, 0);
+    for _ in 0..4 * 60 {
+        // Nobody makes room: who begins a new window is used up again at once.
+        for n in 0..slots {
+            keyed.drain(&key(n));
+        }
+        for _ in 0..11 {
+            late += 1;
+            passed += keyed.check(&format!("late {late}"), 1).taken().get();
+        }
+        clock.advance(Nanos::from_secs(60));
+    }
+    assert_eq!(keyed.overflowed(), late, "somebody found room");
+    assert!(passed <= 5 * 10, "{passed} passed in four hours, at ten an hour");
+}
+
+#[test]
+fn a_full_table_can_refuse_instead() {
+    for limit in ten_of_each(HOUR) {
+        let (keyed, clock, slots) = full(&limit, |_| 5);
+        let keyed = keyed.when_full(WhenFull::Deny);
+        let refused = Outcome::Deny(Retry::OnRelease);
+        assert_eq!([1, 4].map(|cost| keyed.check("late", cost).outcome()), [refused; 2], "{limit:?}");
+        assert_eq!((keyed.check("late", 4).taken().get(), keyed.overflowed()), (0, 3), "{limit:?}");
+        // Who spends no less than somebody else has room, as it has with the other choice.
+        assert!(keyed.check("late", 5).is_allowed() && has_entry(&keyed, b"late"), "{limit:?}");
+        assert_eq!((0..slots).filter(|n| has_entry(&keyed, &key(*n))).count() as u64, slots - 1, "{limit:?}");
+        clock.advance(Nanos::from_secs(2 * 3_600));
+        assert!(keyed.check("later", 1).is_allowed(), "{limit:?}");
+    }
+}
+
+#[test]
+fn a_taking_without_room_is_not_refunded_to_a_key_that_came_after() {
+    let (keyed, _, _) = full(&bucket(10), |_| 10);
+    let verdict = keyed.check("late", 3);
+    assert!(verdict.is_allowed() && keyed.overflowed() == 1);
+    assert_eq!(keyed.refund("late", &verdict), 0, "it has nothing of its own to give back to");
+    keyed.reset("late");
+    assert_eq!(keyed.check_and_report("later", 1).1.remaining, 6);
+}

@@ -1,0 +1,276 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::testing::{
+    DAY, Dice, HOUR, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+};
+use crate::{
+    Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Nanos, Outcome, Phase, Retry, SlidingLog, SlidingWindow,
+};
+
+fn limiter<A: Algorithm>(limit: A) -> (Limiter<A, Arc<ManualClock>>, Arc<ManualClock>) {
+    let clock = clock();
+    (Limiter::with_clock(limit, clock.clone()), clock)
+}
+
+/// The limit holds 10, has 5 of debt, and nothing comes back while the clock stands still.
+fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
+    let (limiter, _) = limiter(limit.clone());
+    let remaining = || limiter.report(1).remaining;
+    assert_eq!((limiter.report(1).limit, remaining()), (10, 10), "{limit:?}");
+
+    let first = limiter.check(4);
+    assert_eq!((first.outcome(), first.taken().get(), remaining()), (Outcome::Allow, 4, 6), "{limit:?}");
+    assert_eq!((limiter.peek(6).is_allowed(), limiter.peek(7).is_allowed()), (true, false), "{limit:?}");
+    assert_eq!(remaining(), 6, "peeking took something from {limit:?}");
+    assert_eq!((limiter.check(7).taken().get(), remaining()), (0, 6), "a refusal spent something of {limit:?}");
+    assert_eq!(limiter.check(11).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
+    assert_eq!(limiter.check(u64::MAX).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
+    assert!(limiter.check(0).is_allowed() && remaining() == 6, "{limit:?}");
+
+    assert_eq!((limiter.take_up_to(20).taken().get(), remaining()), (6, 0), "{limit:?}");
+    assert!(!limiter.take_up_to(1).is_allowed() && !limiter.check(1).is_allowed(), "{limit:?}");
+    assert_eq!((limiter.refund(&first), remaining()), (4, 4), "{limit:?}");
+
+    assert_eq!((limiter.charge(9).taken().get(), remaining()), (9, 0), "{limit:?}");
+    assert!(!limiter.charge(1).is_allowed(), "beyond the debt of {limit:?}");
+    assert!(!limiter.peek(1).is_allowed() && limiter.report(1).retry > Retry::NOW, "{limit:?}");
+
+    limiter.reset();
+    assert_eq!(remaining(), 10, "{limit:?}");
+    assert_eq!((limiter.drain().taken().get(), remaining()), (10, 0), "{limit:?}");
+    assert!(!limiter.drain().is_allowed(), "{limit:?}");
+}
+
+#[test]
+fn every_verb_does_what_it_says_whatever_the_state() {
+    for limit in ten_of_each(HOUR) {
+        check_every_verb(&limit);
+    }
+    for limits in ten_of_each_and_all(HOUR) {
+        check_every_verb(&limits);
+    }
+    check_every_verb(&bucket(10).max_debt(5).unwrap());
+    check_every_verb(&fine_bucket(10).max_debt(5).unwrap());
+    check_every_verb(&daily(10).max_debt(5).unwrap());
+}
+
+#[test]
+fn what_refills_comes_back_with_time_and_not_before() {
+    for limit in ten_of_each(SECOND) {
+        let (limiter, clock) = limiter(limit);
+        limiter.drain();
+        let Outcome::Deny(retry) = limiter.peek(1).outcome() else { panic!("{limit:?} was drained") };
+        // Who holds a lease can let go at any time; the clock only knows when it must.
+        let wait = if let Retry::After(wait) = retry { wait } else { SECOND };
+        clock.advance(Nanos::from_nanos(wait.as_nanos() - 1));
+        assert!(!limiter.check(1).is_allowed(), "{limit:?}");
+        clock.advance(Nanos::from_nanos(1));
+        assert!(limiter.check(1).is_allowed(), "{limit:?}");
+        clock.advance(Nanos::from_secs(2));
+        assert_eq!(limiter.report(1).remaining, 10, "{limit:?}");
+    }
+}
+
+#[test]
+fn unlimited_and_deny_all_need_no_state() {
+    let (unlimited, _) = limiter(Limit::Unlimited);
+    assert_eq!(unlimited.check(u64::MAX).taken().get(), u64::MAX);
+    assert_eq!(unlimited.report(1).remaining, u64::MAX);
+    let (denying, _) = limiter(Limit::DenyAll);
+    assert_eq!(denying.check(1).outcome(), Outcome::Deny(Retry::Never));
+    assert_eq!((denying.drain().taken().get(), denying.report(1).remaining), (0, 0));
+}
+
+/// Spends `spent` under `old`, changes to `new`, and says what remains.
+fn remaining_after_change<A: Algorithm>(old: A, new: A, spent: u64) -> u64 {
+    let (mut limiter, _) = limiter(old);
+    assert_eq!(limiter.check(spent).taken().get(), spent);
+    limiter.set_limit(new);
+    let remaining = limiter.report(1).remaining;
+    // And the new state is one to go on with.
+    assert_eq!(limiter.drain().taken().get(), remaining);
+    assert!(!limiter.check(1).is_allowed());
+    remaining
+}
+
+#[test]
+fn changing_the_numbers_keeps_what_was_spent() {
+    // From one word to one, to two, back, and from two to two.
+    let cases = [
+        (bucket(10), bucket(20), 16),
+        (bucket(10), fine_bucket(20), 16),
+        (fine_bucket(20), bucket(10), 6),
+        (fine_bucket(10), fine_bucket(5), 1),
+        (bucket(10), bucket(3), 0),
+    ];
+    for (old, new, remaining) in cases {
+        assert_eq!(remaining_after_change(old, new, 4), remaining, "from {old:?} to {new:?}");
+    }
+}
+
+#[test]
+fn changing_the_algorithm_keeps_what_was_spent() {
+    let limits = ten_of_each(HOUR);
+    for old in &limits {
+        for new in &limits {
+            assert_eq!(remaining_after_change(*old, *new, 4), 6, "from {old:?} to {new:?}");
+            let (old, new) = (Limits::from(*old), Limits::from(*new));
+            assert_eq!(remaining_after_change(old, new, 4), 6, "as groups");
+        }
+    }
+}
+
+#[test]
+fn changing_to_and_from_limits_without_state_starts_anew() {
+    let (mut limiter, _) = limiter(Limit::from(bucket(10)));
+    limiter.drain();
+    limiter.set_limit(Limit::Unlimited);
+    assert!(limiter.check(1_000).is_allowed());
+    limiter.set_limit(bucket(10).into());
+    assert_eq!(limiter.report(1).remaining, 10);
+    limiter.drain();
+    limiter.set_limit(Limit::DenyAll);
+    assert!(!limiter.check(1).is_allowed());
+    limiter.set_limit(daily(10).into());
+    assert_eq!(limiter.report(1).remaining, 10);
+}
+
+#[test]
+fn a_limit_added_to_a_group_starts_as_new_and_the_others_go_on() {
+    let (mut limiter, _) = limiter(Limits::from(Limit::from(bucket(10))));
+    limiter.check(4);
+    limiter.set_limit(Limits::new([fine_bucket(10).into(), daily(5).into()]).unwrap());
+    assert_eq!(limiter.report(1).remaining, 5, "the tighter one is new");
+    limiter.check(5);
+    limiter.set_limit(Limits::from(Limit::from(bucket(10))));
+    assert_eq!(limiter.report(1).remaining, 1);
+}
+
+#[test]
+fn changing_the_numbers_reads_windows_by_the_wall_clock() {
+    // The bucket needs no wall clock, but the window it takes over from is read by it.
+    let (mut limiter, clock) = limiter(Limit::from(daily(10)));
+    limiter.check(8);
+    clock.advance(DAY);
+    limiter.set_limit(bucket(10).into());
+    assert_eq!(limiter.report(1).remaining, 10, "yesterday's count came along");
+}
+
+#[test]
+fn a_clock_that_goes_back_grants_nothing_and_locks_nobody_out() {
+    for limit in ten_of_each(SECOND) {
+        let (limiter, clock) = limiter(limit);
+        let start = clock.mono().as_nanos();
+        limiter.drain();
+        clock.set(start - 1_000 * SECOND.as_nanos());
+        assert!(!limiter.check(1).is_allowed(), "granted by {limit:?}");
+        assert_eq!(limiter.report(1).remaining, 0, "{limit:?}");
+        clock.advance(Nanos::from_secs(3));
+        assert!(limiter.check(10).is_allowed(), "locked out by {limit:?}");
+    }
+}
+
+#[test]
+fn a_wall_clock_that_goes_back_does_not_matter_to_buckets() {
+    let (limiter, clock) = limiter(bucket(10));
+    limiter.check(4);
+    clock.step_wall(-1_000_000_000_000);
+    assert_eq!((limiter.report(1).remaining, limiter.check(6).is_allowed()), (6, true));
+}
+
+#[test]
+fn a_refund_gives_back_what_is_still_held_against_the_caller() {
+    /// Takes 6 and then 3, lets time pass, refunds the 6, and expects so much to be accepted and to remain.
+    fn check(limit: impl Into<Limit>, passed: Nanos, accepted: u64, remaining: u64) {
+        let limit = limit.into();
+        let (limiter, clock) = limiter(limit);
+        let (first, second) = (limiter.check(6), limiter.check(3));
+        assert!(first.is_allowed() && second.is_allowed());
+        clock.advance(passed);
+        assert_eq!(limiter.refund(&first), accepted, "{limit:?} after {passed:?}");
+        assert_eq!(limiter.report(1).remaining, remaining, "{limit:?} after {passed:?}");
+    }
+    check(bucket(10), Nanos::ZERO, 6, 7);
+    // Of nine units, four and a half have come back; the started half is still owed.
+    check(bucket(10), Nanos::from_millis(450), 5, 10);
+    check(bucket(10), Nanos::from_secs(1), 0, 10);
+    check(fine_bucket(10), Nanos::ZERO, 6, 7);
+    check(daily(10), HOUR, 6, 7);
+    check(daily(10), DAY, 0, 10);
+    check(FixedWindow::new(10, DAY).unwrap().phase(Phase::FirstRequest), HOUR, 6, 7);
+    check(SlidingWindow::new(10, DAY).unwrap(), HOUR, 6, 7);
+    // In the window after, both are still in sight; what remains in sight is only the 3.
+    check(SlidingWindow::new(10, DAY).unwrap(), DAY, 6, 7);
+    check(SlidingLog::new(10, DAY).unwrap(), HOUR, 6, 7);
+    check(SlidingLog::new(10, DAY).unwrap(), DAY, 0, 10);
+    check(Concurrency::new(10, DAY).unwrap(), HOUR, 6, 7);
+    check(Concurrency::new(10, DAY).unwrap(), DAY, 0, 10);
+}
+
+#[test]
+fn a_refusal_has_nothing_to_refund_and_a_lease_only_once() {
+    for limit in ten_of_each(HOUR) {
+        let (limiter, _) = limiter(limit);
+        limiter.check(8);
+        assert_eq!((limiter.refund(&limiter.check(5)), limiter.report(1).remaining), (0, 2), "{limit:?}");
+    }
+    let (limiter, _) = limiter(Concurrency::new(2, HOUR).unwrap());
+    let (mine, _yours) = (limiter.check(1), limiter.check(1));
+    assert_eq!((limiter.refund(&mine), limiter.refund(&mine)), (1, 0));
+    assert_eq!(limiter.report(1).remaining, 1);
+}
+
+#[test]
+fn threads_together_take_exactly_what_there_is() {
+    const BURST: u64 = 40_000;
+    fn check<A: Algorithm + Sync>(limit: A, what: &str)
+    where
+        A::Stamp: Send,
+    {
+        let (limiter, _) = limiter(limit);
+        let most = limiter.report(1).limit;
+        let taken = on_threads(4, |_| (0..most).filter(|_| limiter.check(1).is_allowed()).count() as u64);
+        assert_eq!(taken.iter().sum::<u64>(), most, "{what}");
+        assert!(limiter.report(1).remaining == 0 && !limiter.check(1).is_allowed(), "{what}");
+    }
+    let leaky = LeakyBucket::new("10/s".parse().unwrap(), BURST).unwrap();
+    check(bucket(BURST), "one word");
+    check(fine_bucket(BURST), "two words");
+    check(Limit::from(bucket(BURST)), "any limit");
+    check(leaky, "one word, the long way");
+    check(daily(BURST), "a window");
+    check(SlidingLog::new(1_000, DAY).unwrap(), "a log");
+    check(Concurrency::new(1_000, DAY).unwrap(), "leases");
+}
+
+#[test]
+fn threads_that_give_back_lose_and_gain_nothing() {
+    const BURST: u64 = 500;
+    for limit in [bucket(BURST), fine_bucket(BURST)] {
+        let (limiter, _) = limiter(limit);
+        let kept = on_threads(4, |thread| {
+            let (mut dice, mut kept) = (Dice::new(thread), 0);
+            for _ in 0..20_000 {
+                let verdict = match dice.below(3) {
+                    0 => limiter.take_up_to(dice.below(9)),
+                    _ => limiter.check(dice.below(9)),
+                };
+                // More often kept than not, so that it runs empty again and again, and then all of it is put back.
+                let taken = verdict.taken().get();
+                if dice.below(4) == 0 {
+                    assert_eq!(limiter.refund(&verdict), taken);
+                } else {
+                    kept += taken;
+                }
+                if kept > BURST / 5 {
+                    assert_eq!(limiter.refund(&Verdict::granted(Cost::new(kept))), kept);
+                    kept = 0;
+                }
+            }
+            kept
+        });
+        assert_eq!(limiter.report(1).remaining, BURST - kept.iter().sum::<u64>(), "{limit:?}");
+    }
+}

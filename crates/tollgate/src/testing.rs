@@ -1,0 +1,103 @@
+//! What the tests of this crate have in common.
+
+use std::sync::Arc;
+
+use crate::clock::ManualClock;
+use crate::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Nanos, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+pub(crate) const SECOND: Nanos = Nanos::SECOND;
+pub(crate) const HOUR: Nanos = Nanos::from_secs(3_600);
+pub(crate) const DAY: Nanos = Nanos::from_secs(86_400);
+
+/// Points for secrets that are the same in every run.
+pub(crate) const POINTS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321];
+
+/// A clock at the beginning of a day long after its zero, so that windows lie in full on both sides.
+pub(crate) fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::at(DAY.as_nanos() * 20_000))
+}
+
+/// A bucket whose state is one word.
+pub(crate) fn bucket(burst: u64) -> TokenBucket {
+    let bucket = TokenBucket::new("10/s".parse().unwrap(), burst).unwrap();
+    assert!(bucket.fits_a_word());
+    bucket
+}
+
+/// A bucket whose state is two words.
+pub(crate) fn fine_bucket(burst: u64) -> TokenBucket {
+    let bucket = TokenBucket::new("7777/s".parse().unwrap(), burst).unwrap();
+    assert!(!bucket.fits_a_word());
+    bucket
+}
+
+pub(crate) fn daily(limit: u64) -> FixedWindow {
+    FixedWindow::new(limit, DAY).unwrap()
+}
+
+/// Every algorithm, and every length of state, with 10 to take at once, 5 of debt, and as good as new after `length`, or
+/// after twice that for the sliding window.
+pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
+    let per = length.as_nanos();
+    let coarse = crate::Rate::new(10, length).unwrap();
+    // Not a divisor of anything, so that the instant takes two words.
+    let fine = crate::Rate::new(10, Nanos::from_nanos(per - 1)).unwrap();
+    let limits = vec![
+        TokenBucket::new(coarse, 10).unwrap().max_debt(5).unwrap().into(),
+        TokenBucket::new(fine, 10).unwrap().max_debt(5).unwrap().into(),
+        LeakyBucket::new(coarse, 10).unwrap().free(10).unwrap().max_debt(5).unwrap().into(),
+        LeakyBucket::new(fine, 10).unwrap().free(10).unwrap().max_debt(5).unwrap().into(),
+        FixedWindow::new(10, length).unwrap().max_debt(5).unwrap().into(),
+        SlidingWindow::new(10, length).unwrap().max_debt(5).unwrap().into(),
+        SlidingLog::new(10, length).unwrap().max_debt(5).unwrap().into(),
+        Concurrency::new(10, length).unwrap().max_debt(5).unwrap().into(),
+    ];
+    let words: Vec<usize> = limits.iter().map(Limit::words).collect();
+    assert_eq!(words, [1, 2, 1, 2, 2, 2, 16, 47]);
+    limits
+}
+
+/// The same by themselves, and all of them together.
+pub(crate) fn ten_of_each_and_all(length: Nanos) -> Vec<Limits> {
+    let each = ten_of_each(length);
+    each.iter().copied().map(Limits::from).chain([Limits::new(each.iter().copied()).unwrap()]).collect()
+}
+
+/// Numbers that look random and are the same in every run.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// Runs `work` on so many threads at once, each with its number, and returns what they return.
+pub(crate) fn on_threads<R: Send>(threads: u64, work: impl Fn(u64) -> R + Sync) -> Vec<R> {
+    let start = std::sync::Barrier::new(threads as usize);
+    std::thread::scope(|scope| {
+        let run = |thread| {
+            let (start, work) = (&start, &work);
+            scope.spawn(move || {
+                start.wait();
+                work(thread)
+            })
+        };
+        let handles: Vec<_> = (0..threads).map(run).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    })
+}
