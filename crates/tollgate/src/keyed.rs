@@ -254,7 +254,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         ask: Ask,
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
-        let decided = self.table.at_home(print, self.earlier.len() as u64, |state| {
+        let decided = self.table.known(print, self.earlier.len() as u64, |state| {
             let now = now.with_spread(print.low);
             let verdict = self.limit.decide(state, &now, ask);
             read(&Entry { limit: &self.limit, state: &*state, now: &now }, verdict)

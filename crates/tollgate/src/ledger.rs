@@ -477,3 +477,6 @@ impl<N: Numbers + ?Sized> Judge<'_, N> {
         Some(read(limits, &Numbered { state }, &self.now.with_spread(print.low)))
     }
 }
+
+#[cfg(test)]
+mod tests;

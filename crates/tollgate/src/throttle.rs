@@ -106,7 +106,7 @@ impl<C: Clock> Throttles<C> {
     #[inline]
     fn decide_at(&self, print: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
         let at = Now::at(now);
-        match self.table.at_home(print, 0, |state| call.decide(state, &at)) {
+        match self.table.known(print, 0, |state| call.decide(state, &at)) {
             Some(reply) => reply,
             None => self.decide_at_length(print, now, call),
         }

@@ -1,5 +1,6 @@
 mod numbers;
 mod room;
+mod stress;
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -103,6 +103,9 @@ impl Table {
 
     /// The shortest way: replaces a state that is a single word by what `take` makes of it, for a key that is at home, written
     /// under `generation` and not in use. `false` says only that a longer way has to be gone.
+    ///
+    /// This is all that most decisions need. What is left out (looking elsewhere, arriving, moving, converting) is left out of
+    /// the caller's machine code too, and need not be set up for.
     #[inline(always)]
     pub(crate) fn take_at_home(
         &self,
@@ -116,19 +119,16 @@ impl Table {
         }
     }
 
-    /// The short way: runs `write` on the state of a key that is at home, written under `generation` and not in use. `None`
-    /// says only that the long way has to be gone.
-    ///
-    /// This is all that most decisions need. What is left out (arriving, moving, converting) is left out of the
-    /// caller's machine code too, and need not be set up for.
+    /// The short way: runs `write` on the state of a key that is there, written under `generation`, in buckets not in use.
+    /// `None` says only that the long way has to be gone.
     #[inline]
-    pub(crate) fn at_home<R>(
+    pub(crate) fn known<R>(
         &self,
         print: Fingerprint,
         generation: u64,
         write: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.at_home(print, generation, write))
+        either!(self, buckets => buckets.known(print, generation, write))
     }
 
     /// Runs `read` on the state of `print`, if there is one. Nothing is inserted or moved.
@@ -207,7 +207,7 @@ impl<S: Shape> Buckets<S> {
         size_of_val(&*self.words)
     }
 
-    /// [`at_home`](Table::at_home) for up to [`BATCH`] keys, in order: `visit` is called with the place of each and its state,
+    /// [`take_at_home`](Table::take_at_home) for up to [`BATCH`] keys, in order: `visit` is called with the place of each and its state,
     /// or with none if the long way has to be gone; nothing is locked then.
     #[inline]
     pub(crate) fn at_home_many(
@@ -290,11 +290,20 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline]
-    fn at_home<R>(&self, print: Fingerprint, generation: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
+    fn known<R>(&self, print: Fingerprint, generation: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
         let index = self.home(print);
         let home = Bucket::lock_at(generation, self.words_of(index), index, self.shape)?;
-        let entry = home.find(print)?;
-        Some(write(&mut home.state(entry)))
+        if let Some(entry) = home.find(print) {
+            return Some(write(&mut home.state(entry)));
+        }
+        if !home.has_spilled() {
+            return None;
+        }
+        // Home stays locked, so that the entry cannot move there in the meantime.
+        let index = self.other(print);
+        let other = Bucket::lock_at(generation, self.words_of(index), index, self.shape)?;
+        let entry = other.find(print)?;
+        Some(write(&mut other.state(entry)))
     }
 
     pub(crate) fn find<O: Owner, R>(
@@ -432,7 +441,7 @@ impl<S: Shape> Buckets<S> {
         }
     }
 
-    fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
+    pub(crate) fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
         for index in 0..self.buckets {
             let bucket = self.lock(index, owner);
             for entry in (0..self.shape.entries()).filter(|entry| bucket.is_taken(*entry)) {
@@ -490,4 +499,38 @@ impl<S: Shape> std::fmt::Debug for Buckets<S> {
 #[inline]
 fn scale(number: u64, count: usize) -> usize {
     ((u128::from(number) * count as u128) >> 64) as usize
+}
+
+/// Where an entry was found, for tests.
+#[cfg(test)]
+pub(crate) struct Placed {
+    pub(crate) print: Fingerprint,
+    pub(crate) bucket: usize,
+    /// Whether a search for it comes by here.
+    pub(crate) findable: bool,
+}
+
+#[cfg(test)]
+impl Table {
+    pub(crate) fn places<O: Owner>(&self, owner: &O) -> Vec<Placed> {
+        either!(self, buckets => buckets.places(owner))
+    }
+}
+
+#[cfg(test)]
+impl<S: Shape> Buckets<S> {
+    /// Every entry that is taken.
+    pub(crate) fn places<O: Owner>(&self, owner: &O) -> Vec<Placed> {
+        let spilled: Vec<bool> = (0..self.buckets).map(|index| self.lock(index, owner).has_spilled()).collect();
+        let entries = (0..self.buckets).flat_map(|bucket| {
+            let held = self.lock(bucket, owner);
+            let taken = (0..self.shape.entries()).filter(|entry| held.is_taken(*entry));
+            taken.map(|entry| (bucket, held.print(entry))).collect::<Vec<_>>()
+        });
+        let place = |(bucket, print)| {
+            let home = self.home(print);
+            Placed { print, bucket, findable: home == bucket || self.other(print) == bucket && spilled[home] }
+        };
+        entries.map(place).collect()
+    }
 }

@@ -1,0 +1,84 @@
+//! Threads at once, in a table that is too small for what they ask of it.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::testing::DAY;
+use crate::{Concurrency, SlidingLog};
+
+const BURST: u64 = 100;
+/// Keys that are more spent than any newcomer will be, so that they never give way.
+const KEPT: u64 = 100;
+/// Keys that come and go.
+const PASSING: u64 = 1_000;
+const THREADS: u64 = 4;
+
+#[test]
+fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
+    fn check<A: Algorithm + Sync>(limit: A, rounds: u64, what: &str)
+    where
+        A::Stamp: Send,
+    {
+        let (keyed, _) = keyed(limit, 200);
+        (0..KEPT).for_each(|key| assert!(keyed.check(&key.to_le_bytes(), 51).is_allowed()));
+        let taken = on_threads(THREADS, |thread| take_and_give(&keyed, thread, rounds / THREADS));
+        for key in 0..KEPT {
+            let granted = 51 + taken.iter().map(|taken| taken[&key]).sum::<u64>();
+            let spent = BURST - keyed.report(&key.to_le_bytes(), 1).remaining;
+            assert!(granted <= BURST, "{granted} were granted to key {key}, {what}");
+            assert_eq!(spent, granted, "what key {key} was granted is not what it has spent, {what}");
+        }
+        let granted: u64 = (0..KEPT).flat_map(|key| taken.iter().map(move |taken| taken[&key])).sum();
+        assert!(granted > KEPT * 40, "too little happened to prove anything: {granted}, {what}");
+        assert!(keyed.overflowed() > 100, "the table was not full, {what}");
+        let mut seen = HashMap::new();
+        for placed in keyed.table.places(&keyed.judge(keyed.clock.now())) {
+            assert!(placed.findable, "an entry in bucket {} is not looked for there, {what}", placed.bucket);
+            let before = seen.insert((placed.print.low, placed.print.high), placed.bucket);
+            assert_eq!(before, None, "a key has two entries, {what}");
+        }
+        assert!(seen.len() > 200, "the table has lost entries, {} are left, {what}", seen.len());
+    }
+    check(bucket(BURST), 200_000, "one word");
+    check(fine_bucket(BURST), 200_000, "two words");
+    check(daily(BURST), 200_000, "a window");
+    check(SlidingLog::new(BURST, DAY).unwrap(), 20_000, "a log");
+    check(Concurrency::new(BURST, DAY).unwrap(), 20_000, "leases");
+}
+
+/// Takes from random keys one by one and in batches, gives some of it back, and returns how much each key was granted.
+fn take_and_give<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, thread: u64, rounds: u64) -> HashMap<u64, u64> {
+    let mut dice = Dice::new(thread);
+    let mut taken: HashMap<u64, u64> = (0..KEPT + PASSING).map(|key| (key, 0)).collect();
+    let mut round = 0;
+    while round < rounds {
+        let len = if dice.below(2) == 0 { 1 } else { 1 + dice.below(24) };
+        let requests: Vec<(u64, u64)> = (0..len)
+            .map(|_| match dice.below(3) {
+                // A little of those who are kept, so that they last; up to half of those who come and go.
+                0 => (dice.below(KEPT), 1 + dice.below(3)),
+                _ => (KEPT + dice.below(PASSING), 1 + dice.below(50)),
+            })
+            .collect();
+        let mut verdicts = Vec::new();
+        if let [(key, cost)] = requests[..] {
+            verdicts.push(keyed.check(&key.to_le_bytes(), cost));
+        } else {
+            let keys = requests.iter().map(|(key, cost)| (key.to_le_bytes(), *cost));
+            keyed.check_many(keys, |verdict| verdicts.push(verdict));
+        }
+        for ((key, _), verdict) in requests.iter().zip(&verdicts) {
+            let mut granted = verdict.taken().get();
+            if *key < KEPT && dice.below(10) == 0 {
+                granted -= keyed.refund(&key.to_le_bytes(), verdict);
+                assert_eq!(granted, 0);
+            }
+            taken.entry(*key).and_modify(|taken| *taken += granted);
+        }
+        if dice.below(4) == 0 {
+            keyed.reset(&(KEPT + dice.below(PASSING)).to_le_bytes());
+        }
+        round += len;
+    }
+    taken
+}

@@ -1,0 +1,181 @@
+//! The ledger beside the obvious: a map from key to state, one call at a time, nothing ever forgotten.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::testing::Dice;
+use crate::{LeakyBucket, SlidingWindow, TokenBucket};
+
+const WORDS: usize = 16;
+
+struct Model<'n> {
+    numbers: &'n [Limits],
+    states: BTreeMap<usize, Kept>,
+}
+
+/// The id a state was written under, and its words.
+#[derive(Clone, PartialEq, Debug)]
+struct Kept {
+    id: u32,
+    words: [u64; WORDS],
+}
+
+/// What a charge is answered: its verdict, and the reports after the decision.
+type Answer = (Verdict<Stamps>, Vec<Report>);
+
+impl Model<'_> {
+    /// The state of a key under the limits of `id`, if the key is known.
+    fn known(&mut self, key: usize, id: u32, now: &Now<'_>) -> Option<&mut Kept> {
+        let kept = self.states.get_mut(&key)?;
+        if kept.id != id {
+            self.numbers[id as usize].convert(&self.numbers[kept.id as usize], &mut kept.words, now);
+            kept.id = id;
+        }
+        Some(kept)
+    }
+
+    fn fresh(&self, id: u32, now: &Now<'_>) -> Kept {
+        let mut words = [0; WORDS];
+        self.numbers[id as usize].fresh(&mut words, now);
+        Kept { id, words }
+    }
+
+    fn answer(&self, kept: &Kept, now: &Now<'_>, verdict: Verdict<Stamps>) -> Answer {
+        (verdict, self.numbers[kept.id as usize].reports(&kept.words, now, Cost::ONE).collect())
+    }
+
+    fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> Answer {
+        let kept = self.known(key, id, now).cloned().unwrap_or_else(|| self.fresh(id, now));
+        self.answer(&kept, now, self.numbers[id as usize].weigh(&kept.words, now, ask))
+    }
+
+    /// All or none; the keys are different, or under the same id.
+    fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
+        for ((key, id, _), now) in charges.iter().zip(nows) {
+            if self.known(*key, *id, now).is_none() {
+                self.states.insert(*key, self.fresh(*id, now));
+            }
+        }
+        let before = self.states.clone();
+        let (mut passed, mut verdicts) = (true, Vec::new());
+        for ((key, id, ask), now) in charges.iter().zip(nows) {
+            let limits = &self.numbers[*id as usize];
+            let verdict = limits.weigh(&self.states[key].words, now, *ask);
+            if passed && !verdict.is_allowed() {
+                self.states = before.clone();
+            }
+            if passed {
+                limits.commit(&mut self.states.get_mut(key).unwrap().words, now, &verdict);
+                passed = verdict.is_allowed();
+            }
+            verdicts.push(verdict);
+        }
+        let answers = charges.iter().zip(nows).zip(verdicts);
+        let answers =
+            answers.map(|(((key, _, _), now), verdict)| self.answer(&self.states[key], now, verdict)).collect();
+        (passed, answers)
+    }
+}
+
+fn numbers() -> Vec<Limits> {
+    let seconds = Nanos::from_secs;
+    vec![
+        one(bucket(10)),
+        one(fine_bucket(20).max_debt(3).unwrap()),
+        one(FixedWindow::new(6, seconds(2)).unwrap()),
+        Limits::new([
+            TokenBucket::new("3/s".parse().unwrap(), 5).unwrap().initial(2).unwrap().into(),
+            FixedWindow::new(12, seconds(5)).unwrap().phase(Phase::Spread).into(),
+        ])
+        .unwrap(),
+        one(SlidingLog::new(8, seconds(2)).unwrap().count_refused()),
+        one(Concurrency::new(4, seconds(2)).unwrap()),
+        one(SlidingWindow::new(9, seconds(3)).unwrap()),
+        one(LeakyBucket::new("5/s".parse().unwrap(), 8).unwrap().free(2).unwrap()),
+        one(Limit::Unlimited),
+        one(Limit::DenyAll),
+        Limits::new([fine_bucket(7).into(), SlidingLog::new(7, seconds(1)).unwrap().into()]).unwrap(),
+    ]
+}
+
+#[test]
+fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
+    const KEYS: usize = 12;
+    let numbers = numbers();
+    let names: Vec<String> = (0..KEYS).map(|n| format!("key {n}")).collect();
+    for seed in 0..20 {
+        let (ledger, clock) = ledger(1_000, WORDS);
+        let mut model = Model { numbers: &numbers, states: BTreeMap::new() };
+        let mut dice = Dice::new(seed);
+        let mut receipts: Vec<(usize, u32, Verdict<Stamps>)> = Vec::new();
+        for step in 0..3_000 {
+            let what = format!("seed {seed}, step {step}");
+            let mut pick = |ids: u64| {
+                let cost = Cost::new(dice.below(8));
+                let ask = dice.pick(&[Ask::Exactly(cost), Ask::Exactly(cost), Ask::UpTo(cost), Ask::Regardless(cost)]);
+                (dice.below(KEYS as u64) as usize, dice.below(ids) as u32, ask)
+            };
+            let mut asked = vec![pick(numbers.len() as u64)];
+            let now_of = |key: usize| clock.now().with_spread(names[key].fingerprint(&ledger.secret).low);
+            let charge_of = |(key, id, ask): (usize, u32, Ask)| Charge {
+                numbers: id,
+                key: names[key].as_bytes(),
+                ask,
+                windows: &[],
+            };
+            let answer_of = |seat: &Seat<'_>| (*seat.verdict(), seat.reports(1).collect::<Vec<_>>());
+            let now = now_of(asked[0].0);
+            match step % 16 {
+                0 => {
+                    let expected = model.peek(asked[0], &now);
+                    assert_eq!(ledger.peek(&numbers[..], &charge_of(asked[0]), answer_of), expected, "{what}");
+                }
+                1 => {
+                    let (key, id, _) = asked[0];
+                    ledger.reset(&numbers[..], &charge_of(asked[0]));
+                    if model.known(key, id, &now).is_some() {
+                        let fresh = model.fresh(id, &now);
+                        // What lies behind the state of a new key does not matter, and is left as it is.
+                        numbers[id as usize].fresh(&mut model.states.get_mut(&key).unwrap().words, &now);
+                        assert_eq!(model.states[&key].id, fresh.id);
+                    }
+                }
+                2..5 => {
+                    // By the receipt of an earlier taking, or without.
+                    let receipt = (!receipts.is_empty()).then(|| receipts.swap_remove(step % receipts.len()));
+                    let (key, id, cost, stamps) = match receipt {
+                        Some((key, id, verdict)) => (key, id, verdict.taken(), Some(verdict.stamp())),
+                        None => (asked[0].0, asked[0].1, Cost::new(2), None),
+                    };
+                    let now = now_of(key);
+                    let limits = &numbers[id as usize];
+                    let expected = model
+                        .known(key, id, &now)
+                        .map_or(Cost::ZERO, |kept| limits.refund(&mut kept.words, &now, cost, stamps));
+                    let charge = charge_of((key, id, Ask::Exactly(cost)));
+                    assert_eq!(ledger.refund(&numbers[..], &charge, cost.get(), stamps), expected.get(), "{what}");
+                }
+                5 => clock.advance(Nanos::from_millis(step as u64 % 700)),
+                n => {
+                    // One, or a group in which every key has one id.
+                    for _ in 0..n.saturating_sub(10) {
+                        let (key, id, ask) = pick(numbers.len() as u64);
+                        let id = asked.iter().find(|(other, _, _)| *other == key).map_or(id, |(_, id, _)| *id);
+                        asked.push((key, id, ask));
+                    }
+                    let nows: Vec<Now<'_>> = asked.iter().map(|(key, _, _)| now_of(*key)).collect();
+                    let (passed, expected) = model.decide(&asked, &nows);
+                    let charges: Vec<Charge<'_>> = asked.iter().map(|asked| charge_of(*asked)).collect();
+                    let mut answers = Vec::new();
+                    let did = ledger.decide(&numbers[..], &charges, |_, seat| answers.push(answer_of(seat)));
+                    assert_eq!((did, &answers), (passed, &expected), "{what}, {asked:?}");
+                    if passed {
+                        receipts
+                            .extend(asked.iter().zip(answers).map(|((key, id, _), (verdict, _))| (*key, *id, verdict)));
+                    }
+                }
+            }
+        }
+        assert_eq!(ledger.overflowed(), 0);
+    }
+}

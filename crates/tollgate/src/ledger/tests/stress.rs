@@ -1,0 +1,91 @@
+//! Threads at once, in a table that is too small for what they ask of it.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::table::Placed;
+use crate::testing::{Dice, on_threads};
+
+const BURST: u64 = 100;
+/// Keys that are more spent than any newcomer will be, so that they never give way.
+const KEPT: u64 = 40;
+/// Keys that come and go.
+const PASSING: u64 = 400;
+const THREADS: u64 = 4;
+
+fn name(key: u64) -> [u8; 8] {
+    key.to_le_bytes()
+}
+
+fn charge(name: &[u8], cost: u64) -> Charge<'_> {
+    Charge::new(0, name, cost)
+}
+
+#[test]
+fn threads_with_groups_of_keys_in_a_full_table_neither_lose_nor_gain_anything() {
+    let log = SlidingLog::new(BURST, DAY).unwrap();
+    for (limits, rounds) in [(one(bucket(BURST)), 80_000), (one(daily(BURST)), 80_000), (one(log), 8_000)] {
+        let numbers = &[limits][..];
+        let (ledger, _) = ledger(80, numbers[0].words());
+        for key in 0..KEPT {
+            assert!(ledger.decide(numbers, &[charge(&name(key), 51)], |_, _| ()));
+        }
+        let taken = on_threads(THREADS, |thread| take_and_give(&ledger, numbers, thread, rounds / THREADS));
+        for key in 0..KEPT {
+            let granted = 51 + taken.iter().map(|taken| taken[&key]).sum::<u64>();
+            let report = ledger.peek(numbers, &charge(&name(key), 1), |seat| seat.reports(1).next().unwrap());
+            assert!(granted <= BURST, "{granted} were granted to key {key}");
+            assert_eq!(BURST - report.remaining, granted, "what key {key} was granted is not what it has spent");
+        }
+        let granted: u64 = (0..KEPT).flat_map(|key| taken.iter().map(move |taken| taken[&key])).sum();
+        assert!(granted > KEPT * 40, "too little happened to prove anything: {granted}");
+        assert!(ledger.overflowed() > 100, "the table was not full");
+        assert_sound(&ledger, numbers);
+    }
+}
+
+/// Charges one to three random keys at a time, gives some of it back, and returns how much each key was granted.
+fn take_and_give(ledger: &Tested, numbers: &[Limits], thread: u64, rounds: u64) -> HashMap<u64, u64> {
+    let mut dice = Dice::new(thread);
+    let mut taken: HashMap<u64, u64> = (0..KEPT + PASSING).map(|key| (key, 0)).collect();
+    for _ in 0..rounds {
+        let keys = [(); 3].map(|()| match dice.below(3) {
+            0 => dice.below(KEPT),
+            _ => KEPT + dice.below(PASSING),
+        });
+        let keys = &keys[..1 + dice.below(3) as usize];
+        // A little of those who are kept, so that they last; up to half of those who come and go.
+        let is_kept = |key: &u64| *key < KEPT;
+        let cost = 1 + dice.below(if keys.iter().any(is_kept) { 3 } else { 50 });
+        let names: Vec<[u8; 8]> = keys.iter().copied().map(name).collect();
+        let charges: Vec<Charge<'_>> = names.iter().map(|name| charge(name, cost)).collect();
+        let mut verdicts = Vec::new();
+        let passed = ledger.decide(numbers, &charges, |_, seat| {
+            assert!(seat.reports(1).all(|report| report.remaining <= BURST));
+            verdicts.push(seat.verdict().is_allowed());
+        });
+        assert_eq!(passed, verdicts.iter().all(|allowed| *allowed));
+        if passed {
+            keys.iter().for_each(|key| *taken.entry(*key).or_default() += cost);
+        }
+        if passed && is_kept(&keys[0]) && dice.below(10) == 0 {
+            assert_eq!(ledger.refund(numbers, &charges[0], cost, None), cost);
+            taken.entry(keys[0]).and_modify(|taken| *taken -= cost);
+        }
+        if dice.below(4) == 0 {
+            ledger.reset(numbers, &charge(&name(KEPT + dice.below(PASSING)), 0));
+        }
+    }
+    taken
+}
+
+/// Nobody has two entries, everybody is where it is looked for, and nothing is left locked.
+fn assert_sound(ledger: &Tested, numbers: &[Limits]) {
+    let owner = Judge { numbers, now: ledger.clock.now() };
+    let mut seen = HashMap::new();
+    for Placed { print, findable, bucket } in ledger.table.places(&owner) {
+        assert!(findable, "an entry in bucket {bucket} is not looked for there");
+        assert_eq!(seen.insert((print.low, print.high), bucket), None, "a key has two entries");
+    }
+    assert!(seen.len() > 90, "the table has lost entries, {} are left", seen.len());
+}
