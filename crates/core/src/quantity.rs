@@ -269,3 +269,52 @@ impl fmt::Debug for Cost {
         write!(f, "cost {}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_convert_and_saturate() {
+        assert_eq!(Nanos::from_micros(2), Nanos::from_nanos(2_000));
+        assert_eq!(Nanos::from_millis(2), Nanos::from_micros(2_000));
+        assert_eq!(Nanos::from_secs(2), Nanos::from_millis(2_000));
+        assert_eq!(Nanos::from_secs(u64::MAX), Nanos::MAX);
+        assert_eq!((Nanos::from_nanos(1).as_millis_ceil(), Nanos::from_nanos(1).as_secs_ceil()), (1, 1));
+        assert_eq!((Nanos::from_millis(1_000).as_millis_ceil(), Nanos::SECOND.as_secs_ceil()), (1_000, 1));
+        assert_eq!(Nanos::MAX.saturating_add(Nanos::SECOND), Nanos::MAX);
+        assert_eq!(Nanos::SECOND.saturating_add(Nanos::SECOND), Nanos::from_secs(2));
+        assert_eq!(Nanos::SECOND.saturating_sub(Nanos::from_millis(1)), Nanos::from_millis(999));
+        assert_eq!(Nanos::ZERO.saturating_sub(Nanos::SECOND), Nanos::ZERO);
+        assert_eq!(Nanos::from(Duration::from_millis(5)), Nanos::from_millis(5));
+        assert_eq!(Nanos::from(Duration::MAX), Nanos::MAX);
+        assert_eq!(Duration::from(Nanos::from_millis(5)), Duration::from_millis(5));
+    }
+
+    #[test]
+    fn everything_is_shown_with_its_unit() {
+        assert_eq!(format!("{} {:?}", Nanos::from_millis(1_500), Nanos::from_nanos(7)), "1.5s 7ns");
+        assert_eq!(format!("{:?} {:?}", Time::<Mono>::from_nanos(2_000), Cost::new(3)), "t+2µs cost 3");
+    }
+
+    #[test]
+    fn points_are_apart_by_lengths() {
+        let (early, late) = (Time::<Mono>::from_nanos(5), Time::from_nanos(8));
+        assert_eq!((late.since(early), early.since(late)), (Nanos::from_nanos(3), Nanos::ZERO));
+        assert_eq!(early.saturating_add(Nanos::from_nanos(3)), late);
+        assert_eq!(early.saturating_add(Nanos::MAX).as_nanos(), u64::MAX);
+        assert!(early < late && Time::<Mono>::ZERO < early);
+    }
+
+    #[test]
+    fn the_present_hands_on_what_it_was_given() {
+        let window = Window::new(Time::from_nanos(1), Time::from_nanos(2)).unwrap();
+        let windows = [window];
+        let now = Now::new(Time::from_nanos(3), Time::from_nanos(4)).with_spread(5).with_windows(&windows);
+        assert_eq!((now.mono().as_nanos(), now.wall().as_nanos(), now.spread()), (3, 4, 5));
+        assert_eq!((now.window(0), now.window(1)), (Some(window), None));
+        assert_eq!((window.start().as_nanos(), window.end().as_nanos()), (1, 2));
+        assert_eq!(Window::new(Time::from_nanos(2), Time::from_nanos(2)), None);
+        assert_eq!(Now::at(9).wall().as_nanos(), 9);
+    }
+}

@@ -198,3 +198,54 @@ impl Spent {
         self.0 == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stricter_answer_counts() {
+        let (allow, wait, longer) =
+            (Outcome::Allow, Outcome::Delay(Nanos::from_nanos(1)), Outcome::Delay(Nanos::from_nanos(2)));
+        let (soon, later) = (Outcome::Deny(Retry::After(Nanos::from_nanos(3))), Outcome::Deny(Retry::OnRelease));
+        let ordered = [allow, wait, longer, soon, later, Outcome::Deny(Retry::Never)];
+        for (place, a) in ordered.iter().enumerate() {
+            for (other, b) in ordered.iter().enumerate() {
+                assert_eq!(a.and(*b), ordered[place.max(other)], "{a:?} and {b:?}");
+            }
+            assert_eq!(a.is_allowed(), place < 3, "{a:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_whole_is_rounded_up() {
+        let all = u128::from(u32::MAX);
+        for (part, whole, expected) in [
+            (0, 5, 0),
+            (1, 5, all.div_ceil(5)),
+            (5, 5, all),
+            (6, 5, all),
+            (0, 0, all),
+            (1, u128::MAX, 1),
+            (u128::MAX / 2, u128::MAX, all.div_ceil(2)),
+            (1 << 95, 1 << 96, all.div_ceil(2)),
+            ((1 << 95) + 1, 1 << 96, all.div_ceil(2)),
+            (1 << 126, 1 << 127, all.div_ceil(2)),
+        ] {
+            assert_eq!(Spent::of(part, whole), Spent(expected as u32), "{part} of {whole}");
+        }
+        assert!(Spent::NOTHING.is_nothing() && !Spent::ALL.is_nothing() && Spent::of(1, 3) < Spent::of(2, 3));
+    }
+
+    #[test]
+    fn a_verdict_tells_what_it_was_made_of() {
+        let granted = Verdict::<Stamp>::granted(Cost::new(3));
+        assert_eq!((granted.is_allowed(), granted.taken(), granted.stamp()), (true, Cost::new(3), Stamp::NONE));
+        let refused = Verdict::<Stamp>::refused(Retry::Never);
+        assert_eq!((refused.outcome(), refused.taken()), (Outcome::Deny(Retry::Never), Cost::ZERO));
+        assert_eq!(Verdict::<Stamp>::default(), Verdict::allow(Cost::ZERO));
+        assert_eq!(Stamp::from_bits(7).to_bits(), 7);
+        let asks = [Ask::Exactly(Cost::ONE), Ask::UpTo(Cost::ONE), Ask::Regardless(Cost::ONE)];
+        assert!(asks.iter().all(|ask| ask.cost() == Cost::ONE));
+    }
+}

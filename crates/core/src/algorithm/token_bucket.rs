@@ -182,3 +182,6 @@ impl Algorithm for TokenBucket {
         self.bucket.convert(&old.bucket, state, now);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+use super::*;
+use crate::algorithm::testing::{Paths, walk};
+use crate::quantity::Nanos;
+use crate::ticks::HORIZON;
+use crate::verdict::{Outcome, Retry};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn bucket(rate: &str, burst: u64) -> TokenBucket {
+    TokenBucket::new(rate.parse().unwrap(), burst).unwrap()
+}
+
+/// Counts what is there in parts of a token, one for each nanosecond of the period, and refills at every step.
+struct Slow {
+    limit: TokenBucket,
+    parts: i128,
+    last: u64,
+}
+
+impl Slow {
+    fn new(limit: TokenBucket, at: u64, tokens: u64) -> Self {
+        let mut slow = Self { limit, parts: 0, last: at };
+        slow.parts = slow.token() * i128::from(tokens);
+        slow
+    }
+
+    fn token(&self) -> i128 {
+        i128::from(self.limit.rate().per().as_nanos())
+    }
+
+    fn full(&self) -> i128 {
+        self.token() * i128::from(self.limit.burst())
+    }
+
+    fn refill(&mut self, at: u64) {
+        let flowed = i128::from(at - self.last) * i128::from(self.limit.rate().count());
+        (self.parts, self.last) = ((self.parts + flowed).min(self.full()), at);
+    }
+
+    fn decide(&mut self, at: u64, cost: u64, debt: u64) -> bool {
+        self.refill(at);
+        let left = self.parts - i128::from(cost) * self.token();
+        let passes = left >= -i128::from(debt) * self.token();
+        if passes {
+            self.parts = left;
+        }
+        passes
+    }
+
+    fn remaining(&self) -> u64 {
+        (self.parts.max(0) / self.token()) as u64
+    }
+}
+
+#[test]
+fn decisions_equal_those_of_a_bucket_that_is_refilled_at_every_step() {
+    for (rate, burst) in [("1/s", 1), ("10/s", 10), ("7/s", 3), ("7777/s", 50), ("3G/s", 1_000), ("1000000007/day", 9)]
+    {
+        let limit = bucket(rate, burst).max_debt(5).unwrap();
+        let mut slow = Slow::new(limit, 17, burst);
+        let mut state = vec![0; limit.words()];
+        limit.fresh(&mut *state, &Now::at(17));
+        let (mut seed, mut at) = (1u64, 17);
+        for step in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let interval = limit.rate().per().as_nanos() / u64::from(limit.rate().count()) + 1;
+            at += (seed >> 20) % interval * ((seed >> 10) % 3);
+            let (now, cost) = (Now::at(at), (seed >> 40) % (burst + 2));
+            let what = format!("{rate}, step {step} at {at}: cost {cost}");
+            if seed.is_multiple_of(5) {
+                let passes = cost <= burst + 5 && slow.decide(at, cost, 5);
+                let verdict = limit.decide(&mut *state, &now, Ask::Regardless(Cost::new(cost)));
+                assert_eq!(verdict.is_allowed(), passes, "charge, {what}");
+            } else {
+                let passes = slow.decide(at, cost, 0);
+                let verdict = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(cost)));
+                assert_eq!(verdict.is_allowed(), passes, "{what}");
+                assert_eq!(verdict.taken().get(), if passes { cost } else { 0 }, "{what}");
+            }
+            assert_eq!(limit.report(&*state, &now, Cost::ONE).remaining, slow.remaining(), "{what}");
+            assert_eq!(limit.is_new(&*state, &now), slow.parts == slow.full(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_passes_stays_under_the_line() {
+    for (rate, burst, pause) in
+        [("10/s", 10, SECOND), ("7777/s", 40, 1_000_000), ("3G/s", 5, 3), ("86399/day", 7, 3 * SECOND)]
+    {
+        let limit = bucket(rate, burst);
+        let paths = Paths { pause, cost: burst + 1, all_verbs: false };
+        let passed = walk(&limit, Now::at, 5, 3_000, &paths);
+        let (count, per) = (u128::from(limit.rate().count()), u128::from(limit.rate().per().as_nanos()));
+        for (nth, first) in passed.iter().enumerate() {
+            let mut sum = 0;
+            for last in &passed[nth..] {
+                sum += u128::from(last.cost);
+                let most = u128::from(burst) * per + count * u128::from(last.asked - first.asked);
+                assert!(sum * per <= most, "{rate}: {sum} from {} to {}", first.asked, last.asked);
+            }
+        }
+        walk(&limit, Now::at, 5, 3_000, &Paths { all_verbs: true, ..paths });
+    }
+}
+
+#[test]
+fn the_short_way_and_the_long_way_agree() {
+    for rate in ["10/s", "7/s", "7777/s"] {
+        let limit = bucket(rate, 4);
+        assert_eq!(limit.fits_a_word(), rate != "7777/s");
+        assert_eq!(limit.words(), if limit.fits_a_word() { 1 } else { 2 });
+        for at in [0, 1, SECOND, HORIZON - 1, HORIZON, u64::MAX / 8] {
+            for owed in [0, 1, SECOND / 10, SECOND / 10 * 3 + 1, SECOND / 10 * 4, SECOND, u64::MAX / 2] {
+                for cost in [0, 1, 3, 4, 5, u64::MAX].map(Cost::new) {
+                    let now = Now::at(at);
+                    let word = (at * u64::from(limit.rate().count().min(7))).saturating_add(owed);
+                    let (mut short, mut long) = ([word, 0], [word, 0]);
+                    let verdict = limit.decide(&mut short, &now, Ask::Exactly(cost));
+                    let weighed = limit.weigh(&long, &now, Ask::Exactly(cost));
+                    limit.commit(&mut long, &now, &weighed);
+                    assert_eq!((verdict, short), (weighed, long), "{rate} at {at}, owed {owed}, {cost:?}");
+                    let taken = limit.take_from_word(word, &now, cost);
+                    let fits = verdict.is_allowed() && cost > Cost::ZERO && limit.fits_a_word() && at < HORIZON;
+                    assert_eq!(taken, fits.then_some(long[0]), "{rate} at {at}, owed {owed}, {cost:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_new_key_starts_with_its_initial_amount() {
+    let limit = bucket("1/s", 5).initial(2).unwrap();
+    let mut state = [0];
+    limit.fresh(&mut state, &Now::at(SECOND));
+    assert_eq!(limit.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 2);
+    assert_eq!(limit.report(&state, &Now::at(4 * SECOND), Cost::ONE).remaining, 5);
+    assert!(bucket("1/s", 5).initial(5).is_ok());
+    assert_eq!(
+        bucket("1/s", 5).initial(6).unwrap_err().to_string(),
+        "the initial amount is 6, it must be between 0 and 5"
+    );
+}
+
+#[test]
+fn debt_is_taken_as_deep_as_allowed_and_paid_back() {
+    let limit = bucket("1/s", 5).max_debt(3).unwrap();
+    let mut state = [0];
+    limit.fresh(&mut state, &Now::at(0));
+    let mut charge = |cost| limit.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(cost))).outcome();
+    assert_eq!(charge(9), Outcome::Deny(Retry::Never));
+    assert_eq!(charge(8), Outcome::Allow);
+    assert_eq!(charge(2), Outcome::Deny(Retry::After(Nanos::from_secs(2))));
+    let report = limit.report(&state, &Now::at(0), Cost::ONE);
+    assert_eq!((report.remaining, report.retry), (0, Retry::After(Nanos::from_secs(4))));
+    assert_eq!(report.reset, Nanos::from_secs(8));
+}
+
+#[test]
+fn the_deepest_debt_is_the_longest_that_can_be_told() {
+    let rate: Rate = "1/day".parse().unwrap();
+    let longest = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
+    assert!(TokenBucket::new(rate, longest).is_ok());
+    assert_eq!(TokenBucket::new(rate, longest + 1), Err(LimitError::FillTooLong { amount: longest + 1, max: longest }));
+    let limit = TokenBucket::new(rate, 10).unwrap();
+    assert!(limit.max_debt(longest - 10).is_ok());
+    assert_eq!(limit.max_debt(longest - 9), Err(LimitError::FillTooLong { amount: longest - 9, max: longest - 10 }));
+}
+
+#[test]
+fn a_refund_gives_back_what_is_owed_and_no_more() {
+    for rate in ["1/s", "7777/s"] {
+        let limit = bucket(rate, 5);
+        let mut state = [0; 2];
+        limit.fresh(&mut state, &Now::at(0));
+        limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
+        assert_eq!(limit.refund(&mut state, &Now::at(0), Cost::ONE, None), Cost::ONE);
+        assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 3);
+        assert_eq!(
+            limit.refund(&mut state, &Now::at(1), Cost::MAX, None),
+            Cost::new(2),
+            "the part that is owed counts"
+        );
+        assert!(limit.is_new(&state, &Now::at(1)));
+        assert_eq!(limit.refund(&mut state, &Now::at(1), Cost::ONE, None), Cost::ZERO);
+    }
+}
+
+#[test]
+fn other_numbers_keep_the_tokens_spent() {
+    let (old, new) = (bucket("10/s", 10), bucket("7777/s", 20));
+    let mut state = [0; 2];
+    old.fresh(&mut state, &Now::at(SECOND));
+    old.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
+    new.convert(&old, &mut state, &Now::at(SECOND));
+    assert_eq!(new.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 16);
+    let small = bucket("1/s", 1).max_debt(0).unwrap();
+    small.convert(&new, &mut state, &Now::at(SECOND));
+    assert_eq!(small.report(&state, &Now::at(SECOND), Cost::ONE).reset, Nanos::from_secs(1), "no deeper than it goes");
+}
+
+#[test]
+fn a_clock_that_stepped_back_locks_out_for_one_burst() {
+    let limit = bucket("1/s", 5).max_debt(0).unwrap();
+    let mut state = [0];
+    limit.fresh(&mut state, &Now::at(1_000 * SECOND));
+    limit.decide(&mut state, &Now::at(1_000 * SECOND), Ask::Exactly(Cost::ONE));
+    let earlier = Now::at(10 * SECOND);
+    let verdict = limit.decide(&mut state, &earlier, Ask::Exactly(Cost::ONE));
+    assert_eq!(verdict.outcome(), Outcome::Deny(Retry::After(Nanos::SECOND)));
+    assert!(limit.decide(&mut state, &Now::at(11 * SECOND), Ask::Exactly(Cost::ONE)).is_allowed());
+    // A reading a little older than the last is another thread's, not a step.
+    let mut state = [0];
+    limit.fresh(&mut state, &Now::at(SECOND));
+    limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
+    assert!(limit.weigh(&state, &Now::at(SECOND - 1), Ask::Exactly(Cost::ONE)).taken() == Cost::ZERO);
+    assert!(limit.weigh(&state, &Now::at(SECOND), Ask::Exactly(Cost::ONE)).is_allowed());
+}
+
+#[test]
+fn how_much_is_spent_is_told_as_a_part_of_the_burst() {
+    let limit = bucket("1/s", 4);
+    let mut state = [0];
+    limit.fresh(&mut state, &Now::at(0));
+    assert_eq!(limit.spent(&state, &Now::at(0)), Spent::NOTHING);
+    limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
+    assert_eq!(limit.spent(&state, &Now::at(0)), Spent::of(1, 4));
+    limit.decide(&mut state, &Now::at(0), Ask::UpTo(Cost::MAX));
+    assert_eq!(limit.spent(&state, &Now::at(0)), Spent::ALL);
+}
