@@ -189,7 +189,10 @@ impl Bucket {
         // A part of a unit is owed until all of it has flowed off, so it can be given back.
         let spent = self.flow.tokens(owed + (self.flow.ticks(1) - 1));
         let accepted = cost.min(Cost::new(spent));
-        self.set_owed(state, now, owed.saturating_sub(self.flow.ticks(accepted.get())));
+        // Giving nothing back writes nothing: it would only move the state along with the clock.
+        if accepted > Cost::ZERO {
+            self.set_owed(state, now, owed.saturating_sub(self.flow.ticks(accepted.get())));
+        }
         accepted
     }
 

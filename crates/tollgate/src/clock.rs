@@ -243,6 +243,17 @@ mod tests {
     }
 
     #[test]
+    fn a_cached_clock_tells_the_time_from_the_first_moment_and_shares_it_with_its_clones() {
+        // The thread reads it only once: with a period like that, nobody sees a second reading.
+        let clock = CachedClock::start(Duration::from_secs(3_600)).unwrap();
+        // Once it stood at zero until the thread had started, and then made a jump that refilled every bucket.
+        let (first, source) = (clock.mono(), clock.shared.source.mono());
+        assert!(first > Time::ZERO && source.since(first) < Nanos::from_secs(1), "{first:?} instead of {source:?}");
+        assert!(clock.clone().mono() >= first);
+        assert!(clock.wall(first).as_nanos().abs_diff(wall_nanos()) < Nanos::from_secs(2).as_nanos());
+    }
+
+    #[test]
     fn stepping_the_wall_leaves_monotonic_time_alone() {
         let clock = ManualClock::at(1_000);
         clock.step_wall(-400);

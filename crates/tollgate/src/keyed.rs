@@ -148,6 +148,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     ) {
         let mut requests = requests.into_iter();
         let (mut prints, mut costs) = ([Fingerprint::default(); BATCH], [Cost::ZERO; BATCH]);
+        let mut verdicts = [Verdict::default(); BATCH];
         loop {
             let mut len = 0;
             // The places come first: a request taken from the caller with no place left would be lost.
@@ -161,11 +162,13 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             let now = self.clock.now_for(&self.limit);
             self.table.at_home_many(&prints[..len], self.earlier.len() as u64, |place, state| {
                 let (print, ask) = (prints[place], Ask::Exactly(costs[place]));
-                each(match state {
+                verdicts[place] = match state {
                     Some(state) => self.limit.decide(state, &now.with_spread(print.low), ask),
                     None => self.decide_at(print, now, ask, |_, verdict| verdict),
-                });
+                };
             });
+            // Not before nothing is locked any more: whoever is called may have questions of its own.
+            verdicts[..len].iter().for_each(|verdict| each(*verdict));
         }
     }
 

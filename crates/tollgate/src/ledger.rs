@@ -76,8 +76,8 @@ pub struct Ledger<C = PreciseClock> {
     overflowed: AtomicU64,
 }
 
-/// How many limits can have keys without room at a time.
-const OVERFLOW_ENTRIES: usize = 1024;
+/// How many limits can have keys without room at a time. Every atomic counts in a model.
+const OVERFLOW_ENTRIES: usize = if cfg!(loom) { 1 } else { 1024 };
 
 impl Ledger {
     /// Room for `capacity` keys with states of up to `state_words`, with a precise clock.
@@ -122,7 +122,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Charges all or none, and says whether all passed. `each` is called for every charge in order, with its own verdict and
-    /// while its state is held, so that what it reads was true at the decision.
+    /// while its state is held, so that what it reads was true at the decision. It must not ask the ledger for anything.
     pub fn decide<N: Numbers + ?Sized>(
         &self,
         numbers: &N,
@@ -137,7 +137,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Charges each by itself, calling `each` for every one in order. Many are hashed and fetched together, on one reading
-    /// of the clock.
+    /// of the clock. What [`decide`](Self::decide) says of `each` holds here too.
     pub fn decide_many<N: Numbers + ?Sized>(
         &self,
         numbers: &N,

@@ -72,6 +72,7 @@ impl<C: Clock> Throttles<C> {
         let mut calls = calls.into_iter();
         let mut prints = [Fingerprint::default(); BATCH];
         let mut batch: [Option<&Throttle>; BATCH] = [None; BATCH];
+        let mut replies = [[0; 5]; BATCH];
         loop {
             let mut len = 0;
             // The places come first: a call taken from the caller with no place left would be lost.
@@ -85,11 +86,13 @@ impl<C: Clock> Throttles<C> {
             let now = self.clock.mono().as_nanos();
             self.table.at_home_many(&prints[..len], 0, |place, state| {
                 let Some(call) = batch[place] else { return };
-                each(match state {
+                replies[place] = match state {
                     Some(state) => call.decide(state, &Now::at(now)),
                     None => self.decide_at(prints[place], now, call),
-                });
+                };
             });
+            // Not before nothing is locked any more: whoever is called may have questions of its own.
+            replies[..len].iter().for_each(|reply| each(*reply));
         }
     }
 

@@ -164,6 +164,26 @@ fn a_batch_has_one_reading_of_the_clock() {
 }
 
 #[test]
+fn whoever_is_called_with_an_answer_may_ask_about_any_key() {
+    let (keyed, _) = keyed(bucket(100), 100);
+    let keyed = Arc::new(keyed);
+    let (done, waiting) = std::sync::mpsc::channel();
+    // On a thread of its own: if something were still locked, it would wait for ever.
+    let asking = Arc::clone(&keyed);
+    std::thread::spawn(move || {
+        for _ in 0..2 {
+            asking.check_many((0..40_u64).map(|n| ([n as u8 % 7], 1)), |verdict| {
+                (0..7).for_each(|key| assert!(asking.report(&[key], 1).remaining < 101));
+                assert_eq!((asking.refund(&[0], &verdict), asking.check(&[0], 1).taken().get()), (1, 1));
+            });
+        }
+        done.send(()).unwrap();
+    });
+    waiting.recv_timeout(std::time::Duration::from_secs(20)).expect("the answers are given while something is locked");
+    assert_eq!(keyed.report(&[1], 1).remaining, 100 - 12);
+}
+
+#[test]
 fn peeking_and_reporting_insert_nothing() {
     for limit in ten_of_each(HOUR) {
         let (keyed, _) = keyed(limit, 1);

@@ -1,0 +1,181 @@
+//! No decision about an existing key allocates, nor does inserting one.
+
+// The counting allocator is a crate of its own because writing one takes unsafe code. It counts what this thread allocates.
+use allocation_counter::measure;
+use tollgate::clock::{Clock, ManualClock};
+use tollgate::{
+    Algorithm, Ask, Charge, Concurrency, Cost, FixedWindow, Hashed, Keyed, LeakyBucket, Ledger, Limit, LimitError,
+    Limiter, Limits, Nanos, Phase, SlidingLog, SlidingWindow, Throttles, TokenBucket, WhenFull,
+};
+
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+/// Every algorithm, with states of every length.
+fn limits() -> Result<Vec<Limit>, LimitError> {
+    Ok(vec![
+        TokenBucket::new("10/s".parse()?, 10)?.into(),
+        TokenBucket::new("7777/s".parse()?, 10)?.into(),
+        LeakyBucket::new("10/s".parse()?, 10)?.into(),
+        LeakyBucket::new("7777/s".parse()?, 10)?.into(),
+        FixedWindow::new(10, HOUR)?.into(),
+        FixedWindow::new(10, HOUR)?.phase(Phase::Spread).into(),
+        SlidingWindow::new(10, HOUR)?.into(),
+        SlidingWindow::new(1 << 40, HOUR)?.into(),
+        SlidingLog::new(10, HOUR)?.into(),
+        SlidingLog::new(1_000, HOUR)?.count_refused().into(),
+        Concurrency::new(10, HOUR)?.into(),
+        Concurrency::new(1_000, HOUR)?.into(),
+        Limit::Unlimited,
+        Limit::DenyAll,
+    ])
+}
+
+/// Each by itself, and as many of them together as can be.
+fn groups() -> Result<Vec<Limits>, LimitError> {
+    let together = Limits::new(limits()?.into_iter().take(Limits::MAX))?;
+    Ok(limits()?.into_iter().map(Limits::from).chain([together]).collect())
+}
+
+#[track_caller]
+fn assert_no_allocation(what: &str, run: impl FnOnce()) {
+    let counted = measure(run);
+    assert_eq!((counted.count_total, counted.bytes_total), (0, 0), "{what}");
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(measure(|| drop(std::hint::black_box(Box::new(1_u64)))).count_total, 1);
+}
+
+#[test]
+fn a_limiter_decides_without_allocating() {
+    fn check<A: Algorithm + std::fmt::Debug>(limit: A) {
+        let what = format!("{limit:?}");
+        let limiter = Limiter::with_clock(limit, ManualClock::at(HOUR.as_nanos()));
+        assert_no_allocation(&what, || {
+            let first = limiter.check(1);
+            // Past the end of the limit, so that refusals are among them.
+            (0..12).for_each(|_| _ = limiter.check(1));
+            limiter.check(u64::MAX);
+            limiter.take_up_to(3);
+            limiter.charge(3);
+            limiter.peek(1);
+            limiter.report(1);
+            limiter.refund(&first);
+            limiter.drain();
+            limiter.reset();
+        });
+    }
+    limits().unwrap().into_iter().for_each(check);
+    groups().unwrap().into_iter().for_each(check);
+    check(TokenBucket::new("10/s".parse().unwrap(), 10).unwrap());
+}
+
+#[test]
+fn a_keyed_limiter_decides_and_inserts_without_allocating() {
+    fn check<A: Algorithm + Clone + std::fmt::Debug>(limit: &A, when_full: WhenFull) {
+        let what = format!("{limit:?}, {when_full:?}");
+        // Far too small, so that entries are found, inserted, moved, evicted and without room.
+        let keyed =
+            Keyed::with_clock(limit.clone(), 20, ManualClock::at(HOUR.as_nanos())).unwrap().when_full(when_full);
+        assert_no_allocation(&what, || {
+            for key in 0..200_u64 {
+                let key = key.to_le_bytes();
+                let first = keyed.check(&key, 1 + u64::from(key[0] % 7));
+                (0..12).for_each(|_| _ = keyed.check(&key, 1));
+                keyed.check_and_report(&key, 1);
+                keyed.refund(&key, &first);
+                keyed.take_up_to(&key, 3);
+                keyed.charge(&key, 3);
+                keyed.check(&Hashed(key), 1);
+            }
+            for key in 0..200_u64 {
+                keyed.drain(&key.to_le_bytes());
+                keyed.reset(&key.to_le_bytes());
+            }
+            let mut allowed = 0;
+            keyed.check_many((0..200_u64).map(|key| (key.to_le_bytes(), 1)), |verdict| {
+                allowed += u64::from(verdict.is_allowed());
+            });
+        });
+    }
+    for when_full in [WhenFull::Overflow, WhenFull::Deny] {
+        limits().unwrap().iter().for_each(|limit| check(limit, when_full));
+        groups().unwrap().iter().for_each(|limits| check(limits, when_full));
+        check(&TokenBucket::new("10/s".parse().unwrap(), 10).unwrap(), when_full);
+    }
+}
+
+#[test]
+fn peeking_at_existing_keys_does_not_allocate() {
+    for limit in limits().unwrap() {
+        let keyed = Keyed::with_clock(limit, 20, ManualClock::at(HOUR.as_nanos())).unwrap();
+        keyed.check("alice", 1);
+        assert_no_allocation(&format!("{limit:?}"), || {
+            keyed.peek("alice", 1);
+            keyed.report("alice", 1);
+        });
+    }
+}
+
+#[test]
+fn other_numbers_of_one_limit_convert_entries_without_allocating() {
+    for limit in limits().unwrap() {
+        let mut keyed = Keyed::with_clock(limit, 20, ManualClock::at(HOUR.as_nanos())).unwrap();
+        (0..20_u64).for_each(|key| _ = keyed.check(&key.to_le_bytes(), 1));
+        keyed.set_limit(limit).unwrap();
+        assert_no_allocation(&format!("{limit:?}"), || {
+            (0..20_u64).for_each(|key| _ = keyed.check(&key.to_le_bytes(), 1));
+        });
+    }
+}
+
+#[test]
+fn a_ledger_decides_single_charges_without_allocating() {
+    let numbers = groups().unwrap();
+    let words = numbers.iter().map(Limits::words).max().unwrap();
+    for when_full in [WhenFull::Overflow, WhenFull::Deny] {
+        let ledger = Ledger::with_clock(20, words, ManualClock::at(HOUR.as_nanos())).unwrap().when_full(when_full);
+        assert_no_allocation(&format!("{when_full:?}"), || {
+            for round in 0..10 {
+                for id in 0..=numbers.len() as u32 {
+                    let key = ((u64::from(id) << 32) | (round / 2)).to_le_bytes();
+                    let asks = [Ask::Exactly(Cost::ONE), Ask::UpTo(Cost::new(3)), Ask::Regardless(Cost::ONE)];
+                    for ask in asks {
+                        let charge = Charge { ask, ..Charge::new(id, &key, 0) };
+                        let mut remaining = 0;
+                        ledger.decide(&numbers[..], &[charge], |_, seat| {
+                            remaining = seat.reports(1).map(|report| report.remaining).min().unwrap_or(0);
+                        });
+                        ledger.refund(&numbers[..], &charge, 1, None);
+                    }
+                }
+            }
+            ledger.decide_many(&numbers[..], &[Charge::new(0, b"alice", 1); 40], |_, _| ());
+            ledger.reset(&numbers[..], &Charge::new(0, b"alice", 1));
+        });
+    }
+}
+
+#[test]
+fn throttles_decide_without_allocating() {
+    let throttles = Throttles::with_clock(20, ManualClock::at(HOUR.as_nanos())).unwrap();
+    let calls = [
+        tollgate::redis_cell::Throttle::new(5, 1, 60, 1).unwrap(),
+        tollgate::redis_cell::Throttle::new(100, 7, 3_600, 2).unwrap(),
+    ];
+    assert_no_allocation("throttles", || {
+        for key in 0..200_u64 {
+            throttles.decide(&key.to_le_bytes(), &calls[key as usize % 2]);
+        }
+        throttles.decide_many((0..40).map(|n| (&b"alice"[..], &calls[n % 2])), |_| ());
+    });
+}
+
+#[test]
+fn reading_the_clock_does_not_allocate() {
+    let clock = tollgate::clock::PreciseClock::new();
+    assert_no_allocation("the precise clock", || {
+        (0..10).for_each(|_| _ = clock.now());
+    });
+}

@@ -1,0 +1,249 @@
+//! Every interleaving of two threads, tried one after the other: the word of a limiter, and the lock of a table's bucket.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p tollgate --test loom
+//! ```
+//!
+//! The clock stands still, so nothing comes back by itself, and what passed can be counted to the unit.
+#![cfg(loom)]
+
+use std::sync::Arc;
+
+use loom::thread;
+use tollgate::clock::ManualClock;
+use tollgate::{Charge, FixedWindow, Keyed, Ledger, Limit, Limiter, Limits, Nanos, TokenBucket, WhenFull};
+
+/// One word, updated without a lock.
+fn bucket(burst: u64) -> TokenBucket {
+    let bucket = TokenBucket::new("1/s".parse().expect("a rate"), burst).expect("a burst of a few seconds");
+    assert!(bucket.fits_a_word());
+    bucket
+}
+
+fn clock() -> ManualClock {
+    ManualClock::at(1_000_000_000)
+}
+
+/// Runs both at once and returns what they return.
+fn both<T: Send + Sync + 'static, R: 'static>(
+    shared: &Arc<T>,
+    first: impl FnOnce(&T) -> R + 'static,
+    second: impl FnOnce(&T) -> R + 'static,
+) -> (R, R) {
+    let theirs = Arc::clone(shared);
+    let other = thread::spawn(move || first(&theirs));
+    let mine = second(shared);
+    (other.join().expect("a thread that returns"), mine)
+}
+
+/// A model of at most `preemptions` switches at a point where the thread could have gone on. Known bugs need one or two.
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(run);
+}
+
+#[test]
+fn the_last_token_is_taken_once() {
+    loom::model(|| {
+        let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
+        let (first, second) = both(&limiter, |limiter| limiter.check(1), |limiter| limiter.check(1));
+        assert!(first.is_allowed() != second.is_allowed());
+        assert_eq!(limiter.report(1).remaining, 0);
+    });
+}
+
+#[test]
+fn takings_that_overlap_fit_together() {
+    loom::model(|| {
+        let limiter = Arc::new(Limiter::with_clock(bucket(5), clock()));
+        let (first, second) = both(&limiter, |limiter| limiter.take_up_to(4), |limiter| limiter.check(3));
+        let taken = first.taken().get() + second.taken().get();
+        assert!(taken <= 5, "{taken}");
+        assert_eq!(limiter.report(1).remaining, 5 - taken);
+    });
+}
+
+#[test]
+fn what_is_given_back_while_another_takes_is_neither_lost_nor_doubled() {
+    loom::model(|| {
+        let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
+        let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
+            let verdict = limiter.check(1);
+            assert!(verdict.is_allowed());
+            limiter.refund(&verdict)
+        };
+        let (given, mine) = both(&limiter, take_and_give, |limiter| limiter.check(1).taken().get());
+        assert_eq!((given, mine), (1, 1));
+        assert_eq!(limiter.report(1).remaining, 1);
+    });
+}
+
+#[test]
+fn two_who_both_give_back_leave_all_of_it() {
+    loom::model(|| {
+        let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
+        let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
+            let verdict = limiter.check(1);
+            if verdict.is_allowed() {
+                assert_eq!(limiter.refund(&verdict), 1);
+            }
+            verdict.is_allowed()
+        };
+        let (first, second) = both(&limiter, take_and_give, take_and_give);
+        assert!(first || second);
+        assert_eq!(limiter.report(1).remaining, 1);
+    });
+}
+
+#[test]
+fn a_charge_into_debt_and_a_check_see_each_other() {
+    loom::model(|| {
+        let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
+        let (charged, checked) = both(&limiter, |limiter| limiter.charge(4), |limiter| limiter.check(2));
+        // All there is and all the debt: whichever comes second finds too little.
+        assert!(charged.is_allowed() != checked.is_allowed());
+        assert_eq!(limiter.report(1).remaining, 0);
+    });
+}
+
+/// Everything of a key at once, on the table of one word per state or of several.
+fn the_same_new_key(keyed: fn() -> TableOf) {
+    model(2, move || {
+        let keyed = Arc::new(keyed());
+        let (first, second) = both(&keyed, |keyed| keyed.check("alice", 2), |keyed| keyed.check("alice", 2));
+        assert!(first != second, "three there are, and both took two");
+        assert_eq!((keyed.remaining("alice"), keyed.overflowed()), (1, 0));
+    });
+}
+
+#[test]
+fn two_who_insert_the_same_key_get_one_entry() {
+    the_same_new_key(|| TableOf::words(3, 1));
+    the_same_new_key(|| TableOf::windows(3, 1));
+}
+
+fn different_new_keys(keyed: fn() -> TableOf) {
+    // The smallest table has two buckets, so some of them share their home with alice.
+    for key in ["bob", "carol", "dave"] {
+        model(2, move || {
+            let keyed = Arc::new(keyed());
+            let (first, second) = both(&keyed, |keyed| keyed.check("alice", 2), move |keyed| keyed.check(key, 3));
+            assert!(first && second);
+            assert_eq!(["alice", key, "erin"].map(|key| keyed.remaining(key)), [1, 0, 3]);
+            assert_eq!(keyed.overflowed(), 0);
+        });
+    }
+}
+
+#[test]
+fn two_who_insert_different_keys_do_not_meet() {
+    different_new_keys(|| TableOf::words(3, 1));
+    different_new_keys(|| TableOf::windows(3, 1));
+}
+
+#[test]
+fn who_gives_back_and_who_takes_of_one_entry_wait_for_each_other() {
+    model(2, || {
+        let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap());
+        let held = keyed.check("alice", 2);
+        let (given, taken) =
+            both(&keyed, move |keyed| keyed.refund("alice", &held), |keyed| keyed.check("alice", 2).taken().get());
+        assert_eq!(given, 2);
+        assert_eq!(keyed.report("alice", 1).remaining, 3 - taken);
+    });
+}
+
+#[test]
+fn newcomers_to_a_full_table_do_not_both_get_the_place_of_the_one_who_gives_way() {
+    model(1, || {
+        let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap().when_full(WhenFull::Deny));
+        // One of them is less spent than the rest.
+        let full = (0..6).filter(|n| keyed.check(&[*n], if *n == 0 { 1 } else { 3 }).is_allowed()).count();
+        assert_eq!(full, 6);
+        let (first, second) =
+            both(&keyed, |keyed| keyed.check("alice", 2).is_allowed(), |keyed| keyed.check("bob", 2).is_allowed());
+        // Whoever is second finds the first there, no more spent than itself, and takes its place.
+        assert!(first && second);
+        let left = ["alice", "bob"].map(|key| keyed.report(key, 1).remaining);
+        assert!(left == [1, 3] || left == [3, 1], "{left:?}");
+        assert!((1..6).all(|n| keyed.report(&[n], 1).remaining == 0));
+        assert_eq!((keyed.report(&[0], 1).remaining, keyed.overflowed()), (3, 0));
+    });
+}
+
+#[test]
+fn a_batch_and_a_single_request_add_up() {
+    model(2, || {
+        let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap());
+        keyed.check("alice", 1);
+        let many = |keyed: &Keyed<TokenBucket, ManualClock>| {
+            let mut taken = 0;
+            keyed.check_many([("alice", 1), ("bob", 1)], |verdict| taken += verdict.taken().get());
+            taken
+        };
+        let (batch, single) = both(&keyed, many, |keyed| keyed.check("alice", 2).taken().get());
+        assert!((batch, single) == (2, 0) || (batch, single) == (1, 2), "{batch} and {single}");
+        assert_eq!(keyed.report("alice", 1).remaining, u64::from(single == 0));
+        assert_eq!(keyed.report("bob", 1).remaining, 2);
+    });
+}
+
+#[test]
+fn groups_in_opposite_order_neither_wait_for_ever_nor_share_what_is_left() {
+    model(2, || {
+        let numbers = [Limits::from(Limit::from(bucket(3)))];
+        let ledger = Arc::new(Ledger::with_clock(1, 1, clock()).unwrap());
+        let decide = |ledger: &Ledger<ManualClock>, keys: [&[u8]; 2]| {
+            let numbers = [Limits::from(Limit::from(bucket(3)))];
+            ledger.decide(&numbers[..], &keys.map(|key| Charge::new(0, key, 2)), |_, _| ())
+        };
+        let (first, second) =
+            both(&ledger, move |ledger| decide(ledger, [b"a", b"b"]), move |ledger| decide(ledger, [b"b", b"a"]));
+        assert!(first != second);
+        for key in [b"a", b"b"] {
+            let left =
+                ledger.peek(&numbers[..], &Charge::new(0, key, 1), |seat| seat.reports(1).next().unwrap().remaining);
+            assert_eq!(left, 1);
+        }
+    });
+}
+
+/// A table of either shape.
+enum TableOf {
+    Words(Keyed<TokenBucket, ManualClock>),
+    Windows(Keyed<FixedWindow, ManualClock>),
+}
+
+impl TableOf {
+    fn words(burst: u64, capacity: usize) -> Self {
+        Self::Words(Keyed::with_clock(bucket(burst), capacity, clock()).expect("a small table"))
+    }
+
+    fn windows(limit: u64, capacity: usize) -> Self {
+        let window = FixedWindow::new(limit, Nanos::from_secs(60)).expect("a window of a minute");
+        Self::Windows(Keyed::with_clock(window, capacity, clock()).expect("a small table"))
+    }
+
+    fn check(&self, key: &str, cost: u64) -> bool {
+        match self {
+            Self::Words(keyed) => keyed.check(key, cost).is_allowed(),
+            Self::Windows(keyed) => keyed.check(key, cost).is_allowed(),
+        }
+    }
+
+    fn remaining(&self, key: &str) -> u64 {
+        match self {
+            Self::Words(keyed) => keyed.report(key, 1).remaining,
+            Self::Windows(keyed) => keyed.report(key, 1).remaining,
+        }
+    }
+
+    fn overflowed(&self) -> u64 {
+        match self {
+            Self::Words(keyed) => keyed.overflowed(),
+            Self::Windows(keyed) => keyed.overflowed(),
+        }
+    }
+}
