@@ -43,8 +43,12 @@ impl Kind {
 
     fn how_to_get(self) -> &'static str {
         match self {
-            Self::Redis => "this test needs `redis-server` on the PATH: `apt-get install redis-server`, or run `scripts/test`",
-            Self::Valkey => "TOLLGATE_VALKEY_SERVER does not name a program that runs: run `scripts/test`, which installs it",
+            Self::Redis => {
+                "this test needs `redis-server` on the PATH: `apt-get install redis-server`, or run `scripts/test`"
+            }
+            Self::Valkey => {
+                "TOLLGATE_VALKEY_SERVER does not name a program that runs: run `scripts/test`, which installs it"
+            }
         }
     }
 }
@@ -150,7 +154,8 @@ impl Server {
     /// # Panics
     /// When it does not run.
     pub fn processor_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("a running server has a stat file");
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("a running server has a stat file");
         // The name in parentheses may hold anything; user and system time are the 12th and 13th fields after it.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("ticks are a number")).sum();
@@ -172,8 +177,7 @@ impl Server {
         let port = self.port.to_string();
         command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         command.arg("--dir").arg(&self.directory).args(&self.options).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process =
-            command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.how_to_get()));
+        let mut process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.how_to_get()));
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept connections"));
         // Whatever else it says has to go somewhere; the thread ends with the server.

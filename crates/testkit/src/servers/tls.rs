@@ -25,7 +25,9 @@ impl Certificates {
         let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
         run(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=tollgate-test"));
         run(&format!("req {key} -keyout server.key -out server.csr -subj /CN=localhost"));
-        run("x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names.ext -out server.pem");
+        run(
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names.ext -out server.pem",
+        );
         new
     }
 
