@@ -4,4 +4,3 @@ pub mod clock;
 pub mod history;
 pub mod model;
 pub mod oracle;
-pub mod servers;
