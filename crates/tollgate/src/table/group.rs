@@ -92,7 +92,8 @@ impl<'t, S: Shape> Group<'t, S> {
 
     fn make_room_in<O: Owner>(&mut self, bucket: usize, newcomer: Fingerprint, owner: &O) -> Option<Place> {
         let from = &mut self.buckets[bucket];
-        let entry = self.table.search(newcomer, || self.table.make_room(from, owner, self.prints, MOVES))?;
+        // None of the group is moved: both buckets of each are held, and no entry goes where somebody holds the bucket.
+        let entry = self.table.search(newcomer, || self.table.make_room(from, owner, MOVES))?;
         Some(Place { bucket, entry })
     }
 

@@ -294,10 +294,10 @@ impl<S: Shape> Buckets<S> {
             home.set_spilled();
             return Some(other.settle(entry, print, write));
         }
-        if let Some(entry) = self.search(print, || self.make_room(&mut home, owner, &[], MOVES)) {
+        if let Some(entry) = self.search(print, || self.make_room(&mut home, owner, MOVES)) {
             return Some(home.settle(entry, print, write));
         }
-        if let Some(entry) = self.search(print, || self.make_room(&mut other, owner, &[], MOVES)) {
+        if let Some(entry) = self.search(print, || self.make_room(&mut other, owner, MOVES)) {
             home.set_spilled();
             return Some(other.settle(entry, print, write));
         }
@@ -330,21 +330,14 @@ impl<S: Shape> Buckets<S> {
 
     /// Makes room in a bucket by moving one of its entries to that entry's own other bucket, where room may be made in the
     /// same way. Buckets in use are passed by, among them those that the caller holds.
-    fn make_room<O: Owner>(
-        &self,
-        from: &mut Bucket<'_, S>,
-        owner: &O,
-        kept: &[Fingerprint],
-        moves: u32,
-    ) -> Option<usize> {
-        for entry in (0..self.shape.entries()).filter(|entry| !kept.contains(&from.print(*entry))) {
+    fn make_room<O: Owner>(&self, from: &mut Bucket<'_, S>, owner: &O, moves: u32) -> Option<usize> {
+        for entry in 0..self.shape.entries() {
             let print = from.print(entry);
             let (home, other) = (self.home(print), self.other(print));
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, owner) else { continue };
             let place = target.vacancy(owner, &[]);
-            let place =
-                place.or_else(|| if moves > 1 { self.make_room(&mut target, owner, &[], moves - 1) } else { None });
+            let place = place.or_else(|| if moves > 1 { self.make_room(&mut target, owner, moves - 1) } else { None });
             let Some(place) = place else { continue };
             let state = from.state(entry);
             target.settle(place, print, |to, _| {

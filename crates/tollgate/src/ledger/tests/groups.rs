@@ -224,17 +224,20 @@ fn a_charge_that_can_never_pass_says_so_in_a_group_too() {
 #[test]
 fn groups_find_room_for_as_many_keys_as_the_ledger_was_made_for() {
     let numbers = [one(bucket(100)), one(fine_bucket(100))];
-    for capacity in [10, 100, 1_000, 20_000] {
+    for (capacity, together) in [(10, 2), (100, 2), (1_000, 2), (1_000, 20), (20_000, 50)] {
         let (ledger, _) = ledger(capacity, 2);
         let keys: Vec<String> = (0..capacity).map(|n| n.to_string()).collect();
-        for pair in keys.chunks(2) {
-            assert!(
-                passes(&ledger, &numbers, &[charge(0, &pair[0], 1), charge(1, &pair[1], 1)]),
-                "{pair:?} of {capacity}"
-            );
+        // Amounts that tell everybody from its neighbours, in case one of a group is moved to make room for another of it.
+        let cost = |n: usize| 1 + n as u64 % 50;
+        let charges: Vec<Charge<'_>> =
+            keys.iter().enumerate().map(|(n, key)| charge(n as u32 % 2, key, cost(n))).collect();
+        for group in charges.chunks(together) {
+            assert!(passes(&ledger, &numbers, group), "{group:?} of {capacity}");
         }
-        // Nor did anybody give way to make it.
-        let kept = keys.iter().enumerate().filter(|(n, key)| ledger.remaining(&numbers, *n as u32 % 2, key) == 99);
-        assert_eq!((kept.count(), ledger.overflowed()), (capacity, 0));
+        for (n, key) in keys.iter().enumerate() {
+            let what = format!("key {n} of {capacity}, {together} together");
+            assert_eq!(ledger.remaining(&numbers, n as u32 % 2, key), 100 - cost(n), "{what}");
+        }
+        assert_eq!((ledger.entries(), ledger.overflowed()), (capacity, 0));
     }
 }

@@ -1,0 +1,169 @@
+//! Those who ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use redis::aio::MultiplexedConnection;
+use tollgate_core::{Ask, Cost, Limits};
+use tollgate_engine::Store;
+use tollgate_engine::store::{Answers, Batch, Charge, Group, Verb};
+use tollgate_redis::{Config, RedisStore, Script};
+use tollgate_testkit::servers::Server;
+
+/// Who asks, and how.
+#[derive(Clone, Debug)]
+pub(crate) enum Contender {
+    Ours(&'static str, Limited),
+    Each(&'static str, OneByOne),
+    Incr(&'static str, Incr),
+}
+
+impl Contender {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Ours(name, _) | Self::Each(name, _) | Self::Incr(name, _) => name,
+        }
+    }
+
+    /// How many calls and how many charges there were so far, where calls are shared.
+    pub(crate) fn counts(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Ours(_, ours) => Some((ours.store.counts().calls, ours.store.counts().charges)),
+            Self::Each(..) | Self::Incr(..) => None,
+        }
+    }
+
+    /// One request about one of many keys; all of them pass.
+    pub(crate) async fn ask(&self, key: u32) -> Result<()> {
+        match self {
+            Self::Ours(_, ours) => ours.ask(key).await,
+            Self::Each(_, each) => each.ask(key).await,
+            Self::Incr(_, incr) => incr.ask(key).await,
+        }
+    }
+}
+
+/// Our store.
+#[derive(Clone, Debug)]
+pub(crate) struct Limited {
+    store: Arc<RedisStore>,
+    limits: Arc<Limits>,
+    keys: usize,
+}
+
+struct Numbers<'a>(&'a Limits);
+
+impl tollgate::Numbers for Numbers<'_> {
+    fn get(&self, id: u32) -> Option<&Limits> {
+        (id == 0).then_some(self.0)
+    }
+}
+
+impl Limited {
+    /// Asks about so many keys in one request.
+    pub(crate) async fn new(server: &Server, limits: Limits, keys: usize) -> Result<Self> {
+        let namespace = format!("ours{}x{keys}", limits.as_slice().len());
+        let config = Config::from_url(&server.url())?.namespace(&namespace)?.deadline(Duration::from_secs(1));
+        Ok(Self { store: Arc::new(RedisStore::connect(config).await), limits: Arc::new(limits), keys })
+    }
+
+    async fn ask(&self, key: u32) -> Result<()> {
+        let keys: Vec<Vec<u8>> =
+            (0..self.keys).map(|place| format!("bench:{place}:user{key:06}").into_bytes()).collect();
+        let charges: Vec<Charge<'_>> = keys
+            .iter()
+            .map(|key| Charge {
+                rule: "bench",
+                key,
+                numbers: 0,
+                limits: &self.limits,
+                earlier: &[],
+                ask: Ask::Exactly(Cost::ONE),
+                stamps: None,
+                windows: &[],
+            })
+            .collect();
+        let mut answers = Answers::default();
+        let groups = [Group { verb: Verb::Check, charges: &charges }];
+        self.store.run(Batch { numbers: &Numbers(&self.limits), groups: &groups }, &mut answers).await;
+        ensure!(answers.group(0)?.outcome().is_allowed(), "everything passes here");
+        Ok(())
+    }
+}
+
+/// A script, called for each request.
+#[derive(Clone, Debug)]
+pub(crate) struct OneByOne {
+    connection: MultiplexedConnection,
+    sha: String,
+    prefix: &'static str,
+    arguments: Vec<Vec<u8>>,
+}
+
+/// The usual script: a theoretical arrival time in microseconds, told as allowed, remaining, retry and reset.
+const PLAIN: &str = r"
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local interval, burst, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local tat = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now)
+local new = tat + cost * interval
+local over = new - now - burst * interval
+if over > 0 then return { 0, math.floor((burst * interval - (tat - now)) / interval), over, tat - now } end
+redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - now) / 1000) + 1000)
+return { 1, math.floor(-over / interval), 0, new - now }
+";
+
+impl OneByOne {
+    /// The script of the store, with one charge of one token bucket: 1,000,000 per second, as many at once.
+    pub(crate) async fn ours(server: &Server) -> Result<Self> {
+        let charge = [&[0, 0, 1, 0, 1, 1][..], &1_u64.to_le_bytes()[..7]].concat();
+        let million = [0xce, 0, 0x0f, 0x42, 0x40];
+        let numbers = [&[0x91, 0x97, 1, 1, 1, 0][..], &million, &million, &million].concat();
+        Self::new(server, Script::new().source(), "script", vec![charge, numbers]).await
+    }
+
+    /// The usual one.
+    pub(crate) async fn plain(server: &Server) -> Result<Self> {
+        Self::new(server, PLAIN, "plain", vec![b"1".to_vec(), b"1000000".to_vec(), b"1".to_vec()]).await
+    }
+
+    async fn new(server: &Server, source: &str, prefix: &'static str, arguments: Vec<Vec<u8>>) -> Result<Self> {
+        let client = redis::Client::open(server.url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        connection.set_response_timeout(Duration::from_secs(5));
+        let sha = redis::cmd("SCRIPT").arg("LOAD").arg(source).query_async(&mut connection).await?;
+        Ok(Self { connection, sha, prefix, arguments })
+    }
+
+    async fn ask(&self, key: u32) -> Result<()> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha).arg(1).arg(format!("{}:{{bench:0:user{key:06}}}", self.prefix)).arg(&self.arguments);
+        match command.query_async(&mut self.connection.clone()).await? {
+            redis::Value::BulkString(reply) if reply.get(7) == Some(&0) => Ok(()),
+            redis::Value::Array(reply) if reply.first() == Some(&redis::Value::Int(1)) => Ok(()),
+            other => bail!("everything passes here, and not {other:?}"),
+        }
+    }
+}
+
+/// What a server does with next to no work.
+#[derive(Clone, Debug)]
+pub(crate) struct Incr {
+    connection: MultiplexedConnection,
+}
+
+impl Incr {
+    pub(crate) async fn new(server: &Server) -> Result<Self> {
+        let mut connection = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
+        connection.set_response_timeout(Duration::from_secs(5));
+        Ok(Self { connection })
+    }
+
+    async fn ask(&self, key: u32) -> Result<()> {
+        let mut command = redis::cmd("INCR");
+        command.arg(format!("incr:{key:06}"));
+        let _: i64 = command.query_async(&mut self.connection.clone()).await?;
+        Ok(())
+    }
+}

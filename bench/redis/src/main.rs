@@ -1,0 +1,90 @@
+//! How many decisions per second a Redis makes, and what each costs it: our store, which lets callers share calls, beside one
+//! script call per decision on one multiplexed connection. Same server, same keys, same number of callers, in turns.
+
+mod contenders;
+mod measure;
+
+use anyhow::{Context, Result};
+use contenders::{Contender, Incr, Limited, OneByOne};
+use measure::{Figures, measure};
+use tollgate_core::{FixedWindow, Limit, Limits, Nanos, SlidingWindow, TokenBucket};
+use tollgate_testkit::servers::{Kind, Server};
+
+const CALLERS: usize = 64;
+const TURNS: usize = 7;
+
+fn main() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut missed = false;
+    let mut kinds = vec![Kind::Redis];
+    if std::env::var_os("TOLLGATE_VALKEY_SERVER").is_some() {
+        kinds.push(Kind::Valkey);
+    }
+    for kind in kinds {
+        missed |= runtime.block_on(race(kind))?;
+    }
+    std::process::exit(missed.into())
+}
+
+/// Whether a bar was missed.
+async fn race(kind: Kind) -> Result<bool> {
+    let server = Server::start(kind);
+    let bucket = TokenBucket::new("1000000/s".parse()?, 1_000_000)?;
+    let one = Limits::from(Limit::from(bucket));
+    let second = Nanos::from_secs(1);
+    let four = Limits::new([
+        bucket.into(),
+        FixedWindow::new(1_000_000_000, second)?.into(),
+        SlidingWindow::new(1_000_000_000, second)?.into(),
+        TokenBucket::new("7777777/s".parse()?, 100_000)?.into(),
+    ])?;
+    let contenders: Vec<Contender> = vec![
+        Contender::Ours("ours, callers share calls", Limited::new(&server, one.clone(), 1).await?),
+        Contender::Each("our script, a call for each", OneByOne::ours(&server).await?),
+        Contender::Each("a plain script, a call for each", OneByOne::plain(&server).await?),
+        Contender::Incr("INCR and nothing else", Incr::new(&server).await?),
+        Contender::Ours("ours, four limits on a key", Limited::new(&server, four, 1).await?),
+        Contender::Ours("ours, four keys in a request", Limited::new(&server, one, 4).await?),
+    ];
+    let mut figures: Vec<Vec<Figures>> = contenders.iter().map(|_| Vec::new()).collect();
+    for _ in 0..TURNS {
+        for (contender, figures) in contenders.iter().zip(&mut figures) {
+            figures.push(measure(&server, contender, CALLERS).await?);
+        }
+    }
+
+    println!("\n{kind:?}, {CALLERS} callers, 100,000 keys, medians of {TURNS} turns");
+    println!("{:34} {:>12} {:>22} {:>14} {:>10}", "", "requests/s", "server CPU µs/request", "waited p50 µs", "p99 µs");
+    let medians: Vec<Figures> = figures.iter().map(|turns| Figures::median(turns)).collect();
+    for (contender, figures) in contenders.iter().zip(&medians) {
+        println!(
+            "{:34} {:>12.0} {:>22.2} {:>14.0} {:>10.0}",
+            contender.name(), figures.per_second, figures.cpu_micros, figures.p50, figures.p99
+        );
+        if let Some((calls, charges)) = contender.counts() {
+            println!("    {:.1} charges to a call", charges as f64 / calls as f64);
+        }
+    }
+    let ratio = |a: usize, b: usize, of: fn(&Figures) -> f64| {
+        let mut ratios: Vec<f64> = figures[a].iter().zip(&figures[b]).map(|(a, b)| of(a) / of(b)).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    };
+    let mut missed = false;
+    let mut bar = |what: &str, value: f64, holds: bool, bar: &str| {
+        println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
+        missed |= !holds;
+    };
+    for (place, name) in [(1, "our script called for each"), (2, "a plain script called for each")] {
+        let cpu = ratio(0, place, |figures| figures.cpu_micros);
+        bar(&format!("server CPU against {name}"), cpu, cpu <= 0.5, "at most 0.50");
+        let speed = ratio(0, place, |figures| figures.per_second);
+        bar(&format!("requests per second against {name}"), speed, speed >= 1.5, "at least 1.50");
+    }
+    let four = ratio(4, 0, |figures| figures.per_second);
+    bar("four limits on a key against one, requests per second", four, four >= 0.6, "at least 0.60");
+    let four = ratio(5, 0, |figures| figures.per_second);
+    println!("       four keys in a request against one, requests per second: {four:.2} (no bar)");
+    server.command(&["PING"]).eq(&tollgate_testkit::servers::Reply::Status("PONG".into())).then_some(()).context("alive")?;
+    Ok(missed)
+}

@@ -1,0 +1,81 @@
+//! One turn of a contender.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tollgate_testkit::servers::Server;
+
+use crate::contenders::Contender;
+
+const WARM_UP: Duration = Duration::from_millis(200);
+const TURN: Duration = Duration::from_millis(1_000);
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) per_second: f64,
+    /// Of the server, for one request.
+    pub(crate) cpu_micros: f64,
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+}
+
+impl Figures {
+    pub(crate) fn median(turns: &[Self]) -> Self {
+        let middle = |of: fn(&Self) -> f64| {
+            let mut values: Vec<f64> = turns.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        Self {
+            per_second: middle(|turn| turn.per_second),
+            cpu_micros: middle(|turn| turn.cpu_micros),
+            p50: middle(|turn| turn.p50),
+            p99: middle(|turn| turn.p99),
+        }
+    }
+}
+
+/// Lets `callers` tasks ask one after the other, each its own, for a while.
+pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usize) -> Result<Figures> {
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let tasks: Vec<_> = (0..callers)
+        .map(|caller| {
+            let (stop, count, contender) = (stop.clone(), count.clone(), contender.clone());
+            tokio::spawn(async move {
+                let mut waits = Vec::new();
+                let mut number = caller as u64;
+                while !stop.load(Ordering::Relaxed) {
+                    number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let start = Instant::now();
+                    contender.ask((number >> 33) as u32 % 100_000).await?;
+                    if count.load(Ordering::Relaxed) {
+                        waits.push(start.elapsed().as_nanos() as u64);
+                    }
+                }
+                anyhow::Ok(waits)
+            })
+        })
+        .collect();
+    tokio::time::sleep(WARM_UP).await;
+    let (start, cpu) = (Instant::now(), server.processor_time());
+    count.store(true, Ordering::Relaxed);
+    tokio::time::sleep(TURN).await;
+    let (elapsed, cpu) = (start.elapsed(), server.processor_time() - cpu);
+    stop.store(true, Ordering::Relaxed);
+    let mut waits = Vec::new();
+    for task in tasks {
+        waits.extend(task.await??);
+    }
+    waits.sort_unstable();
+    let requests = waits.len() as f64;
+    let at = |part: f64| waits[((requests - 1.0) * part) as usize] as f64 / 1_000.0;
+    Ok(Figures {
+        per_second: requests / elapsed.as_secs_f64(),
+        cpu_micros: cpu.as_secs_f64() * 1e6 / requests,
+        p50: at(0.5),
+        p99: at(0.99),
+    })
+}

@@ -1,0 +1,7 @@
+-- A request to /v1/check with one of a hundred thousand keys.
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+request = function()
+  local body = string.format('{"key":"client:%d","limit":"1000000/s"}', math.random(100000))
+  return wrk.format(nil, nil, nil, body)
+end

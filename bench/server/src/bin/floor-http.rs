@@ -1,0 +1,19 @@
+//! The floor of HTTP: axum as it comes, answering a fixed body to `POST /v1/check` whatever it is sent.
+//!
+//! `floor-http ADDRESS`
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::post;
+
+const BODY: &str = r#"{"allowed":true,"outcome":"allow","rule":"per-client","standing":"exact","retry_after_ms":0,"limits":[{"rule":"per-client","limit":100,"remaining":99,"retry_after_ms":0,"reset_after_ms":10}]}"#;
+
+fn main() -> anyhow::Result<()> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8090".into());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let answer = |_: axum::body::Bytes| async { ([(CONTENT_TYPE, "application/json")], BODY) };
+        let app = Router::new().route("/v1/check", post(answer));
+        Ok(axum::serve(tokio::net::TcpListener::bind(address).await?, app).await?)
+    })
+}

@@ -1,0 +1,129 @@
+//! Load from outside: redis-benchmark, wrk, and two small clients of our own where neither will do.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::process::Server;
+
+/// What a run showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// Answers a second.
+    pub(crate) per_second: f64,
+    /// The server's processor time for each, in microseconds.
+    pub(crate) cpu_micros: f64,
+}
+
+/// Fifty connections of redis-benchmark, `pipeline` commands at a time.
+pub(crate) fn redis_benchmark(server: &Server, pipeline: usize, count: usize, command: &[&str]) -> anyhow::Result<Run> {
+    let before = server.cpu_micros();
+    let output = Command::new("redis-benchmark")
+        .args(["-p", &server.address.port().to_string(), "-c", "50", "-r", "100000", "-q"])
+        .args(["-P", &pipeline.to_string(), "-n", &count.to_string()])
+        .args(command)
+        .output()
+        .context("redis-benchmark does not run; it is in the package redis-tools")?;
+    let cpu_micros = (server.cpu_micros() - before) / count as f64;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let last = text.split(['\r', '\n']).rfind(|line| line.contains("requests per second"));
+    let per_second = last.and_then(|line| line.split(": ").nth(1)?.split(' ').next()?.parse().ok());
+    Ok(Run { per_second: per_second.with_context(|| format!("no figure in {text}"))?, cpu_micros })
+}
+
+/// Fifty connections of wrk for two seconds, with a random key in every body.
+pub(crate) fn wrk(server: &Server, path: &str, script: &str) -> anyhow::Result<Run> {
+    let before = server.cpu_micros();
+    let output = Command::new("wrk")
+        .args(["-t1", "-c50", "-d2s", "-s", script])
+        .arg(format!("http://{}{path}", server.address))
+        .output()
+        .context("wrk does not run; it is in the package wrk")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let number = |after: &str| text.split(after).nth(1)?.split_whitespace().next()?.parse::<f64>().ok();
+    let per_second = number("Requests/sec:").with_context(|| format!("no figure in {text}"))?;
+    if text.contains("Non-2xx") {
+        bail!("wrk was refused: {text}");
+    }
+    let line = text.lines().find(|line| line.contains(" requests in ")).context("no count")?;
+    let count: f64 = line.split_whitespace().next().context("no count")?.parse()?;
+    Ok(Run { per_second, cpu_micros: (server.cpu_micros() - before) / count })
+}
+
+/// Calls `CL.THROTTLE` once on each of `keys` different keys.
+pub(crate) fn fill(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
+    const TOGETHER: usize = 100;
+    let mut stream = TcpStream::connect(address)?;
+    let mut received = vec![0; 64 * 1024];
+    for first in (0..keys).step_by(TOGETHER) {
+        let mut commands = Vec::new();
+        for key in first..first + TOGETHER {
+            let key = format!("some-client:{key:08}");
+            commands.extend_from_slice(
+                format!("*5\r\n$11\r\nCL.THROTTLE\r\n${}\r\n{key}\r\n$2\r\n10\r\n$1\r\n1\r\n$4\r\n3600\r\n", key.len())
+                    .as_bytes(),
+            );
+        }
+        stream.write_all(&commands)?;
+        let mut replies = 0;
+        while replies < TOGETHER {
+            let read = stream.read(&mut received)?;
+            if read == 0 {
+                bail!("the server hung up");
+            }
+            replies += received[..read].iter().filter(|byte| **byte == b'*').count();
+        }
+    }
+    Ok(())
+}
+
+/// Sends `rate` commands a second over fifty connections for `length`, and gives the middle of the times to the answers, in
+/// microseconds. The rate is moderate, so that the times are those of a server that is awake and not of one that is behind.
+pub(crate) fn latency(address: SocketAddr, rate: u32, length: Duration) -> anyhow::Result<f64> {
+    const CONNECTIONS: u32 = 50;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let start = tokio::time::Instant::now() + Duration::from_millis(50);
+        let mut tasks = Vec::new();
+        for number in 0..CONNECTIONS {
+            let stream = tokio::net::TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            let every = Duration::from_secs(1) * CONNECTIONS / rate;
+            let first = start + every * number / CONNECTIONS;
+            tasks.push(tokio::spawn(one_connection(stream, first, every, length)));
+        }
+        let mut times = Vec::new();
+        for task in tasks {
+            times.extend(task.await??);
+        }
+        times.sort_unstable();
+        Ok(times.get(times.len() / 2).context("no answers")?.as_nanos() as f64 / 1_000.)
+    })
+}
+
+async fn one_connection(
+    mut stream: tokio::net::TcpStream,
+    first: tokio::time::Instant,
+    every: Duration,
+    length: Duration,
+) -> anyhow::Result<Vec<Duration>> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let command = b"*5\r\n$11\r\nCL.THROTTLE\r\n$6\r\nclient\r\n$7\r\n1000000\r\n$7\r\n1000000\r\n$2\r\n60\r\n";
+    let (mut times, mut buffer) = (Vec::new(), [0; 4096]);
+    let mut due = first;
+    while due < first + length {
+        // The timer is good to a millisecond: some twenty are sent at a time, to the floor as to us.
+        tokio::time::sleep_until(due).await;
+        let sent = Instant::now();
+        stream.write_all(command).await?;
+        if stream.read(&mut buffer).await? == 0 {
+            bail!("the server hung up");
+        }
+        times.push(sent.elapsed());
+        due += every;
+    }
+    Ok(times)
+}

@@ -1,0 +1,276 @@
+//! The service beside the floors and its peers: the same load on each in turn, several times over, and the middle figures.
+//!
+//! On a small machine the load generator takes what the server leaves, so besides answers a second the server's own
+//! processor time for each is told; that is the steadier figure. Ratios of one run hold on other machines, numbers do not.
+
+mod load;
+mod process;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use load::Run;
+use process::{Server, free_address};
+
+const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
+
+fn main() -> anyhow::Result<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    let tollgate =
+        args.next().context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|latency|rules|memory]]")?;
+    let repetitions = args.next().map_or(Ok(5), |text| text.parse())?;
+    let only = args.next();
+    let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    let bench = Bench { tollgate: tollgate.into(), repetitions };
+    let mut bars = Bars::default();
+    let parts: [(&str, fn(&Bench, &mut Bars) -> anyhow::Result<()>); 5] = [
+        ("resp", Bench::resp),
+        ("http", Bench::http),
+        ("latency", Bench::latency),
+        ("rules", Bench::rules),
+        ("memory", Bench::memory),
+    ];
+    for (_, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
+        part(&bench, &mut bars)?;
+    }
+    println!();
+    bars.0.iter().for_each(|line| println!("{line}"));
+    Ok(if bars.0.iter().any(|line| line.starts_with("MISSED")) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+struct Bench {
+    tollgate: PathBuf,
+    repetitions: usize,
+}
+
+/// What was promised, and whether it is so.
+#[derive(Default)]
+struct Bars(Vec<String>);
+
+impl Bars {
+    fn at_least(&mut self, what: &str, value: f64, bar: f64) {
+        self.line(what, value, bar, value >= bar, "at least");
+    }
+
+    fn at_most(&mut self, what: &str, value: f64, bar: f64) {
+        self.line(what, value, bar, value <= bar, "at most");
+    }
+
+    fn line(&mut self, what: &str, value: f64, bar: f64, met: bool, words: &str) {
+        self.0.push(format!("{} {what}: {value:.2}, {words} {bar:.2}", if met { "met   " } else { "MISSED" }));
+    }
+}
+
+type Figures = BTreeMap<&'static str, Run>;
+
+impl Bench {
+    fn ours(&self, http: &str, resp: &str, listening: SocketAddr, more: &[&str]) -> anyhow::Result<Server> {
+        let mut command = Command::new(&self.tollgate);
+        command.args(["serve", "--http", http, "--resp", resp]).args(more);
+        Server::start(&mut command, listening)
+    }
+
+    fn ours_resp(&self, more: &[&str]) -> anyhow::Result<Server> {
+        let address = free_address()?;
+        self.ours("off", &address.to_string(), address, more)
+    }
+
+    fn resp(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let mut servers = vec![("floor", floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
+        servers.extend(redis(&[])?.map(|server| ("redis INCR", server)));
+        if let Some(module) = std::env::var_os("TOLLGATE_REDIS_CELL") {
+            let module = module.to_string_lossy().into_owned();
+            servers.extend(redis(&["--loadmodule", &module])?.map(|server| ("redis-cell", server)));
+        }
+        servers.extend(throttlecrab("redis")?.map(|server| ("throttlecrab", server)));
+        for (pipeline, count) in [(1, 60_000), (16, 600_000), (64, 1_500_000)] {
+            let figures = self.race(&servers, |name, server| {
+                let count = if matches!(name, "redis-cell" | "throttlecrab") { count / 4 } else { count };
+                match name {
+                    "redis INCR" => load::redis_benchmark(server, pipeline, count, &["INCR", "key:__rand_int__"]),
+                    "throttlecrab" => {
+                        let command = ["THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
+                        load::redis_benchmark(server, pipeline, count, &command)
+                    }
+                    _ => load::redis_benchmark(server, pipeline, count, &THROTTLE),
+                }
+            })?;
+            table(&format!("CL.THROTTLE, 50 connections, pipeline {pipeline}"), &figures);
+            let (floor, ours) = (figures["floor"], figures["tollgate"]);
+            match pipeline {
+                1 => {
+                    bars.at_most("pipeline 1, processor time of the floor's", ours.cpu_micros / floor.cpu_micros, 1.15)
+                }
+                16 => bars.at_least("pipeline 16, answers of the floor's", ours.per_second / floor.per_second, 0.7),
+                _ => {
+                    bars.at_least("pipeline 64, answers of the floor's", ours.per_second / floor.per_second, 0.6);
+                    if let Some(redis) = figures.get("redis INCR") {
+                        bars.at_least("pipeline 64, answers of redis INCR's", ours.per_second / redis.per_second, 2.);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn http(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let address = free_address()?;
+        let ours = self.ours(&address.to_string(), "off", address, &[])?;
+        let mut servers = vec![("floor", floor("floor-http")?), ("tollgate", ours)];
+        servers.extend(throttlecrab("http")?.map(|server| ("throttlecrab", server)));
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let script = |name: &str| folder.join(name).to_string_lossy().into_owned();
+        let figures = self.race(&servers, |name, server| match name {
+            "throttlecrab" => load::wrk(server, "/throttle", &script("throttlecrab.lua")),
+            _ => load::wrk(server, "/v1/check", &script("check.lua")),
+        })?;
+        table("POST /v1/check, 50 connections", &figures);
+        let ours = figures["tollgate"];
+        bars.at_most("HTTP, processor time of the floor's", ours.cpu_micros / figures["floor"].cpu_micros, 1.35);
+        if let Some(peer) = figures.get("throttlecrab") {
+            bars.at_least(
+                "HTTP, answers for the processor time of throttlecrab's",
+                peer.cpu_micros / ours.cpu_micros,
+                1.4,
+            );
+        }
+        Ok(())
+    }
+
+    fn latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let servers = [("floor", floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
+        let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for _ in 0..self.repetitions {
+            for (name, server) in &servers {
+                let time = load::latency(server.address, 20_000, Duration::from_secs(1))?;
+                times.entry(*name).or_default().push(time);
+            }
+        }
+        let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, middle(times))).collect();
+        println!("\n20,000/s over 50 connections, the middle of the times to an answer");
+        times.iter().for_each(|(name, time)| println!("  {name:<14} {time:>8.0} µs"));
+        bars.at_most("time to an answer at 20,000/s of the floor's", times["tollgate"] / times["floor"], 1.15);
+        Ok(())
+    }
+
+    /// Two rules match, among ten and among ten thousand.
+    fn rules(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let mut servers = Vec::new();
+        for (name, count) in [("10 rules", 10), ("10,000 rules", 10_000)] {
+            let file = folder.join(format!("{count}.yaml"));
+            std::fs::write(&file, rules(count))?;
+            servers.push((name, self.ours_resp(&["--rules", &file.to_string_lossy()])?));
+        }
+        let command = ["TG.CHECK", "api", "1", "path", "/v1/mine/things", "client", "key:__rand_int__", "plan", "gold"];
+        let figures = self.race(&servers, |_, server| load::redis_benchmark(server, 16, 200_000, &command))?;
+        std::fs::remove_dir_all(folder)?;
+        table("TG.CHECK, pipeline 16, two rules matching", &figures);
+        let ratio = figures["10,000 rules"].cpu_micros / figures["10 rules"].cpu_micros;
+        bars.at_most("ten thousand rules, processor time of ten's", ratio, 1.5);
+        Ok(())
+    }
+
+    fn memory(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let server = self.ours_resp(&[])?;
+        let before = server.megabytes()?;
+        load::fill(server.address, 1_000_000)?;
+        let after = server.megabytes()?;
+        println!("\na million keys: {before:.1} MB before, {after:.1} MB after");
+        bars.at_most("resident memory with a million keys, in MB", after, 80.);
+        Ok(())
+    }
+
+    /// Every server in turn, several times; the middle of each figure.
+    fn race(
+        &self,
+        servers: &[(&'static str, Server)],
+        run: impl Fn(&str, &Server) -> anyhow::Result<Run>,
+    ) -> anyhow::Result<Figures> {
+        let mut runs: BTreeMap<&str, Vec<Run>> = BTreeMap::new();
+        for _ in 0..self.repetitions {
+            for (name, server) in servers {
+                runs.entry(*name).or_default().push(run(name, server).with_context(|| (*name).to_owned())?);
+            }
+        }
+        let middle_of = |runs: &[Run], figure: fn(&Run) -> f64| middle(runs.iter().map(figure).collect());
+        Ok(runs
+            .into_iter()
+            .map(|(name, runs)| {
+                let per_second = middle_of(&runs, |run| run.per_second);
+                (name, Run { per_second, cpu_micros: middle_of(&runs, |run| run.cpu_micros) })
+            })
+            .collect())
+    }
+}
+
+/// A third of the rules have globs, a third one value, a third lists; two of them match the request.
+fn rules(count: usize) -> String {
+    let mut text = "domain: api\nrules:\n- {id: mine, when: {path: '/v1/mine/**'}, per: [client], limit: 1M/s}\n\
+                    - {id: gold, when: {plan: gold}, per: [client], limit: 1M/s}\n"
+        .to_owned();
+    for number in 2..count {
+        let when = match number % 3 {
+            0 => format!("{{path: '/v1/other{number}/**'}}"),
+            1 => format!("{{plan: plan{number}}}"),
+            _ => format!("{{client: [a{number}, b{number}, c{number}]}}"),
+        };
+        text.push_str(&format!("- {{id: r{number}, when: {when}, per: [client], limit: 100/s}}\n"));
+    }
+    text
+}
+
+/// A program that lies beside this one.
+fn floor(name: &str) -> anyhow::Result<Server> {
+    let address = free_address()?;
+    let program = std::env::current_exe()?.with_file_name(name);
+    Server::start(Command::new(program).arg(address.to_string()), address)
+}
+
+/// A Redis, if there is one on this machine.
+fn redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        return Ok(None);
+    }
+    let address = free_address()?;
+    let mut command = Command::new("redis-server");
+    command.args(["--save", "", "--appendonly", "no", "--port", &address.port().to_string()]).args(more);
+    Server::start(&mut command, address).map(Some)
+}
+
+/// throttlecrab-server, if `TOLLGATE_THROTTLECRAB` says where it is.
+fn throttlecrab(protocol: &str) -> anyhow::Result<Option<Server>> {
+    let Some(program) = std::env::var_os("TOLLGATE_THROTTLECRAB") else { return Ok(None) };
+    let address = free_address()?;
+    let mut command = Command::new(program);
+    command.arg(format!("--{protocol}")).args([&format!("--{protocol}-host"), "127.0.0.1"]);
+    command.args([&format!("--{protocol}-port"), &address.port().to_string()]);
+    command.args(["--store", "periodic", "--store-capacity", "200000"]);
+    Server::start(&mut command, address).map(Some)
+}
+
+fn table(title: &str, figures: &Figures) {
+    println!("\n{title}");
+    let floor = figures.get("floor").or(figures.values().next()).copied();
+    for (name, run) in figures {
+        let of = |figure: fn(&Run) -> f64| floor.as_ref().map_or(1., |floor| figure(run) / figure(floor));
+        println!(
+            "  {name:<14} {:>10.0}/s ({:.2})   {:>7.3} µs ({:.2})",
+            run.per_second,
+            of(|run| run.per_second),
+            run.cpu_micros,
+            of(|run| run.cpu_micros)
+        );
+    }
+}
+
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

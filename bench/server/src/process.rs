@@ -1,0 +1,61 @@
+//! Servers as child processes, and what the kernel says they cost.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+/// A running server; dropping it kills it.
+pub(crate) struct Server {
+    child: Child,
+    /// Where it answers.
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// Starts a program that is to listen on `address`, and waits until it does.
+    pub(crate) fn start(command: &mut Command, address: SocketAddr) -> anyhow::Result<Self> {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut server = Self { child: child.with_context(|| format!("cannot start {command:?}"))?, address };
+        for _ in 0..200 {
+            if TcpStream::connect(address).is_ok() {
+                return Ok(server);
+            }
+            if let Some(status) = server.child.try_wait()? {
+                bail!("{command:?} ended with {status}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("{command:?} does not listen on {address}")
+    }
+
+    /// Processor time of all its threads, in microseconds.
+    pub(crate) fn cpu_micros(&self) -> f64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        let nanos = threads.filter_map(|thread| {
+            let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<f64>().ok()
+        });
+        nanos.sum::<f64>() / 1_000.
+    }
+
+    /// Resident memory, in megabytes.
+    pub(crate) fn megabytes(&self) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no resident memory")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1_024.)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An address nobody uses.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}

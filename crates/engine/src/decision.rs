@@ -1,0 +1,213 @@
+//! What was decided: data, for a front end to put into its protocol.
+
+use std::ops::Range;
+
+use tollgate::{Cost, Nanos, Outcome, Report, Retry};
+
+use crate::engine::plan::{Answered, Plan, Planned};
+use crate::receipt::{Receipt, Taken};
+use crate::request::RequestError;
+use crate::store::{Answer, Answers};
+
+/// The decisions about a batch of requests, and everything that was needed to come to them. Keep it and hand it in
+/// again: then nothing is allocated.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    pub(crate) plan: Plan,
+    pub(crate) enforced: Answers,
+    pub(crate) shadows: Answers,
+    pub(crate) fallback: Answers,
+    pub(crate) decided: Vec<Result<Decided, RequestError>>,
+}
+
+/// What was decided about one request.
+#[derive(Clone, Debug)]
+pub(crate) struct Decided {
+    pub(crate) outcome: Outcome,
+    pub(crate) observed: Option<Outcome>,
+    pub(crate) standing: Standing,
+    /// The charge that decided.
+    pub(crate) deciding: Option<u32>,
+    pub(crate) shadow_refused: bool,
+}
+
+/// How sure a decision is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// By the one state there is.
+    Exact,
+    /// The store did not answer: by what the rule says should happen then.
+    Fallback,
+}
+
+impl Standing {
+    /// In one word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
+impl Decisions {
+    /// How many requests were decided.
+    pub fn len(&self) -> usize {
+        self.decided.len()
+    }
+
+    /// Whether none were.
+    pub fn is_empty(&self) -> bool {
+        self.decided.is_empty()
+    }
+
+    /// The decision about the request at `place`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    ///
+    /// # Panics
+    /// When there were not so many requests.
+    pub fn get(&self, place: usize) -> Result<Decision<'_>, RequestError> {
+        match &self.decided[place] {
+            Ok(decided) => Ok(Decision { all: self, place, decided }),
+            Err(error) => Err(error.clone()),
+        }
+    }
+
+    /// All of them, in the order of the requests.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Decision<'_>, RequestError>> {
+        (0..self.len()).map(|place| self.get(place))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.plan.clear();
+        self.enforced.clear();
+        self.shadows.clear();
+        self.fallback.clear();
+        self.decided.clear();
+    }
+
+    /// What the store, or its stand-in, said of a charge.
+    pub(crate) fn answer(&self, planned: &Planned) -> Option<(&Answer, &Answers)> {
+        let (answers, charge) = match planned.answered {
+            Answered::Enforced(charge) => (&self.enforced, charge),
+            Answered::Shadow(charge) => (&self.shadows, charge),
+            Answered::Fallback(charge) => (&self.fallback, charge),
+            Answered::Not | Answered::Open | Answered::Closed => return None,
+        };
+        answers.answer(charge).map(|answer| (answer, answers))
+    }
+}
+
+/// The decision about one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision<'d> {
+    all: &'d Decisions,
+    place: usize,
+    decided: &'d Decided,
+}
+
+impl<'d> Decision<'d> {
+    /// What to do with the request.
+    pub fn outcome(&self) -> Outcome {
+        self.decided.outcome
+    }
+
+    /// Whether it passes, at once or after a wait.
+    pub fn is_allowed(&self) -> bool {
+        self.decided.outcome.is_allowed()
+    }
+
+    /// What would have been done with it, if that was only observed.
+    pub fn observed(&self) -> Option<Outcome> {
+        self.decided.observed
+    }
+
+    /// Whether a shadow rule would have refused it.
+    pub fn is_shadow_refused(&self) -> bool {
+        self.decided.shadow_refused
+    }
+
+    /// How sure this is.
+    pub fn standing(&self) -> Standing {
+        self.decided.standing
+    }
+
+    /// The rule that decided: the one to wait longest for, or, if nobody has to wait, the one with least left. None if
+    /// no rule was met; empty for a limit that came along with the request.
+    pub fn rule(&self) -> Option<&'d str> {
+        self.decided.deciding.map(|charge| self.all.plan.name(charge))
+    }
+
+    /// What may be told about every limit of every rule that was met, by item and then in the order of the rules.
+    pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
+        let all = self.all;
+        let asked = &all.plan.asked[self.place];
+        let met = all.plan.met[range(&asked.met)].iter();
+        met.flat_map(move |met| {
+            let planned = &all.plan.charges[met.charge as usize];
+            let answer = all.answer(planned);
+            let reports = answer.map_or(&[][..], |(answer, answers)| answers.reports(answer));
+            let refused = answer.is_some_and(|(answer, _)| !answer.outcome.is_allowed());
+            let windows = all.plan.windows(planned);
+            reports.iter().enumerate().map(move |(limit, report)| LimitReport {
+                item: met.item as usize,
+                rule: all.plan.name(met.charge),
+                limit,
+                report: *report,
+                window: windows.get(limit).copied().flatten(),
+                shadow: planned.shadow,
+                refused,
+            })
+        })
+    }
+
+    /// What undoes this decision. Empty if nothing was taken.
+    pub fn receipt(&self) -> Receipt {
+        let plan = &self.all.plan;
+        let charges = &plan.charges[range(&plan.asked[self.place].charges)];
+        let taken = charges.iter().filter_map(|planned| {
+            let (answer, _) = self.all.answer(planned)?;
+            (answer.taken > Cost::ZERO).then(|| Taken {
+                key: plan.key(planned).into(),
+                sent: planned.sent().map(|sheet| sheet.limits.clone()),
+                fallback: matches!(planned.answered, Answered::Fallback(_)),
+                cost: answer.taken,
+                stamps: answer.stamps,
+            })
+        });
+        Receipt { taken: taken.collect() }
+    }
+
+    /// How long to wait before asking again; nothing if it was not refused.
+    pub fn retry(&self) -> Option<Retry> {
+        match self.decided.outcome {
+            Outcome::Allow | Outcome::Delay(_) => None,
+            Outcome::Deny(retry) => Some(retry),
+        }
+    }
+}
+
+/// What may be told about one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitReport<'d> {
+    /// Which item of the request met it.
+    pub item: usize,
+    /// The rule it belongs to; empty for a limit that came along with the request.
+    pub rule: &'d str,
+    /// Its place among the limits of the rule.
+    pub limit: usize,
+    /// How it stands after the decision. `retry` is for another request like this one.
+    pub report: Report,
+    /// The time in which as much as the limit comes back; none for what is held at a time.
+    pub window: Option<Nanos>,
+    /// Whether it belongs to a shadow rule.
+    pub shadow: bool,
+    /// Whether the rule refused, or, as a shadow, would have.
+    pub refused: bool,
+}
+
+fn range(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}

@@ -1,0 +1,301 @@
+//! Where everything meets: requests, rules, the store, and what happens when it fails.
+
+mod decide;
+pub(crate) mod plan;
+mod policy;
+mod shares;
+mod undo;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use tollgate::{Limit, Limits, Numbers, Phase, Terms, TooLarge};
+
+use crate::decision::{Decision, Decisions};
+use crate::memory::MemoryStore;
+use crate::meters::{Counts, Meters};
+use crate::request::{Request, RequestError};
+use crate::rules::{Mistakes, Notes, Rules};
+use crate::ruleset::{RuleSet, SENT_IDS};
+use crate::sent::{Folder, Register, SentLimits};
+use crate::store::{Store, StoreError, Verb};
+use shares::Shares;
+
+/// Decides requests by rules, with the state in a store `S`, and by itself in `F` where the store does not answer.
+///
+/// ```
+/// use tollgate_engine::rules::{Rules, Source};
+/// use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+///
+/// # fn run<T>(future: impl Future<Output = T>) -> T {
+/// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// #     match std::pin::pin!(future).poll(&mut context) {
+/// #         std::task::Poll::Ready(output) => output,
+/// #         std::task::Poll::Pending => unreachable!("memory is ready at once"),
+/// #     }
+/// # }
+/// # run(async {
+/// let engine = Engine::new(MemoryStore::new(10_000)?)?;
+/// let text = "{domain: api, rules: [{id: per-client, per: [client], limit: 1/m}]}";
+/// engine.put(&Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }])?)?;
+///
+/// let entries = [Entry::new("client", "alice")];
+/// let items = [Item::new(&entries)];
+/// let request = Request::new("api", &items);
+/// let mut decisions = Decisions::default();
+/// assert!(engine.check(&request, &mut decisions).await?.is_allowed());
+/// let refused = engine.check(&request, &mut decisions).await?;
+/// assert_eq!((refused.is_allowed(), refused.rule()), (false, Some("per-client")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Engine<S, F = MemoryStore> {
+    store: S,
+    fallback: F,
+    /// Replaced as a whole, so that a decision sees one set of rules from beginning to end. Reading it takes no lock and
+    /// changes no count that other cores read, which is why this is not an `RwLock<Arc<_>>`: every decision would write to
+    /// the same line of memory twice.
+    running: ArcSwap<Running>,
+    register: Register,
+    shares: Shares,
+    /// Held while rules are compiled, so that each set follows the one before.
+    compiling: Mutex<()>,
+    /// Held for the moment in which what is running is replaced. What was replaced last stays here: a decision may still be
+    /// using it, and would otherwise be the one to take thousands of rules apart when it is done.
+    replaced: Mutex<Option<Arc<Running>>>,
+    observing: AtomicBool,
+    nodes: AtomicU32,
+    /// Whether the fallback holds anything.
+    fell_back: AtomicBool,
+    meters: Meters,
+}
+
+/// What is in force: rules, and the limits that came along with requests.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) rules: Arc<RuleSet>,
+    folder: Arc<Folder>,
+}
+
+impl Numbers for Running {
+    #[inline]
+    fn get(&self, id: u32) -> Option<&Limits> {
+        if id < SENT_IDS { self.rules.numbers().get(id) } else { self.folder.get(id) }
+    }
+}
+
+/// Whether refusals are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// They are.
+    Enforce,
+    /// They are counted and told, and everybody passes: for trying rules, and for turning all of them off at once.
+    Observe,
+}
+
+impl Enforcement {
+    /// In one word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+        }
+    }
+}
+
+/// Why something other than a decision was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineError {
+    /// The caller has to change something.
+    Request(RequestError),
+    /// The store did not do it. [`StoreError`] says whether it may have.
+    Store(StoreError),
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Request(error) => error.fmt(f),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+impl From<RequestError> for EngineError {
+    fn from(error: RequestError) -> Self {
+        Self::Request(error)
+    }
+}
+
+impl From<StoreError> for EngineError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// For how many keys the process can decide by itself while the store does not answer.
+const FALLBACK_KEYS: usize = 100_000;
+
+impl<S: Store> Engine<S> {
+    /// An engine without rules.
+    ///
+    /// # Errors
+    /// When the table to fall back on does not fit the address space.
+    pub fn new(store: S) -> Result<Self, TooLarge> {
+        Ok(Self::with_fallback(store, MemoryStore::new(FALLBACK_KEYS)?))
+    }
+}
+
+impl<S: Store, F: Store> Engine<S, F> {
+    /// An engine without rules that decides in `fallback` while `store` does not answer.
+    pub fn with_fallback(store: S, fallback: F) -> Self {
+        let running = Running { rules: Arc::new(RuleSet::empty()), folder: Arc::new(Folder::new()) };
+        Self {
+            store,
+            fallback,
+            running: ArcSwap::from_pointee(running),
+            register: Register::default(),
+            shares: Shares::new(),
+            compiling: Mutex::new(()),
+            replaced: Mutex::new(None),
+            observing: AtomicBool::new(false),
+            nodes: AtomicU32::new(1),
+            fell_back: AtomicBool::new(false),
+            meters: Meters::default(),
+        }
+    }
+
+    /// Puts rules in force, in place of those that are. What was spent under a rule stays spent if its id stays, whatever
+    /// happens to its numbers. Returns the version of the new set.
+    ///
+    /// # Errors
+    /// The rules whose numbers the store cannot keep. Those in force stay.
+    pub fn put(&self, rules: &Rules) -> Result<u64, Mistakes> {
+        self.check_numbers(rules)?;
+        let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = Arc::new(RuleSet::following(&self.rules(), rules));
+        let version = rules.version();
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = self.running.load().folder.clone();
+        *replaced = Some(self.running.swap(Arc::new(Running { rules, folder })));
+        Ok(version)
+    }
+
+    fn check_numbers(&self, rules: &Rules) -> Result<(), Mistakes> {
+        let mut notes = Notes::new("");
+        for rule in rules.domains().iter().flat_map(|domain| domain.rules()) {
+            if let Some(Err(why)) = rule.limits().map(|limits| self.store.check_numbers(limits)) {
+                notes.turn_to(&rule.place().file);
+                notes.add(rule.place().place, format!("the store cannot keep the limits of `{}`: {why}", rule.id()));
+            }
+        }
+        notes.finish()
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Arc<RuleSet> {
+        self.running.load().rules.clone()
+    }
+
+    /// Limits to be sent along with requests. Equal ones are the same; keep them to save looking them up.
+    ///
+    /// # Errors
+    /// When the store cannot keep them.
+    pub fn limits(&self, limits: &Limits) -> Result<SentLimits, RequestError> {
+        if let Some(known) = self.register.find(limits) {
+            return Ok(known);
+        }
+        let given = |limit: &Limit| matches!(limit.terms(), Terms::FixedWindow { phase: Phase::Given(_), .. });
+        if limits.as_slice().iter().any(given) {
+            let why = "calendar windows need a rule".into();
+            return Err(RequestError::BadLimit { why });
+        }
+        self.store.check_numbers(limits).map_err(|why| RequestError::BadLimit { why })?;
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.running.load();
+        let (sent, folder) = self.register.add(limits, &running.folder);
+        if let Some(folder) = folder {
+            let rules = running.rules.clone();
+            *replaced = Some(self.running.swap(Arc::new(Running { rules, folder: Arc::new(folder) })));
+        }
+        Ok(sent)
+    }
+
+    /// Takes what the request costs from every limit it meets, or refuses it and takes nothing.
+    ///
+    /// # Errors
+    /// When the request cannot be understood. Whatever happens to the store, there is a decision.
+    pub async fn check<'d>(
+        &self,
+        request: &Request<'_>,
+        decisions: &'d mut Decisions,
+    ) -> Result<Decision<'d>, RequestError> {
+        self.decide(Verb::Check, std::slice::from_ref(request), decisions).await;
+        decisions.get(0)
+    }
+
+    /// [`check`](Self::check) for many requests, each by itself, in order.
+    pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
+        self.decide(Verb::Check, requests, decisions).await;
+    }
+
+    /// What [`check`](Self::check) would say. Changes nothing.
+    ///
+    /// # Errors
+    /// When the request cannot be understood.
+    pub async fn peek<'d>(
+        &self,
+        request: &Request<'_>,
+        decisions: &'d mut Decisions,
+    ) -> Result<Decision<'d>, RequestError> {
+        self.decide(Verb::Peek, std::slice::from_ref(request), decisions).await;
+        decisions.get(0)
+    }
+
+    /// [`peek`](Self::peek) for many requests.
+    pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
+        self.decide(Verb::Peek, requests, decisions).await;
+    }
+
+    /// Whether refusals are carried out.
+    pub fn enforcement(&self) -> Enforcement {
+        if self.observing.load(Ordering::Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
+    }
+
+    /// Turns refusals into observations, or back, from the next decision on.
+    pub fn set_enforcement(&self, enforcement: Enforcement) {
+        // Orders nothing: a decision that is being made may go either way.
+        self.observing.store(enforcement == Enforcement::Observe, Ordering::Relaxed);
+    }
+
+    /// How many nodes share the store's limits, this one included: its part of them while the store does not answer.
+    pub fn set_nodes(&self, nodes: u32) {
+        self.nodes.store(nodes.max(1), Ordering::Relaxed);
+    }
+
+    /// What has been decided.
+    pub fn counts(&self) -> Counts {
+        self.meters.read()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// What decides while the store does not answer.
+    pub fn fallback(&self) -> &F {
+        &self.fallback
+    }
+}
+
+impl<S, F> fmt::Debug for Engine<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("running", &self.running).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,125 @@
+//! Taking back and forgetting.
+
+use std::sync::atomic::Ordering;
+
+use tollgate::{Ask, Cost, Limits};
+
+use super::plan::Planned;
+use super::{Engine, EngineError, Running};
+use crate::decision::Decisions;
+use crate::key;
+use crate::receipt::{Receipt, Taken};
+use crate::request::Request;
+use crate::sent::SentLimits;
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
+
+impl<S: Store, F: Store> Engine<S, F> {
+    /// Gives back what a decision took, as far as its limits still hold it against the keys; returns the least that
+    /// any of them accepted. What was taken under a rule that is gone stays gone.
+    ///
+    /// # Errors
+    /// When the store does not do it. Refunds are not tried again by themselves: an unknown one may have been carried out.
+    pub async fn refund(&self, receipt: &Receipt) -> Result<Cost, EngineError> {
+        let mut sent: Vec<Option<SentLimits>> = Vec::with_capacity(receipt.taken.len());
+        for taken in &receipt.taken {
+            sent.push(taken.sent.as_ref().map(|limits| self.limits(limits)).transpose()?);
+        }
+        let running = self.running.load();
+        let nodes = self.nodes.load(Ordering::Relaxed);
+        let (mut by_store, mut parts) = (Vec::new(), Vec::new());
+        for (taken, sent) in receipt.taken.iter().zip(&sent) {
+            let Some((numbers, limits)) = limits_of(taken, sent.as_ref(), &running) else { continue };
+            if taken.fallback {
+                parts.push((taken, self.shares.of(limits, nodes)));
+            } else {
+                by_store.push(refund_of(taken, numbers, limits));
+            }
+        }
+        let by_fallback: Vec<Charge<'_>> =
+            parts.iter().map(|(taken, part)| refund_of(taken, part.sheet().id, &part.sheet().limits)).collect();
+        let mut answers = Answers::default();
+        let mut least = Cost::MAX;
+        if !by_store.is_empty() {
+            let groups = [Group { verb: Verb::Refund, charges: &by_store }];
+            self.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
+            least = least.min(least_accepted(&answers)?);
+        }
+        if !by_fallback.is_empty() {
+            answers.clear();
+            let numbers = self.shares.folder();
+            let groups = [Group { verb: Verb::Refund, charges: &by_fallback }];
+            self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
+            least = least.min(least_accepted(&answers)?);
+        }
+        Ok(if by_store.is_empty() && by_fallback.is_empty() { Cost::ZERO } else { least })
+    }
+
+    /// Forgets what was spent of every limit that the request meets, shadow rules among them; returns how many counters
+    /// that were.
+    ///
+    /// # Errors
+    /// When the request cannot be understood or the store does not do it.
+    pub async fn reset(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<usize, EngineError> {
+        let running = self.running.load();
+        decisions.clear();
+        decisions.plan.add(request, &running.rules)?;
+        let plan = &decisions.plan;
+        let (mut charges, mut spans) = (Vec::new(), Vec::new());
+        plan.collect(&running, &mut charges, &mut spans, |_, _: &Planned| true);
+        if charges.is_empty() {
+            return Ok(0);
+        }
+        let mut answers = Answers::default();
+        let groups = [Group { verb: Verb::Reset, charges: &charges }];
+        self.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
+        answers.group(0)?;
+        if self.fell_back.load(Ordering::Relaxed) {
+            self.reset_fallback(&charges).await;
+        }
+        Ok(charges.len())
+    }
+
+    /// What was spent while the store did not answer is forgotten, too.
+    async fn reset_fallback(&self, charges: &[Charge<'_>]) {
+        let nodes = self.nodes.load(Ordering::Relaxed);
+        let parts: Vec<SentLimits> = charges.iter().map(|charge| self.shares.of(charge.limits, nodes)).collect();
+        let charges: Vec<Charge<'_>> = charges
+            .iter()
+            .zip(&parts)
+            .map(|(charge, part)| {
+                let sheet = part.sheet();
+                Charge { numbers: sheet.id, limits: &sheet.limits, earlier: &[], ..*charge }
+            })
+            .collect();
+        let numbers = self.shares.folder();
+        let groups = [Group { verb: Verb::Reset, charges: &charges }];
+        self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut Answers::default()).await;
+    }
+}
+
+/// The limits that a key is under now.
+fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Running) -> Option<(u32, &'a Limits)> {
+    if let Some(sent) = sent {
+        return Some((sent.sheet().id, &sent.sheet().limits));
+    }
+    let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
+    rule.numbered.as_ref().map(|numbered| (numbered.id, &numbered.limits))
+}
+
+fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {
+    Charge {
+        rule: "",
+        key: &taken.key,
+        numbers,
+        limits,
+        earlier: &[],
+        ask: Ask::Exactly(taken.cost),
+        stamps: Some(&taken.stamps),
+        windows: &[],
+    }
+}
+
+fn least_accepted(answers: &Answers) -> Result<Cost, StoreError> {
+    let group = answers.group(0)?;
+    Ok(group.charges().iter().map(|charge| charge.taken).min().unwrap_or(Cost::ZERO))
+}

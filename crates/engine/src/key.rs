@@ -1,0 +1,149 @@
+//! The one encoder of keys: what a state is found by.
+//!
+//! ```text
+//! format  kind  domain       rule         attributes counted by     values
+//!   1      'r'  len, bytes   len, bytes   count, (len, bytes)*      (0 | len + 1, bytes)*
+//!   1      's'  len, bytes   len, bytes                             a limit sent along: domain and key
+//! ```
+//!
+//! Every text has its length in front, so that no two different tuples give the same bytes: not ("a", "b_c") and
+//! ("a_b", "c"), and not a missing value and an empty one. The attributes are in it by name, because a rule that
+//! counts by something else from now on counts anew. Up to the values, everything is known when the rule is loaded.
+
+/// Changes when the bytes of equal tuples do; states under another format are not found, as if new.
+const FORMAT: u8 = 1;
+
+const RULE: u8 = b'r';
+const SENT: u8 = b's';
+
+/// What the keys of a rule begin with, whatever it counts by.
+pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
+    let mut key = vec![FORMAT, RULE];
+    push_text(&mut key, domain.as_bytes());
+    push_text(&mut key, rule.as_bytes());
+    key.into()
+}
+
+/// The part of a rule's keys that is the same in all of them.
+pub(crate) fn rule_prefix(domain: &str, rule: &str, per: &[Box<str>]) -> Box<[u8]> {
+    let mut key = rule_name(domain, rule).into_vec();
+    push_length(&mut key, per.len());
+    per.iter().for_each(|attribute| push_text(&mut key, attribute.as_bytes()));
+    key.into()
+}
+
+/// The value of the next attribute that is counted by.
+#[inline]
+pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
+    match value {
+        Some(value) => {
+            push_length(key, value.len() + 1);
+            key.extend_from_slice(value);
+        }
+        None => key.push(0),
+    }
+}
+
+/// A whole key for a limit sent along.
+#[inline]
+pub(crate) fn push_sent(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
+    key.extend_from_slice(&[FORMAT, SENT]);
+    push_text(key, domain);
+    push_text(key, name);
+}
+
+/// The name that a rule's key begins with; `None` if it is not the key of a rule.
+pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
+    let mut rest = key.strip_prefix(&[FORMAT, RULE])?;
+    for _ in 0..2 {
+        let length = take_length(&mut rest)?;
+        rest = rest.get(length..)?;
+    }
+    Some(&key[..key.len() - rest.len()])
+}
+
+fn take_length(rest: &mut &[u8]) -> Option<usize> {
+    let mut length = 0;
+    for shift in [0, 7, 14, 21] {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        length |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(length);
+        }
+    }
+    None
+}
+
+#[inline]
+fn push_text(key: &mut Vec<u8>, text: &[u8]) {
+    push_length(key, text.len());
+    key.extend_from_slice(text);
+}
+
+/// Seven bits to a byte, the lowest first; the top bit says that more follow.
+#[inline]
+fn push_length(key: &mut Vec<u8>, mut length: usize) {
+    while length >= 0x80 {
+        key.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    key.push(length as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(domain: &str, rule: &str, per: &[&str], values: &[Option<&str>]) -> Vec<u8> {
+        let per: Vec<Box<str>> = per.iter().map(|&name| name.into()).collect();
+        let mut key = rule_prefix(domain, rule, &per).into_vec();
+        values.iter().for_each(|value| push_value(&mut key, value.map(str::as_bytes)));
+        key
+    }
+
+    fn sent(domain: &str, name: &str) -> Vec<u8> {
+        let mut key = Vec::new();
+        push_sent(&mut key, domain.as_bytes(), name.as_bytes());
+        key
+    }
+
+    /// What is stored outlives the process: these bytes may change only together with the format.
+    #[test]
+    fn the_bytes_are_what_they_were() {
+        let long = "x".repeat(200);
+        assert_eq!(key("api", "r", &["k"], &[Some("v")]), b"\x01r\x03api\x01r\x01\x01k\x02v");
+        assert_eq!(key("api", "r", &["k"], &[None]), b"\x01r\x03api\x01r\x01\x01k\x00");
+        assert_eq!(key("api", "r", &[], &[]), b"\x01r\x03api\x01r\x00");
+        assert_eq!(key("api", "r", &["k"], &[Some(&long)])[..12], *b"\x01r\x03api\x01r\x01\x01k\xc9");
+        assert_eq!(sent("", "user"), b"\x01s\x00\x04user");
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_that_are_no_key_have_no_rule(bytes: Vec<u8>) {
+            prop_assert!(rule_name_of(&bytes).is_none_or(|name| bytes.starts_with(name)));
+        }
+
+        #[test]
+        fn different_tuples_never_meet(tuples in proptest::collection::vec(
+            ("[ab]{0,2}", "[ab]{0,2}", proptest::collection::vec(("[ab]{0,2}", proptest::option::of("[ab\0]{0,2}")), 0..3)),
+            0..200,
+        )) {
+            let mut known: HashMap<Vec<u8>, _> = HashMap::new();
+            for tuple in &tuples {
+                let (domain, rule, counted) = tuple;
+                let per: Vec<&str> = counted.iter().map(|(name, _)| &**name).collect();
+                let values: Vec<Option<&str>> = counted.iter().map(|(_, value)| value.as_deref()).collect();
+                let other = known.entry(key(domain, rule, &per, &values)).or_insert(tuple);
+                prop_assert_eq!(*other, tuple);
+                prop_assert!(!known.contains_key(&sent(domain, rule)));
+                let (name, key) = (rule_name(domain, rule), key(domain, rule, &per, &values));
+                prop_assert_eq!(rule_name_of(&key), Some(&*name));
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! State in the process' own memory.
+
+mod moving;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate::clock::{Clock, PreciseClock};
+use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Numbers, Outcome, Report, Stamps, Time, TooLarge, Verdict, Wall};
+
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
+
+/// A store in the process' own memory: answers at once, never fails, and forgets when the process ends.
+///
+/// States are of very different lengths, one word for most buckets and thousands for leases, so they are kept in tables by
+/// size. Memory is reserved for all and touched only when used.
+pub struct MemoryStore<C = PreciseClock> {
+    tables: [Ledger<Arc<C>>; SIZES.len()],
+    clock: Arc<C>,
+    /// Held while a state moves from one table to another, which happens once to each key of a rule that was changed to need
+    /// another table. Such keys are then looked for in both, so that nobody decides by a state that is on its way.
+    moving: Mutex<()>,
+}
+
+/// The longest state of each table, in words, and for how many keys in one of the first table it has room.
+const SIZES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
+
+/// A table has room for at least so many.
+const FEWEST_KEYS: usize = 64;
+
+/// Charges that are handed to a table together: as many as it fetches at a time.
+const AT_A_TIME: usize = 16;
+
+impl MemoryStore {
+    /// Room for `keys` keys with limits of one or two words, and for as many or fewer with longer ones.
+    ///
+    /// # Errors
+    /// When so many do not fit the address space.
+    pub fn new(keys: usize) -> Result<Self, TooLarge> {
+        Self::with_clock(keys, Arc::new(PreciseClock::new()))
+    }
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// [`MemoryStore::new`], with time taken from `clock`.
+    ///
+    /// # Errors
+    /// When so many do not fit the address space.
+    pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, TooLarge> {
+        let table = |place: usize| {
+            let (words, share) = SIZES[place];
+            Ledger::with_clock((keys / share).max(FEWEST_KEYS), words, clock.clone())
+        };
+        let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
+        Ok(Self { tables, clock, moving: Mutex::new(()) })
+    }
+
+    /// The memory it takes once all of it has been used.
+    pub fn bytes(&self) -> usize {
+        self.tables.iter().map(Ledger::bytes).sum()
+    }
+
+    /// How many decisions were about keys that found no room of their own.
+    pub fn overflowed(&self) -> u64 {
+        self.tables.iter().map(Ledger::overflowed).sum()
+    }
+
+    /// Answers every group of the batch, in order.
+    pub fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
+        let at = self.clock.wall(self.clock.mono());
+        let mut groups = batch.groups;
+        while let Some(group) = groups.first() {
+            let alike = self.alike(groups);
+            if alike > 1 {
+                self.check_many(&groups[..alike], batch.numbers, at, answers);
+            } else {
+                self.answer_group(group, batch.numbers, at, answers);
+            }
+            groups = &groups[alike.max(1)..];
+        }
+    }
+
+    /// How many groups, from the first on, a table can decide together: each a single check, all in one table.
+    fn alike(&self, groups: &[Group<'_>]) -> usize {
+        let table = |group: &Group<'_>| match group {
+            Group { verb: Verb::Check, charges: [charge] } if charge.earlier.is_empty() => {
+                Some(place_of(charge.limits))
+            }
+            Group { .. } => None,
+        };
+        let Some(first) = groups.first().and_then(table) else { return 0 };
+        groups.iter().take(AT_A_TIME).take_while(|group| table(group) == Some(first)).count()
+    }
+
+    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn Numbers, at: Time<Wall>, answers: &mut Answers) {
+        let mut charges = [EMPTY; AT_A_TIME];
+        let mut table = &self.tables[0];
+        for (place, group) in charges.iter_mut().zip(groups) {
+            if let [charge] = group.charges {
+                *place = entry(charge);
+                table = &self.tables[place_of(charge.limits)];
+            }
+        }
+        let charges = &charges[..groups.len()];
+        table.decide_many(numbers, charges, |place, seat| {
+            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+            answers.end_group(at);
+        });
+    }
+
+    fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, at: Time<Wall>, answers: &mut Answers) {
+        if group.charges.iter().any(|charge| !fits(charge, at)) {
+            return answers.fail_group(StoreError::Stale { store_time: at });
+        }
+        group.charges.iter().filter(|charge| !charge.earlier.is_empty()).for_each(|charge| self.fetch(charge, numbers));
+        match group.verb {
+            Verb::Check => self.check(group.charges, numbers, answers),
+            Verb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, numbers, answers)),
+            Verb::Refund => {
+                for charge in group.charges {
+                    let (table, entry) = (self.table(charge), entry(charge));
+                    let given = table.refund(numbers, &entry, charge.ask.cost().get(), charge.stamps.copied());
+                    self.tell(charge, Cost::new(given), numbers, answers);
+                }
+            }
+            Verb::Reset => {
+                for charge in group.charges {
+                    self.table(charge).reset(numbers, &entry(charge));
+                    self.tell(charge, Cost::ZERO, numbers, answers);
+                }
+            }
+        }
+        answers.end_group(at);
+    }
+
+    fn check(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
+        let Some(first) = charges.first().map(|charge| place_of(charge.limits)) else { return };
+        if charges.iter().any(|charge| place_of(charge.limits) != first) {
+            return self.check_across(charges, numbers, answers);
+        }
+        let each = |place: usize, seat: &tollgate::Seat<'_>, answers: &mut Answers| {
+            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+        };
+        let table = &self.tables[first];
+        // Most groups are one or two, and writing an empty place costs as much as writing a full one.
+        match charges {
+            [one] => table.decide(numbers, &[entry(one)], |place, seat| each(place, seat, answers)),
+            [one, two] => table.decide(numbers, &[entry(one), entry(two)], |place, seat| each(place, seat, answers)),
+            _ => {
+                let entries: Vec<_> = charges.iter().map(entry).collect();
+                table.decide(numbers, &entries, |place, seat| each(place, seat, answers))
+            }
+        };
+    }
+
+    /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those
+    /// with the longest states first, and what was taken is given back if a later one refuses. Meanwhile others may see less
+    /// than there is; nobody ever sees more.
+    fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
+        let mut said: Vec<Option<(Verdict<Stamps>, Vec<Report>)>> = vec![None; charges.len()];
+        let mut refused_by = None;
+        for (place, table) in self.tables.iter().enumerate().rev() {
+            let here: Vec<usize> = (0..charges.len()).filter(|n| place_of(charges[*n].limits) == place).collect();
+            let entries: Vec<_> = here.iter().map(|n| entry(&charges[*n])).collect();
+            if entries.is_empty() {
+                continue;
+            }
+            let passed = table.decide(numbers, &entries, |n, seat| {
+                said[here[n]] = Some((*seat.verdict(), seat.reports(entries[n].ask.cost().get()).collect()));
+            });
+            if !passed {
+                refused_by = Some(place);
+                break;
+            }
+        }
+        if let Some(refused_by) = refused_by {
+            for (charge, said) in charges.iter().zip(&mut said) {
+                if place_of(charge.limits) != refused_by
+                    && let Some((verdict, _)) = said.take()
+                {
+                    let taken = verdict.taken().get();
+                    self.table(charge).refund(numbers, &entry(charge), taken, Some(verdict.stamp()));
+                }
+            }
+        }
+        for (charge, said) in charges.iter().zip(said) {
+            match said {
+                Some((verdict, reports)) => answers.verdict(&verdict, reports),
+                None => self.weigh(charge, numbers, answers),
+            }
+        }
+    }
+
+    /// What a check would say of one charge by itself.
+    fn weigh(&self, charge: &Charge<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
+        let (outcome, reports) = self.table(charge).peek(numbers, &entry(charge), |seat| {
+            (seat.verdict().outcome(), seat.reports(charge.ask.cost().get()).collect::<Vec<_>>())
+        });
+        answers.charge(outcome, Cost::ZERO, Stamps::default(), reports);
+    }
+
+    /// What was given back or forgotten, and how things stand now.
+    fn tell(&self, charge: &Charge<'_>, given: Cost, numbers: &dyn Numbers, answers: &mut Answers) {
+        let reports = self
+            .table(charge)
+            .peek(numbers, &entry(charge), |seat| seat.reports(charge.ask.cost().get()).collect::<Vec<_>>());
+        answers.charge(Outcome::Allow, given, Stamps::default(), reports);
+    }
+
+    /// Brings the state of a charge to its table, if the limits it had before kept it in another.
+    fn fetch(&self, charge: &Charge<'_>, numbers: &dyn Numbers) {
+        let here = place_of(charge.limits);
+        let elsewhere = |id: &u32| Some((*id, numbers.get(*id).map(place_of).filter(|place| *place != here)?));
+        if !charge.earlier.iter().any(|id| elsewhere(id).is_some()) {
+            return;
+        }
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, place) in charge.earlier.iter().filter_map(elsewhere) {
+            moving::carry(&self.tables[place], &self.tables[here], numbers, id, &entry(charge));
+        }
+    }
+
+    fn table(&self, charge: &Charge<'_>) -> &Ledger<Arc<C>> {
+        &self.tables[place_of(charge.limits)]
+    }
+}
+
+impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
+    #[inline]
+    fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send {
+        self.answer(batch, answers);
+        std::future::ready(())
+    }
+
+    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
+        let (longest, _) = SIZES[SIZES.len() - 1];
+        if limits.words() <= longest {
+            return Ok(());
+        }
+        Err(format!("the state takes {} words, at most {longest} are kept in memory", limits.words()))
+    }
+}
+
+impl<C> fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("tables", &self.tables).finish_non_exhaustive()
+    }
+}
+
+/// Whether the present is in the calendar windows that were handed in.
+fn fits(charge: &Charge<'_>, at: Time<Wall>) -> bool {
+    charge.windows.iter().all(|window| window.start() <= at && at < window.end())
+}
+
+/// The table for states of these limits.
+#[inline]
+fn place_of(limits: &Limits) -> usize {
+    let words = limits.words();
+    SIZES.iter().position(|(longest, _)| words <= *longest).unwrap_or(SIZES.len() - 1)
+}
+
+#[inline]
+fn entry<'a>(charge: &Charge<'a>) -> tollgate::Charge<'a> {
+    tollgate::Charge { numbers: charge.numbers, key: charge.key, ask: charge.ask, windows: charge.windows }
+}
+
+const EMPTY: tollgate::Charge<'static> =
+    tollgate::Charge { numbers: 0, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };

@@ -1,0 +1,254 @@
+//! Patterns for paths: `*` is any run of characters within a segment, `**` any number of whole segments.
+//!
+//! | pattern | matches | does not match |
+//! |---|---|---|
+//! | `/v1/*` | `/v1/users`, `/v1/` | `/v1`, `/v1/users/7` |
+//! | `/v1/**` | `/v1`, `/v1/`, `/v1/users/7` | `/v10` |
+//! | `/**/edit` | `/edit`, `/a/b/edit` | `/edit/a` |
+//! | `/files/*.png` | `/files/a.png` | `/files/a/b.png` |
+//!
+//! Whether one matches is found without trying everything: of several stars only the last one passed ever needs to take in
+//! more, so the time is at most the product of both lengths.
+
+use std::fmt;
+
+/// A pattern with at least one star.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Glob {
+    text: Box<str>,
+}
+
+/// What is between two slashes of a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Segment<'g> {
+    /// Exactly this.
+    Literal(&'g [u8]),
+    /// Anything without a slash: `*`.
+    Any,
+    /// Something with stars in it: `a*b`.
+    Starred(&'g [u8]),
+    /// Any number of segments: `**`.
+    Deep,
+}
+
+impl Glob {
+    /// The longest pattern.
+    pub const MAX_BYTES: usize = 1024;
+
+    /// Whether a value is meant as a pattern.
+    pub fn is_meant(text: &str) -> bool {
+        text.contains('*')
+    }
+
+    /// # Errors
+    /// What is wrong with the pattern.
+    pub fn new(text: &str) -> Result<Self, &'static str> {
+        if text.len() > Self::MAX_BYTES {
+            return Err("a pattern has at most 1024 bytes");
+        }
+        if text.split('/').any(|segment| segment != "**" && segment.contains("**")) {
+            return Err("`**` stands for whole segments, between slashes");
+        }
+        let glob = Self { text: text.into() };
+        let segments: Vec<Segment<'_>> = glob.segments().collect();
+        if segments.windows(2).any(|pair| pair == [Segment::Deep, Segment::Deep]) {
+            return Err("`**/**` says no more than `**`");
+        }
+        Ok(glob)
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
+        self.text.split('/').map(|segment| Segment::of(segment.as_bytes()))
+    }
+
+    /// Whether `value` matches.
+    pub fn matches(&self, value: &[u8]) -> bool {
+        matches_rest(Some(self.text.as_bytes()), Some(value))
+    }
+}
+
+impl<'g> Segment<'g> {
+    pub(crate) fn of(text: &'g [u8]) -> Self {
+        match text {
+            b"**" => Self::Deep,
+            b"*" => Self::Any,
+            text if text.contains(&b'*') => Self::Starred(text),
+            text => Self::Literal(text),
+        }
+    }
+}
+
+/// Whether what is left of a value matches what is left of a pattern: some segments, or none at all.
+pub(crate) fn matches_rest(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>) -> bool {
+    // Where to go on if this does not work out: after the last `**`, which then takes in one segment more.
+    let mut fallback: Option<(&[u8], &[u8])> = None;
+    loop {
+        match (pattern.map(split_segment), value) {
+            (None, None) | (Some((b"**", None)), _) => return true,
+            (Some((b"**", Some(behind))), _) => {
+                pattern = Some(behind);
+                fallback = value.map(|value| (behind, value)).or(fallback);
+                continue;
+            }
+            (Some((segment, behind)), Some(left)) => {
+                let (head, tail) = split_segment(left);
+                if segment_matches(segment, head) {
+                    (pattern, value) = (behind, tail);
+                    continue;
+                }
+            }
+            (Some(_), None) | (None, Some(_)) => {}
+        }
+        // If it took in everything, nothing would be left for what is behind it.
+        let Some((after, tail)) = fallback.and_then(|(after, left)| Some((after, split_segment(left).1?))) else {
+            return false;
+        };
+        (pattern, value) = (Some(after), Some(tail));
+        fallback = Some((after, tail));
+    }
+}
+
+/// Whether a segment matches a pattern whose stars stand for any run of characters. Of several stars only the last one passed
+/// ever needs to take in more.
+pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
+    let (mut at, mut place) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while at < segment.len() {
+        match pattern.get(place) {
+            Some(b'*') => {
+                star = Some((place, at));
+                place += 1;
+            }
+            Some(byte) if *byte == segment[at] => (at, place) = (at + 1, place + 1),
+            Some(_) | None => {
+                let Some((after, taken)) = star else { return false };
+                star = Some((after, taken + 1));
+                (at, place) = (taken + 1, after + 1);
+            }
+        }
+    }
+    pattern[place..].iter().all(|byte| *byte == b'*')
+}
+
+/// Up to the first slash, and what is behind it, if there is one.
+#[inline]
+pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match value.iter().position(|byte| *byte == b'/') {
+        Some(slash) => (&value[..slash], Some(&value[slash + 1..])),
+        None => (value, None),
+    }
+}
+
+impl fmt::Debug for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Glob({:?})", self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+        let glob = Glob::new(pattern).unwrap();
+        for value in matching {
+            assert!(glob.matches(value.as_bytes()), "{pattern} should match {value:?}");
+        }
+        for value in others {
+            assert!(!glob.matches(value.as_bytes()), "{pattern} should not match {value:?}");
+        }
+    }
+
+    #[test]
+    fn a_star_stays_within_its_segment() {
+        check("/v1/*", &["/v1/users", "/v1/"], &["/v1", "/v1/users/7", "/v1/users/", "v1/users", ""]);
+        check("/v1/*/posts", &["/v1/7/posts", "/v1//posts"], &["/v1/posts", "/v1/7/8/posts"]);
+        check("*", &["", "anything"], &["a/b", "/"]);
+        check(
+            "*.example.com",
+            &["a.example.com", ".example.com", "a.b.example.com"],
+            &["example.com", "a.example.com/x"],
+        );
+        check(
+            "/files/a*b*c.png",
+            &["/files/abc.png", "/files/axxbxxc.png", "/files/abbc.png"],
+            &["/files/ac.png", "/files/abc.pn"],
+        );
+        check("a*a", &["aa", "aba"], &["a", "ab"]);
+    }
+
+    #[test]
+    fn two_stars_are_any_number_of_segments() {
+        check("/v1/**", &["/v1", "/v1/", "/v1/users", "/v1/users/7"], &["/v10", "/", "", "/v2/v1"]);
+        check("/**/edit", &["/edit", "/a/edit", "/a/b/edit", "/edit/edit"], &["/edit/a", "/aedit", "edit"]);
+        check(
+            "/a/**/b/**/c",
+            &["/a/b/c", "/a/x/b/y/z/c", "/a/b/b/c/c", "/a/c/b/c"],
+            &["/a/c", "/a/b", "/a/c/b", "/a/b/c/d"],
+        );
+        check("**", &["", "/", "/a/b"], &[]);
+        check("/**/*.png", &["/a.png", "/x/y/a.png"], &["/x/a.png/y"]);
+    }
+
+    #[test]
+    fn patterns_that_say_nothing_sensible_are_refused() {
+        assert_eq!(Glob::new("/v1**"), Err("`**` stands for whole segments, between slashes"));
+        assert_eq!(Glob::new("/***"), Err("`**` stands for whole segments, between slashes"));
+        assert_eq!(Glob::new("/**/**"), Err("`**/**` says no more than `**`"));
+        assert_eq!(Glob::new(&"*/".repeat(600)), Err("a pattern has at most 1024 bytes"));
+    }
+
+    #[test]
+    fn the_worst_pattern_takes_no_longer_than_its_length_says() {
+        let pattern = format!("{}b", "**/a*/".repeat(100));
+        let value = "a/".repeat(4000);
+        assert!(!Glob::new(&pattern).unwrap().matches(value.as_bytes()));
+    }
+
+    /// Tries everything.
+    fn obviously(segments: &[Segment<'_>], value: &[&[u8]]) -> bool {
+        match (segments, value) {
+            ([], []) => true,
+            ([Segment::Deep, rest @ ..], _) => (0..=value.len()).any(|taken| obviously(rest, &value[taken..])),
+            ([one, rest @ ..], [first, others @ ..]) => one_obviously(one, first) && obviously(rest, others),
+            ([], [_, ..]) | ([_, ..], []) => false,
+        }
+    }
+
+    fn one_obviously(segment: &Segment<'_>, value: &[u8]) -> bool {
+        fn starred(pattern: &[u8], value: &[u8]) -> bool {
+            match pattern {
+                [] => value.is_empty(),
+                [b'*', rest @ ..] => (0..=value.len()).any(|taken| starred(rest, &value[taken..])),
+                [byte, rest @ ..] => {
+                    value.split_first().is_some_and(|(first, value)| first == byte && starred(rest, value))
+                }
+            }
+        }
+        match segment {
+            Segment::Starred(pattern) => starred(pattern, value),
+            Segment::Literal(text) => *text == value,
+            Segment::Any | Segment::Deep => true,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn matching_agrees_with_trying_everything(
+            pattern in "(/?(\\*\\*|[ab*]{0,3})){0,5}",
+            value in "[ab/]{0,10}",
+        ) {
+            if let Ok(glob) = Glob::new(&pattern) {
+                let segments: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b'/').collect();
+                let pattern: Vec<Segment<'_>> = glob.segments().collect();
+                prop_assert_eq!(glob.matches(value.as_bytes()), obviously(&pattern, &segments));
+            }
+        }
+    }
+}

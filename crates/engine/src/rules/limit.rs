@@ -1,0 +1,369 @@
+//! From the words of a limit to its numbers. The same words serve in rule files and in requests that bring their own limit.
+
+use std::fmt;
+
+use tollgate::{
+    Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Limits, Nanos, Phase, Rate, SlidingLog, SlidingWindow,
+    TokenBucket,
+};
+
+use super::raw::{OPTION_KEYS, shorten};
+use super::words::{listed, valid_instead};
+
+/// A limit as text, as it comes in a request.
+///
+/// ```
+/// use tollgate_engine::rules::LimitText;
+///
+/// let limits = LimitText { limit: "100/s", burst: Some(20), algorithm: None }.read()?;
+/// assert_eq!(limits.as_slice().len(), 1);
+/// let mistake = LimitText { limit: "100/s", burst: None, algorithm: Some("tokenbucket") }.read().unwrap_err();
+/// assert_eq!(mistake.to_string(), "algorithm: `tokenbucket` is not an algorithm; did you mean `token_bucket`?");
+/// # Ok::<(), tollgate_engine::rules::LimitMistake>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LimitText<'a> {
+    /// A rate like `100/s`; for concurrency a whole number.
+    pub limit: &'a str,
+    /// The most at one instant, for buckets; by default the count of the rate.
+    pub burst: Option<u64>,
+    /// By default `token_bucket`.
+    pub algorithm: Option<&'a str>,
+}
+
+impl LimitText<'_> {
+    /// The numbers.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn read(&self) -> Result<Limits, LimitMistake> {
+        let burst = self.burst.map(|burst| burst.to_string());
+        let words = Words {
+            limit: Some(self.limit),
+            algorithm: self.algorithm,
+            option: &|name| match name {
+                "burst" => burst.as_deref(),
+                _ => None,
+            },
+        };
+        match read(&words) {
+            Ok(limit) => Ok(limit.into()),
+            Err(mut mistakes) => Err(mistakes.swap_remove(0)),
+        }
+    }
+}
+
+/// What is wrong with one word of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitMistake {
+    /// Which word: `limit`, `algorithm` or the name of an option.
+    pub word: &'static str,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right, where that can be said.
+    pub help: Option<String>,
+}
+
+impl fmt::Display for LimitMistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.word, self.problem)?;
+        match &self.help {
+            Some(help) => write!(f, "; {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for LimitMistake {}
+
+/// The words of a limit, wherever they come from.
+pub(crate) struct Words<'w> {
+    pub(crate) limit: Option<&'w str>,
+    pub(crate) algorithm: Option<&'w str>,
+    pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
+}
+
+/// Each algorithm with the options it takes.
+const ALGORITHMS: &[(&str, &[&str])] = &[
+    ("token_bucket", &["burst", "initial", "max_debt"]),
+    ("leaky_bucket", &["burst", "free", "max_wait", "initial", "max_debt"]),
+    ("fixed_window", &["phase", "initial", "max_debt"]),
+    ("sliding_window", &["initial", "max_debt"]),
+    ("sliding_log", &["minimum_gap", "count_refused", "initial", "max_debt"]),
+    ("concurrency", &["lease", "max_debt"]),
+];
+
+const PHASES: &[&str] = &["epoch", "first_request", "spread"];
+
+/// How long a slot is held for somebody who does not come back, unless said otherwise.
+const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
+
+/// The limit, or everything that is wrong with it, at least one thing.
+pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<Limit, Vec<LimitMistake>> {
+    let mut reader = Reader { words, mistakes: Vec::new() };
+    match reader.limit() {
+        Some(limit) if reader.mistakes.is_empty() => Ok(limit),
+        Some(_) | None => {
+            if reader.mistakes.is_empty() {
+                reader.note("limit", "it makes no limit");
+            }
+            Err(reader.mistakes)
+        }
+    }
+}
+
+struct Reader<'w> {
+    words: &'w Words<'w>,
+    mistakes: Vec<LimitMistake>,
+}
+
+/// What the options say, each if it was given.
+struct Options {
+    burst: Option<u64>,
+    free: Option<u64>,
+    max_wait: Option<Nanos>,
+    phase: Option<Phase>,
+    minimum_gap: Option<Nanos>,
+    count_refused: Option<bool>,
+    lease: Option<Nanos>,
+    initial: Option<u64>,
+    max_debt: Option<u64>,
+}
+
+impl<'w> Reader<'w> {
+    /// Every word is read before any limit is made of them, so that all that cannot be read is told.
+    fn limit(&mut self) -> Option<Limit> {
+        let name = self.words.algorithm.unwrap_or("token_bucket");
+        let Some((name, takes)) = ALGORITHMS.iter().find(|(algorithm, _)| *algorithm == name) else {
+            let names: Vec<&str> = ALGORITHMS.iter().map(|(name, _)| *name).collect();
+            let problem = format!("`{}` is not an algorithm", shorten(name));
+            self.note_with_help("algorithm", problem, valid_instead(name, &names));
+            return None;
+        };
+        for option in OPTION_KEYS {
+            if (self.words.option)(option).is_some() && !takes.contains(option) {
+                let help = format!("it takes {}", listed(takes));
+                self.note_with_help(option, format!("`{option}` means nothing to {name}"), help);
+            }
+        }
+        let quota =
+            if *name == "concurrency" { self.leases().map(|leases| (leases, Nanos::ZERO)) } else { self.quota() };
+        let options = Options {
+            burst: self.count("burst"),
+            free: self.count("free"),
+            max_wait: self.length("max_wait"),
+            phase: self.phase(),
+            minimum_gap: self.length("minimum_gap"),
+            count_refused: self.truth("count_refused"),
+            lease: self.length("lease"),
+            initial: self.count("initial"),
+            max_debt: self.count("max_debt"),
+        };
+        let (count, per) = quota.filter(|_| self.mistakes.is_empty())?;
+        match *name {
+            "token_bucket" => self.token_bucket(count, per, &options),
+            "leaky_bucket" => self.leaky_bucket(count, per, &options),
+            "fixed_window" => self.fixed_window(count, per, &options),
+            "sliding_window" => self.sliding_window(count, per, &options),
+            "sliding_log" => self.sliding_log(count, per, &options),
+            _ => self.concurrency(count, &options),
+        }
+    }
+
+    fn token_bucket(&mut self, count: u64, per: Nanos, options: &Options) -> Option<Limit> {
+        let rate = self.make("limit", Rate::new(count, per))?;
+        let bucket = self.make("burst", TokenBucket::new(rate, options.burst.unwrap_or(count)))?;
+        let bucket = self.apply("max_debt", options.max_debt, bucket, TokenBucket::max_debt)?;
+        self.apply("initial", options.initial, bucket, TokenBucket::initial).map(Limit::from)
+    }
+
+    fn leaky_bucket(&mut self, count: u64, per: Nanos, options: &Options) -> Option<Limit> {
+        let rate = self.make("limit", Rate::new(count, per))?;
+        let bucket = self.make("burst", LeakyBucket::new(rate, options.burst.unwrap_or(count)))?;
+        let bucket = self.apply("free", options.free, bucket, LeakyBucket::free)?;
+        let bucket = options.max_wait.map_or(bucket, |max_wait| bucket.max_wait(max_wait));
+        let bucket = self.apply("max_debt", options.max_debt, bucket, LeakyBucket::max_debt)?;
+        self.apply("initial", options.initial, bucket, LeakyBucket::initial).map(Limit::from)
+    }
+
+    fn fixed_window(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+        let window = self.make("limit", FixedWindow::new(count, length))?;
+        let window = options.phase.map_or(window, |phase| window.phase(phase));
+        let window = self.apply("max_debt", options.max_debt, window, FixedWindow::max_debt)?;
+        self.apply("initial", options.initial, window, FixedWindow::initial).map(Limit::from)
+    }
+
+    fn sliding_window(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+        let window = self.make("limit", SlidingWindow::new(count, length))?;
+        let window = self.apply("max_debt", options.max_debt, window, SlidingWindow::max_debt)?;
+        self.apply("initial", options.initial, window, SlidingWindow::initial).map(Limit::from)
+    }
+
+    fn sliding_log(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+        let log = self.make("limit", SlidingLog::new(count, length))?;
+        let log = self.apply("max_debt", options.max_debt, log, SlidingLog::max_debt)?;
+        let log = self.apply("initial", options.initial, log, SlidingLog::initial)?;
+        let log = self.apply("minimum_gap", options.minimum_gap, log, SlidingLog::minimum_gap)?;
+        Some(if options.count_refused == Some(true) { log.count_refused() } else { log }.into())
+    }
+
+    fn concurrency(&mut self, count: u64, options: &Options) -> Option<Limit> {
+        let leases = self.make("limit", Concurrency::new(count, options.lease.unwrap_or(DEFAULT_LEASE)))?;
+        self.apply("max_debt", options.max_debt, leases, Concurrency::max_debt).map(Limit::from)
+    }
+
+    fn given_limit(&mut self) -> Option<&'w str> {
+        if self.words.limit.is_none() {
+            self.note_with_help("limit", "there is no `limit`", "write it like `limit: 100/s`, 5/15m or 10k/day");
+        }
+        self.words.limit
+    }
+
+    fn leases(&mut self) -> Option<u64> {
+        let text = self.given_limit()?;
+        let leases = parse_count(text);
+        if leases.is_none() {
+            let problem = format!("`{}` is not a number of leases", shorten(text));
+            self.note_with_help(
+                "limit",
+                problem,
+                "concurrency counts what is held at a time, write it like `limit: 10`",
+            );
+        }
+        leases
+    }
+
+    /// The count and the period as they were written: a window is as long as it says, though 5/15m is the rate of 20/h.
+    fn quota(&mut self) -> Option<(u64, Nanos)> {
+        let quota = parse_quota(self.given_limit()?);
+        self.make("limit", quota)
+    }
+
+    fn phase(&mut self) -> Option<Phase> {
+        match (self.words.option)("phase")? {
+            "epoch" => Some(Phase::Epoch),
+            "first_request" => Some(Phase::FirstRequest),
+            "spread" => Some(Phase::Spread),
+            other => {
+                self.note_with_help(
+                    "phase",
+                    format!("`{}` is not a phase", shorten(other)),
+                    valid_instead(other, PHASES),
+                );
+                None
+            }
+        }
+    }
+
+    fn count(&mut self, option: &'static str) -> Option<u64> {
+        let text = (self.words.option)(option)?;
+        let count = parse_count(text);
+        if count.is_none() {
+            self.note_with_help(option, not_a_count(text), "write it like 200 or 10k");
+        }
+        count
+    }
+
+    fn length(&mut self, option: &'static str) -> Option<Nanos> {
+        let text = (self.words.option)(option)?;
+        let length = parse_length(text);
+        if length.is_none() {
+            let problem = format!("`{}` is not a length of time", shorten(text));
+            self.note_with_help(option, problem, "write it like 500ms, 30s or 5m");
+        }
+        length
+    }
+
+    fn truth(&mut self, option: &'static str) -> Option<bool> {
+        let text = (self.words.option)(option)?;
+        let truth = parse_truth(text);
+        if truth.is_none() {
+            self.note_with_help(option, not_a_truth(text), TRUTHS);
+        }
+        truth
+    }
+
+    fn make<T>(&mut self, word: &'static str, made: Result<T, LimitError>) -> Option<T> {
+        made.map_err(|error| self.note(word, error.to_string())).ok()
+    }
+
+    /// With the option, if it was given.
+    fn apply<T, V>(
+        &mut self,
+        word: &'static str,
+        value: Option<V>,
+        limit: T,
+        with: impl FnOnce(T, V) -> Result<T, LimitError>,
+    ) -> Option<T> {
+        match value {
+            Some(value) => self.make(word, with(limit, value)),
+            None => Some(limit),
+        }
+    }
+
+    fn note(&mut self, word: &'static str, problem: impl Into<String>) {
+        self.mistakes.push(LimitMistake { word, problem: problem.into(), help: None });
+    }
+
+    fn note_with_help(&mut self, word: &'static str, problem: impl Into<String>, help: impl Into<String>) {
+        self.mistakes.push(LimitMistake { word, problem: problem.into(), help: Some(help.into()) });
+    }
+}
+
+pub(crate) const TRUTHS: &str = "write `true` or `false`";
+
+pub(crate) fn not_a_truth(text: &str) -> String {
+    format!("`{}` is neither true nor false", shorten(text))
+}
+
+pub(crate) fn not_a_count(text: &str) -> String {
+    format!("`{}` is not a whole number", shorten(text))
+}
+
+pub(crate) fn parse_truth(text: &str) -> Option<bool> {
+    match text {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+/// Digits, and a letter for thousands, millions or milliards.
+pub(crate) fn parse_count(text: &str) -> Option<u64> {
+    let scales = [('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
+    let scaled = scales.iter().find_map(|(letter, scale)| Some((text.strip_suffix(*letter)?, *scale)));
+    let (digits, scale) = scaled.unwrap_or((text, 1));
+    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if all_digits { digits.parse::<u64>().ok()?.checked_mul(scale) } else { None }
+}
+
+/// One per a period is the period, so that there is one reader of units.
+fn parse_length(text: &str) -> Option<Nanos> {
+    if text == "0" {
+        return Some(Nanos::ZERO);
+    }
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    format!("1/{text}").parse::<Rate>().ok().map(Rate::per)
+}
+
+/// `5/15m` as 5 and 15 minutes.
+fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
+    let parts = || {
+        let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
+        let per = format!("1/{period}").parse::<Rate>().ok()?.per();
+        Some((parse_count(count.trim())?, per))
+    };
+    match parts() {
+        Some((count, per)) if count > 0 => Ok((count, per)),
+        // The rate's own reader says best what is wrong; what it takes, the parts above took.
+        _ => match text.parse::<Rate>() {
+            Ok(rate) => Ok((rate.count().into(), rate.per())),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

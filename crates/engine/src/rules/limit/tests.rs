@@ -1,0 +1,109 @@
+use super::*;
+
+/// Reads `limit` with options given as `name value` pairs and compares what comes of it.
+fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
+    let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
+    let read = read(&Words { limit: Some(limit), algorithm: option("algorithm"), option: &option });
+    let shown = read.map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+    assert_eq!(shown, expected.map_err(String::from), "for {limit:?} {words:?}");
+}
+
+const SECOND: Nanos = Nanos::SECOND;
+
+#[test]
+fn every_algorithm_is_made_of_its_words() {
+    let rate = |text: &str| text.parse::<Rate>().unwrap();
+    check("100/s", &[], Ok(TokenBucket::new(rate("100/s"), 100).unwrap().into()));
+    check("5/15m", &[("burst", "1k")], Ok(TokenBucket::new(rate("5/15m"), 1000).unwrap().into()));
+    check(
+        "10/s",
+        &[("algorithm", "token_bucket"), ("burst", "20"), ("initial", "5"), ("max_debt", "0")],
+        Ok(TokenBucket::new(rate("10/s"), 20).unwrap().initial(5).unwrap().max_debt(0).unwrap().into()),
+    );
+    check(
+        "10/s",
+        &[("algorithm", "leaky_bucket"), ("burst", "20"), ("free", "5"), ("max_wait", "1500ms")],
+        Ok(LeakyBucket::new(rate("10/s"), 20).unwrap().free(5).unwrap().max_wait(Nanos::from_millis(1500)).into()),
+    );
+    check(
+        "100/day",
+        &[("algorithm", "fixed_window"), ("phase", "spread")],
+        Ok(FixedWindow::new(100, Nanos::from_secs(86_400)).unwrap().phase(Phase::Spread).into()),
+    );
+    check(
+        "5/m",
+        &[("algorithm", "sliding_log"), ("minimum_gap", "1s"), ("count_refused", "true")],
+        Ok(SlidingLog::new(5, Nanos::from_secs(60)).unwrap().minimum_gap(SECOND).unwrap().count_refused().into()),
+    );
+    check("3", &[("algorithm", "concurrency")], Ok(Concurrency::new(3, DEFAULT_LEASE).unwrap().into()));
+    check(
+        "3",
+        &[("algorithm", "concurrency"), ("lease", "5s")],
+        Ok(Concurrency::new(3, Nanos::from_secs(5)).unwrap().into()),
+    );
+}
+
+#[test]
+fn a_window_is_as_long_as_it_is_written() {
+    check(
+        "5/15m",
+        &[("algorithm", "sliding_window")],
+        Ok(SlidingWindow::new(5, Nanos::from_secs(900)).unwrap().into()),
+    );
+    // More than a rate can count exactly, which a window need not.
+    check(
+        "99999999977/day",
+        &[("algorithm", "fixed_window")],
+        Ok(FixedWindow::new(99_999_999_977, Nanos::from_secs(86_400)).unwrap().into()),
+    );
+}
+
+#[test]
+fn everything_wrong_is_told_at_once() {
+    check(
+        "100/s",
+        &[("algorithm", "fixed_window"), ("burst", "5"), ("phase", "epoc"), ("max_debt", "x")],
+        Err("burst: `burst` means nothing to fixed_window; it takes `phase`, `initial` and `max_debt`\n\
+             phase: `epoc` is not a phase; did you mean `epoch`?\n\
+             max_debt: `x` is not a whole number; write it like 200 or 10k"),
+    );
+    check(
+        "100",
+        &[("burst", "-1")],
+        Err("limit: `100` is not a rate: there is no `/` between the count and the period; \
+             write it like 100/s, 5/15m or 10k/day\n\
+             burst: `-1` is not a whole number; write it like 200 or 10k"),
+    );
+    check("0/s", &[], Err("limit: the count of the rate is 0, it must be at least 1"));
+    check("1/0s", &[], Err("limit: the period of the rate is 0, it must be at least 1"));
+    check("10/s", &[("burst", "0")], Err("burst: the burst is 0, it must be at least 1"));
+    check(
+        "10/s",
+        &[("algorithm", "concurrency"), ("lease", "soon")],
+        Err("limit: `10/s` is not a number of leases; \
+             concurrency counts what is held at a time, write it like `limit: 10`\n\
+             lease: `soon` is not a length of time; write it like 500ms, 30s or 5m"),
+    );
+    check(
+        "1/s",
+        &[("algorithm", "leaky_bucket"), ("max_wait", "2")],
+        Err("max_wait: `2` is not a length of time; write it like 500ms, 30s or 5m"),
+    );
+    check(
+        "2000/s",
+        &[("algorithm", "sliding_log")],
+        Err(
+            "limit: the limit of a sliding log (for more, use slices or a window) is 2000, it must be between 1 and 1024",
+        ),
+    );
+}
+
+#[test]
+fn counts_are_digits_with_a_scale() {
+    for (text, count) in [("7", Some(7)), ("10k", Some(10_000)), ("2M", Some(2_000_000)), ("3G", Some(3_000_000_000))] {
+        assert_eq!(parse_count(text), count);
+    }
+    for text in ["", "k", "+1", "1.5", " 1", "10kk", "18446744073709551616", "18446744073709551615k"] {
+        assert_eq!(parse_count(text), None, "for {text:?}");
+    }
+}

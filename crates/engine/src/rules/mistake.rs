@@ -1,0 +1,129 @@
+//! What is wrong with a rule file, where, and what would be right.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A point in a rule file. Lines and columns count from 1, columns in characters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Which line.
+    pub line: u32,
+    /// Which character of it.
+    pub column: u32,
+}
+
+/// One thing to put right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The name of the file, as it was given.
+    pub file: Arc<str>,
+    /// Where in it.
+    pub place: Place,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right, where that can be said.
+    pub help: Option<String>,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { line, column } = self.place;
+        write!(f, "{}:{line}:{column}: {}", self.file, self.problem)?;
+        match &self.help {
+            Some(help) => write!(f, "; {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything found wrong at once. Nothing was loaded; the rules that were running still are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistakes {
+    found: Vec<Mistake>,
+    left_out: usize,
+}
+
+impl Mistakes {
+    /// More than this many are only counted: whoever has so many fixes the first ones first.
+    pub const MAX: usize = 100;
+
+    /// In the order of the files and of the places in them, at most [`Mistakes::MAX`].
+    pub fn as_slice(&self) -> &[Mistake] {
+        &self.found
+    }
+
+    /// How many more there are.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, mistake) in self.found.iter().enumerate() {
+            let separator = if place == 0 { "" } else { "\n" };
+            write!(f, "{separator}{mistake}")?;
+        }
+        if self.left_out > 0 {
+            write!(f, "\nand {} more", self.left_out)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+/// Where mistakes are put while a file is read: reading goes on, so that all are found.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    file: Arc<str>,
+    found: Vec<Mistake>,
+    left_out: usize,
+}
+
+impl Notes {
+    pub(crate) fn new(file: &str) -> Self {
+        Self { file: file.into(), found: Vec::new(), left_out: 0 }
+    }
+
+    /// Goes on with another file.
+    pub(crate) fn turn_to(&mut self, file: &str) {
+        self.file = file.into();
+    }
+
+    pub(crate) fn file(&self) -> &Arc<str> {
+        &self.file
+    }
+
+    pub(crate) fn add(&mut self, place: Place, problem: impl Into<String>) {
+        self.push(place, problem.into(), None);
+    }
+
+    pub(crate) fn add_with_help(&mut self, place: Place, problem: impl Into<String>, help: impl Into<String>) {
+        self.push(place, problem.into(), Some(help.into()));
+    }
+
+    fn push(&mut self, place: Place, problem: String, help: Option<String>) {
+        if self.found.len() < Mistakes::MAX {
+            self.found.push(Mistake { file: self.file.clone(), place, problem, help });
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Nothing, or everything that was noted, sorted by place within each file.
+    pub(crate) fn finish(mut self) -> Result<(), Mistakes> {
+        if self.found.is_empty() {
+            return Ok(());
+        }
+        let mut files: Vec<Arc<str>> = Vec::new();
+        for mistake in &self.found {
+            if !files.contains(&mistake.file) {
+                files.push(mistake.file.clone());
+            }
+        }
+        let file_of = |mistake: &Mistake| files.iter().position(|file| *file == mistake.file);
+        self.found.sort_by_key(|mistake| (file_of(mistake), mistake.place));
+        Err(Mistakes { found: self.found, left_out: self.left_out })
+    }
+}

@@ -1,0 +1,159 @@
+//! Rules as people write them, and everything they get wrong.
+
+use super::*;
+
+/// Reads one file and shows either the rules in a line each or the mistakes.
+fn check(text: &str, expected: &str) {
+    let read = Rules::read(&[Source { name: "f", text: text.as_bytes() }]);
+    let shown = match read {
+        Ok(rules) => rules.domains().iter().flat_map(show).collect::<Vec<_>>().join("\n"),
+        Err(mistakes) => mistakes.to_string(),
+    };
+    assert_eq!(shown, expected, "for\n{text}");
+}
+
+fn show(domain: &Domain) -> impl Iterator<Item = String> {
+    domain.rules().iter().map(|rule| {
+        let when: Vec<String> = rule.when().iter().map(|when| format!("{}={:?}", when.attribute, when.test)).collect();
+        let limits = rule.limits().map_or(0, |limits| limits.as_slice().len());
+        format!(
+            "{}/{} when [{}] per {:?} limits {limits} {:?} {:?} {:?}",
+            domain.name(),
+            rule.id(),
+            when.join(", "),
+            rule.per(),
+            rule.cost(),
+            rule.on_exceed(),
+            rule.on_fault()
+        )
+    })
+}
+
+#[test]
+fn a_rule_says_as_much_as_it_needs() {
+    check("domain: a\nrules:\n- id: r\n  limit: 1/s\n", "a/r when [] per [] limits 1 cost 1 Deny Local");
+    check(
+        "domain: api\n\
+         rules:\n\
+         - id: per-client\n  \
+           when: { path: /v1/**, method: [GET, POST], key: {present: true}, trial: {present: false}, v: 1.10 }\n  \
+           per: [api_key, method]\n  \
+           limits: [100/s, {limit: 3, algorithm: concurrency}]\n  \
+           cost: 2\n  \
+           on_exceed: shadow\n  \
+           on_fault: closed\n",
+        "api/per-client when [path=AnyOf([Glob(Glob(\"/v1/**\"))]), method=AnyOf([Equals(\"GET\"), Equals(\"POST\")]), \
+         key=Present, trial=Absent, v=AnyOf([Equals(\"1.10\")])] per [\"api_key\", \"method\"] limits 2 cost 2 Shadow Closed",
+    );
+    check(
+        "domain: a\nrules:\n- {id: r, unlimited: true, when: {x: {equals: '*'}, y: {any_of: [a, b*]}}, per: one}\n",
+        "a/r when [x=AnyOf([Equals(\"*\")]), y=AnyOf([Equals(\"a\"), Glob(Glob(\"b*\"))])] per [\"one\"] limits 0 cost 1 Deny Local",
+    );
+}
+
+#[test]
+fn json_says_the_same() {
+    check(
+        r#"{"domains": [{"domain": "a", "rules": [{"id": "r", "limit": {"limit": "1/s", "burst": 5}}]},
+            {"domain": "b", "rules": []}, {"domain": "a", "rules": [{"id": "s", "limit": "1/s", "burst": 5}]}]}"#,
+        "a/r when [] per [] limits 1 cost 1 Deny Local\na/s when [] per [] limits 1 cost 1 Deny Local",
+    );
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_valid_word() {
+    check(
+        "domian: a\nrules:\n- id: r\n  limit: 1/s\n  on_excede: deny\n",
+        "f:1:1: `domian` is not a key of a rule file; did you mean `domain`?\n\
+         f:1:1: there is no `domain`; rules belong to one; name it like `domain: api`\n\
+         f:5:3: `on_excede` is not a key of a rule; did you mean `on_exceed`?",
+    );
+    check(
+        "domain: a\nrules:\n- id: r\n  limits:\n  - {limit: 1/s, brust: 5}\n  when: {a: {presnt: true}}\n",
+        "f:5:18: `brust` is not a key of a limit; did you mean `burst`?\n\
+         f:6:14: `presnt` is not a key of a condition; did you mean `present`?",
+    );
+    check(
+        "domain: a\nrules:\n- {id: r, limit: 1/s, on_fault: locl, on_exceed: explode}\n",
+        "f:3:33: `locl` is not a choice of `on_fault`; did you mean `local`?\n\
+         f:3:50: `explode` is not a choice of `on_exceed`; valid are `deny` and `shadow`",
+    );
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_order() {
+    check(
+        "domain: a b\nrules:\n\
+         - id: r\n  limit: 100\n  when: {path: /a**, method: [], q: {}}\n  per: [x, x, '']\n\
+         - limit: 1/s\n  cost: -1\n\
+         - id: r\n  limit: 1/s\n  algorithm: fixed_windo\n\
+         - id: s\n  unlimited: maybe\n\
+         - text\n",
+        "f:1:9: `a b` is not a domain; use letters, digits and `-_.:/`\n\
+         f:4:10: `100` is not a rate: there is no `/` between the count and the period; write it like 100/s, 5/15m or 10k/day\n\
+         f:5:16: `/a**`: `**` stands for whole segments, between slashes; a star that is meant literally is written `{ equals: \"*\" }`\n\
+         f:5:22: the list of values is empty, so this would never apply; name at least one\n\
+         f:5:37: a condition has one key, this has 0; valid are `present`, `equals` and `any_of`\n\
+         f:6:12: `x` is named twice\n\
+         f:6:15: the name of an attribute is empty\n\
+         f:7:3: there is no `id`; a rule is known by it when its numbers change\n\
+         f:8:9: `-1` is not a whole number; `cost` is what a request weighs, like 1 or 5\n\
+         f:9:7: there is another rule `r` in this domain; the first one is at f:3:7\n\
+         f:11:14: `fixed_windo` is not an algorithm; did you mean `fixed_window`?\n\
+         f:12:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
+         f:13:14: `maybe` is neither true nor false; write `true` or `false`\n\
+         f:14:3: a rule is a map, this is a text; its keys are `id`, `when`, `per`, `limit`, `limits`, `unlimited`, \
+         `cost`, `on_exceed`, `on_fault`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `minimum_gap`, \
+         `count_refused`, `lease`, `initial` and `max_debt`",
+    );
+}
+
+#[test]
+fn options_go_where_their_limit_is() {
+    check(
+        "domain: a\nrules:\n- id: r\n  limits: [1/s]\n  burst: 5\n- id: s\n  burst: 5\n- id: t\n  limit: 1/s\n  limits: []\n",
+        "f:5:3: `burst` beside `limits` belongs to none of them; put it into the map in `limits` that it is for\n\
+         f:6:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
+         f:7:3: `burst` without a `limit`; add one like `limit: 100/s`\n\
+         f:8:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
+         f:10:3: `limit` and `limits` exclude each other; put all of them into `limits`\n\
+         f:10:3: `limits` is empty; for no limit at all write `unlimited: true`",
+    );
+}
+
+#[test]
+fn a_file_without_rules_is_told_what_it_needs() {
+    check("", "f:1:1: the file is empty; begin with `domain: NAME` and `rules:`");
+    check("just a text", "f:1:1: a rule file is a map, this is a text; its keys are `domain`, `rules` and `domains`");
+    check("domain: a", "f:1:1: there are no `rules`; an empty list is written `rules: []`");
+    check("domain: a\nrules: {}", "f:2:8: `rules` is a list, this is a map; begin each with `- `");
+    check("domain: a\nrules:", "");
+}
+
+#[test]
+fn rules_of_one_domain_may_be_in_several_files() {
+    let file = |name, text: &'static str| Source { name, text: text.as_bytes() };
+    let first = file("one", "domain: a\nrules:\n- {id: r, limit: 1/s}\n");
+    let second = file("two", "domain: a\nrules:\n- {id: s, limit: 1/s}\n");
+    assert_eq!(Rules::read(&[first, second]).unwrap().len(), 2);
+    assert_eq!(
+        Rules::read(&[second, first, second]).unwrap_err().to_string(),
+        "two:3:8: there is another rule `s` in this domain; the first one is at two:3:8"
+    );
+}
+
+#[test]
+fn mistakes_beyond_a_hundred_are_counted() {
+    let text = format!("domain: a\nrules:\n{}", "- {}\n".repeat(80));
+    let mistakes = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).unwrap_err();
+    assert_eq!((mistakes.as_slice().len(), mistakes.left_out()), (100, 60));
+    assert!(mistakes.to_string().ends_with("\nand 60 more"));
+}
+
+#[test]
+fn no_more_rules_are_read_than_allowed() {
+    let text = format!("domain: a\nrules:\n{}", "- {}\n".repeat(MAX_RULES + 2));
+    let mistakes = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).unwrap_err();
+    // Two for each that was looked at, one for the first that was not.
+    assert_eq!(mistakes.as_slice().len() + mistakes.left_out(), 2 * MAX_RULES + 1);
+}

@@ -1,0 +1,298 @@
+//! From YAML or JSON to a tree in which everything knows its place.
+//!
+//! Every value is kept as the text that was written: `1.10` as the value of an attribute is not the number 1.1, and `yes` is
+//! not a truth. What a text means is for whoever expects something there to say. JSON needs no reader of its own: YAML
+//! includes it.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
+use serde_saphyr::{Error, Location, Spanned, UserMessageFormatter};
+
+use super::mistake::{Notes, Place};
+
+/// The largest file that is read.
+pub const MAX_FILE_BYTES: usize = 16 << 20;
+/// How deep lists and maps may lie in each other. Rules need five.
+pub const MAX_DEPTH: usize = 16;
+/// How many values a file may hold; a rule takes about twenty.
+pub const MAX_NODES: usize = 4_000_000;
+/// How many values the aliases of a file may stand for, together.
+pub const MAX_ALIASED: usize = 200_000;
+
+/// A value, and where it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) value: Value,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// Nothing, or `null`.
+    Empty,
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+impl Node {
+    /// What it is, in a message.
+    pub(crate) fn kind(&self) -> &'static str {
+        match &self.value {
+            Value::Empty => "nothing",
+            Value::Text(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a map",
+        }
+    }
+}
+
+/// Reads a file into a tree. `None` when it could not be read, which has been noted; of a key that was given twice the first
+/// one counts, so that the rest can be looked at too.
+pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
+    if bytes.len() > MAX_FILE_BYTES {
+        notes.add(START, format!("the file has {} bytes, at most {MAX_FILE_BYTES} are read", bytes.len()));
+        return None;
+    }
+    let text = match str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            notes.add(place_of(bytes, error.valid_up_to()), "this is not UTF-8 text");
+            return None;
+        }
+    };
+    let tree = match parse(text, DuplicateKeyPolicy::Error) {
+        Ok(tree) => tree,
+        Err(error) => {
+            note(&error, notes);
+            // A key given twice keeps nobody from reading on.
+            let Error::DuplicateMappingKey { .. } = error.without_snippet() else { return None };
+            parse(text, DuplicateKeyPolicy::FirstWins).ok()?
+        }
+    };
+    Some(plant(tree, text))
+}
+
+const START: Place = Place { line: 1, column: 1 };
+
+fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<Grown>, Error> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_nodes: MAX_NODES,
+            max_events: 2 * MAX_NODES,
+            max_total_scalar_bytes: MAX_FILE_BYTES,
+            max_recorded_anchor_events: MAX_ALIASED,
+            // What aliases stand for is counted, so how many there are for each anchor does not matter.
+            enforce_alias_anchor_ratio: false,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: MAX_ALIASED,
+            max_replay_stack_depth: MAX_DEPTH,
+        },
+        duplicate_keys: duplicate_keys,
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options)
+}
+
+fn note(error: &Error, notes: &mut Notes) {
+    let place = error.location().map_or(START, place);
+    match error.without_snippet() {
+        Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(place, format!("`{key}` is given twice")),
+        Error::DuplicateMappingKey { key: None, .. } => notes.add(place, "this key is given twice"),
+        other => {
+            let message = other.render_with_formatter(&UserMessageFormatter);
+            // The place is told once, in front.
+            let message = message.split(" at line ").next().unwrap_or_default();
+            notes.add(place, format!("this cannot be read: {message}"));
+        }
+    }
+}
+
+fn place(location: Location) -> Place {
+    // Before anything was read there is no line yet; a file begins at 1:1.
+    let narrow = |n: u64| u32::try_from(n.max(1)).unwrap_or(u32::MAX);
+    Place { line: narrow(location.line()), column: narrow(location.column()) }
+}
+
+fn place_of(bytes: &[u8], at: usize) -> Place {
+    let before = &bytes[..at];
+    let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    let column = 1 + String::from_utf8_lossy(&before[line_start..]).chars().count();
+    Place { line: line as u32, column: column as u32 }
+}
+
+/// A value as the parser hands it out: what looks like a number or a truth has been taken for one.
+enum Grown {
+    Empty,
+    Text(String),
+    Guessed,
+    List(Vec<Spanned<Grown>>),
+    Map(Vec<(Spanned<Grown>, Spanned<Grown>)>),
+}
+
+/// Takes the text of what was guessed at from the file, and leaves only places behind.
+fn plant(tree: Spanned<Grown>, text: &str) -> Node {
+    let written = || {
+        let span = tree.defined.span();
+        let start = usize::try_from(span.byte_offset()?).ok()?;
+        text.get(start..start.checked_add(usize::try_from(span.byte_len()?).ok()?)?)
+    };
+    let value = match tree.value {
+        Grown::Empty => Value::Empty,
+        Grown::Text(text) => Value::Text(text),
+        Grown::Guessed => Value::Text(written().unwrap_or_default().trim().into()),
+        Grown::List(nodes) => Value::List(nodes.into_iter().map(|node| plant(node, text)).collect()),
+        Grown::Map(pairs) => {
+            Value::Map(pairs.into_iter().map(|(key, value)| (plant(key, text), plant(value, text))).collect())
+        }
+    };
+    Node { place: place(tree.referenced), value }
+}
+
+impl<'de> Deserialize<'de> for Grown {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Gardener)
+    }
+}
+
+struct Gardener;
+
+impl<'de> Visitor<'de> for Gardener {
+    type Value = Grown;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a list or a map")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Grown, E> {
+        Ok(Grown::Empty)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Grown, E> {
+        Ok(Grown::Text(text.into()))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Grown, E> {
+        Ok(Grown::Text(text))
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Grown, E> {
+        Ok(Grown::Guessed)
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Grown, E> {
+        Ok(Grown::Guessed)
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Grown, E> {
+        Ok(Grown::Guessed)
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Grown, E> {
+        Ok(Grown::Guessed)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Grown, A::Error> {
+        let mut nodes = Vec::new();
+        while let Some(node) = sequence.next_element()? {
+            nodes.push(node);
+        }
+        Ok(Grown::List(nodes))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Grown, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
+        }
+        Ok(Grown::Map(pairs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tree in one line, each value with its place.
+    fn show(node: &Node) -> String {
+        let Place { line, column } = node.place;
+        let value = match &node.value {
+            Value::Empty => "-".into(),
+            Value::Text(text) => format!("{text:?}"),
+            Value::List(nodes) => format!("[{}]", nodes.iter().map(show).collect::<Vec<_>>().join(" ")),
+            Value::Map(pairs) => {
+                let pairs: Vec<String> =
+                    pairs.iter().map(|(key, value)| format!("{}={}", show(key), show(value))).collect();
+                format!("{{{}}}", pairs.join(" "))
+            }
+        };
+        format!("{line}:{column}{value}")
+    }
+
+    fn check(text: impl AsRef<[u8]>, expected: &str) {
+        let mut notes = Notes::new("f");
+        let tree = read(text.as_ref(), &mut notes);
+        let mistakes = notes.finish().err().map(|mistakes| mistakes.to_string());
+        let shown: Vec<String> = tree.iter().map(show).chain(mistakes).collect();
+        assert_eq!(shown.join("\n"), expected);
+    }
+
+    #[test]
+    fn values_stay_as_they_were_written() {
+        check("v: 1.10", r#"1:1{1:1"v"=1:4"1.10"}"#);
+        check(
+            "[yes, 0x10, -5, 1e999, .nan, 007, \"1\", '']",
+            r#"1:1[1:2"yes" 1:7"0x10" 1:13"-5" 1:17"1e999" 1:24".nan" 1:30"007" 1:35"1" 1:40""]"#,
+        );
+        check("a: ~\nb:\nc: null", r#"1:1{1:1"a"=1:4- 2:1"b"=2:2- 3:1"c"=3:4-}"#);
+        check("99999999999999999999999: ä", r#"1:1{1:1"99999999999999999999999"=1:26"ä"}"#);
+    }
+
+    #[test]
+    fn json_is_read_with_its_places() {
+        check("{\n\t\"a\\/b\": [1.50, \"\\ud83d\\ude00\"]\n}", r#"1:1{2:2"a/b"=2:10[2:11"1.50" 2:17"😀"]}"#);
+    }
+
+    #[test]
+    fn aliases_are_told_where_they_are_used() {
+        check("a: &x [1.20]\nb: *x", r#"1:1{1:1"a"=1:7[1:8"1.20"] 2:1"b"=2:4[2:4"1.20"]}"#);
+    }
+
+    #[test]
+    fn a_key_given_twice_does_not_hide_the_rest() {
+        check("a: 1\na: 2\nb: 3", "1:1{1:1\"a\"=1:4\"1\" 3:1\"b\"=3:4\"3\"}\nf:2:1: `a` is given twice");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_with_its_place() {
+        check("a: [1\n", "f:1:4: this cannot be read: unclosed bracket '['");
+        check(b"a: b\nc: \xff", "f:2:4: this is not UTF-8 text");
+    }
+
+    #[test]
+    fn bombs_do_not_go_off() {
+        let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for level in 1..12 {
+            let items = vec![format!("*a{}", level - 1); 10].join(", ");
+            bomb += &format!("a{level}: &a{level} [{items}]\n");
+        }
+        for text in [bomb, "[".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(100_000), "? ".repeat(100_000)] {
+            let mut notes = Notes::new("f");
+            assert_eq!(read(text.as_bytes(), &mut notes), None, "for {}…", &text[..20]);
+            assert!(notes.finish().is_err());
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_not_looked_at() {
+        check(vec![b' '; MAX_FILE_BYTES + 1], "f:1:1: the file has 16777217 bytes, at most 16777216 are read");
+    }
+}

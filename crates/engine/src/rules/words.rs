@@ -1,0 +1,93 @@
+//! The nearest valid word to one that is not.
+
+/// What is valid instead: the word that was probably meant, or the whole list.
+pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
+    match nearest(given, valid) {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => format!("valid are {}", listed(valid)),
+    }
+}
+
+/// `a`, `b` and `c`.
+pub(crate) fn listed(words: &[&str]) -> String {
+    match words {
+        [] => "none".into(),
+        [one] => format!("`{one}`"),
+        [most @ .., last] => {
+            let most: Vec<String> = most.iter().map(|word| format!("`{word}`")).collect();
+            format!("{} and `{last}`", most.join(", "))
+        }
+    }
+}
+
+/// The valid word with the fewest slips between it and the given one, if they are few for its length.
+fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+    if given.len() > LONGEST {
+        return None;
+    }
+    let given: Vec<char> = given.to_lowercase().chars().collect();
+    let slips = |word: &str| slips(&given, &word.chars().collect::<Vec<char>>());
+    valid
+        .iter()
+        .map(|word| (slips(word), *word))
+        .filter(|(slips, word)| *slips <= 1 + word.len() / 4)
+        .min_by_key(|(slips, _)| *slips)
+        .map(|(_, word)| word)
+}
+
+/// Words beyond this are not slips of ours.
+const LONGEST: usize = 40;
+
+/// How many letters were left out, put in, changed or swapped with their neighbour.
+fn slips(from: &[char], to: &[char]) -> usize {
+    // Three rows of the usual table: two back for the swaps.
+    let width = to.len() + 1;
+    let (mut before, mut above): (Vec<usize>, Vec<usize>) = (vec![0; width], (0..width).collect());
+    for row in 1..=from.len() {
+        let mut here = vec![row; width];
+        for column in 1..width {
+            let changed = above[column - 1] + usize::from(from[row - 1] != to[column - 1]);
+            here[column] = changed.min(above[column] + 1).min(here[column - 1] + 1);
+            let swapped = row > 1 && column > 1 && from[row - 1] == to[column - 2] && from[row - 2] == to[column - 1];
+            if swapped {
+                here[column] = here[column].min(before[column - 2] + 1);
+            }
+        }
+        (before, above) = (above, here);
+    }
+    above[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(given: &str, expected: Option<&str>) {
+        let valid = ["limit", "limits", "when", "per", "on_exceed", "on_fault", "sliding_window"];
+        assert_eq!(nearest(given, &valid), expected, "for {given:?}");
+    }
+
+    #[test]
+    fn slips_are_recognised() {
+        check("limt", Some("limit"));
+        check("Limit", Some("limit"));
+        check("limmits", Some("limits"));
+        check("wehn", Some("when"));
+        check("on_exeed", Some("on_exceed"));
+        check("slidingwindow", Some("sliding_window"));
+    }
+
+    #[test]
+    fn other_words_are_not_guessed_at() {
+        check("cost", None);
+        check("", None);
+        check("p", None);
+        check(&"x".repeat(100_000), None);
+    }
+
+    #[test]
+    fn a_list_reads_as_one() {
+        assert_eq!(listed(&["a"]), "`a`");
+        assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` and `c`");
+    }
+}

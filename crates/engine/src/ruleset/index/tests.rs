@@ -1,0 +1,103 @@
+use super::*;
+use crate::rules::{Rules, Source};
+use proptest::prelude::*;
+
+fn read(rules: &str) -> Vec<Rule> {
+    let text = format!("domain: d\nrules:\n{rules}");
+    let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).expect("valid rules");
+    rules.domains()[0].rules().to_vec()
+}
+
+fn find(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
+    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+    let mut matched = Matched::default();
+    index.find(&entries, &mut matched);
+    matched.rules().to_vec()
+}
+
+#[test]
+fn a_request_meets_every_rule_whose_conditions_hold() {
+    let rules = read(
+        "- {id: 0, limit: 1/s}\n\
+         - {id: 1, limit: 1/s, when: {method: GET}}\n\
+         - {id: 2, limit: 1/s, when: {method: [GET, POST], path: /v1/**}}\n\
+         - {id: 3, limit: 1/s, when: {key: {present: true}}}\n\
+         - {id: 4, limit: 1/s, when: {key: {present: false}, method: GET}}\n\
+         - {id: 5, limit: 1/s, when: {key: {present: false}}}\n\
+         - {id: 6, limit: 1/s, when: {method: ['*', GET]}}\n",
+    );
+    let index = Index::new(&rules, 0);
+    assert_eq!(find(&index, &[]), [0, 5]);
+    assert_eq!(find(&index, &[("method", "GET")]), [0, 1, 4, 5, 6]);
+    assert_eq!(find(&index, &[("path", "/v1/x"), ("method", "POST")]), [0, 2, 5, 6]);
+    assert_eq!(find(&index, &[("method", "GET"), ("key", "")]), [0, 1, 3, 6]);
+    assert_eq!(find(&index, &[("method", "PUT"), ("method", "GET"), ("key", "k")]), [0, 1, 3, 6]);
+}
+
+#[test]
+fn a_rule_is_found_by_what_fewest_others_share() {
+    let mut text = String::new();
+    for n in 0..100 {
+        text += &format!("- {{id: r{n}, limit: 1/s, when: {{method: GET, tenant: t{n}, path: /**}}}}\n");
+    }
+    let index = Index::new(&read(&text), 0);
+    let (method, path) = (index.attribute("method").unwrap(), index.attribute("path").unwrap());
+    assert_eq!(index.lookup.get(space_of(method), b"GET"), None);
+    assert!(index.attributes[path as usize].paths.is_none());
+    assert_eq!(find(&index, &[("method", "GET"), ("tenant", "t7"), ("path", "/a")]), [7]);
+}
+
+#[test]
+fn numbers_begin_where_they_are_told_to() {
+    let index = Index::new(&read("- {id: a, limit: 1/s}\n- {id: b, limit: 1/s, when: {x: y}}\n"), 10);
+    assert_eq!(find(&index, &[("x", "y")]), [10, 11]);
+}
+
+/// What the documentation says, word for word.
+fn obviously(rule: &Rule, attributes: &[(String, String)]) -> bool {
+    rule.when().iter().all(|when| {
+        let mut values =
+            attributes.iter().filter(|(name, _)| **name == *when.attribute).map(|(_, value)| value.as_bytes());
+        match &when.test {
+            Test::Present => values.next().is_some(),
+            Test::Absent => values.next().is_none(),
+            Test::AnyOf(patterns) => values.any(|value| {
+                patterns.iter().any(|pattern| match pattern {
+                    Pattern::Equals(text) => text.as_bytes() == value,
+                    Pattern::Glob(glob) => glob.matches(value),
+                })
+            }),
+        }
+    })
+}
+
+fn condition() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "'[xy]'",
+        "\\['[xy]', '[xyz]', '/[xy]'\\]",
+        "'/(\\*\\*|\\*|x\\*)/(x|\\*)'",
+        "\\['/\\*\\*', y\\]",
+        Just("{present: true}".to_owned()),
+        Just("{present: false}".to_owned()),
+        Just("{equals: '/*'}".to_owned()),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_index_finds_what_trying_every_rule_does(
+        whens in proptest::collection::vec(proptest::collection::btree_map("[abc]", condition(), 0..3), 0..20),
+        attributes in proptest::collection::vec(("[abcd]", "/?[xyz*]{0,2}(/[xy])?"), 0..5),
+    ) {
+        let mut text = String::new();
+        for (n, when) in whens.iter().enumerate() {
+            let when: Vec<String> = when.iter().map(|(name, test)| format!("{name}: {test}")).collect();
+            text += &format!("- {{id: r{n}, limit: 1/s, when: {{{}}}}}\n", when.join(", "));
+        }
+        let rules = read(&text);
+        let expected: Vec<u32> =
+            (0..rules.len() as u32).filter(|n| obviously(&rules[*n as usize], &attributes)).collect();
+        let borrowed: Vec<(&str, &str)> = attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
+        prop_assert_eq!(find(&Index::new(&rules, 0), &borrowed), expected);
+    }
+}

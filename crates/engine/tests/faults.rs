@@ -1,0 +1,204 @@
+//! A store that fails, and what the rules say should happen then.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Bench, Flaky, START, limits, run, show, stale, unavailable, unknown};
+use tollgate::clock::ManualClock;
+use tollgate::{Nanos, Time};
+use tollgate_engine::store::StoreError;
+use tollgate_engine::{Decisions, EngineError, Item, Receipt, Request, Standing};
+
+const ALWAYS: usize = usize::MAX;
+
+fn bench(rules: &str) -> Bench<Flaky> {
+    let clock = Arc::new(ManualClock::at(START));
+    Bench::on(Flaky::new(&clock), clock, rules)
+}
+
+fn standing(bench: &mut Bench<Flaky>) -> (String, Standing) {
+    bench.decide(&[], None, |decision| (show(decision.outcome()), decision.standing()))
+}
+
+#[test]
+fn an_open_rule_lets_everybody_pass() {
+    let mut bench = bench("- {id: r, limit: 1/m, on_fault: open}\n");
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    for _ in 0..10 {
+        assert_eq!(standing(&mut bench), ("allow".into(), Standing::Fallback));
+    }
+    bench.engine.store().recover();
+    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact), "nothing was spent meanwhile");
+    let counts = bench.engine.counts();
+    assert_eq!((counts.fallback, counts.unavailable, counts.allowed), (10, 10, 11));
+    assert_eq!(bench.engine.rules().rules()[0].meter().read().fallback, 10);
+}
+
+#[test]
+fn a_closed_rule_lets_nobody_pass() {
+    let mut bench = bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed}\n");
+    bench.engine.store().fail(unknown(), ALWAYS);
+    bench.decide(&[], None, |decision| {
+        assert_eq!((show(decision.outcome()), decision.standing()), ("deny 1s".into(), Standing::Fallback));
+        assert_eq!(decision.rule(), Some("r"));
+        assert!(decision.receipt().is_empty());
+    });
+    assert_eq!(bench.engine.counts().unknown, 1);
+}
+
+#[test]
+fn a_local_rule_goes_by_its_share_and_starts_carefully() {
+    let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
+    bench.engine.set_nodes(2);
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    // Half of four a second, and of that a second's worth to begin with.
+    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Fallback));
+    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Fallback));
+    assert_eq!(standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
+    bench.advance(Nanos::from_secs(2));
+    assert_eq!((0..10).filter(|_| standing(&mut bench).0 == "allow").count(), 4);
+    // What was used is remembered when the store comes back only for a moment.
+    bench.engine.store().recover();
+    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact));
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    assert_eq!(standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
+    // The share follows the number of nodes, and keeps what was used.
+    bench.engine.set_nodes(1);
+    assert_eq!(standing(&mut bench).1, Standing::Fallback);
+}
+
+#[test]
+fn local_rules_are_charged_together_or_not_at_all() {
+    let mut bench =
+        bench("- {id: a, limit: 1/m}\n- {id: b, limit: 100/s, per: [x]}\n- {id: c, limit: 1/m, on_fault: open}\n");
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    assert_eq!(bench.check_cost(&[], 1), "allow");
+    for _ in 0..3 {
+        assert_eq!(bench.check_cost(&[], 1), "deny 60s");
+    }
+    assert_eq!(bench.remaining(&[]), [0, 99]);
+}
+
+#[test]
+fn a_receipt_from_a_failing_store_is_honoured_where_it_was_given() {
+    let mut bench = bench("- {id: r, limit: 60/m}\n");
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    let receipt = bench.decide(&[], None, |decision| decision.receipt());
+    let receipt: Receipt = receipt.to_string().parse().unwrap();
+    assert_eq!(bench.check(&[]), "deny 1s");
+    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 1);
+    assert_eq!(bench.check(&[]), "allow");
+    bench.engine.store().recover();
+    assert_eq!(bench.remaining(&[]), [60], "the store knows nothing of it");
+}
+
+#[test]
+fn refunds_and_resets_say_when_the_store_did_not_do_them() {
+    let mut bench = bench("- {id: r, limit: 9/m}\n");
+    let receipt = bench.decide(&[], None, |decision| decision.receipt());
+    bench.engine.store().fail(unknown(), ALWAYS);
+    assert_eq!(run(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown())));
+    let items = [Item::default()];
+    let reset = run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default()));
+    assert_eq!(reset, Err(EngineError::Store(unknown())));
+}
+
+#[test]
+fn a_reset_reaches_what_was_spent_without_the_store() {
+    let mut bench = bench("- {id: r, limit: 60/m}\n");
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 1s".into()));
+    bench.engine.store().recover();
+    let items = [Item::default()];
+    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(1));
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    assert_eq!(bench.check(&[]), "allow");
+}
+
+#[test]
+fn stale_windows_are_asked_about_once_more() {
+    let mut bench = bench("- {id: r, limit: 2/m}\n");
+    bench.engine.store().fail(stale(), 1);
+    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact));
+    assert_eq!(bench.remaining(&[]), [1]);
+    bench.engine.store().fail(stale(), 2);
+    assert_eq!(standing(&mut bench).1, Standing::Fallback);
+    assert_eq!(bench.engine.counts().stale, 3);
+}
+
+#[test]
+fn in_a_batch_only_the_failed_ones_fall_back() {
+    /// Fails every other group.
+    struct Half(support::Memory);
+    impl tollgate_engine::Store for Half {
+        async fn run(&self, batch: tollgate_engine::store::Batch<'_>, answers: &mut tollgate_engine::store::Answers) {
+            for (place, group) in batch.groups.chunks(1).enumerate() {
+                if place % 2 == 0 {
+                    self.0.answer(tollgate_engine::store::Batch { groups: group, ..batch }, answers);
+                } else {
+                    answers.fail_group(StoreError::Rejected { why: "odd".into() });
+                }
+            }
+        }
+        fn check_numbers(&self, _: &tollgate::Limits) -> Result<(), String> {
+            Ok(())
+        }
+    }
+    let clock = Arc::new(ManualClock::at(START));
+    let bench = Bench::on(Half(support::memory(&clock)), clock, "- {id: r, limit: 2/m}\n");
+    let items = [Item::default()];
+    let requests = [Request::new("d", &items); 6];
+    let mut decisions = Decisions::default();
+    run(bench.engine.check_batch(&requests, &mut decisions));
+    let shown: Vec<_> = decisions
+        .iter()
+        .map(|decision| decision.map(|decision| (decision.is_allowed(), decision.standing().as_str())).unwrap())
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (true, "exact"),
+            (true, "fallback"),
+            (true, "exact"),
+            (false, "fallback"),
+            (false, "exact"),
+            (false, "fallback")
+        ]
+    );
+    assert_eq!(bench.engine.counts().rejected, 3);
+}
+
+#[test]
+fn a_limit_sent_along_is_decided_locally() {
+    let mut bench = bench("");
+    let one = bench.engine.limits(&limits("1/m", None)).unwrap();
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("deny 60s".into()));
+    assert!(bench.engine.limits(&limits("666/s", None)).is_err());
+    assert_eq!(
+        StoreError::Stale { store_time: Time::from_nanos(5_000_000_000) }.to_string(),
+        "the calendar windows do not fit the store's time, 5 s"
+    );
+}
+
+#[test]
+fn shadow_rules_say_nothing_while_the_store_fails() {
+    let mut bench = bench("- {id: s, limit: 1/m, on_exceed: shadow}\n- {id: r, limit: 60/m}\n");
+    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.decide(&[], None, |decision| {
+        assert!(decision.is_allowed());
+        assert!(decision.reports().all(|report| !report.shadow));
+    });
+}
+
+#[test]
+fn futures_may_be_sent_to_other_threads() {
+    fn is_send<T: Send>(_: T) {}
+    let bench = bench("");
+    let mut decisions = Decisions::default();
+    is_send(bench.engine.check(&Request::default(), &mut decisions));
+    is_send(bench.engine.refund(&Receipt::default()));
+    is_send(bench.engine.reset(&Request::default(), &mut Decisions::default()));
+}

@@ -1,0 +1,289 @@
+//! Rules at work, in virtual time.
+
+mod support;
+
+use support::{bench, limits, run, show};
+use tollgate::{Nanos, Outcome};
+use tollgate_engine::{Decisions, Enforcement, Entry, Item, Receipt, Request, RequestError, Standing};
+
+const SECOND: Nanos = Nanos::SECOND;
+
+#[test]
+fn a_rule_counts_for_each_value_separately() {
+    let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n");
+    assert_eq!(bench.check(&[("user", "a")]), "allow");
+    assert_eq!(bench.check(&[("user", "a")]), "deny 60s");
+    assert_eq!(bench.check(&[("user", "b")]), "allow");
+    bench.advance(Nanos::from_secs(60));
+    assert_eq!(bench.check(&[("user", "a")]), "allow");
+}
+
+#[test]
+fn requests_without_the_attribute_share_one_counter() {
+    let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n");
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[("other", "x")]), "deny 60s");
+    assert_eq!(bench.check(&[("user", "")]), "allow");
+}
+
+#[test]
+fn without_per_there_is_one_counter_for_all() {
+    let mut bench = bench("- {id: r, limit: 2/m}\n");
+    assert_eq!(bench.check(&[("user", "a")]), "allow");
+    assert_eq!(bench.check(&[("user", "b")]), "allow");
+    assert_eq!(bench.check(&[("user", "c")]), "deny 30s");
+}
+
+#[test]
+fn all_rules_that_are_met_are_charged_or_none() {
+    let mut bench = bench(
+        "- {id: user, per: [user], limit: 5/m}\n\
+         - {id: login, when: {path: /login}, per: [user], limit: 2/m}\n",
+    );
+    let login = [("user", "a"), ("path", "/login")];
+    assert_eq!((bench.check(&login), bench.check(&login)), ("allow".into(), "allow".into()));
+    let refused = bench.decide(&login, None, |decision| {
+        let refused: Vec<_> = decision.reports().map(|report| (report.rule.to_owned(), report.refused)).collect();
+        (decision.rule().map(str::to_owned), refused)
+    });
+    assert_eq!(refused, (Some("login".into()), vec![("user".into(), false), ("login".into(), true)]));
+    assert_eq!(bench.remaining(&login), [3, 0]);
+}
+
+#[test]
+fn a_request_that_meets_no_rule_passes() {
+    let mut bench = bench("- {id: r, when: {path: /login}, limit: 1/m}\n");
+    bench.decide(&[("path", "/")], None, |decision| {
+        assert_eq!((decision.outcome(), decision.rule(), decision.reports().count()), (Outcome::Allow, None, 0));
+        assert!(decision.receipt().is_empty());
+    });
+}
+
+#[test]
+fn an_unknown_domain_is_an_error_and_not_a_pass() {
+    let bench = bench("- {id: r, limit: 1/m}\n");
+    let (items, mut decisions) = ([Item::default()], Decisions::default());
+    let error = run(bench.engine.check(&Request::new("dd", &items), &mut decisions)).unwrap_err();
+    assert_eq!(error, RequestError::UnknownDomain { domain: "dd".into() });
+    let error = run(bench.engine.check(&Request::new("d", &[]), &mut decisions)).unwrap_err();
+    assert_eq!(error, RequestError::NoItems);
+}
+
+#[test]
+fn requests_beyond_any_reason_are_refused_before_they_are_looked_at() {
+    let bench = bench("- {id: r, limit: 1/m}\n");
+    let mut decisions = Decisions::default();
+    let mut check = |items: &[Item<'_>]| {
+        run(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
+    };
+    assert_eq!(check(&[Item::default(); 65]), "items of a request: 65 are too many, at most 64 are taken");
+    let entries = [Entry::new("a", "b"); 129];
+    assert_eq!(check(&[Item::new(&entries)]), "entries of an item: 129 are too many, at most 128 are taken");
+    let long = "x".repeat(8193);
+    let entries = [Entry::new("a", &long)];
+    assert_eq!(check(&[Item::new(&entries)]), "bytes of an entry: 8193 are too many, at most 8192 are taken");
+}
+
+#[test]
+fn a_rule_says_what_a_request_weighs_unless_that_does() {
+    let mut bench = bench("- {id: heavy, limit: 10/m, cost: 4}\n");
+    assert_eq!(bench.decide(&[], None, |decision| show(decision.outcome())), "allow");
+    assert_eq!(bench.remaining(&[]), [6]);
+    assert_eq!(bench.check_cost(&[], 6), "allow");
+    assert_eq!(bench.check_cost(&[], 0), "allow");
+    assert_eq!(bench.check_cost(&[], 11), "deny for ever");
+}
+
+#[test]
+fn items_of_one_request_pass_together() {
+    let mut bench = bench("- {id: r, per: [user], limit: 3/m}\n");
+    let (a, b) = ([Entry::new("user", "a")], [Entry::new("user", "b")]);
+    assert_eq!(bench.check_items(&[Item::new(&a).cost(3), Item::new(&b)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&a)]), Ok("deny 20s".into()));
+    assert_eq!(bench.remaining(&[("user", "b")]), [2]);
+    // Two of them under one key weigh their sum.
+    assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b), Item::new(&b)]), Ok("deny 20s".into()));
+    assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b)]), Ok("allow".into()));
+    let reports: Vec<_> =
+        bench.decisions.get(0).unwrap().reports().map(|report| (report.item, report.report.remaining)).collect();
+    assert_eq!(reports, [(0, 0), (1, 0)]);
+}
+
+#[test]
+fn several_limits_of_different_sizes_are_one_rule() {
+    let mut bench = bench(
+        "- id: r\n  limits: [10/s, {limit: 12/day, algorithm: fixed_window}, {limit: 3, algorithm: concurrency, lease: 10s}]\n",
+    );
+    assert_eq!(bench.check_cost(&[], 3), "allow");
+    assert_eq!(bench.check(&[]), "deny until release");
+    bench.advance(Nanos::from_secs(10));
+    assert_eq!(bench.check_cost(&[], 3), "allow");
+    assert_eq!(bench.remaining(&[]), [7, 6, 0]);
+    let windows: Vec<_> = bench.decisions.get(0).unwrap().reports().map(|report| report.window).collect();
+    assert_eq!(windows, [Some(SECOND), Some(Nanos::from_secs(86_400)), None]);
+}
+
+#[test]
+fn rules_with_short_and_long_states_are_charged_together_or_not_at_all() {
+    let mut bench = bench(
+        "- {id: bucket, limit: 2/m}\n\
+         - {id: log, limit: 3/m, algorithm: sliding_log}\n\
+         - {id: leases, limit: 200, algorithm: concurrency, lease: 1h}\n",
+    );
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check_cost(&[], 2), "deny 30s");
+    assert_eq!(bench.remaining(&[]), [1, 2, 199]);
+    assert_eq!(bench.check(&[]), "allow");
+    bench.advance(Nanos::from_secs(59));
+    assert_eq!(bench.check_cost(&[], 1), "allow");
+    assert_eq!(bench.check_cost(&[], 1), "deny 1s");
+    assert_eq!(bench.remaining(&[]), [0, 0, 197]);
+}
+
+#[test]
+fn an_unlimited_rule_is_met_and_never_refuses() {
+    let mut bench = bench("- {id: free, when: {plan: gold}, unlimited: true}\n");
+    bench.decide(&[("plan", "gold")], Some(1_000_000), |decision| {
+        assert_eq!((decision.outcome(), decision.rule()), (Outcome::Allow, Some("free")));
+        assert_eq!(decision.reports().count(), 0);
+    });
+    assert_eq!(bench.engine.rules().rules()[0].meter().read().allowed, 1);
+}
+
+#[test]
+fn a_shadow_rule_tells_and_does_not_refuse() {
+    let mut bench = bench("- {id: new, limit: 1/m, on_exceed: shadow}\n- {id: old, limit: 3/m}\n");
+    let mut check = || {
+        bench.decide(&[], None, |decision| {
+            let reports: Vec<_> =
+                decision.reports().map(|report| (report.rule.to_owned(), report.shadow, report.refused)).collect();
+            (decision.is_allowed(), decision.is_shadow_refused(), decision.rule().map(str::to_owned), reports)
+        })
+    };
+    let told = |new, old| vec![("new".to_owned(), true, new), ("old".to_owned(), false, old)];
+    assert_eq!(check(), (true, false, Some("old".into()), told(false, false)));
+    assert_eq!(check(), (true, true, Some("old".into()), told(true, false)));
+    assert_eq!(check(), (true, true, Some("old".into()), told(true, false)));
+    // Where the enforced rules refuse, shadow rules are not asked.
+    assert_eq!(check(), (false, false, Some("old".into()), vec![("old".into(), false, true)]));
+    let rules = bench.engine.rules();
+    assert_eq!((rules.rules()[0].meter().read().allowed, rules.rules()[0].meter().read().shadow_refused), (1, 2));
+    assert_eq!((bench.engine.counts().shadow_refused, bench.engine.counts().refused), (2, 1));
+}
+
+#[test]
+fn observing_lets_everybody_pass_and_says_what_would_have_been() {
+    let mut bench = bench("- {id: r, limit: 1/m}\n");
+    bench.engine.set_enforcement(Enforcement::Observe);
+    assert_eq!(bench.check(&[]), "allow");
+    bench.decide(&[], None, |decision| {
+        assert!(decision.is_allowed());
+        assert_eq!(decision.observed().map(show), Some("deny 60s".into()));
+    });
+    bench.engine.set_enforcement(Enforcement::Enforce);
+    assert_eq!(bench.check(&[]), "deny 60s");
+    let counts = bench.engine.counts();
+    assert_eq!((counts.allowed, counts.observed, counts.refused), (2, 1, 1));
+}
+
+#[test]
+fn a_leaky_bucket_makes_requests_wait() {
+    let mut bench = bench("- {id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}\n");
+    let outcomes: Vec<_> = (0..4).map(|_| bench.check(&[])).collect();
+    assert_eq!(outcomes, ["allow", "delay 100ms", "delay 200ms", "deny 100ms"]);
+    assert_eq!((bench.engine.counts().allowed, bench.engine.counts().delayed), (1, 2));
+}
+
+#[test]
+fn a_receipt_gives_back_exactly_what_was_taken() {
+    let mut bench = bench(
+        "- {id: window, per: [user], limit: 10/m, algorithm: fixed_window}\n\
+         - {id: leases, limit: 3, algorithm: concurrency, lease: 1h}\n",
+    );
+    let user = [("user", "a")];
+    let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
+    assert_eq!(bench.remaining(&user), [8, 1]);
+    let travelled: Receipt = receipt.to_string().parse().unwrap();
+    assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 2);
+    assert_eq!(bench.remaining(&user), [10, 3]);
+    assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 0, "twice is once");
+    // In the next window, what was taken in the last one is not given back.
+    let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
+    bench.advance(Nanos::from_secs(60));
+    assert_eq!(bench.check(&user), "allow");
+    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 0);
+    assert_eq!(bench.remaining(&user), [9, 2]);
+}
+
+#[test]
+fn reset_forgets_what_was_spent() {
+    let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n- {id: s, limit: 9/m, on_exceed: shadow}\n");
+    for user in ["a", "b"] {
+        assert_eq!(bench.check(&[("user", user)]), "allow");
+    }
+    let entries = [Entry::new("user", "a")];
+    let items = [Item::new(&entries)];
+    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(2));
+    assert_eq!(bench.remaining(&[("user", "a")]), [1, 9]);
+    assert_eq!(bench.remaining(&[("user", "b")])[0], 0);
+}
+
+#[test]
+fn a_limit_sent_along_needs_no_rules() {
+    let mut bench = bench("");
+    let one = bench.engine.limits(&limits("1/m", None)).unwrap();
+    let other = bench.engine.limits(&limits("5/m", None)).unwrap();
+    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("deny 60s".into()));
+    assert_eq!(bench.check_items(&[Item::sent("l", &one)]), Ok("allow".into()));
+    // Other numbers for the same key: what was spent stays spent.
+    assert_eq!(bench.check_items(&[Item::sent("k", &other).cost(4)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::sent("k", &other)]), Ok("deny 12s".into()));
+    let mixed = bench.check_items(&[Item::sent("m", &one), Item::sent("m", &other)]);
+    assert!(matches!(mixed, Err(RequestError::BadLimit { .. })));
+
+    let items = [Item::sent("k", &one)];
+    let mut decisions = Decisions::default();
+    let decision = run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
+    assert_eq!((decision.is_allowed(), decision.rule()), (true, Some("")), "without a domain it is another counter");
+    let receipt: Receipt = decision.receipt().to_string().parse().unwrap();
+    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 1);
+    assert!(run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_allowed());
+}
+
+#[test]
+fn a_batch_is_decided_in_order_each_by_itself() {
+    let bench = bench(
+        "- {id: r, per: [user], limit: 2/m}\n- {id: all, limit: 5/m}\n- {id: s, limit: 4/m, on_exceed: shadow}\n",
+    );
+    let names: Vec<String> = (0..40).map(|n| format!("u{}", n % 3)).collect();
+    let entries: Vec<[Entry<'_>; 1]> = names.iter().map(|name| [Entry::new("user", name)]).collect();
+    let mut items: Vec<[Item<'_>; 1]> = entries.iter().map(|entries| [Item::new(entries)]).collect();
+    items[1] = [Item::default()];
+    let mut requests: Vec<Request<'_>> = items.iter().map(|items| Request::new("d", items)).collect();
+    requests[2].domain = b"nobody";
+    let mut decisions = Decisions::default();
+    run(bench.engine.check_batch(&requests, &mut decisions));
+    assert_eq!(decisions.len(), 40);
+    let outcomes: Vec<_> = decisions
+        .iter()
+        .map(|decision| decision.map_or("error", |d| if d.is_allowed() { "yes" } else { "no" }))
+        .collect();
+    assert_eq!(outcomes[..9], ["yes", "yes", "error", "yes", "yes", "yes", "no", "no", "no"]);
+    assert!(outcomes[9..].iter().all(|outcome| *outcome == "no"));
+    assert_eq!(decisions.get(5).unwrap().rule(), Some("all"));
+    assert!(decisions.get(5).unwrap().is_shadow_refused() && !decisions.get(4).unwrap().is_shadow_refused());
+    assert!(decisions.iter().flatten().all(|decision| decision.standing() == Standing::Exact));
+}
+
+#[test]
+fn many_rules_may_be_met_at_once_but_not_by_many_items() {
+    let rules: String = (0..3_000).map(|n| format!("- {{id: r{n}, limit: 1/m}}\n")).collect();
+    let mut bench = bench(&rules);
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "deny 60s");
+    let error = bench.check_items(&[Item::default(), Item::default()]).unwrap_err();
+    let max = 4096;
+    assert_eq!(error, RequestError::TooMany { what: "rules met by the items of a request", given: 6_000, max });
+    assert_eq!(bench.check(&[]), "deny 60s", "and the next request is none the worse for it");
+}

@@ -1,0 +1,178 @@
+//! An engine on a clock that stands still until told otherwise.
+#![allow(dead_code, reason = "each test file uses its part of this")]
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use tollgate::clock::ManualClock;
+use tollgate::{Limits, Nanos, Outcome, Retry, Time};
+use tollgate_engine::rules::{LimitText, Rules, Source};
+use tollgate_engine::store::{Answers, Batch, StoreError};
+use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Request, RequestError, Store};
+
+pub(crate) type Memory = MemoryStore<ManualClock>;
+
+pub(crate) struct Bench<S: Store = Memory> {
+    pub(crate) engine: Engine<S, Memory>,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) decisions: Decisions,
+}
+
+/// Long after the epoch and in the middle of nothing.
+pub(crate) const START: u64 = 1_700_000_000_000_000_000;
+
+pub(crate) fn memory(clock: &Arc<ManualClock>) -> Memory {
+    MemoryStore::with_clock(1_000, clock.clone()).expect("a small table")
+}
+
+pub(crate) fn bench(rules: &str) -> Bench {
+    let clock = Arc::new(ManualClock::at(START));
+    Bench::on(memory(&clock), clock, rules)
+}
+
+impl<S: Store> Bench<S> {
+    pub(crate) fn on(store: S, clock: Arc<ManualClock>, rules: &str) -> Self {
+        let bench =
+            Self { engine: Engine::with_fallback(store, memory(&clock)), clock, decisions: Decisions::default() };
+        bench.put(rules);
+        bench
+    }
+
+    /// Puts rules of the domain `d` in force.
+    pub(crate) fn put(&self, rules: &str) -> u64 {
+        self.engine.put(&read(rules)).expect("numbers that memory can keep")
+    }
+
+    /// Checks one item with the given attributes and says what came of it in a word.
+    pub(crate) fn check(&mut self, attributes: &[(&str, &str)]) -> String {
+        self.check_cost(attributes, 1)
+    }
+
+    pub(crate) fn check_cost(&mut self, attributes: &[(&str, &str)], cost: u64) -> String {
+        self.decide(attributes, Some(cost), |decision| show(decision.outcome()))
+    }
+
+    /// Checks one item and reads the decision.
+    pub(crate) fn decide<R>(
+        &mut self,
+        attributes: &[(&str, &str)],
+        cost: Option<u64>,
+        read: impl FnOnce(Decision<'_>) -> R,
+    ) -> R {
+        let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+        let mut item = Item::new(&entries);
+        item.cost = cost.map(tollgate::Cost::new);
+        let items = [item];
+        let request = Request::new("d", &items);
+        read(run(self.engine.check(&request, &mut self.decisions)).expect("a request that can be understood"))
+    }
+
+    /// What is left of every limit that the attributes meet.
+    pub(crate) fn remaining(&mut self, attributes: &[(&str, &str)]) -> Vec<u64> {
+        let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+        let items = [Item::new(&entries)];
+        let request = Request::new("d", &items);
+        let decision = run(self.engine.peek(&request, &mut self.decisions)).expect("a request that can be understood");
+        decision.reports().map(|report| report.report.remaining).collect()
+    }
+
+    /// Checks items with limits of their own.
+    pub(crate) fn check_items(&mut self, items: &[Item<'_>]) -> Result<String, RequestError> {
+        let decision = run(self.engine.check(&Request::new("d", items), &mut self.decisions))?;
+        Ok(show(decision.outcome()))
+    }
+
+    pub(crate) fn advance(&self, length: Nanos) {
+        self.clock.advance(length);
+    }
+}
+
+pub(crate) fn read(rules: &str) -> Rules {
+    let text = format!("domain: d\nrules:\n{rules}");
+    Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+pub(crate) fn limits(limit: &str, burst: Option<u64>) -> Limits {
+    LimitText { limit, burst, algorithm: None }.read().expect("a limit")
+}
+
+pub(crate) fn show(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Allow => "allow".into(),
+        Outcome::Delay(wait) => format!("delay {wait}"),
+        Outcome::Deny(Retry::After(wait)) => format!("deny {wait}"),
+        Outcome::Deny(Retry::OnRelease) => "deny until release".into(),
+        Outcome::Deny(Retry::Never) => "deny for ever".into(),
+    }
+}
+
+/// Runs a future that is ready at once, as all are that wait for nothing but memory.
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("nothing here waits"),
+    }
+}
+
+/// A store that fails when told to.
+pub(crate) struct Flaky {
+    pub(crate) memory: Memory,
+    failing: Mutex<Failing>,
+}
+
+/// How, and how many more times.
+#[derive(Default)]
+struct Failing {
+    error: Option<StoreError>,
+    times: usize,
+}
+
+impl Flaky {
+    pub(crate) fn new(clock: &Arc<ManualClock>) -> Self {
+        Self { memory: memory(clock), failing: Mutex::default() }
+    }
+
+    pub(crate) fn fail(&self, error: StoreError, times: usize) {
+        *self.failing() = Failing { error: Some(error), times };
+    }
+
+    pub(crate) fn recover(&self) {
+        *self.failing() = Failing::default();
+    }
+
+    fn failing(&self) -> MutexGuard<'_, Failing> {
+        self.failing.lock().expect("no test panics while it holds this")
+    }
+
+    fn next_failure(&self) -> Option<StoreError> {
+        let mut failing = self.failing();
+        failing.times = failing.times.checked_sub(1)?;
+        failing.error.clone()
+    }
+}
+
+impl Store for Flaky {
+    async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        match self.next_failure() {
+            Some(error) => batch.groups.iter().for_each(|_| answers.fail_group(error.clone())),
+            None => self.memory.answer(batch, answers),
+        }
+    }
+
+    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
+        let burst = limits.as_slice().iter().map(|limit| format!("{limit:?}")).find(|text| text.contains("666"));
+        burst.map_or(Ok(()), |_| Err("666 is not kept here".into()))
+    }
+}
+
+pub(crate) fn unavailable() -> StoreError {
+    StoreError::Unavailable { why: "pulled the plug".into() }
+}
+
+pub(crate) fn unknown() -> StoreError {
+    StoreError::Unknown { why: "no answer".into() }
+}
+
+pub(crate) fn stale() -> StoreError {
+    StoreError::Stale { store_time: Time::ZERO }
+}

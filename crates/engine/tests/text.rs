@@ -1,0 +1,168 @@
+//! Whatever the text, reading rules ends with rules or with mistakes, each at a place in the text.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tollgate_engine::rules::{Mistakes, Rules, Source};
+use tollgate_engine::{Engine, MemoryStore};
+
+const WHOLE: &str = r#"
+domains:
+  - domain: api
+    rules:
+      - id: per-client
+        when: { path: "/v1/**", method: [GET, POST], key: { present: true }, star: { equals: "*" } }
+        per: [api_key, method]
+        limit: 100/s
+        burst: 200
+        cost: 2
+      - id: login
+        when: &login { path: /login, trial: { present: false }, name: { any_of: [a*, b] } }
+        limits:
+          - { limit: 5/m, algorithm: sliding_log, minimum_gap: 1s, count_refused: true }
+          - { limit: 100/day, algorithm: fixed_window, phase: spread }
+          - { limit: 3, algorithm: concurrency, lease: 30s }
+          - { limit: 10/s, algorithm: leaky_bucket, burst: 20, free: 5, max_wait: 2s, initial: 3, max_debt: 1 }
+        on_exceed: shadow
+        on_fault: closed
+  - domain: "b"
+    rules:
+      - { id: all, unlimited: true, when: *login }
+"#;
+
+/// Words that mean something somewhere, and some that never do.
+const WORDS: &[&str] = &[
+    "domain",
+    "domains",
+    "rules",
+    "id",
+    "when",
+    "per",
+    "limit",
+    "limits",
+    "burst",
+    "algorithm",
+    "unlimited",
+    "true",
+    "null",
+    "token_bucket",
+    "sliding_log",
+    "concurrency",
+    "phase",
+    "lease",
+    "100/s",
+    "5/15m",
+    "0/s",
+    "1/0s",
+    "18446744073709551615",
+    "18446744073709551616",
+    "1e999",
+    ".nan",
+    "0x10",
+    "-1",
+    "**",
+    "/v1/**",
+    "/a**",
+    "*",
+    "&a",
+    "*a",
+    "<<",
+    "!!binary",
+    "!x",
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ": ",
+    "- ",
+    "\n",
+    "\n  ",
+    "\n    ",
+    "? ",
+    "|",
+    ">",
+    "\"",
+    "'",
+    "#",
+    "%YAML 1.2",
+    "---",
+    "...",
+    ",",
+    "\t",
+    "\u{feff}",
+    "\u{0}",
+    "ä",
+    "\u{10ffff}",
+    "\\ud800",
+];
+
+fn read(text: &[u8]) -> Result<Rules, Mistakes> {
+    Rules::read(&[Source { name: "f", text }])
+}
+
+fn check(text: &[u8]) {
+    match read(text) {
+        Ok(rules) => {
+            // What was read can be put in force.
+            let memory = || MemoryStore::new(1).expect("a tiny table");
+            let engine = Engine::with_fallback(memory(), memory());
+            assert_eq!(engine.put(&rules), Ok(1));
+        }
+        Err(mistakes) => {
+            let lines = 1 + text.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
+            assert!(!mistakes.as_slice().is_empty() && mistakes.as_slice().len() <= Mistakes::MAX);
+            for mistake in mistakes.as_slice() {
+                assert!((1..=lines + 1).contains(&mistake.place.line) && mistake.place.column >= 1, "{mistake}");
+                assert!(mistake.to_string().len() < 2_000, "a message is for reading: {mistake}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_whole_language_is_read() {
+    assert_eq!(read(WHOLE.as_bytes()).map(|rules| rules.len()).map_err(|mistakes| mistakes.to_string()), Ok(3));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes(bytes in vec(any::<u8>(), 0..200)) {
+        check(&bytes);
+    }
+
+    #[test]
+    fn any_text(text in "\\PC{0,100}") {
+        check(text.as_bytes());
+    }
+
+    #[test]
+    fn any_words(words in vec(proptest::sample::select(WORDS), 0..60)) {
+        check(words.concat().as_bytes());
+        check(words.join(" ").as_bytes());
+    }
+
+    #[test]
+    fn a_rule_file_with_slips(slips in vec((0..WHOLE.len(), 0_usize..20, proptest::sample::select(WORDS)), 1..6)) {
+        let mut text = WHOLE.as_bytes().to_vec();
+        for (at, length, word) in slips {
+            let at = at.min(text.len());
+            let end = (at + length).min(text.len());
+            text.splice(at..end, word.bytes());
+        }
+        check(&text);
+    }
+
+    #[test]
+    fn a_rule_file_cut_short(length in 0..WHOLE.len()) {
+        check(&WHOLE.as_bytes()[..length]);
+    }
+
+    #[test]
+    fn a_rule_file_with_flipped_bits(flips in vec((0..WHOLE.len(), any::<u8>()), 1..4)) {
+        let mut text = WHOLE.as_bytes().to_vec();
+        flips.iter().for_each(|(at, bits)| text[*at] ^= bits);
+        check(&text);
+    }
+}

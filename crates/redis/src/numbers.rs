@@ -1,0 +1,332 @@
+//! Limits as the script computes with them, and which of them it can compute exactly.
+//!
+//! The script's clock ticks in microseconds and its numbers are doubles, exact for integers up to 2⁵³. A rate is therefore sent
+//! as the time of one unit, in whole microseconds and a part in *ticks*, of which there are as many to the microsecond as
+//! make it whole: 7777 per second has 7777 ticks to the microsecond, and a unit takes 128 µs and 4544 ticks. Instants are
+//! kept the same way, so no number is larger than some years of microseconds or a burst times a part.
+
+use tollgate_core::{BucketTerms, Limit, Limits, Nanos, Phase, Terms, WindowTerms};
+
+/// Below this every integer, and every quotient of two of them rounded down, is exact in a double.
+pub(crate) const EXACT: u64 = 1 << 52;
+
+/// A set of limits as the script takes them.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    limits: Limits,
+    bytes: Vec<u8>,
+    uses_spread: bool,
+    uses_windows: bool,
+    is_plain: bool,
+    told: usize,
+}
+
+impl Packed {
+    /// The limits for the script.
+    ///
+    /// # Errors
+    /// Which number it cannot compute exactly, and what would do.
+    pub(crate) fn new(limits: &Limits) -> Result<Self, String> {
+        let mut packed = Self {
+            limits: limits.clone(),
+            bytes: Vec::new(),
+            uses_spread: false,
+            uses_windows: false,
+            is_plain: true,
+            told: 0,
+        };
+        write_array(&mut packed.bytes, limits.as_slice().len());
+        for limit in limits.as_slice() {
+            let fields = fields(limit)?;
+            write_array(&mut packed.bytes, fields.len());
+            fields.iter().for_each(|field| write_number(&mut packed.bytes, *field));
+            packed.told += told_len(limit);
+            packed.is_plain &= is_plain(limit);
+            if let Terms::FixedWindow { phase, .. } = limit.terms() {
+                packed.uses_spread |= phase == Phase::Spread;
+                packed.uses_windows |= matches!(phase, Phase::Given(_));
+            }
+        }
+        Ok(packed)
+    }
+
+    /// The limits these are.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// MessagePack: an array with an array for each limit.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether a window is spread by the key.
+    pub(crate) fn uses_spread(&self) -> bool {
+        self.uses_spread
+    }
+
+    /// Whether windows have to be handed in.
+    pub(crate) fn uses_windows(&self) -> bool {
+        self.uses_windows
+    }
+
+    /// How many bytes the script tells about a state of these limits: for plain ones the whole value, which begins with the
+    /// version and these numbers after their length.
+    pub(crate) fn told(&self) -> usize {
+        self.told + if self.is_plain { HEAD + self.bytes.len() } else { 0 }
+    }
+}
+
+/// What a value begins with: the version and the length of the numbers.
+pub(crate) const HEAD: usize = 3;
+
+/// Whether the state of the limit is always of the same length.
+pub(crate) fn is_plain(limit: &Limit) -> bool {
+    match limit.terms() {
+        Terms::SlidingLog { .. } | Terms::Concurrency { .. } => false,
+        Terms::Unlimited
+        | Terms::DenyAll
+        | Terms::TokenBucket(_)
+        | Terms::LeakyBucket { .. }
+        | Terms::FixedWindow { .. }
+        | Terms::SlidingWindow(_) => true,
+    }
+}
+
+/// How many bytes the script tells about the state of one limit.
+pub(crate) fn told_len(limit: &Limit) -> usize {
+    match limit.terms() {
+        Terms::Unlimited | Terms::DenyAll => 0,
+        Terms::TokenBucket(_) | Terms::LeakyBucket { .. } => 13,
+        Terms::FixedWindow { .. } => 14,
+        Terms::SlidingWindow(_) => 21,
+        Terms::SlidingLog { .. } => 23,
+        Terms::Concurrency { .. } => 16,
+    }
+}
+
+/// A length of time in microseconds, rounded up. Where only whole microseconds are compared with it, nothing is lost.
+pub(crate) const fn micros_ceil(length: Nanos) -> u64 {
+    length.as_nanos().div_ceil(1_000)
+}
+
+/// The time of one unit of a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// Ticks to the microsecond.
+    pub(crate) ticks: u64,
+    /// Whole microseconds.
+    pub(crate) whole: u64,
+    /// Ticks beyond, fewer than there are to the microsecond.
+    pub(crate) part: u64,
+    /// How many of core's ticks, `count` to the nanosecond, are one of these.
+    pub(crate) coarser: u64,
+}
+
+impl Unit {
+    pub(crate) fn new(bucket: &BucketTerms) -> Self {
+        let (count, per) = (u64::from(bucket.rate.count()) * 1_000, bucket.rate.per().as_nanos());
+        let coarser = greatest_common_divisor(count, per);
+        let (ticks, unit) = (count / coarser, per / coarser);
+        Self { ticks, whole: unit / ticks, part: unit % ticks, coarser }
+    }
+}
+
+/// The numbers of one limit, in the order that the script reads them in.
+fn fields(limit: &Limit) -> Result<Vec<u64>, String> {
+    Ok(match limit.terms() {
+        Terms::TokenBucket(bucket) => bucket_fields(1, &bucket)?,
+        Terms::LeakyBucket { bucket, free, max_wait } => {
+            let mut fields = bucket_fields(2, &bucket)?;
+            fields.extend(patience(&bucket, free, max_wait));
+            // Only to tell other numbers from these: the waits are told by Rust.
+            fields.push(free);
+            fields
+        }
+        Terms::FixedWindow { window, phase } => {
+            let phase = match phase {
+                Phase::Epoch => 0,
+                Phase::FirstRequest => 1,
+                Phase::Spread => 2,
+                Phase::Given(position) if position < Limits::MAX => 3 + position as u64,
+                Phase::Given(position) => return Err(format!("position {position} of a calendar window is beyond 7")),
+            };
+            window_fields(3, &window, &[phase])?
+        }
+        Terms::SlidingWindow(window) => window_fields(4, &window, &[])?,
+        Terms::SlidingLog { window, minimum_gap, count_refused } => {
+            // An entry is compared with these in whole microseconds, so rounding them up changes nothing.
+            let window = WindowTerms { length: Nanos::from_micros(micros_ceil(window.length)), ..window };
+            window_fields(5, &window, &[micros_ceil(minimum_gap), count_refused.into()])?
+        }
+        Terms::Concurrency { limit, lease, max_debt } => vec![6, limit, micros_ceil(lease), max_debt],
+        Terms::Unlimited => vec![7],
+        Terms::DenyAll => vec![8],
+    })
+}
+
+fn bucket_fields(kind: u64, bucket: &BucketTerms) -> Result<Vec<u64>, String> {
+    let unit = Unit::new(bucket);
+    let most = bucket.burst + bucket.max_debt;
+    let rate = bucket.rate;
+    if u128::from(unit.ticks) * u128::from(unit.whole) + u128::from(unit.part) >= u128::from(EXACT) {
+        return Err(format!(
+            "the rate of {rate} has a period of {}, which the store cannot count exactly in microseconds; choose one that \
+             is a whole number of microseconds",
+            rate.per()
+        ));
+    }
+    if u128::from(most) * u128::from(unit.part) >= u128::from(EXACT) || most >= EXACT {
+        let largest = (EXACT - 1) / unit.part.max(1);
+        return Err(format!(
+            "a burst and debt of {most} together at {rate} cannot be computed exactly by the store, which counts in \
+             numbers up to 2^52; at this rate they must be at most {largest}, or the rate a rounder one"
+        ));
+    }
+    Ok(vec![kind, unit.ticks, unit.whole, unit.part, bucket.burst, bucket.max_debt, bucket.initial])
+}
+
+/// The most that may be in a leaky bucket for nobody to wait too long: the free part, and what flows out in the longest wait.
+fn patience(bucket: &BucketTerms, free: u64, max_wait: Nanos) -> [u64; 2] {
+    let unit = Unit::new(bucket);
+    let ticks = u128::from(unit.ticks);
+    let free = u128::from(free) * (u128::from(unit.whole) * ticks + u128::from(unit.part));
+    // What is in the bucket is a whole number of ticks, so it fits exactly when it fits this rounded down.
+    let patience = free + u128::from(max_wait.as_nanos()) * ticks / 1_000;
+    match u64::try_from(patience / ticks) {
+        Ok(whole) if whole < EXACT => [whole, (patience % ticks) as u64],
+        // No bucket holds that much.
+        _ => [EXACT, 0],
+    }
+}
+
+fn window_fields(kind: u64, window: &WindowTerms, more: &[u64]) -> Result<Vec<u64>, String> {
+    let WindowTerms { limit, length, max_debt, initial } = *window;
+    if limit.checked_add(max_debt).is_none_or(|most| most >= EXACT) {
+        return Err(format!(
+            "a limit of {limit} and a debt of {max_debt} cannot be computed exactly by the store; together they must be \
+             below {EXACT}"
+        ));
+    }
+    if length.as_nanos() % 1_000 != 0 {
+        return Err(format!(
+            "a window of {length} is not a whole number of microseconds, in which the clock of the store ticks"
+        ));
+    }
+    Ok([&[kind, limit, length.as_nanos() / 1_000, max_debt, initial][..], more].concat())
+}
+
+const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// The head of an array; none of ours has more than 15 places.
+fn write_array(bytes: &mut Vec<u8>, len: usize) {
+    bytes.push(0x90 | len as u8);
+}
+
+/// A number in the shortest form there is, so that equal numbers are equal bytes.
+fn write_number(bytes: &mut Vec<u8>, number: u64) {
+    let wide = number.to_be_bytes();
+    let (mark, width) = match number {
+        0..=0x7f => return bytes.push(number as u8),
+        0x80..=0xff => (0xcc, 1),
+        0x100..=0xffff => (0xcd, 2),
+        0x1_0000..=0xffff_ffff => (0xce, 4),
+        _ => (0xcf, 8),
+    };
+    bytes.push(mark);
+    bytes.extend(&wide[8 - width..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::{Concurrency, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+
+    fn bucket(rate: &str, burst: u64) -> TokenBucket {
+        TokenBucket::new(rate.parse().unwrap(), burst).unwrap()
+    }
+
+    #[track_caller]
+    fn check(limit: impl Into<Limit>, expected: Result<&[u64], &str>) {
+        assert_eq!(fields(&limit.into()), expected.map(<[u64]>::to_vec).map_err(str::to_owned));
+    }
+
+    #[test]
+    fn rates_are_sent_as_the_time_of_a_unit() {
+        check(bucket("100/s", 200), Ok(&[1, 1, 10_000, 0, 200, 200, 200]));
+        check(bucket("7777/s", 10), Ok(&[1, 7_777, 128, 4_544, 10, 10, 10]));
+        check(bucket("3G/s", 10), Ok(&[1, 3_000, 0, 1, 10, 10, 10]));
+        check(bucket("1/day", 1), Ok(&[1, 1, 86_400_000_000, 0, 1, 1, 1]));
+        check(bucket("999983/day", 999_983), Ok(&[1, 999_983, 86_401, 468_817, 999_983, 999_983, 999_983]));
+    }
+
+    #[test]
+    fn patience_is_the_free_part_and_the_longest_wait() {
+        let leaky = LeakyBucket::new("3/s".parse().unwrap(), 6).unwrap().free(2).unwrap();
+        let whole_unit = [333_333, 1];
+        check(leaky, Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, EXACT, 0, 2]));
+        check(leaky.max_wait(Nanos::from_millis(1)), Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 667_666, 2, 2]));
+        // Half a microsecond is one and a half of three ticks, of which one fits.
+        check(
+            leaky.max_wait(Nanos::from_nanos(500)),
+            Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 666_667, 0, 2]),
+        );
+    }
+
+    #[test]
+    fn numbers_beyond_exactness_are_refused_with_what_would_do() {
+        check(
+            FixedWindow::new(5, Nanos::from_nanos(1_500)).unwrap(),
+            Err("a window of 1.5µs is not a whole number of microseconds, in which the clock of the store ticks"),
+        );
+        check(
+            SlidingWindow::new(EXACT, Nanos::SECOND).unwrap().max_debt(0).unwrap(),
+            Err(
+                "a limit of 4503599627370496 and a debt of 0 cannot be computed exactly by the store; together they must be \
+                 below 4503599627370496",
+            ),
+        );
+        check(
+            bucket("77777777/day", 77_777_777),
+            Err(
+                "a burst and debt of 155555554 together at 77777777/day cannot be computed exactly by the store, which \
+                 counts in numbers up to 2^52; at this rate they must be at most 67553119, or the rate a rounder one",
+            ),
+        );
+        let odd = Rate::new(7, Nanos::from_nanos(3_153_599_999_999_999_999)).unwrap();
+        let refused = fields(&TokenBucket::new(odd, 1).unwrap().into()).unwrap_err();
+        assert!(refused.contains("choose one that is a whole number of microseconds"), "{refused}");
+    }
+
+    #[test]
+    fn lengths_that_only_microseconds_are_compared_with_are_rounded_up() {
+        check(SlidingLog::new(5, Nanos::from_nanos(1_500)).unwrap(), Ok(&[5, 5, 2, 0, 5, 0, 0]));
+        check(Concurrency::new(5, Nanos::from_nanos(1)).unwrap(), Ok(&[6, 5, 1, 0]));
+    }
+
+    #[test]
+    fn sets_are_packed_as_arrays_of_arrays() {
+        let limits = Limits::new([bucket("100/s", 200).into(), Limit::DenyAll]).unwrap();
+        let packed = Packed::new(&limits).unwrap();
+        let bucket = [0x97, 1, 1, 0xcd, 0x27, 0x10, 0, 0xcc, 200, 0xcc, 200, 0xcc, 200];
+        assert_eq!(packed.bytes(), [&[0x92][..], &bucket, &[0x91, 8]].concat());
+        assert_eq!(packed.told(), HEAD + packed.bytes().len() + 13);
+    }
+
+    #[test]
+    fn charges_bring_along_only_what_is_used() {
+        let window = FixedWindow::new(5, Nanos::SECOND).unwrap();
+        let check = |phase: Phase, expected| {
+            let packed = Packed::new(&Limit::from(window.phase(phase)).into()).unwrap();
+            assert_eq!((packed.uses_spread(), packed.uses_windows()), expected);
+        };
+        check(Phase::Epoch, (false, false));
+        check(Phase::Spread, (true, false));
+        check(Phase::Given(2), (false, true));
+    }
+}

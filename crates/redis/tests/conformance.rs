@@ -1,0 +1,98 @@
+//! The store on a real server does what every store must: by a clock that is moved by hand, and by the server's own.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Hand, by_hand, store};
+use tollgate_core::Nanos;
+use tollgate_redis::RedisStore;
+use tollgate_testkit::conformance::Subject;
+use tollgate_testkit::servers::{Kind, Server};
+
+struct Shared {
+    store: RedisStore,
+    /// What moves the clock and where it stands, unless it is the server's own.
+    hand: Option<(Hand, u64)>,
+    _server: Server,
+}
+
+impl Subject for Shared {
+    type Store = RedisStore;
+
+    fn store(&self) -> &Self::Store {
+        &self.store
+    }
+
+    fn unit(&self) -> Nanos {
+        if self.stands_still() { Nanos::SECOND } else { Nanos::from_millis(300) }
+    }
+
+    fn stands_still(&self) -> bool {
+        self.hand.is_some()
+    }
+
+    fn tick(&self) -> Nanos {
+        Nanos::from_micros(1)
+    }
+
+    async fn wait(&mut self, length: Nanos) {
+        match &mut self.hand {
+            Some((hand, now)) => {
+                *now += length.as_nanos().div_ceil(1_000);
+                hand.set(*now);
+            }
+            None => tokio::time::sleep(length.into()).await,
+        }
+    }
+}
+
+const START: u64 = 1_700_000_000_000_000;
+
+fn run(case: impl AsyncFnOnce(&mut Shared), kind: Kind, moved_by_hand: bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut shared = if moved_by_hand {
+            let (server, store, mut hand) = by_hand(kind).await;
+            hand.set(START);
+            Shared { store, hand: Some((hand, START)), _server: server }
+        } else {
+            let server = Server::start(kind);
+            Shared { store: store(&server).await, hand: None, _server: server }
+        };
+        // A case that hangs says so instead of stopping everything.
+        tokio::time::timeout(Duration::from_secs(60), case(&mut shared)).await.unwrap();
+    });
+}
+
+mod redis_by_hand {
+    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+        super::run(case, super::Kind::Redis, true);
+    }
+
+    tollgate_testkit::store_conformance!(run);
+}
+
+mod redis_by_its_own_clock {
+    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+        super::run(case, super::Kind::Redis, false);
+    }
+
+    tollgate_testkit::store_conformance!(run);
+}
+
+mod valkey_by_hand {
+    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+        super::run(case, super::Kind::Valkey, true);
+    }
+
+    tollgate_testkit::store_conformance!(run);
+}
+
+mod valkey_by_its_own_clock {
+    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+        super::run(case, super::Kind::Valkey, false);
+    }
+
+    tollgate_testkit::store_conformance!(run);
+}

@@ -1,0 +1,161 @@
+//! Random numbers from a seed, and limits made of them.
+
+use tollgate_core::{
+    Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Nanos, Phase, Rate, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+/// SplitMix64: short, and good enough to choose tests by.
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.number() % bound
+    }
+
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(crate) fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize].clone()
+    }
+
+    /// From one to `most`, small ones as likely as large ones.
+    pub(crate) fn amount(&mut self, most: u64) -> u64 {
+        let bits = self.below(u64::from(64 - most.leading_zeros()) + 1);
+        (self.number() & ((1 << bits) - 1)).clamp(1, most)
+    }
+}
+
+const MICRO: u64 = 1_000;
+const SECOND: u64 = 1_000_000_000;
+
+fn rate(chance: &mut Chance) -> Rate {
+    loop {
+        let count = match chance.below(3) {
+            0 => chance.of(&[1, 2, 3, 7, 10, 60, 100, 1_000, 7_777, 999_983, 1_000_000]),
+            1 => chance.amount(1_000),
+            _ => chance.amount(5_000_000),
+        };
+        let per = match chance.below(3) {
+            0 => chance.of(&[MICRO, 1_000 * MICRO, SECOND, 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND]),
+            1 => chance.amount(100 * SECOND),
+            _ => chance.amount(3_000_000) * MICRO,
+        };
+        if let Ok(rate) = Rate::new(count, Nanos::from_nanos(per)) {
+            return rate;
+        }
+    }
+}
+
+fn length(chance: &mut Chance) -> Nanos {
+    match chance.below(3) {
+        0 => Nanos::from_secs(chance.of(&[1, 60, 3_600, 86_400])),
+        1 => Nanos::from_micros(chance.amount(10_000_000)),
+        _ => Nanos::from_millis(chance.amount(100_000)),
+    }
+}
+
+fn limit_amount(chance: &mut Chance) -> u64 {
+    match chance.below(4) {
+        0 => chance.amount(3),
+        1 | 2 => chance.amount(30),
+        _ => chance.amount(50_000_000_000),
+    }
+}
+
+/// What is allowed of an amount that may go wrong: the limit with it, or as it was.
+fn perhaps<L: Copy, E>(chance: &mut Chance, limit: L, most: u64, with: impl Fn(L, u64) -> Result<L, E>) -> L {
+    if chance.one_in(3) { with(limit, chance.below(most + 1)).unwrap_or(limit) } else { limit }
+}
+
+pub(crate) fn token_bucket(chance: &mut Chance) -> Limit {
+    let bucket = loop {
+        let burst = limit_amount(chance);
+        if let Ok(bucket) = TokenBucket::new(rate(chance), burst) {
+            break bucket;
+        }
+    };
+    let burst = bucket.burst();
+    let bucket = perhaps(chance, bucket, 2 * burst, TokenBucket::max_debt);
+    perhaps(chance, bucket, burst, TokenBucket::initial).into()
+}
+
+pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
+    let bucket = loop {
+        let burst = limit_amount(chance);
+        if let Ok(bucket) = LeakyBucket::new(rate(chance), burst) {
+            break bucket;
+        }
+    };
+    let burst = bucket.burst();
+    let bucket = perhaps(chance, bucket, 2 * burst, LeakyBucket::max_debt);
+    let bucket = perhaps(chance, bucket, burst, LeakyBucket::initial);
+    let bucket = perhaps(chance, bucket, burst, LeakyBucket::free);
+    if chance.one_in(3) {
+        return bucket.max_wait(Nanos::from_nanos(chance.amount(10 * SECOND))).into();
+    }
+    bucket.into()
+}
+
+pub(crate) fn fixed_window(chance: &mut Chance) -> Limit {
+    let limit = limit_amount(chance);
+    let window = FixedWindow::new(limit, length(chance)).unwrap();
+    let window = perhaps(chance, window, 3 * limit, FixedWindow::max_debt);
+    let window = perhaps(chance, window, limit, FixedWindow::initial);
+    window
+        .phase(chance.of(&[Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0), Phase::Given(1)]))
+        .into()
+}
+
+pub(crate) fn sliding_window(chance: &mut Chance) -> Limit {
+    let limit = limit_amount(chance);
+    let window = SlidingWindow::new(limit, length(chance)).unwrap();
+    let window = perhaps(chance, window, 3 * limit, SlidingWindow::max_debt);
+    perhaps(chance, window, limit, SlidingWindow::initial).into()
+}
+
+pub(crate) fn sliding_log(chance: &mut Chance) -> Limit {
+    let limit = chance.amount(40);
+    let log = SlidingLog::new(limit, length(chance)).unwrap();
+    let log = perhaps(chance, log, limit, SlidingLog::max_debt);
+    let log = perhaps(chance, log, limit, SlidingLog::initial);
+    let log =
+        perhaps(chance, log, log.length().as_nanos() * 2 / limit, |log, gap| log.minimum_gap(Nanos::from_nanos(gap)));
+    if chance.one_in(3) { log.count_refused().into() } else { log.into() }
+}
+
+pub(crate) fn concurrency(chance: &mut Chance) -> Limit {
+    let limit = chance.amount(20);
+    let leases = Concurrency::new(limit, length(chance)).unwrap();
+    perhaps(chance, leases, limit, Concurrency::max_debt).into()
+}
+
+/// Any of them, or one of the two that need no numbers.
+pub(crate) fn any(chance: &mut Chance) -> Limit {
+    match chance.below(20) {
+        0 => Limit::Unlimited,
+        1 => Limit::DenyAll,
+        n => {
+            [token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, concurrency][n as usize % 6](chance)
+        }
+    }
+}
+
+/// A group of one to four of them.
+pub(crate) fn group(chance: &mut Chance) -> Limits {
+    let count = chance.amount(4);
+    Limits::new((0..count).map(|_| any(chance))).unwrap()
+}

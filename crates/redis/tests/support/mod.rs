@@ -1,0 +1,150 @@
+//! What the tests of this crate have in common.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub(crate) mod chance;
+pub(crate) mod model;
+
+use std::time::Duration;
+
+use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Report, Stamps, Window};
+use tollgate_engine::Store;
+use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, Verb};
+use tollgate_redis::{Config, RedisStore, Script, script};
+use tollgate_testkit::servers::{Kind, Link, Server};
+
+/// The sanitizers of patience: a loaded machine may be late, and these tests are about something else.
+pub(crate) const UNHURRIED: Duration = Duration::from_secs(5);
+
+/// A store on a server, with a deadline that a loaded machine does not miss.
+pub(crate) async fn store(server: &Server) -> RedisStore {
+    RedisStore::connect(config(server)).await
+}
+
+pub(crate) fn config(server: &Server) -> Config {
+    Config::from_url(&server.url()).unwrap().deadline(UNHURRIED)
+}
+
+/// A charge that owns what it says.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    pub(crate) key: Vec<u8>,
+    pub(crate) numbers: u32,
+    pub(crate) limits: Limits,
+    pub(crate) ask: Ask,
+    pub(crate) stamps: Option<Stamps>,
+    /// The same, as the model knows them: leases are numbered differently there.
+    pub(crate) model_stamps: Option<Stamps>,
+    pub(crate) windows: Vec<Window>,
+}
+
+impl Owned {
+    pub(crate) fn new(key: &str, limits: impl Into<Limits>, cost: u64) -> Self {
+        let (key, limits) = (key.as_bytes().to_vec(), limits.into());
+        Self {
+            key,
+            numbers: 0,
+            limits,
+            ask: Ask::Exactly(Cost::new(cost)),
+            stamps: None,
+            model_stamps: None,
+            windows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn borrow(&self) -> Charge<'_> {
+        Charge {
+            rule: "test",
+            key: &self.key,
+            numbers: self.numbers,
+            limits: &self.limits,
+            earlier: &[],
+            ask: self.ask,
+            stamps: self.stamps.as_ref(),
+            windows: &self.windows,
+        }
+    }
+}
+
+/// The values carry the numbers they were written under, so nobody is asked for them.
+struct NoNumbers;
+
+impl tollgate::Numbers for NoNumbers {
+    fn get(&self, _: u32) -> Option<&Limits> {
+        None
+    }
+}
+
+/// What came of one charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) outcome: Outcome,
+    pub(crate) taken: u64,
+    pub(crate) stamps: Stamps,
+    pub(crate) reports: Vec<Report>,
+}
+
+/// Runs groups in one call, and says what came of each.
+pub(crate) async fn run(store: &impl Store, groups: &[(Verb, Vec<Owned>)]) -> Vec<Result<Vec<Said>, StoreError>> {
+    let charges: Vec<Vec<Charge<'_>>> =
+        groups.iter().map(|(_, charges)| charges.iter().map(Owned::borrow).collect()).collect();
+    let groups: Vec<Group<'_>> =
+        groups.iter().zip(&charges).map(|((verb, _), charges)| Group { verb: *verb, charges }).collect();
+    let mut answers = Answers::default();
+    store.run(Batch { numbers: &NoNumbers, groups: &groups }, &mut answers).await;
+    (0..groups.len())
+        .map(|place| {
+            let group = answers.group(place)?;
+            let said = |answer: &tollgate_engine::store::Answer| Said {
+                outcome: answer.outcome,
+                taken: answer.taken.get(),
+                stamps: answer.stamps,
+                reports: group.reports(answer).to_vec(),
+            };
+            Ok(group.charges().iter().map(said).collect())
+        })
+        .collect()
+}
+
+/// A single check of cost 1, and whether it passes.
+pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> Result<bool, StoreError> {
+    let charge = Owned::new(key, limit.into(), 1);
+    let mut said = run(store, &[(Verb::Check, vec![charge])]).await;
+    said.remove(0).map(|said| said[0].outcome.is_allowed())
+}
+
+/// The script, by a clock that stands where [`Hand::set`] puts it.
+pub(crate) fn script_by_hand() -> Script {
+    let replaced = [
+        ("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')"),
+        // The server forgets by its own clock, which has nothing to do with ours.
+        ("local MARGIN = 4", "local MARGIN = 4000000"),
+    ];
+    let source = replaced.iter().fold(script::SOURCE.to_owned(), |source, (line, other)| {
+        assert_eq!(source.matches(line).count(), 1, "the script says `{line}` in one place");
+        source.replace(line, other)
+    });
+    Script::from_source(source)
+}
+
+/// What moves that clock.
+pub(crate) struct Hand(Link);
+
+impl Hand {
+    pub(crate) fn of(server: &Server) -> Self {
+        Self(server.connect())
+    }
+
+    pub(crate) fn set(&mut self, micros: u64) {
+        let (seconds, micros) = ((micros / 1_000_000).to_string(), (micros % 1_000_000).to_string());
+        self.0.command(&["MSET", "clock:seconds", &seconds, "clock:micros", &micros]);
+    }
+}
+
+/// A server, a store on it by a clock that we move, and what moves it.
+pub(crate) async fn by_hand(kind: Kind) -> (Server, RedisStore, Hand) {
+    let server = Server::start(kind);
+    let mut hand = Hand::of(&server);
+    hand.set(0);
+    let store = RedisStore::with_script(config(&server), script_by_hand()).await;
+    (server, store, hand)
+}

@@ -1,0 +1,291 @@
+//! Random requests, decided by the script in a real server and by the Rust functions, compared one by one: outcome, amount,
+//! stamps, and for every limit what remains, the wait and the reset, to the microsecond.
+
+mod support;
+
+use support::chance::{self, Chance};
+use support::model::{Model, ask};
+use support::{Hand, Owned, Said, by_hand, run};
+use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Phase, Stamps, Terms, Time, Window};
+use tollgate_engine::Store;
+use tollgate_engine::store::Verb;
+use tollgate_redis::RedisStore;
+use tollgate_testkit::servers::Kind;
+
+/// In 2026.
+const START: u64 = 1_790_000_000_000_000;
+const KEYS: u64 = 4;
+
+/// What was taken, with the stamps that each side knows it by.
+struct Receipt {
+    key: u64,
+    cost: u64,
+    script: Stamps,
+    model: Stamps,
+}
+
+/// One trace: a few keys, each with its limits, which change now and then.
+struct Trace<'a> {
+    seed: u64,
+    name: String,
+    chance: Chance,
+    limits: Box<dyn Fn(&mut Chance) -> Limits>,
+    store: &'a RedisStore,
+    hand: &'a mut Hand,
+    model: Model,
+    rules: Vec<(u32, Limits)>,
+    next_id: u32,
+    receipts: Vec<Receipt>,
+    now: u64,
+}
+
+impl Trace<'_> {
+    fn new_limits(&mut self) -> (u32, Limits) {
+        loop {
+            let limits = (self.limits)(&mut self.chance);
+            if self.store.check_numbers(&limits).is_ok() {
+                self.next_id += 1;
+                return (self.next_id, limits);
+            }
+        }
+    }
+
+    /// Time goes on by a little or a lot, and is set back now and then.
+    fn step(&mut self) {
+        let chance = &mut self.chance;
+        let forward = match chance.below(8) {
+            0 | 1 => 0,
+            2 => chance.amount(10),
+            3 | 4 => chance.amount(3_000_000),
+            5 => chance.amount(90_000_000_000),
+            _ => match self.rules[chance.below(KEYS) as usize].1.as_slice()[0] {
+                Limit::FixedWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
+                Limit::SlidingWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
+                Limit::SlidingLog(log) => chance.below(log.length().as_nanos() / 2_000 + 1),
+                Limit::Concurrency(leases) => chance.below(leases.lease().as_nanos() / 2_000 + 1),
+                Limit::TokenBucket(bucket) => {
+                    bucket.rate().per().as_nanos() / 1_000 / u64::from(bucket.rate().count()) + chance.below(2)
+                }
+                Limit::LeakyBucket(bucket) => {
+                    bucket.rate().per().as_nanos() / 1_000 / u64::from(bucket.rate().count()) + chance.below(2)
+                }
+                _ => 0,
+            },
+        };
+        self.now += forward;
+        if chance.one_in(25) {
+            self.now -= chance.of(&[1, 1_000, 999_999, 1_000_000, 1_000_001, 3_000_000, 100_000_000_000]);
+        }
+    }
+
+    /// Two windows around the present: about a day, and seven seconds.
+    fn windows(&self) -> Vec<Window> {
+        let window = |length: u64, offset: u64| {
+            let start = (self.now - offset) / length * length + offset;
+            Window::new(Time::from_nanos(start * 1_000), Time::from_nanos((start + length) * 1_000)).unwrap()
+        };
+        vec![window(86_400_000_000, 3_600_000_000), window(7_000_000, 0)]
+    }
+
+    fn charge(&mut self, key: u64, windows: &[Window]) -> Owned {
+        let (numbers, limits) = self.rules[key as usize].clone();
+        let chance = &mut self.chance;
+        let capacity =
+            limits.as_slice().iter().map(|limit| tollgate_core::Algorithm::capacity(limit)).min().unwrap_or(1);
+        let cost = match chance.below(6) {
+            0 => chance.below(2),
+            1 => 1,
+            2 => chance.amount(capacity.clamp(1, 1 << 45)),
+            3 => chance.amount((capacity / 3).clamp(1, 1 << 45)),
+            4 => chance.below(capacity.clamp(1, 1 << 45) * 2 + 2),
+            _ => chance.of(&[1, 2, 3, u64::MAX]),
+        };
+        let kind = chance.of(&[0, 0, 0, 0, 1, 2]);
+        let handed = !chance.one_in(10);
+        let windows = windows_for(&limits, if handed { windows } else { &[] });
+        Owned {
+            key: vec![b'k', key as u8],
+            numbers,
+            limits,
+            ask: ask(kind, cost),
+            stamps: None,
+            model_stamps: None,
+            windows,
+        }
+    }
+
+    fn group(&mut self) -> (Verb, Vec<Owned>) {
+        let windows = self.windows();
+        let verb = self.chance.of(&[
+            Verb::Check,
+            Verb::Check,
+            Verb::Check,
+            Verb::Check,
+            Verb::Check,
+            Verb::Peek,
+            Verb::Refund,
+        ]);
+        let verb = if self.chance.one_in(40) { Verb::Reset } else { verb };
+        let first = self.chance.below(KEYS);
+        let count = if self.chance.one_in(3) { self.chance.amount(KEYS) } else { 1 };
+        let charges = (0..count).map(|place| {
+            let key = (first + place) % KEYS;
+            let mut charge = self.charge(key, &windows);
+            if verb == Verb::Refund && !self.receipts.is_empty() && self.chance.one_in(2) {
+                let receipt = self.chance.below(self.receipts.len() as u64) as usize;
+                let receipt = &self.receipts[receipt];
+                charge.key = vec![b'k', receipt.key as u8];
+                (charge.numbers, charge.limits) = self.rules[receipt.key as usize].clone();
+                charge.windows = windows_for(&charge.limits, &windows);
+                charge.ask = Ask::Exactly(Cost::new(receipt.cost));
+                (charge.stamps, charge.model_stamps) = (Some(receipt.script), Some(receipt.model));
+            }
+            charge
+        });
+        let mut charges: Vec<Owned> = charges.collect();
+        charges.dedup_by(|a, b| a.key == b.key);
+        if charges.len() > 1 && (1..charges.len()).any(|n| charges[..n].iter().any(|other| other.key == charges[n].key))
+        {
+            charges.truncate(1);
+        }
+        (verb, charges)
+    }
+
+    async fn run(&mut self, calls: usize) {
+        self.rules = (0..KEYS).map(|_| self.new_limits()).collect();
+        for call in 0..calls {
+            self.step();
+            if self.chance.one_in(15) {
+                let key = self.chance.below(KEYS) as usize;
+                self.rules[key] = self.new_limits();
+            }
+            let count = self.chance.amount(3);
+            let groups: Vec<_> = (0..count).map(|_| self.group()).collect();
+            self.hand.set(self.now);
+            let said = run(self.store, &groups).await;
+            for ((verb, charges), said) in groups.iter().zip(said) {
+                let place = format!("{} with seed {}, call {call} at {}", self.name, self.seed, self.now);
+                let said = said.unwrap_or_else(|error| panic!("{place}: {error}"));
+                self.compare(*verb, charges, &said, &place);
+            }
+        }
+    }
+
+    fn compare(&mut self, verb: Verb, charges: &[Owned], said: &[Said], place: &str) {
+        let expected = self.model.run(verb, charges, self.now);
+        if std::env::var("TOLLGATE_SHOW").is_ok() {
+            for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
+                println!(
+                    "{place} {verb:?} {:?} {} {:?} {:?}\n   {said:?}\n   {expected:?}",
+                    charge.key, charge.numbers, charge.ask, charge.limits
+                );
+            }
+        }
+        assert_eq!(said.len(), expected.len(), "{place}");
+        if verb == Verb::Reset {
+            // A key that is forgotten may give the number of a lease once more within the same microsecond.
+            self.receipts.retain(|receipt| charges.iter().all(|charge| u64::from(charge.key[1]) != receipt.key));
+        }
+        for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
+            let told = |said: &Said| (said.outcome, said.taken, said.reports.clone());
+            assert_eq!(told(said), told(expected), "{place}: {verb:?} {charge:#?}");
+            if verb == Verb::Check && said.taken > 0 {
+                self.compare_stamps(charge, said, expected, place);
+                self.receipts.push(Receipt {
+                    key: charge.key[1].into(),
+                    cost: said.taken,
+                    script: said.stamps,
+                    model: expected.stamps,
+                });
+                if self.receipts.len() > 20 {
+                    self.receipts.remove(0);
+                }
+            }
+            if let Outcome::Deny(tollgate_core::Retry::After(wait)) = said.outcome {
+                assert!(wait.as_nanos() > 0, "{place}: a refusal never says zero");
+            }
+        }
+    }
+
+    /// Leases are numbered by each side in its own way.
+    fn compare_stamps(&self, charge: &Owned, said: &Said, expected: &Said, place: &str) {
+        for (n, limit) in charge.limits.as_slice().iter().enumerate() {
+            if !matches!(limit, Limit::Concurrency(_)) {
+                assert_eq!(said.stamps.get(n), expected.stamps.get(n), "{place}: {charge:?}");
+            }
+        }
+    }
+}
+
+/// Windows are handed in for those who refer to them.
+fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
+    let refers = |limit: &Limit| matches!(limit.terms(), Terms::FixedWindow { phase: Phase::Given(_), .. });
+    if limits.as_slice().iter().any(refers) { windows.to_vec() } else { Vec::new() }
+}
+
+/// Traces of limits of one kind, on both servers. `TOLLGATE_SEED` repeats one, `TOLLGATE_TRACES` makes them more or fewer.
+fn trace(name: &str, limits: fn(&mut Chance) -> Limits) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("TOLLGATE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TOLLGATE_TRACES").unwrap_or(12),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        runtime.block_on(async {
+            let (server, store, mut hand) = by_hand(kind).await;
+            for seed in seeds.clone() {
+                server.command(&["FLUSHALL"]);
+                let mut trace = Trace {
+                    seed,
+                    name: format!("{name} on {kind:?}"),
+                    chance: Chance::new(seed),
+                    limits: Box::new(limits),
+                    store: &store,
+                    hand: &mut hand,
+                    model: Model::default(),
+                    rules: Vec::new(),
+                    next_id: 0,
+                    receipts: Vec::new(),
+                    now: START,
+                };
+                trace.run(150).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn token_buckets_decide_as_in_rust() {
+    trace("token buckets", |chance| chance::token_bucket(chance).into());
+}
+
+#[test]
+fn leaky_buckets_decide_as_in_rust() {
+    trace("leaky buckets", |chance| chance::leaky_bucket(chance).into());
+}
+
+#[test]
+fn fixed_windows_decide_as_in_rust() {
+    trace("fixed windows", |chance| chance::fixed_window(chance).into());
+}
+
+#[test]
+fn sliding_windows_decide_as_in_rust() {
+    trace("sliding windows", |chance| chance::sliding_window(chance).into());
+}
+
+#[test]
+fn sliding_logs_decide_as_in_rust() {
+    trace("sliding logs", |chance| chance::sliding_log(chance).into());
+}
+
+#[test]
+fn leases_decide_as_in_rust() {
+    trace("leases", |chance| chance::concurrency(chance).into());
+}
+
+#[test]
+fn groups_of_any_limits_decide_as_in_rust() {
+    trace("groups", chance::group);
+}

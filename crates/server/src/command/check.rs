@@ -1,0 +1,30 @@
+//! `tollgate check FILE`: what `serve --rules FILE` would say, without serving.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::config::raw::CheckArgs;
+use crate::retrieve::file::{Watched, parse};
+
+/// Prints every mistake with its place; fails if there is one.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let mut file = Watched::new(args.file.clone());
+    let name = file.path().display().to_string();
+    let text = file.read().with_context(|| format!("cannot read {name}"))?;
+    match parse(&name, &text) {
+        Ok(rules) => {
+            let domains = rules.domains().len();
+            writeln!(std::io::stdout(), "{name}: {} rules in {domains} domains, no mistakes", rules.len())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(mistakes) => {
+            writeln!(std::io::stderr(), "{mistakes}")?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}

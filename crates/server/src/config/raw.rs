@@ -1,0 +1,107 @@
+//! What was written on the command line or in the environment, unchecked.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// An exact, fast and bounded rate limiter.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, about, long_about = LONG_ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The things the program does, one module of `command` each.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer requests over HTTP and the Redis protocol.
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(ServeArgs),
+    /// Look for mistakes in a rule file, without serving.
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
+}
+
+/// Where to listen, and what to decide by.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Rules to decide by, YAML or JSON; read again whenever the file changes
+    ///
+    /// A file with mistakes is refused as a whole and the running rules stay. Without rules, callers send their limits along.
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES")]
+    pub rules: Option<PathBuf>,
+
+    /// Where to keep what was spent: `memory`, or a Redis or Valkey shared by several servers
+    ///
+    /// `redis://[user:password@]host[:port][/db]`, or `rediss://…` for TLS. What is to happen while it cannot be
+    /// reached is said by each rule.
+    #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
+    pub store: String,
+
+    /// Milliseconds a decision waits for a shared store before it is made without
+    #[arg(long, value_name = "MS", default_value_t = 10, env = "TOLLGATE_STORE_DEADLINE")]
+    pub store_deadline: u64,
+
+    /// Address for HTTP, or `off`; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", env = "TOLLGATE_HTTP")]
+    pub http: String,
+
+    /// Address for the Redis protocol, or `off`
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380", env = "TOLLGATE_RESP")]
+    pub resp: String,
+
+    /// How many keys are kept in memory at a time, such as 500k or 10M
+    ///
+    /// Memory is taken as keys come, about 40 bytes each for a token bucket. When all places are taken, keys that have spent
+    /// least give way.
+    #[arg(long, value_name = "KEYS", default_value = "1M", env = "TOLLGATE_CAPACITY")]
+    pub capacity: String,
+
+    /// Threads that serve connections; one for each core unless given
+    #[arg(long, value_name = "COUNT", env = "TOLLGATE_THREADS")]
+    pub threads: Option<usize>,
+
+    /// Connections at a time, of all kinds; further ones are turned away
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000, env = "TOLLGATE_CONNECTIONS")]
+    pub connections: usize,
+
+    /// Seconds that clients have to finish when the server is told to stop
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]
+    pub drain: u64,
+}
+
+/// What to look through.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    /// The rule file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+const LONG_ABOUT: &str = "\
+An exact, fast and bounded rate limiter.
+
+`tollgate serve` needs no configuration: it listens on this machine only, keeps its counts in memory, and takes limits \
+from its callers until it is given rules.";
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate serve
+  curl -i -d '{\"key\":\"alice\",\"limit\":\"3/m\"}' http://127.0.0.1:8080/v1/check
+  redis-cli -p 6380 CL.THROTTLE alice 2 3 60";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  tollgate serve                                     on loopback, in memory, without rules
+  tollgate serve --rules rules.yaml                  by rules, read again when the file changes
+  tollgate serve --store redis://10.0.0.5:6379       limits shared with other servers
+  tollgate serve --http 0.0.0.0:8080 --resp off      for other machines, HTTP only
+  tollgate serve --capacity 10M                      room for ten million keys
+
+It stops on SIGTERM or SIGINT, after answering what it has been asked.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  tollgate check rules.yaml                          prints FILE:LINE:COLUMN and the mistake for each, status 1 if any";

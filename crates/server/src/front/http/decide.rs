@@ -1,0 +1,205 @@
+//! The routes that decide: body to requests, decisions to an answer.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use tollgate::Cost;
+use tollgate_engine::rules::LimitText;
+use tollgate_engine::{Decision, EngineError, Item as Asked, Receipt, Request, RequestError, SentLimits, Store};
+
+use super::headers;
+use super::memo;
+use super::problem::Problem;
+use super::serve::{Answer, respond};
+use super::translate::{Basis, basis, write_decision};
+use super::wire::{Body, Item, ReceiptField};
+use crate::front::accept::Protocol;
+use crate::gate::{Gate, Lent, Verb};
+
+const JSON: &str = "application/json";
+
+/// `POST /v1/check` and `/v1/peek`.
+///
+/// # Errors
+/// What is wrong with the body. What is wrong with one request of a batch is told in its place.
+pub(super) async fn decide<S: Store>(gate: &Gate<S>, verb: Verb, body: &[u8]) -> Result<Answer, Problem> {
+    let body = Body::parse(body).map_err(|error| Problem::json(&error))?;
+    match &body {
+        Body::One(item) => decide_one(gate, verb, item).await,
+        Body::Many(items) => Ok(decide_many(gate, verb, items).await),
+    }
+}
+
+async fn decide_one<S: Store>(gate: &Gate<S>, verb: Verb, item: &Item<'_>) -> Result<Answer, Problem> {
+    let question = Question::new(gate, item, "")?;
+    let asked = [question.asked()];
+    let requests = [Request { domain: question.domain(), items: &asked }];
+    let mut decisions = Lent::take();
+    gate.decide(Protocol::Http, verb, &requests, &mut decisions).await;
+    let decision = decisions.get(0).map_err(|error| refused(&error, ""))?;
+    let mut out = Vec::with_capacity(256);
+    write_decision(&mut out, &decision, wants_receipt(item));
+    let mut answer = respond(status(&decision), JSON, out);
+    headers::add(answer.headers_mut(), &decision);
+    Ok(answer)
+}
+
+async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -> Answer {
+    let question = |(place, item)| Question::new(gate, item, &format!("/{place}"));
+    let questions: Vec<Result<Question<'_>, Problem>> = items.iter().enumerate().map(question).collect();
+    let asked: Vec<Option<Asked<'_>>> =
+        questions.iter().map(|question| question.as_ref().ok().map(Question::asked)).collect();
+    let mut requests = Vec::with_capacity(questions.len());
+    for (question, asked) in questions.iter().zip(&asked) {
+        if let (Ok(question), Some(asked)) = (question, asked) {
+            requests.push(Request { domain: question.domain(), items: std::slice::from_ref(asked) });
+        }
+    }
+    let mut decisions = Lent::take();
+    gate.decide(Protocol::Http, verb, &requests, &mut decisions).await;
+    let mut decided = decisions.iter();
+    let mut out = Vec::with_capacity(64 + 256 * items.len());
+    out.push(b'[');
+    for (place, question) in questions.iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        let outcome = match question {
+            Ok(_) => decided.next().map(|decided| decided.map_err(|error| refused(&error, &format!("/{place}")))),
+            Err(problem) => Some(Err(problem.clone())),
+        };
+        match outcome {
+            Some(Ok(decision)) => write_decision(&mut out, &decision, wants_receipt(&items[place])),
+            Some(Err(problem)) => {
+                gate.mistaken(Protocol::Http);
+                out.extend_from_slice(&problem.to_json());
+            }
+            // There are as many decisions as requests.
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+    out.push(b']');
+    respond(StatusCode::OK, JSON, out)
+}
+
+/// What is done that is no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    /// `POST /v1/refund`: give back what a decision took.
+    Refund,
+    /// `POST /v1/reset`: forget what was spent.
+    Reset,
+}
+
+/// `POST /v1/refund` and `/v1/reset`, one after the other.
+///
+/// # Errors
+/// When the request cannot be understood, or the store did not do it. What is wrong with one of a list is told in its
+/// place.
+pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, body: &[u8]) -> Result<Answer, Problem> {
+    let body = Body::parse(body).map_err(|error| Problem::json(&error))?;
+    let text = match &body {
+        Body::One(item) => act_on(gate, act, item, "").await?,
+        Body::Many(items) => {
+            let mut texts = Vec::with_capacity(items.len());
+            for (place, item) in items.iter().enumerate() {
+                let text = act_on(gate, act, item, &format!("/{place}")).await;
+                texts.push(text.unwrap_or_else(|problem| String::from_utf8_lossy(&problem.to_json()).into_owned()));
+            }
+            format!("[{}]", texts.join(","))
+        }
+    };
+    Ok(respond(StatusCode::OK, JSON, text))
+}
+
+async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &str) -> Result<String, Problem> {
+    match act {
+        Act::Refund => {
+            let accepted = gate.engine.refund(&receipt(item, pointer)?).await;
+            Ok(format!("{{\"refunded\":{}}}", accepted.map_err(|error| failed(&error, pointer))?.get()))
+        }
+        Act::Reset => {
+            let question = Question::new(gate, item, pointer)?;
+            let asked = [question.asked()];
+            let request = Request { domain: question.domain(), items: &asked };
+            let counters = gate.engine.reset(&request, &mut Lent::take()).await;
+            Ok(format!("{{\"reset\":{}}}", counters.map_err(|error| failed(&error, pointer))?))
+        }
+    }
+}
+
+fn receipt(item: &Item<'_>, pointer: &str) -> Result<Receipt, Problem> {
+    let wrong = |detail: String| Problem::bad_request(detail).at(format!("{pointer}/receipt"));
+    let Some(ReceiptField::Given(text)) = &item.receipt else {
+        return Err(wrong("a refund needs the `receipt` of a check; ask for one with \"receipt\":true".into()));
+    };
+    text.parse().map_err(|error| wrong(format!("{error}; send what a check gave under `receipt`")))
+}
+
+/// An item with everything the engine will be asked to look at.
+struct Question<'a> {
+    basis: Basis<'a>,
+    sent: Option<Arc<SentLimits>>,
+    cost: Option<Cost>,
+}
+
+impl<'a> Question<'a> {
+    fn new<S: Store>(gate: &Gate<S>, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
+        let basis = basis(item, pointer)?;
+        let sent = match &basis {
+            Basis::Rules { .. } => None,
+            Basis::Sent { limit, burst, algorithm, .. } => {
+                let text = LimitText { limit, burst: *burst, algorithm: *algorithm };
+                Some(memo::limits(&gate.engine, &text, pointer)?)
+            }
+        };
+        Ok(Self { basis, sent, cost: item.cost.map(Cost::new) })
+    }
+
+    fn domain(&self) -> &'a [u8] {
+        match &self.basis {
+            Basis::Rules { domain, .. } => domain.as_bytes(),
+            Basis::Sent { .. } => &[],
+        }
+    }
+
+    fn asked(&self) -> Asked<'_> {
+        let asked = match (&self.basis, &self.sent) {
+            (Basis::Rules { entries, .. }, _) => Asked::new(entries),
+            (Basis::Sent { key, .. }, Some(limits)) => Asked::sent(*key, limits),
+            (Basis::Sent { .. }, None) => Asked::default(),
+        };
+        Asked { cost: self.cost, ..asked }
+    }
+}
+
+fn wants_receipt(item: &Item<'_>) -> bool {
+    matches!(item.receipt, Some(ReceiptField::Wanted(true)))
+}
+
+fn status(decision: &Decision<'_>) -> StatusCode {
+    if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
+}
+
+/// A request that was not decided, as a problem. The one place where such errors become a status.
+pub(super) fn refused(error: &RequestError, pointer: &str) -> Problem {
+    let member = match error {
+        RequestError::UnknownDomain { .. } => "/domain",
+        RequestError::TooMany { .. } => "/attributes",
+        RequestError::BadLimit { .. } => "/limit",
+        RequestError::NoItems => "",
+    };
+    Problem::bad_request(error.to_string()).at(format!("{pointer}{member}"))
+}
+
+/// Something other than a decision that was not done. Its details are for the log: they name the store.
+fn failed(error: &EngineError, pointer: &str) -> Problem {
+    match error {
+        EngineError::Request(error) => refused(error, pointer),
+        EngineError::Store(error) => {
+            tracing::warn!(%error, "a refund or a reset was not carried out");
+            let detail = "the store did not answer, so it may or may not have been done";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Store unavailable", detail).at(pointer)
+        }
+    }
+}

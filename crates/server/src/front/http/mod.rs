@@ -1,0 +1,13 @@
+//! HTTP: decisions as JSON, health, metrics and the switch.
+
+mod decide;
+mod headers;
+pub mod limits;
+mod memo;
+pub mod problem;
+mod route;
+mod serve;
+mod translate;
+pub mod wire;
+
+pub use serve::serve;

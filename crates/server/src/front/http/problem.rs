@@ -1,0 +1,112 @@
+//! What went wrong, told as a problem (RFC 9457): what, where, and what would be right.
+
+use hyper::StatusCode;
+use serde::Serialize;
+
+/// Why a request was not answered. Nothing was spent unless the title says so.
+// In a box, since it is rare and answers should not be as large as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem(Box<Members>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Members {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    title: &'static str,
+    #[serde(serialize_with = "as_number")]
+    status: StatusCode,
+    detail: String,
+    /// Where in the body, as a JSON pointer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pointer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<usize>,
+    /// Methods that would be right, for a 405.
+    #[serde(skip)]
+    allow: Option<String>,
+}
+
+impl Problem {
+    /// A problem without a place.
+    pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+        Self(Box::new(Members {
+            kind: "about:blank",
+            title,
+            status,
+            detail: detail.into(),
+            pointer: None,
+            line: None,
+            column: None,
+            allow: None,
+        }))
+    }
+
+    /// The body does not say what it should.
+    pub fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "Bad request", detail)
+    }
+
+    /// The body is no JSON, or not of the right form.
+    pub fn json(error: &serde_json::Error) -> Self {
+        // The place is told in fields of its own.
+        let text = error.to_string();
+        let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
+        let mut problem = Self::bad_request(detail);
+        if error.line() > 0 {
+            (problem.0.line, problem.0.column) = (Some(error.line()), Some(error.column()));
+        }
+        problem
+    }
+
+    /// At this place in the body.
+    #[must_use]
+    pub fn at(mut self, pointer: impl Into<String>) -> Self {
+        self.0.pointer = Some(pointer.into());
+        self
+    }
+
+    /// With the methods that would be right.
+    #[must_use]
+    pub fn allowing(mut self, methods: impl Into<String>) -> Self {
+        self.0.allow = Some(methods.into());
+        self
+    }
+
+    /// The status to answer with.
+    pub fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
+    /// The methods that would be right, for a 405.
+    pub fn allow(&self) -> Option<&str> {
+        self.0.allow.as_deref()
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        // A struct of numbers and texts always serialises.
+        serde_json::to_vec(&*self.0).unwrap_or_default()
+    }
+}
+
+fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_says_what_and_where() {
+        let error = serde_json::from_str::<Vec<u8>>("[1,\n x]").unwrap_err();
+        assert_eq!(
+            String::from_utf8(Problem::json(&error).to_json()).unwrap(),
+            r#"{"type":"about:blank","title":"Bad request","status":400,"detail":"expected value","line":2,"column":2}"#
+        );
+        let problem = Problem::bad_request("`x` is not a rate").at("/limit");
+        assert!(String::from_utf8(problem.to_json()).unwrap().ends_with(r#""pointer":"/limit"}"#));
+    }
+}

@@ -1,0 +1,120 @@
+//! Which path does what.
+
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use tollgate_engine::{Enforcement, Store};
+
+use super::decide::{self, Act};
+use super::problem::Problem;
+use super::serve::{Answer, respond};
+use crate::gate::{Gate, Verb};
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Decide(Verb),
+    Act(Act),
+    Enforcement,
+    SetEnforcement,
+    Health,
+    Readiness,
+    Metrics,
+}
+
+/// Paths with their methods. The first is what nearly everybody asks for.
+const ROUTES: &[(&str, &[(&str, Route)])] = &[
+    ("/v1/check", &[("POST", Route::Decide(Verb::Check))]),
+    ("/v1/peek", &[("POST", Route::Decide(Verb::Peek))]),
+    ("/v1/refund", &[("POST", Route::Act(Act::Refund))]),
+    ("/v1/reset", &[("POST", Route::Act(Act::Reset))]),
+    ("/v1/enforcement", &[("POST", Route::SetEnforcement), ("GET", Route::Enforcement), ("HEAD", Route::Enforcement)]),
+    ("/healthz", &[("GET", Route::Health), ("HEAD", Route::Health)]),
+    ("/readyz", &[("GET", Route::Readiness), ("HEAD", Route::Readiness)]),
+    ("/metrics", &[("GET", Route::Metrics), ("HEAD", Route::Metrics)]),
+];
+
+/// The route of a request.
+///
+/// # Errors
+/// When there is nothing at the path, or not with this method.
+pub(super) fn find(method: &Method, path: &str) -> Result<Route, Problem> {
+    let Some((_, methods)) = ROUTES.iter().find(|(known, _)| *known == path) else {
+        let paths: Vec<&str> = ROUTES.iter().map(|(path, _)| *path).collect();
+        let detail = format!("there is nothing here; there is {}", paths.join(", "));
+        return Err(Problem::new(StatusCode::NOT_FOUND, "Not found", detail));
+    };
+    let route = methods.iter().find(|(known, _)| *known == method.as_str());
+    route.map(|(_, route)| *route).ok_or_else(|| {
+        let methods: Vec<&str> = methods.iter().map(|(method, _)| *method).collect();
+        let methods = methods.join(", ");
+        let detail = format!("{path} takes {methods}");
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", detail).allowing(methods)
+    })
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) async fn run<S: Store>(gate: &Gate<S>, route: Route, body: &[u8]) -> Result<Answer, Problem> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    match route {
+        Route::Decide(verb) => decide::decide(gate, verb, body).await,
+        Route::Act(act) => decide::act(gate, act, body).await,
+        Route::Enforcement => Ok(tell_enforcement(gate)),
+        Route::SetEnforcement => {
+            set_enforcement(gate, body)?;
+            Ok(tell_enforcement(gate))
+        }
+        Route::Health => Ok(respond(StatusCode::OK, TEXT, "ok\n")),
+        Route::Readiness => Ok(match gate.drain.is_stopping() {
+            false => respond(StatusCode::OK, TEXT, "ready\n"),
+            true => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
+        }),
+        Route::Metrics => Ok(respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", gate.metrics_text())),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "an object with `mode`")]
+struct Switch {
+    mode: Mode,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Enforce,
+    Observe,
+}
+
+fn set_enforcement<S: Store>(gate: &Gate<S>, body: &[u8]) -> Result<(), Problem> {
+    let switch: Switch = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
+    let enforcement = match switch.mode {
+        Mode::Enforce => Enforcement::Enforce,
+        Mode::Observe => Enforcement::Observe,
+    };
+    gate.engine.set_enforcement(enforcement);
+    tracing::warn!(mode = enforcement.as_str(), "enforcement was switched");
+    Ok(())
+}
+
+fn tell_enforcement<S: Store>(gate: &Gate<S>) -> Answer {
+    let body = format!("{{\"mode\":\"{}\"}}", gate.engine.enforcement().as_str());
+    respond(StatusCode::OK, "application/json", body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found_with_their_methods_only() {
+        assert_eq!(find(&Method::POST, "/v1/check"), Ok(Route::Decide(Verb::Check)));
+        assert_eq!(find(&Method::HEAD, "/metrics"), Ok(Route::Metrics));
+        let wrong = find(&Method::GET, "/v1/enforcements").unwrap_err();
+        assert_eq!(wrong.status(), StatusCode::NOT_FOUND);
+        let wrong = find(&Method::DELETE, "/v1/enforcement").unwrap_err();
+        assert_eq!((wrong.status(), wrong.allow()), (StatusCode::METHOD_NOT_ALLOWED, Some("POST, GET, HEAD")));
+    }
+}

@@ -1,0 +1,128 @@
+//! One HTTP connection, from its first request to its last.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tollgate_engine::Store;
+
+use super::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS};
+use super::problem::Problem;
+use super::route;
+use crate::drain::Guest;
+use crate::front::accept::Protocol;
+use crate::gate::Gate;
+
+/// What is sent back.
+pub(super) type Answer = Response<Full<Bytes>>;
+
+/// Serves a connection until its client leaves, stalls, or the server stops.
+pub async fn serve<S: Store + 'static>(stream: TcpStream, gate: Arc<Gate<S>>, guest: Guest) {
+    guest.register().await;
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no delay could not be switched off");
+    }
+    let service = service_fn(|request| {
+        let gate = gate.clone();
+        async move { Ok::<_, Infallible>(answer(&gate, request).await) }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(MAX_HEAD)
+            .max_headers(MAX_HEADERS)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let mut told = false;
+    let outcome = poll_fn(|cx| {
+        if !told && guest.is_asked_to_leave() {
+            told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    })
+    .await;
+    // Clients come and go as they like: how a connection ended is of interest to nobody but a debugger.
+    if let Err(error) = outcome {
+        tracing::debug!(%error, connection = guest.id(), "a connection ended");
+    }
+}
+
+async fn answer<S: Store>(gate: &Gate<S>, request: Request<Incoming>) -> Answer {
+    let (head, body) = request.into_parts();
+    let outcome = match route::find(&head.method, head.uri.path()) {
+        Ok(route) => match read(body).await {
+            Ok(body) => route::run(gate, route, &body).await,
+            Err(problem) => Err(problem),
+        },
+        Err(problem) => Err(problem),
+    };
+    outcome.unwrap_or_else(|problem| {
+        gate.mistaken(Protocol::Http);
+        tell(&problem)
+    })
+}
+
+/// The body, within its bounds of size and time. Where it came whole, which is nearly always, nothing is copied.
+async fn read(mut body: Incoming) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let detail = format!("a body has at most {MAX_BODY} bytes; send a large batch in parts");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
+    };
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_large());
+    }
+    let all = async {
+        let mut first = Bytes::new();
+        let mut rest = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if first.len() + rest.len() + data.len() > MAX_BODY {
+                return Err(too_large());
+            }
+            if first.is_empty() {
+                first = data;
+            } else {
+                rest.extend_from_slice(&data);
+            }
+            if body.is_end_stream() {
+                break;
+            }
+        }
+        Ok(if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() })
+    };
+    timeout(BODY_TIMEOUT, all).await.unwrap_or_else(|_| {
+        let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
+    })
+}
+
+/// A problem as an answer.
+fn tell(problem: &Problem) -> Answer {
+    let mut answer = respond(problem.status(), "application/problem+json", problem.to_json());
+    if let Some(Ok(methods)) = problem.allow().map(HeaderValue::from_str) {
+        answer.headers_mut().insert(ALLOW, methods);
+    }
+    answer
+}
+
+/// An answer of bytes.
+pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}

@@ -1,0 +1,5 @@
+//! The protocols. Each is a codec: bytes to requests, decisions to bytes.
+
+pub mod accept;
+pub mod http;
+pub mod resp;

@@ -1,0 +1,183 @@
+//! One connection of the Redis protocol, from its first byte to its last.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tollgate_engine::Store;
+
+use super::command::Session;
+use super::decide::decide;
+use super::limits::{MAX_COMMAND, READ_BUFFER, STALLED};
+use super::memo::Memo;
+use super::pipeline::{Next, answer};
+use super::wire::Replies;
+use crate::drain::Guest;
+use crate::gate::Gate;
+
+/// Serves a connection until its client leaves, breaks the protocol or the limits, or the server stops.
+pub async fn serve<S: Store>(mut stream: TcpStream, gate: Arc<Gate<S>>, guest: Guest) {
+    guest.register().await;
+    // Replies are small and awaited; the kernel must not hold one back to send it with the next.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no delay could not be switched off");
+    }
+    let mut session = Session::new(guest.id());
+    // Clients come and go as they like: how a connection ended is of interest to nobody but a debugger.
+    if let Err(error) = converse(&mut stream, &gate, &mut session, &guest).await {
+        tracing::debug!(%error, connection = guest.id(), "a connection ended");
+    }
+}
+
+async fn converse<S: Store>(
+    stream: &mut TcpStream,
+    gate: &Gate<S>,
+    session: &mut Session,
+    guest: &Guest,
+) -> io::Result<()> {
+    while is_spoken_to(stream, guest).await? {
+        let mut desk = Desk::take();
+        let outcome = desk.work_off(stream, gate, session).await;
+        desk.give_back();
+        match outcome? {
+            Then::Wait => {}
+            Then::End => break,
+        }
+    }
+    Ok(())
+}
+
+/// Waits for bytes to read. No memory is held meanwhile: a thousand idle connections cost what their sockets do.
+async fn is_spoken_to(stream: &TcpStream, guest: &Guest) -> io::Result<bool> {
+    poll_fn(|cx| match guest.is_asked_to_leave() {
+        true => Poll::Ready(Ok(false)),
+        false => stream.poll_read_ready(cx).map_ok(|()| true),
+    })
+    .await
+}
+
+enum Then {
+    Wait,
+    End,
+}
+
+/// What it takes to answer: buffers and the limits seen lately. A few are kept by each thread and lent to whichever
+/// connection has something to say, so that they are warm and their number is that of connections in mid-command.
+struct Desk {
+    input: Vec<u8>,
+    filled: usize,
+    output: Vec<u8>,
+    memo: Memo,
+}
+
+/// Desks a thread keeps while nobody needs them.
+const SPARE_DESKS: usize = 16;
+
+thread_local! {
+    static DESKS: RefCell<Vec<Desk>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Desk {
+    fn take() -> Self {
+        let spare = DESKS.with_borrow_mut(Vec::pop);
+        spare.unwrap_or_else(|| Self { input: vec![0; READ_BUFFER], filled: 0, output: Vec::new(), memo: Memo::new() })
+    }
+
+    fn give_back(mut self) {
+        self.filled = 0;
+        self.input.truncate(READ_BUFFER);
+        self.input.shrink_to(READ_BUFFER);
+        self.output.clear();
+        self.output.shrink_to(4 * READ_BUFFER);
+        DESKS.with_borrow_mut(|desks| {
+            if desks.len() < SPARE_DESKS {
+                desks.push(self);
+            }
+        });
+    }
+
+    /// Reads, answers and writes until every byte received has been answered.
+    async fn work_off<S: Store>(
+        &mut self,
+        stream: &mut TcpStream,
+        gate: &Gate<S>,
+        session: &mut Session,
+    ) -> io::Result<Then> {
+        loop {
+            let free = &mut self.input[self.filled..];
+            // With nothing left over, the bytes that were announced are there.
+            let read = match self.filled {
+                0 => stream.read(free).await?,
+                _ => timeout(STALLED, stream.read(free)).await??,
+            };
+            if read == 0 {
+                return Ok(Then::End);
+            }
+            self.filled += read;
+            match self.answer_all(stream, gate, session).await? {
+                Next::Read(_) if self.filled == 0 => return Ok(Then::Wait),
+                Next::Read(needed) => self.make_room(needed),
+                // Seen to before.
+                Next::Write | Next::Decide => {}
+                Next::Close => return Ok(Then::End),
+            }
+        }
+    }
+
+    /// Answers all commands that are there, and keeps what is left.
+    async fn answer_all<S: Store>(
+        &mut self,
+        stream: &mut TcpStream,
+        gate: &Gate<S>,
+        session: &mut Session,
+    ) -> io::Result<Next> {
+        let mut at = 0;
+        loop {
+            let mut replies = Replies { bytes: std::mem::take(&mut self.output), version: session.version };
+            let (mut used, mut next) =
+                answer(gate, session, &mut self.memo, &self.input[at..self.filled], &mut replies);
+            if next == Next::Decide {
+                used += decide(gate, &self.input[at + used..self.filled], &mut replies).await;
+                next = Next::Write;
+            }
+            session.version = replies.version;
+            self.output = replies.bytes;
+            at += used;
+            if !self.output.is_empty() {
+                write(stream, &self.output).await?;
+                self.output.clear();
+            }
+            if next != Next::Write {
+                self.input.copy_within(at..self.filled, 0);
+                self.filled -= at;
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Makes the buffer large enough for the command that has begun; the parser lets none be larger than the limit.
+    fn make_room(&mut self, needed: usize) {
+        let enough = needed.max(self.filled + 1).min(MAX_COMMAND + 1);
+        if self.input.len() < enough {
+            self.input.resize(enough.next_power_of_two(), 0);
+        }
+    }
+}
+
+/// Writes all of it; what the kernel does not take at once, the client must within [`STALLED`].
+async fn write(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    let written = match stream.try_write(bytes) {
+        Ok(written) => written,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+        Err(error) => return Err(error),
+    };
+    if written < bytes.len() {
+        timeout(STALLED, stream.write_all(&bytes[written..])).await??;
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// All commands in `input`, and what became of the rest.
+fn commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Parsed, ProtocolError>) {
+    let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
+    loop {
+        match parse(&input[at..], &mut args) {
+            Ok(Parsed::Command(len)) => {
+                commands.push(args.iter().map(|arg| arg.to_vec()).collect());
+                at += len;
+            }
+            rest => return (commands, rest),
+        }
+    }
+}
+
+fn check(input: &[u8], expected: &[&[&str]], rest: Result<Parsed, ProtocolError>) {
+    let (commands, outcome) = commands(input);
+    let commands: Vec<Vec<&str>> =
+        commands.iter().map(|args| args.iter().map(|arg| std::str::from_utf8(arg).expect("text")).collect()).collect();
+    assert_eq!(
+        (commands, outcome),
+        (expected.iter().map(|args| args.to_vec()).collect(), rest),
+        "{}",
+        input.escape_ascii()
+    );
+}
+
+#[test]
+fn commands_are_arrays_or_lines() {
+    let end = Ok(Parsed::Incomplete(1));
+    check(b"*1\r\n$4\r\nPING\r\n", &[&["PING"]], end);
+    check(b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", &[&["ECHO", ""]], end);
+    check(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n", &[&["PING"], &["QUIT"]], end);
+    check(b"PING\r\nECHO  a \n", &[&["PING"], &["ECHO", "a"]], end);
+    check(b"\r\n*0\r\n*-1\r\nPING\r\n", &[&[], &[], &[], &["PING"]], end);
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    check(b"*2", &[], Ok(Parsed::Incomplete(3)));
+    check(b"*2\r\n", &[], Ok(Parsed::Incomplete(5)));
+    check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(Parsed::Incomplete(20 + 1_002)));
+    check(b"PI", &[], Ok(Parsed::Incomplete(3)));
+}
+
+#[test]
+fn what_is_no_request_is_refused_at_once() {
+    for (input, error) in [
+        (&b"*x\r\n"[..], ProtocolError::ArrayLength),
+        (b"*1025\r\n", ProtocolError::ArrayLength),
+        (b"*99999999999999999999\r\n", ProtocolError::ArrayLength),
+        (b"*000000000000000000000", ProtocolError::ArrayLength),
+        (b"*\r\n", ProtocolError::ArrayLength),
+        (b"*1\rx", ProtocolError::ArrayLength),
+        (b"*1\r\n:1\r\n", ProtocolError::ExpectedBulk(b':')),
+        (b"*1\r\n$-1\r\n", ProtocolError::BulkLength),
+        (b"*1\r\n$65537\r\n", ProtocolError::BulkLength),
+        (b"*1\r\n$a\r\n", ProtocolError::BulkLength),
+        (b"*1\r\n$1\r\nabc", ProtocolError::MissingLineEnd),
+        (b"SET k \"a b\"\r\n", ProtocolError::Quotes),
+    ] {
+        check(input, &[], Err(error));
+    }
+}
+
+#[test]
+fn limits_hold_at_their_edge() {
+    let command = |count: usize, len: usize| {
+        let mut bytes = format!("*{count}\r\n").into_bytes();
+        for _ in 0..count {
+            bytes.extend_from_slice(format!("${len}\r\n").as_bytes());
+            bytes.extend(std::iter::repeat_n(b'a', len));
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes
+    };
+    let outcome = |bytes: &[u8]| parse(bytes, &mut Vec::new());
+    let len = command(MAX_ARGS, 1).len();
+    assert_eq!(outcome(&command(MAX_ARGS, 1)), Ok(Parsed::Command(len)));
+    assert_eq!(outcome(&command(1, MAX_BULK)), Ok(Parsed::Command(MAX_BULK + 14)));
+    assert_eq!(outcome(&command(2, MAX_BULK)), Err(ProtocolError::CommandTooLong));
+    assert_eq!(outcome(&vec![b'a'; MAX_COMMAND]), Ok(Parsed::Incomplete(MAX_COMMAND + 1)));
+    assert_eq!(outcome(&vec![b'a'; MAX_COMMAND + 1]), Err(ProtocolError::CommandTooLong));
+    let words = |count| [b"a ".repeat(count), b"\r\n".to_vec()].concat();
+    assert!(matches!(outcome(&words(MAX_ARGS)), Ok(Parsed::Command(_))));
+    assert_eq!(outcome(&words(MAX_ARGS + 1)), Err(ProtocolError::ArrayLength));
+}
+
+#[test]
+fn integers_are_read_as_redis_cell_reads_them() {
+    for (text, value) in [
+        ("0", Some(0)),
+        ("-7", Some(-7)),
+        ("+1", Some(1)),
+        ("9223372036854775807", Some(i64::MAX)),
+        ("-9223372036854775808", Some(i64::MIN)),
+        ("9223372036854775808", None),
+        ("", None),
+        ("-", None),
+        (" 1", None),
+        ("1.5", None),
+        ("1e3", None),
+    ] {
+        assert_eq!(integer(text.as_bytes()), value, "{text:?}");
+        assert_eq!(text.parse::<i64>().ok(), value, "{text:?}");
+    }
+}
+
+#[test]
+fn replies_differ_between_versions_only_in_maps_and_nothing() {
+    let written = |version| {
+        let mut replies = Replies { version, ..Replies::default() };
+        replies.map(1);
+        replies.bulk("k");
+        replies.null();
+        replies.five([0, 16, 15, -1, i64::MIN]);
+        replies.error("ERR a\r\nb");
+        String::from_utf8(replies.bytes).expect("text")
+    };
+    let same = "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:-9223372036854775808\r\n-ERR a  b\r\n";
+    assert_eq!(written(Version::Two), format!("*2\r\n$1\r\nk\r\n$-1\r\n{same}"));
+    assert_eq!(written(Version::Three), format!("%1\r\n$1\r\nk\r\n_\r\n{same}"));
+}
+
+#[test]
+fn numbers_of_every_length_are_written_as_they_are() {
+    let around = (0..19).flat_map(|power| (-11..=11).map(move |offset| 10_i64.pow(power) + offset));
+    let halves = (0..=10_000).map(|number| number * 10_001 % 100_000_000);
+    let numbers =
+        around.chain(halves).chain([0, i64::MAX, i64::MIN]).flat_map(|number| [number, number.wrapping_neg()]);
+    for number in numbers {
+        let mut replies = Replies::default();
+        replies.integer(number);
+        assert_eq!(String::from_utf8(replies.bytes).expect("text"), format!(":{number}\r\n"));
+    }
+}
+
+/// Bytes that look like requests often enough to get far.
+fn almost_requests() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        Just(b"*".to_vec()),
+        Just(b"$".to_vec()),
+        Just(b"\r\n".to_vec()),
+        Just(b"-".to_vec()),
+        (0..40_u32).prop_map(|number| number.to_string().into_bytes()),
+        prop::collection::vec(any::<u8>(), 0..8),
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..5).prop_map(|args| encode(&args)),
+    ];
+    prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+fn encode(args: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        bytes.extend_from_slice(arg);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn no_input_panics_and_every_command_lies_within_it(input in almost_requests()) {
+        let (commands, rest) = commands(&input);
+        prop_assert!(commands.iter().flatten().map(Vec::len).sum::<usize>() <= input.len());
+        if let Ok(Parsed::Incomplete(needed)) = rest {
+            prop_assert!(needed > 0);
+        }
+    }
+
+    #[test]
+    fn however_the_input_is_split_the_commands_are_the_same(input in almost_requests(), cut in any::<prop::sample::Index>()) {
+        let cut = cut.index(input.len() + 1);
+        let whole = commands(&input);
+        // What arrives first is answered first, and its rest is looked at again with what follows.
+        let (mut all, mut args, mut at) = (Vec::new(), Vec::new(), 0);
+        let mut needed = 0;
+        for end in [cut, input.len()] {
+            if end - at < needed {
+                continue;
+            }
+            loop {
+                match parse(&input[at..end], &mut args) {
+                    Ok(Parsed::Command(len)) => {
+                        all.push(args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>());
+                        at += len;
+                    }
+                    Ok(Parsed::Incomplete(bytes)) => {
+                        prop_assert!(bytes > end - at);
+                        needed = bytes;
+                        break;
+                    }
+                    Err(_) => {
+                        prop_assert!(whole.1.is_err());
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(all, whole.0);
+    }
+
+    #[test]
+    fn what_is_encoded_is_parsed_back(requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), 0..6)) {
+        let bytes: Vec<u8> = requests.iter().flat_map(|args| encode(args)).collect();
+        prop_assert_eq!(commands(&bytes), (requests, Ok(Parsed::Incomplete(1))));
+    }
+}

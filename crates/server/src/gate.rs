@@ -1,0 +1,163 @@
+//! Where the front ends meet what decides: one way in for all of them.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use tollgate::redis_cell::Throttle;
+use tollgate::{Limit, Throttles};
+use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store};
+
+use crate::drain::Drain;
+use crate::front::accept::Protocol;
+use crate::observe::metrics::{Gauges, Metrics, Tally};
+
+/// What every connection shares.
+#[derive(Debug)]
+pub struct Gate<S> {
+    /// Decides.
+    pub engine: Engine<S>,
+    /// Who is connected.
+    pub drain: Arc<Drain>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Keys of `CL.THROTTLE` while they are kept in this process. Its limits come with every call and its state is one word
+    /// whatever they are, so it needs neither rules nor the engine; with a shared store it goes the way of all others.
+    throttles: Option<Throttles>,
+}
+
+/// What is done with a request: the verbs that end in a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Take, or refuse.
+    Check,
+    /// Tell what a check would say.
+    Peek,
+}
+
+impl<S: Store> Gate<S> {
+    /// A gate in front of an engine.
+    pub fn new(engine: Engine<S>, throttles: Option<Throttles>) -> Self {
+        Self { engine, drain: Arc::default(), metrics: Metrics::default(), throttles }
+    }
+
+    /// Whether calls of `CL.THROTTLE` are decided in this process.
+    #[inline]
+    pub fn throttles_here(&self) -> bool {
+        self.throttles.is_some()
+    }
+
+    /// Decides calls of `CL.THROTTLE` in this process, in order, and calls `each` with the five numbers of every reply.
+    #[inline]
+    pub fn throttle_many<'a>(
+        &self,
+        calls: impl IntoIterator<Item = (&'a [u8], &'a Throttle)>,
+        mut each: impl FnMut([i64; 5]),
+    ) {
+        let Some(throttles) = &self.throttles else { return };
+        let observing = self.engine.enforcement() == Enforcement::Observe;
+        let mut tally = Tally::default();
+        throttles.decide_many(calls, |mut reply| {
+            if reply[0] == 0 {
+                tally.allowed += 1;
+            } else if observing {
+                tally.observed += 1;
+                (reply[0], reply[3]) = (0, -1);
+            } else {
+                tally.denied += 1;
+            }
+            each(reply);
+        });
+        self.metrics.front(Protocol::Resp).decided(tally);
+    }
+
+    /// The limit of a call of `CL.THROTTLE`, for the engine; none if nothing ever passes it.
+    ///
+    /// # Errors
+    /// When the store cannot keep it.
+    pub fn throttle_limits(&self, throttle: &Throttle) -> Option<Result<SentLimits, RequestError>> {
+        let limit = Limit::from(*throttle.bucket()?);
+        Some(self.engine.limits(&limit.into()))
+    }
+
+    /// Decides requests, each by itself, in order.
+    pub async fn decide(&self, protocol: Protocol, verb: Verb, requests: &[Request<'_>], decisions: &mut Decisions) {
+        match verb {
+            Verb::Check => self.engine.check_batch(requests, decisions).await,
+            Verb::Peek => return self.engine.peek_batch(requests, decisions).await,
+        }
+        let mut tally = Tally::default();
+        for decision in decisions.iter().flatten() {
+            match decision.observed() {
+                Some(_) => tally.observed += 1,
+                None if decision.is_allowed() => tally.allowed += 1,
+                None => tally.denied += 1,
+            }
+        }
+        self.metrics.front(protocol).decided(tally);
+    }
+
+    /// Counts a request that could not be understood.
+    pub fn mistaken(&self, protocol: Protocol) {
+        self.metrics.front(protocol).mistaken();
+    }
+
+    /// How many connections there are, of all front ends.
+    pub fn connections(&self) -> usize {
+        self.drain.guests()
+    }
+
+    /// All counters as text.
+    pub fn metrics_text(&self) -> String {
+        self.metrics.to_text(&Gauges {
+            connections: self.connections(),
+            enforcing: self.engine.enforcement() == Enforcement::Enforce,
+            overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),
+            engine: self.engine.counts(),
+            rules: self.engine.rules(),
+        })
+    }
+}
+
+/// Decisions a thread keeps while nobody needs them.
+const SPARE: usize = 16;
+
+thread_local! {
+    static SPARES: RefCell<Vec<Decisions>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The buffers of a decision, lent by the thread that serves the connection and given back on dropping: once they
+/// have grown, deciding allocates nothing.
+#[derive(Debug, Default)]
+pub struct Lent(Decisions);
+
+impl Lent {
+    /// Buffers to use.
+    pub fn take() -> Self {
+        Self(SPARES.with_borrow_mut(Vec::pop).unwrap_or_default())
+    }
+}
+
+impl std::ops::Deref for Lent {
+    type Target = Decisions;
+
+    fn deref(&self) -> &Decisions {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Decisions {
+        &mut self.0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let decisions = std::mem::take(&mut self.0);
+        SPARES.with_borrow_mut(|spares| {
+            if spares.len() < SPARE {
+                spares.push(decisions);
+            }
+        });
+    }
+}

@@ -1,0 +1,10 @@
+//! The parts of the `tollgate` program.
+
+pub mod command;
+pub mod config;
+pub mod drain;
+pub mod front;
+pub mod gate;
+pub mod observe;
+pub mod retrieve;
+pub mod worker;

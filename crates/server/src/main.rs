@@ -1,0 +1,18 @@
+//! The `tollgate` program.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tollgate_server::command;
+use tollgate_server::config::raw::{Cli, Command};
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => command::serve::run(args),
+        Command::Check(args) => command::check::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        command::report(&error);
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,3 @@
+//! What can be seen from outside: counters and health.
+
+pub mod metrics;

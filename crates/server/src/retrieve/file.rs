@@ -1,0 +1,174 @@
+//! A rule file that is read again whenever it changes.
+//!
+//! The file is looked at twice a second rather than watched through the kernel: editors replace files, volumes of
+//! orchestrators swap links to folders, and network file systems tell nobody. A look costs a microsecond and misses none of it.
+
+use std::fs::Metadata;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use tollgate_engine::Store;
+use tollgate_engine::rules::{MAX_FILE_BYTES, Mistakes, Rules, Source};
+
+use crate::gate::Gate;
+
+/// How often the file is looked at. A change is read when it has not changed further for as long.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Reads rules from the text of a file.
+///
+/// # Errors
+/// Everything that is wrong with them, by place.
+pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
+    Rules::read(&[Source { name, text }])
+}
+
+/// Puts the rules of a file in force.
+///
+/// # Errors
+/// When it cannot be read or has mistakes.
+pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> {
+    let name = file.path().display().to_string();
+    let text = file.read().with_context(|| format!("cannot read the rules {name}"))?;
+    let rules = parse(&name, &text).and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())));
+    let (version, count) = rules.with_context(|| format!("the rules {name} have mistakes"))?;
+    tracing::info!(file = name, rules = count, version, "rules loaded");
+    Ok(())
+}
+
+/// Looks at a file for ever, and puts its rules in force whenever they change. Those that have mistakes are told and
+/// left; the running ones stay.
+pub async fn watch<S: Store>(gate: &Gate<S>, mut file: Watched) {
+    let name = file.path().display().to_string();
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    loop {
+        looks.tick().await;
+        let refused = match file.look() {
+            Ok(None) => continue,
+            Ok(Some(text)) => match parse(&name, &text)
+                .and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())))
+            {
+                Ok((version, rules)) => {
+                    gate.metrics.reloaded();
+                    tracing::info!(file = name, rules, version, "rules loaded");
+                    continue;
+                }
+                Err(mistakes) => mistakes.to_string(),
+            },
+            Err(error) => format!("cannot read {name}: {error}"),
+        };
+        gate.metrics.reload_refused();
+        for mistake in refused.lines() {
+            tracing::error!("{mistake}");
+        }
+        tracing::error!(file = name, "the rules were not loaded, those before stay in force");
+    }
+}
+
+/// A file, and how it looked when it was last read.
+#[derive(Debug)]
+pub struct Watched {
+    path: PathBuf,
+    read: Option<Look>,
+    seen: Option<Look>,
+}
+
+/// What tells one version of a file from another without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Look {
+    modified: Option<SystemTime>,
+    len: u64,
+    node: u64,
+}
+
+impl Watched {
+    /// A file that has not been read yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, read: None, seen: None }
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads it now.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is too large.
+    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+        let metadata = std::fs::metadata(&self.path)?;
+        let look = Look::of(&metadata);
+        (self.read, self.seen) = (Some(look), Some(look));
+        if metadata.len() > MAX_FILE_BYTES as u64 {
+            let problem = format!("it has {} bytes, at most {MAX_FILE_BYTES} are read", metadata.len());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+        }
+        std::fs::read(&self.path)
+    }
+
+    /// Looks at it, and reads it if it has changed since it was read and not since it was looked at. A file that is gone
+    /// for a moment has not changed.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn look(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let Ok(metadata) = std::fs::metadata(&self.path) else { return Ok(None) };
+        let look = Some(Look::of(&metadata));
+        let settled = self.seen == look;
+        self.seen = look;
+        if settled && self.read != look { self.read().map(Some) } else { Ok(None) }
+    }
+}
+
+impl Look {
+    fn of(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self { modified: metadata.modified().ok(), len: metadata.len(), node: metadata.ino() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("tollgate-file-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
+    #[test]
+    fn a_change_is_read_once_it_has_settled() {
+        let folder = folder("settles");
+        let path = folder.join("rules.yaml");
+        std::fs::write(&path, "one").unwrap();
+        let mut file = Watched::new(path.clone());
+        assert_eq!(file.read().unwrap(), b"one");
+        assert_eq!(file.look().unwrap(), None);
+        std::fs::write(&path, "three").unwrap();
+        assert_eq!(file.look().unwrap(), None, "it may still be written to");
+        assert_eq!(file.look().unwrap().as_deref(), Some(&b"three"[..]));
+        assert_eq!(file.look().unwrap(), None);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_put_in_its_place_is_a_change_and_a_missing_one_is_none() {
+        let folder = folder("replaced");
+        let path = folder.join("rules.yaml");
+        std::fs::write(&path, "old").unwrap();
+        let mut file = Watched::new(path.clone());
+        file.read().unwrap();
+        std::fs::write(folder.join("new"), "new").unwrap();
+        std::fs::rename(folder.join("new"), &path).unwrap();
+        assert_eq!(file.look().unwrap(), None);
+        assert_eq!(file.look().unwrap().as_deref(), Some(&b"new"[..]));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file.look().unwrap(), None);
+        assert!(file.read().is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

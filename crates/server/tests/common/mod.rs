@@ -1,0 +1,176 @@
+//! Starts the real program on free ports and speaks to it.
+#![allow(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// How long anything in a test may take before it counts as lost.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running server; dropping it kills it.
+pub struct Server {
+    child: Child,
+    log: Receiver<String>,
+    pub http: Option<SocketAddr>,
+    pub resp: Option<SocketAddr>,
+}
+
+impl Server {
+    /// Starts `tollgate serve` on free ports with further arguments.
+    pub fn start(args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(args);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let (lines, log) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                // Shown by the test runner when the test fails.
+                println!("{line}");
+                let _ = lines.send(line);
+            }
+        });
+        let mut server = Self { child, log, http: None, resp: None };
+        let line = server.wait_for_line("listening");
+        let address = |name: &str| {
+            let text = line.split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
+            text.and_then(|text| text.parse().ok())
+        };
+        (server.http, server.resp) = (address("http"), address("resp"));
+        server
+    }
+
+    /// Waits until the log has a line that contains `text`, and gives it.
+    pub fn wait_for_line(&self, text: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line with {text:?} in the log"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    pub fn connect_resp(&self) -> Client {
+        Client::connect(self.resp.expect("the Redis protocol is on"))
+    }
+
+    pub fn connect_http(&self) -> Client {
+        Client::connect(self.http.expect("HTTP is on"))
+    }
+
+    pub fn resp_port(&self) -> String {
+        self.resp.expect("the Redis protocol is on").port().to_string()
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.http.expect("HTTP is on"))
+    }
+
+    /// Sends a signal by its name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// Waits for it to end by itself.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it was started")
+    }
+
+    /// Resident memory in bytes.
+    pub fn memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a size");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A bare connection.
+pub struct Client {
+    stream: TcpStream,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        stream.set_nodelay(true).expect("no delay");
+        Self { stream }
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("the server reads");
+    }
+
+    /// Sends as much as the server takes; it may have hung up.
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// Sends a command as an array of bulk strings.
+    pub fn command(&mut self, args: &[&str]) {
+        self.send(encode(args));
+    }
+
+    /// Reads exactly what is expected.
+    pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
+        let expected = expected.as_ref();
+        let mut received = vec![0; expected.len()];
+        let outcome = self.stream.read_exact(&mut received);
+        assert!(
+            outcome.is_ok() && received == expected,
+            "expected {}\nreceived {} ({outcome:?})",
+            expected.escape_ascii(),
+            received.escape_ascii()
+        );
+    }
+
+    /// Reads one line, without its end.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).expect("a whole line");
+            line.push(byte[0]);
+        }
+        line.truncate(line.len() - 2);
+        String::from_utf8(line).expect("text")
+    }
+
+    /// Reads until the server hangs up.
+    pub fn rest(&mut self) -> String {
+        let mut rest = Vec::new();
+        // A reset after the last byte is a way of hanging up too.
+        let _ = self.stream.read_to_end(&mut rest);
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+}
+
+/// A command as an array of bulk strings.
+pub fn encode(args: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        bytes.extend_from_slice(format!("${}\r\n{arg}\r\n", arg.len()).as_bytes());
+    }
+    bytes
+}
+
+/// Runs another program and gives what it printed.
+pub fn run(command: &mut Command) -> String {
+    let output =
+        command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}; scripts/test installs it"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?} failed:\n{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}

@@ -1,0 +1,16 @@
+//! Replays what fuzzing found worth keeping; see `fuzz/`.
+
+#[path = "fuzzed/resp.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+mod resp;
+
+#[test]
+fn every_input_of_the_corpus_is_taken_the_same_however_it_is_cut() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/resp");
+    let mut count = 0;
+    for file in std::fs::read_dir(folder).expect("the corpus is part of the repository") {
+        resp::check(&std::fs::read(file.expect("a file").path()).expect("a readable file"));
+        count += 1;
+    }
+    assert!(count >= 10, "only {count} inputs in the corpus");
+}

@@ -1,0 +1,251 @@
+//! HTTP on a real socket: decisions, batches, headers, mistakes, limits.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Server, run};
+use serde_json::{Value, json};
+
+struct Reply {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {}", self.body))
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+/// Asks with curl, which nobody here wrote.
+fn curl(server: &Server, path: &str, args: &[&str]) -> Reply {
+    let text = run(Command::new("curl").args(["-s", "-i"]).args(args).arg(server.url(path)));
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    Reply { status, head: head.to_owned(), body: body.to_owned() }
+}
+
+fn post(server: &Server, path: &str, body: &Value) -> Reply {
+    curl(server, path, &["-d", &body.to_string()])
+}
+
+/// A rule file that is gone after the test.
+struct Rules(std::path::PathBuf);
+
+impl Rules {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-http-{}-{name}.yaml", std::process::id()));
+        std::fs::write(&path, text).expect("a file");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for Rules {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_limit_sent_along_passes_until_it_is_used_up_and_tells_when_to_come_back() {
+    let server = Server::start(&[]);
+    let ask = json!({"key": "alice", "limit": "3/m"});
+    for remaining in [2, 1, 0] {
+        let reply = post(&server, "/v1/check", &ask);
+        assert_eq!((reply.status, reply.header("retry-after")), (200, None), "{}", reply.body);
+        assert_eq!(reply.json()["limits"][0]["remaining"], remaining);
+    }
+    let reply = post(&server, "/v1/check", &ask);
+    assert_eq!((reply.status, reply.header("retry-after")), (429, Some("20")));
+    assert_eq!(reply.header("ratelimit-policy"), Some("\"default\";q=3;w=60"));
+    assert_eq!(reply.header("ratelimit"), Some("\"default\";r=0;t=20"));
+    let body = reply.json();
+    assert_eq!(
+        (&body["allowed"], &body["outcome"], &body["rule"], &body["standing"]),
+        (&json!(false), &json!("deny"), &json!(null), &json!("exact"))
+    );
+    let wait = body["retry_after_ms"].as_u64().expect("a wait");
+    assert!((10_000..=20_000).contains(&wait), "{wait} ms");
+    assert_eq!(post(&server, "/v1/check", &json!({"key": "bob", "limit": "3/m"})).status, 200);
+}
+
+#[test]
+fn every_algorithm_can_be_sent_along() {
+    let server = Server::start(&[]);
+    for algorithm in ["token_bucket", "fixed_window", "sliding_window", "sliding_log"] {
+        let ask = json!({"key": algorithm, "limit": "1/h", "algorithm": algorithm});
+        assert_eq!(post(&server, "/v1/check", &ask).status, 200, "{algorithm}");
+        assert_eq!(post(&server, "/v1/check", &ask).status, 429, "{algorithm}");
+    }
+    let ask = json!({"key": "leaky", "limit": "1/m", "burst": 2, "algorithm": "leaky_bucket"});
+    assert_eq!(post(&server, "/v1/check", &ask).json()["outcome"], "allow");
+    let reply = post(&server, "/v1/check", &ask).json();
+    assert_eq!((&reply["allowed"], &reply["outcome"]), (&json!(true), &json!("delay")), "{reply}");
+    assert!(reply["delay_ms"].as_u64().is_some_and(|wait| wait > 50_000), "{reply}");
+    let ask = json!({"key": "slots", "limit": "1", "algorithm": "concurrency", "receipt": true});
+    let taken = post(&server, "/v1/check", &ask).json();
+    assert_eq!(post(&server, "/v1/check", &ask).status, 429);
+    assert_eq!(post(&server, "/v1/refund", &json!({"receipt": taken["receipt"]})).json(), json!({"refunded": 1}));
+    assert_eq!(post(&server, "/v1/check", &ask).status, 200);
+}
+
+#[test]
+fn rules_decide_and_their_shadows_only_tell() {
+    let rules = Rules::new(
+        "shadows",
+        "domain: api\nrules:\n- {id: per-client, when: {path: '/v1/**'}, per: [client], limit: 2/h}\n\
+         - {id: quiet, limit: 1/h, on_exceed: shadow}\n",
+    );
+    let server = Server::start(&["--rules", rules.path()]);
+    let ask = |path: &str, client: &str| {
+        post(&server, "/v1/check", &json!({"domain": "api", "attributes": {"path": path, "client": client}}))
+    };
+    let first = ask("/v1/a", "x");
+    assert_eq!((first.status, &first.json()["rule"]), (200, &json!("per-client")));
+    let second = ask("/v1/b", "x").json();
+    assert_eq!((&second["allowed"], &second["shadow_refused"]), (&json!(true), &json!(true)));
+    let third = ask("/v1/c", "x");
+    assert_eq!((third.status, third.header("ratelimit-policy")), (429, Some("\"per-client\";q=2;w=3600")));
+    assert_eq!(ask("/v1/c", "y").status, 200);
+    assert_eq!(ask("/other", "x").status, 200);
+    let metrics = curl(&server, "/metrics", &[]).body;
+    let denied = "tollgate_rule_decisions_total{domain=\"api\",rule=\"per-client\",outcome=\"deny\"} 1";
+    assert!(metrics.contains(denied) && !metrics.contains("\"x\""), "{metrics}");
+}
+
+#[test]
+fn peek_takes_nothing_refund_gives_back_and_reset_forgets() {
+    let server = Server::start(&[]);
+    let ask = json!({"key": "k", "limit": "2/h", "cost": 2, "receipt": true});
+    assert_eq!(post(&server, "/v1/peek", &ask).status, 200);
+    let receipt = post(&server, "/v1/check", &ask).json()["receipt"].clone();
+    assert_eq!(post(&server, "/v1/peek", &ask).status, 429);
+    assert_eq!(post(&server, "/v1/refund", &json!({"receipt": receipt})).json(), json!({"refunded": 2}));
+    assert_eq!(post(&server, "/v1/check", &ask).status, 200);
+    assert_eq!(post(&server, "/v1/reset", &ask).json(), json!({"reset": 1}));
+    assert_eq!(post(&server, "/v1/check", &ask).status, 200);
+    let reply = post(&server, "/v1/refund", &json!({"key": "k", "limit": "2/h"}));
+    assert_eq!((reply.status, &reply.json()["pointer"]), (400, &json!("/receipt")));
+}
+
+#[test]
+fn a_batch_is_answered_in_order_with_mistakes_in_their_place() {
+    let server = Server::start(&[]);
+    let one = json!({"key": "k", "limit": "1/h"});
+    let reply = post(&server, "/v1/check", &json!([one, one, {"key": "k", "limit": "1/x"}, {}, {"domain": "none"}]));
+    assert_eq!(reply.status, 200);
+    let list = reply.json();
+    assert_eq!((&list[0]["allowed"], &list[1]["allowed"]), (&json!(true), &json!(false)));
+    for (place, pointer) in [(2, "/2/limit"), (3, "/3"), (4, "/4/domain")] {
+        assert_eq!((&list[place]["status"], &list[place]["pointer"]), (&json!(400), &json!(pointer)), "{list}");
+    }
+    assert_eq!(post(&server, "/v1/check", &json!([])).json(), json!([]));
+    let batch: Vec<Value> = (0..1_000).map(|n| json!({"key": n.to_string(), "limit": "1/h"})).collect();
+    assert_eq!(post(&server, "/v1/check", &json!(batch)).json().as_array().map(Vec::len), Some(1_000));
+    let reply = post(&server, "/v1/check", &json!([&batch[..], &batch[..]].concat()));
+    assert!(reply.status == 400 && reply.body.contains("at most 1000 requests"), "{}", reply.body);
+}
+
+#[test]
+fn the_switch_turns_refusals_into_observations_and_back() {
+    let server = Server::start(&[]);
+    let ask = json!({"key": "k", "limit": "1/h"});
+    assert_eq!(post(&server, "/v1/check", &ask).status, 200);
+    assert_eq!(post(&server, "/v1/check", &ask).status, 429);
+    assert_eq!(post(&server, "/v1/enforcement", &json!({"mode": "observe"})).json(), json!({"mode": "observe"}));
+    let reply = post(&server, "/v1/check", &ask);
+    assert_eq!((reply.status, &reply.json()["observed"]), (200, &json!("deny")));
+    let mut resp = server.connect_resp();
+    resp.send("CL.THROTTLE k 0 1 60\r\nCL.THROTTLE k 0 1 60\r\n");
+    resp.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n*5\r\n:0\r\n");
+    assert_eq!(post(&server, "/v1/enforcement", &json!({"mode": "enforce"})).status, 200);
+    assert_eq!(post(&server, "/v1/check", &ask).status, 429);
+    let reply = post(&server, "/v1/enforcement", &json!({"mode": "off"}));
+    assert!(reply.status == 400 && reply.body.contains("expected `enforce` or `observe`"), "{}", reply.body);
+    assert_eq!(curl(&server, "/v1/enforcement", &[]).json(), json!({"mode": "enforce"}));
+}
+
+#[test]
+fn mistakes_are_problems_that_say_what_and_where() {
+    let server = Server::start(&[]);
+    for (path, body, status, expected) in [
+        ("/v1/check", "", 400, "EOF while parsing a value"),
+        ("/v1/check", "{\n\"domian\":1}", 400, "\"line\":2"),
+        ("/v1/check", r#"{"key":"a","limit":"10/s","algorithm":"tokenbucket"}"#, 400, "did you mean `token_bucket`"),
+        ("/v1/check", r#"{"key":"a","limit":"10/s","burst":0}"#, 400, "/burst"),
+        ("/v1/check", r#"{"domain":"none"}"#, 400, "there are no rules for the domain `none`"),
+        ("/v1/chek", "{}", 404, "/v1/check"),
+    ] {
+        let reply = curl(&server, path, &["-d", body]);
+        assert_eq!(reply.status, status, "{body}: {}", reply.body);
+        assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+        assert!(reply.body.contains(expected), "{body}: {}", reply.body);
+        assert_eq!(reply.json()["status"], status);
+    }
+    let reply = curl(&server, "/v1/check", &[]);
+    assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")));
+}
+
+#[test]
+fn bodies_beyond_the_limit_are_refused_before_they_are_read() {
+    let server = Server::start(&[]);
+    let before = server.memory();
+    let mut client = server.connect_http();
+    client.send("POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 1048577\r\n\r\n");
+    assert_eq!(client.line(), "HTTP/1.1 413 Payload Too Large");
+    let mut client = server.connect_http();
+    client.send("POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
+    let chunk = [&b"10000\r\n"[..], &[b' '; 65_536], b"\r\n"].concat();
+    let mut sent = 0;
+    while sent < 64 && client.try_send(&chunk) {
+        sent += 1;
+    }
+    assert!(client.rest().starts_with("HTTP/1.1 413 ") || sent < 64, "{sent} chunks were read");
+    let mut client = server.connect_http();
+    client.send(format!("GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(20_000)));
+    assert!(client.line().starts_with("HTTP/1.1 431 "));
+    let grown = server.memory().saturating_sub(before);
+    assert!(grown < 8 * 1024 * 1024, "grown by {grown} bytes");
+}
+
+#[test]
+fn what_is_no_http_ends_the_connection_and_nothing_else() {
+    let server = Server::start(&[]);
+    for bytes in [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..], b"*1\r\n$4\r\nPING\r\n", b"GET\r\n\r\n", &[0; 100]] {
+        let mut client = server.connect_http();
+        client.send(bytes);
+        let rest = client.rest();
+        assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 400 "), "{rest}");
+    }
+    assert_eq!(curl(&server, "/healthz", &[]).body, "ok\n");
+    assert_eq!(curl(&server, "/readyz", &[]).body, "ready\n");
+}
+
+#[test]
+fn changed_rules_are_put_in_force_and_keep_what_was_spent() {
+    let text = |limit: &str| format!("domain: api\nrules:\n- {{id: all, per: [k], limit: {limit}}}\n");
+    let rules = Rules::new("reload", &text("10/h"));
+    let server = Server::start(&["--rules", rules.path()]);
+    let ask = || post(&server, "/v1/check", &json!({"domain": "api", "attributes": {"k": "a"}})).json();
+    (0..4).for_each(|_| drop(ask()));
+    std::fs::write(&rules.0, text("5/h")).expect("a file");
+    server.wait_for_line("version=2");
+    let limit = &ask()["limits"][0];
+    assert_eq!((&limit["limit"], &limit["remaining"]), (&json!(5), &json!(0)), "four were spent before");
+    std::fs::write(&rules.0, "domain: api\nrules:\n- {id: all, limt: 5/h}\n").expect("a file");
+    assert!(server.wait_for_line("limt").contains(":3:"), "the place is told");
+    server.wait_for_line("those before stay in force");
+    assert_eq!(ask()["allowed"], false);
+    assert!(curl(&server, "/metrics", &[]).body.contains("tollgate_rule_reloads_total{result=\"refused\"} 1"));
+}

@@ -1,0 +1,92 @@
+//! Starting and stopping.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Server, encode};
+
+#[test]
+fn a_server_told_to_stop_lets_idle_clients_go_and_ends_well() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&[]);
+        let (mut resp, mut http) = (server.connect_resp(), server.connect_http());
+        resp.send("PING\r\n");
+        resp.expect("+PONG\r\n");
+        http.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+        assert_eq!(http.line(), "HTTP/1.1 200 OK");
+        server.signal(signal);
+        assert_eq!(resp.rest(), "");
+        http.rest();
+        assert!(server.wait().success(), "after SIG{signal}");
+    }
+}
+
+#[test]
+fn what_was_asked_before_the_stop_is_answered() {
+    let mut server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    client.send("PING\r\n");
+    client.expect("+PONG\r\n");
+    // Half a command: the server waits for the rest of it, and for nothing else.
+    let command = encode(&["CL.THROTTLE", "k", "0", "1", "60"]);
+    client.send([b"PING\r\n", &command[..20]].concat());
+    client.expect("+PONG\r\n");
+    server.signal("TERM");
+    server.wait_for_line("stopping");
+    client.send(&command[20..]);
+    assert_eq!(client.rest(), "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_client_that_never_finishes_is_not_waited_for_beyond_the_drain() {
+    let mut server = Server::start(&["--drain", "0"]);
+    let mut client = server.connect_resp();
+    client.send("PING\r\n*2\r\n");
+    client.expect("+PONG\r\n");
+    server.signal("TERM");
+    assert!(server.wait().success());
+    assert_eq!(client.rest(), "");
+}
+
+#[test]
+fn a_port_in_use_is_told_with_the_flag_that_changes_it() {
+    let server = Server::start(&[]);
+    let taken = server.resp.expect("on").to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--http", "off", "--resp", &taken])
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("choose another address with --resp"), "{text}");
+}
+
+#[test]
+fn help_shows_a_first_command_and_what_to_do_next() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("--help").output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("tollgate serve\n") && text.contains("curl -i -d"), "{text}");
+}
+
+#[test]
+fn check_tells_every_mistake_with_its_place_and_fails() {
+    let path = std::env::temp_dir().join(format!("tollgate-check-{}.yaml", std::process::id()));
+    let check = |text: &str| {
+        std::fs::write(&path, text).expect("a file");
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&path).output();
+        let output = output.expect("the program starts");
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&told).into_owned())
+    };
+    let (code, told) = check("domain: api\nrules:\n- {id: a, limit: 5/m}\n");
+    assert!(code == Some(0) && told.contains("1 rules in 1 domains, no mistakes"), "{told}");
+    let (code, told) = check("domain: api\nrules:\n- id: a\n  limt: 5/m\n- id: b\n  limit: 5/x\n");
+    assert_eq!(code, Some(1));
+    let name = path.display();
+    assert!(told.contains(&format!("{name}:4:3: `limt` is not a key of a rule")), "{told}");
+    assert!(told.contains(&format!("{name}:6:")), "{told}");
+    std::fs::remove_file(&path).expect("it was written");
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&path).output().expect("it starts");
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cannot read"));
+}

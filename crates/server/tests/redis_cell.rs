@@ -1,0 +1,74 @@
+//! What redis-cell was recorded to answer, asked again through the socket.
+
+mod common;
+
+use common::Server;
+use serde_json::Value;
+use tollgate_testkit::oracle::{Directory, Fields, Step};
+
+/// The words of a recorded call.
+fn words(step: &Step) -> Vec<String> {
+    let mut words = vec!["CL.THROTTLE".to_owned()];
+    if step.args.get("argv").is_some() {
+        words.extend(step.args.list("argv").iter().filter_map(Value::as_str).map(str::to_owned));
+    } else {
+        words.push(step.args.text("key").to_owned());
+        for name in ["max_burst", "count", "period_s", "quantity"] {
+            words.extend(step.args.maybe_int(name).map(|number| number.to_string()));
+        }
+    }
+    words
+}
+
+/// Numbers beyond our time are an error of ours, and a credit that redis-cell writes down and then fails to expire is none.
+fn is_the_references_own(error: &str) -> bool {
+    error.ends_with("Error while setting key expire")
+}
+
+#[test]
+fn errors_have_the_words_of_redis_cell() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    let cases = Directory::chosen().read("redis_cell").expect("the traces are readable");
+    let mut compared = 0;
+    for step in cases.iter().flat_map(|case| &case.steps) {
+        let Some(error) = step.result.get("error").and_then(Value::as_str) else { continue };
+        if is_the_references_own(error) {
+            continue;
+        }
+        let words = words(step);
+        client.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(client.line(), format!("-{error}"), "{words:?}");
+        compared += 1;
+    }
+    assert!(compared >= 15, "only {compared} errors are recorded");
+}
+
+#[test]
+fn the_first_call_on_a_key_is_answered_as_recorded() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    let cases = Directory::chosen().read("redis_cell").expect("the traces are readable");
+    let mut compared = 0;
+    for (number, case) in cases.iter().enumerate() {
+        // Nothing has been spent, so the real clock makes no difference; beyond 64 bits the reference wraps around.
+        let Some(step) = case.steps.first().filter(|step| step.op == "cl_throttle" && !step.failed()) else { continue };
+        let mut words = words(step);
+        let numbers: Vec<i128> = words[2..].iter().filter_map(|word| word.parse().ok()).collect();
+        let [burst, count, period, ..] = numbers[..] else { continue };
+        if numbers.iter().any(|number| number.abs() > 1_000_000_000) || count < 1 || period * 1_000_000 < count {
+            continue;
+        }
+        if (burst + 1) * period / count > 100 * 365 * 86_400 || numbers.get(3).is_some_and(|quantity| *quantity < 0) {
+            continue;
+        }
+        words[1] = format!("case {number}");
+        client.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(client.line(), "*5", "{words:?}");
+        let reply: Vec<i64> = (0..5).map(|_| client.line()[1..].parse().expect("a number")).collect();
+        let recorded: Vec<i64> = step.result.list("reply").iter().filter_map(Value::as_i64).collect();
+        assert_eq!(reply, recorded, "{words:?}");
+        compared += 1;
+    }
+    assert!(compared > 100, "only {compared} calls are recorded");
+}

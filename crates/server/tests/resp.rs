@@ -1,0 +1,181 @@
+//! The Redis protocol on a real socket: pipelines, splits, mistakes, limits.
+
+mod common;
+
+use common::{Server, encode};
+
+#[test]
+fn a_pipeline_is_answered_in_order() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    let throttle = encode(&["CL.THROTTLE", "k", "1", "1", "100"]);
+    client
+        .send([&throttle[..], &throttle, b"PING\r\n", &throttle, &encode(&["CL.THROTTLE", "k"]), b"PING\r\n"].concat());
+    client.expect("*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:100\r\n");
+    client.expect("*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:200\r\n");
+    client.expect("+PONG\r\n");
+    client.expect("*5\r\n:1\r\n:2\r\n:0\r\n:100\r\n:200\r\n");
+    client.expect(
+        "-Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]\r\n",
+    );
+    client.expect("+PONG\r\n");
+}
+
+#[test]
+fn a_command_may_come_byte_by_byte() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    for byte in encode(&["CL.THROTTLE", "k", "0", "1", "1000"]) {
+        client.send([byte]);
+    }
+    client.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:1000\r\n");
+}
+
+#[test]
+fn a_pipeline_longer_than_every_buffer_is_answered_whole() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    let (count, batch) = (20_000, 500);
+    let throttle = encode(&["CL.THROTTLE", "long", "1000000", "1", "1"]).repeat(batch);
+    // Sent in parts and read in between, or both sides would wait for each other.
+    for part in 0..count / batch {
+        client.send(&throttle);
+        for number in 0..batch {
+            let spent = part * batch + number + 1;
+            assert_eq!(client.line(), "*5");
+            assert_eq!(client.line(), ":0");
+            assert_eq!(client.line(), ":1000001");
+            let remaining: usize = client.line()[1..].parse().expect("a number");
+            // A token a second comes back meanwhile.
+            assert!((1_000_001 - spent..1_000_001 - spent + 100).contains(&remaining), "{remaining} after {spent}");
+            assert_eq!(client.line(), ":-1");
+            client.line();
+        }
+    }
+}
+
+#[test]
+fn keys_are_bytes_and_may_be_long() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    let mut command = b"*5\r\n$11\r\nCL.THROTTLE\r\n$65536\r\n".to_vec();
+    command.extend(std::iter::repeat_n(0xff, 65_536));
+    command.extend_from_slice(b"\r\n$1\r\n0\r\n$1\r\n1\r\n$2\r\n60\r\n");
+    client.send(&command);
+    client.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
+    client.send(&command);
+    assert_eq!((client.line(), client.line()), ("*5".into(), ":1".into()));
+}
+
+#[test]
+fn what_breaks_the_protocol_is_told_and_ends_the_connection() {
+    let server = Server::start(&[]);
+    for (bytes, error) in [
+        (&b"*1\r\n:1\r\n"[..], "-ERR Protocol error: expected '$', got ':'\r\n"),
+        (b"*1025\r\n", "-ERR Protocol error: invalid multibulk length, at most 1024 arguments are accepted\r\n"),
+        (b"*1\r\n$65537\r\n", "-ERR Protocol error: invalid bulk length, at most 65536 bytes are accepted\r\n"),
+        (
+            b"*1\r\n$99999999999999999999\r\n",
+            "-ERR Protocol error: invalid bulk length, at most 65536 bytes are accepted\r\n",
+        ),
+        (
+            b"SET a 'b'\r\n",
+            "-ERR Protocol error: quotes are not understood in a line, send an array of bulk strings\r\n",
+        ),
+        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", "-ERR this port speaks the Redis protocol, not HTTP\r\n"),
+    ] {
+        let mut client = server.connect_resp();
+        client.send([b"PING\r\n", bytes].concat());
+        assert_eq!(client.rest(), format!("+PONG\r\n{error}"), "{}", bytes.escape_ascii());
+    }
+}
+
+#[test]
+fn a_line_without_end_is_cut_off_and_costs_bounded_memory() {
+    let server = Server::start(&[]);
+    let before = server.memory();
+    let mut client = server.connect_resp();
+    let mut sent = 0;
+    while sent < 64 * 1024 * 1024 && client.try_send(&[b'a'; 65_536]) {
+        sent += 65_536;
+    }
+    assert!(sent < 64 * 1024 * 1024, "the server went on reading");
+    let grown = server.memory().saturating_sub(before);
+    assert!(grown < 4 * 1024 * 1024, "grown by {grown} bytes");
+    server.connect_resp().send("PING\r\n");
+}
+
+#[test]
+fn replies_nobody_reads_are_not_piled_up() {
+    let server = Server::start(&[]);
+    let before = server.memory();
+    let mut client = server.connect_resp();
+    // About two thousand bytes come back for each fourteen. The sockets take some megabytes, then the server stops reading.
+    let commands = "COMMAND DOCS\r\n".repeat(2_000);
+    client.send(commands);
+    let mut other = server.connect_resp();
+    other.send("PING\r\n");
+    other.expect("+PONG\r\n");
+    let grown = server.memory().saturating_sub(before);
+    assert!(grown < 4 * 1024 * 1024, "grown by {grown} bytes");
+}
+
+#[test]
+fn version_three_answers_maps_and_reset_goes_back() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    client.send("CONFIG GET save\r\nHELLO 3\r\n");
+    client.expect("*2\r\n$4\r\nsave\r\n$0\r\n\r\n%7\r\n$6\r\nserver\r\n$8\r\ntollgate\r\n");
+    while client.line() != "*0" {}
+    client.send("CONFIG GET save\r\nCLIENT GETNAME\r\nRESET\r\nCLIENT GETNAME\r\n");
+    client.expect("%1\r\n$4\r\nsave\r\n$0\r\n\r\n_\r\n+RESET\r\n$-1\r\n");
+    client.send("HELLO 4\r\nHELLO x\r\nHELLO 2 AUTH a b\r\nAUTH secret\r\nSELECT 0\r\nSELECT 1\r\nQUIT\r\nPING\r\n");
+    let rest = client.rest();
+    let kinds: Vec<&str> = rest.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
+    assert_eq!(kinds, ["-NOPROTO", "-ERR", "-ERR", "-ERR", "+OK", "-ERR", "+OK"], "{rest}");
+}
+
+#[test]
+fn more_connections_than_allowed_are_turned_away() {
+    let server = Server::start(&["--connections", "2"]);
+    let (mut first, mut second) = (server.connect_resp(), server.connect_resp());
+    for client in [&mut first, &mut second] {
+        client.send("PING\r\n");
+        client.expect("+PONG\r\n");
+    }
+    assert_eq!(server.connect_resp().rest(), "-ERR max number of clients reached\r\n");
+    assert!(server.connect_http().rest().starts_with("HTTP/1.1 503 "));
+    first.send("QUIT\r\n");
+    assert_eq!(first.rest(), "+OK\r\n");
+    second.send("PING\r\n");
+    second.expect("+PONG\r\n");
+}
+
+#[test]
+fn rules_are_asked_by_name_and_value_in_the_order_of_the_pipeline() {
+    let path = std::env::temp_dir().join(format!("tollgate-resp-{}.yaml", std::process::id()));
+    std::fs::write(&path, "domain: api\nrules:\n- {id: all, per: [k], limit: 1/h}\n").expect("a file");
+    let server = Server::start(&["--rules", path.to_str().expect("text")]);
+    std::fs::remove_file(path).expect("it was written");
+    let mut client = server.connect_resp();
+    client.send("TG.PEEK api 1 k a\r\nTG.CHECK api 1 k a\r\nPING\r\nTG.CHECK api 1 k a\r\nCL.THROTTLE k 0 1 60\r\n");
+    let allowed = |client: &mut common::Client| {
+        assert_eq!(client.line(), "*12");
+        let lines: Vec<String> = (0..3).map(|_| client.line()).collect();
+        while client.line() != "$14" {}
+        // The rest of the wait, and one limit of five fields.
+        (0..2 + 2 + 1 + 1 + 4 + 3 * 3 + 3).for_each(|_| drop(client.line()));
+        lines[2].clone()
+    };
+    assert_eq!((allowed(&mut client), allowed(&mut client)), (":1".into(), ":1".into()));
+    client.expect("+PONG\r\n");
+    assert_eq!(allowed(&mut client), ":0");
+    client.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
+    client.send(
+        "TG.RESET api 1 k a\r\nTG.RESET none 1\r\nTG.CHECK api x\r\nTG.CHECK api 1 k\r\nTG.CHECK none 1\r\nPING\r\n",
+    );
+    client.expect(":1\r\n-ERR there are no rules for the domain `none`\r\n");
+    client.expect("-ERR the cost is 'x', it must be a whole number, such as 1\r\n");
+    client.expect("-ERR usage: tg.check <domain> <cost> [<name> <value> ...]\r\n");
+    client.expect("-ERR there are no rules for the domain `none`\r\n+PONG\r\n");
+}

