@@ -3,7 +3,12 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
-use tollgate_engine::{Engine, MemoryStore};
+
+use fuzzed::check;
+
+#[path = "fuzzed/rules.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+mod fuzzed;
 
 const WHOLE: &str = r#"
 domains:
@@ -98,25 +103,6 @@ const WORDS: &[&str] = &[
 
 fn read(text: &[u8]) -> Result<Rules, Mistakes> {
     Rules::read(&[Source { name: "f", text }])
-}
-
-fn check(text: &[u8]) {
-    match read(text) {
-        Ok(rules) => {
-            // What was read can be put in force.
-            let memory = || MemoryStore::new(1).expect("a tiny table");
-            let engine = Engine::with_fallback(memory(), memory());
-            assert_eq!(engine.put(&rules), Ok(1));
-        }
-        Err(mistakes) => {
-            let lines = 1 + text.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
-            assert!(!mistakes.as_slice().is_empty() && mistakes.as_slice().len() <= Mistakes::MAX);
-            for mistake in mistakes.as_slice() {
-                assert!((1..=lines + 1).contains(&mistake.place.line) && mistake.place.column >= 1, "{mistake}");
-                assert!(mistake.to_string().len() < 2_000, "a message is for reading: {mistake}");
-            }
-        }
-    }
 }
 
 #[test]

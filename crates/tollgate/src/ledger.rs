@@ -237,7 +237,7 @@ impl<C: Clock> Ledger<C> {
             return passed;
         }
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let shared = charge.numbers.to_le_bytes().fingerprint(&self.secret);
+        let shared = self.shared_print(charge);
         let of_shared = now_of(charge, shared, now);
         let overflowed = match self.when_full {
             WhenFull::Overflow => {
@@ -262,20 +262,44 @@ impl<C: Clock> Ledger<C> {
     ) -> bool {
         let owner = Judge { numbers, now };
         let prints: Vec<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
-        let mut group = self.table.lock_all(&prints, &owner);
+        let mut own = self.table.lock_all(&prints, &owner);
         let mut seated: Vec<Result<Seated<'_>, Retry>> = Vec::with_capacity(charges.len());
+        let mut without_room = Vec::new();
         for (charge, print) in charges.iter().zip(&prints) {
-            seated.push(self.limits(numbers, charge).ok_or(Retry::Never).and_then(|limits| {
-                let now = now_of(charge, *print, now);
-                let Some((place, arrival)) = group.seat(*print, &owner, newcomer(limits, &now, charge.ask)) else {
-                    // A group has no use for a shared entry: it would have to be held, too.
-                    self.overflowed.fetch_add(1, Ordering::Relaxed);
-                    return Err(Retry::OnRelease);
-                };
-                take_over(numbers, limits, charge.numbers, &mut group.state(place), arrival, &now);
-                Ok(Seated { limits, place, now, verdict: Verdict::default() })
+            let Some(limits) = self.limits(numbers, charge) else {
+                seated.push(Err(Retry::Never));
+                continue;
+            };
+            let now = now_of(charge, *print, now);
+            let seat = own.seat(*print, &owner, newcomer(limits, &now, charge.ask));
+            if seat.is_none() {
+                without_room.push((seated.len(), self.shared_print(charge)));
+            }
+            seated.push(seat.ok_or(Retry::OnRelease).map(|(place, arrival)| {
+                take_over(numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
+                Seated { limits, held: Held::Own(place), now, verdict: Verdict::default() }
             }));
         }
+
+        // The shared entries are locked after all others, and nobody who holds one waits for another table.
+        self.overflowed.fetch_add(without_room.len() as u64, Ordering::Relaxed);
+        if self.when_full == WhenFull::Deny {
+            without_room.clear();
+        }
+        let shared_prints: Vec<Fingerprint> = without_room.iter().map(|(_, print)| *print).collect();
+        let mut shared = self.overflow.lock_all(&shared_prints, &owner);
+        for (index, print) in without_room {
+            let charge = &charges[index];
+            let (Some(limits), now) = (self.limits(numbers, charge), now_of(charge, print, now)) else { continue };
+            if let Some((place, arrival)) = shared.seat(print, &owner, Spent::ALL) {
+                take_over(numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
+                seated[index] = Ok(Seated { limits, held: Held::Shared(place), now, verdict: Verdict::default() });
+            }
+        }
+        let state_of = |held: Held| match held {
+            Held::Own(place) => own.state(place),
+            Held::Shared(place) => shared.state(place),
+        };
 
         // One after the other, so that two charges on one key see each other. After a refusal the rest is only weighed: its
         // answers are wanted, its takings are not.
@@ -283,7 +307,7 @@ impl<C: Clock> Ledger<C> {
         let mut taken = Vec::new();
         for (seat, charge) in seated.iter_mut().zip(charges) {
             let Ok(seat) = seat else { continue };
-            let mut state = group.state(seat.place);
+            let mut state = state_of(seat.held);
             let before: Vec<u64> = (0..self.table.state_words()).map(|word| state.get(word)).collect();
             // Again, for the key may be in the group twice, under different limits.
             let seat_again = |state: &mut State<'_>| {
@@ -296,10 +320,10 @@ impl<C: Clock> Ledger<C> {
             }
             passed = seat.verdict.is_allowed();
             if passed {
-                taken.push((seat.place, before));
+                taken.push((seat.held, before));
             } else {
-                for (place, before) in taken.drain(..).rev() {
-                    let mut state = group.state(place);
+                for (held, before) in taken.drain(..).rev() {
+                    let mut state = state_of(held);
                     before.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
                 }
                 seat_again(&mut state);
@@ -310,8 +334,8 @@ impl<C: Clock> Ledger<C> {
 
         for (index, (seat, charge)) in seated.iter().zip(charges).enumerate() {
             match seat {
-                Ok(Seated { limits, place, now, verdict }) => {
-                    let mut state = group.state(*place);
+                Ok(Seated { limits, held, now, verdict }) => {
+                    let mut state = state_of(*held);
                     take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
                     let state = &Numbered { state: &state };
                     each(index, &Seat { limits: Some(limits), state, now: *now, verdict: *verdict });
@@ -320,7 +344,8 @@ impl<C: Clock> Ledger<C> {
             }
         }
         if !passed {
-            group.restore_evicted();
+            own.restore_evicted();
+            shared.restore_evicted();
         }
         passed
     }
@@ -348,6 +373,11 @@ impl<C: Clock> Ledger<C> {
     fn print(&self, charge: &Charge<'_>) -> Fingerprint {
         charge.key.fingerprint(&self.secret)
     }
+
+    /// Of the entry that all keys under the charge's limits share when they find no room.
+    fn shared_print(&self, charge: &Charge<'_>) -> Fingerprint {
+        charge.numbers.to_le_bytes().fingerprint(&self.secret)
+    }
 }
 
 impl<C> fmt::Debug for Ledger<C> {
@@ -359,9 +389,18 @@ impl<C> fmt::Debug for Ledger<C> {
 /// A charge that has an entry, while a group is decided.
 struct Seated<'n> {
     limits: &'n Limits,
-    place: Place,
+    held: Held,
     now: Now<'n>,
     verdict: Verdict<Stamps>,
+}
+
+/// Which entry that is.
+#[derive(Clone, Copy)]
+enum Held {
+    /// The key's own.
+    Own(Place),
+    /// The one that keys without room share.
+    Shared(Place),
 }
 
 /// What a decision about one charge saw and said.

@@ -22,7 +22,7 @@ pub(crate) struct Bench<S: Store = Memory> {
 pub(crate) const START: u64 = 1_700_000_000_000_000_000;
 
 pub(crate) fn memory(clock: &Arc<ManualClock>) -> Memory {
-    MemoryStore::with_clock(1_000, clock.clone()).expect("a small table")
+    MemoryStore::with_clock(20_000, clock.clone()).expect("a table")
 }
 
 pub(crate) fn bench(rules: &str) -> Bench {

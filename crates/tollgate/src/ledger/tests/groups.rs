@@ -199,9 +199,30 @@ fn nobody_gives_way_to_another_of_its_group() {
 }
 
 #[test]
-fn a_group_for_which_there_is_no_room_is_refused_and_counted() {
+fn those_of_a_group_without_room_share_an_entry_and_are_counted() {
+    // Once such a group was refused, so that a full table turned away everybody who met two rules.
+    let numbers = [one(bucket(10)), one(bucket(3))];
+    let (ledger, _, slots) = full(&numbers, |_| 5);
+    assert!(passes(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new 1", 4), charge(1, "late 1", 1)]));
+    assert!(passes(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new 2", 4), charge(1, "late 2", 1)]));
+    let (passed, outcomes) =
+        decide(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new 3", 4), charge(1, "late 3", 1)]);
+    let Outcome::Deny(Retry::After(_)) = outcomes[1] else { panic!("{outcomes:?}") };
+    assert_eq!((passed, outcomes[0], outcomes[2]), (false, Outcome::Allow, Outcome::Allow));
+    assert_eq!(ledger.overflowed(), 6);
+    assert_eq!(ledger.remaining(&numbers, 0, "0"), 3, "the refused group took nothing from anybody");
+    assert!(
+        passes(&ledger, &numbers, &[charge(0, "1", 1), charge(1, "late 4", 1)]),
+        "not from the shared entries either"
+    );
+    assert!((2..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 5));
+}
+
+#[test]
+fn a_group_without_room_is_refused_if_that_is_asked_for() {
     let numbers = [one(bucket(10))];
     let (ledger, _, slots) = full(&numbers, |_| 5);
+    let ledger = ledger.when_full(WhenFull::Deny);
     let (passed, outcomes) = decide(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new", 4), charge(0, "1", 6)]);
     let Outcome::Deny(Retry::After(_)) = outcomes[2] else { panic!("{outcomes:?}") };
     assert_eq!((passed, outcomes[0], outcomes[1]), (false, Outcome::Allow, Outcome::Deny(Retry::OnRelease)));

@@ -1,0 +1,64 @@
+// What must hold for any bytes that are given as rules. Included by the fuzz target, which invents bytes, by the test that
+// replays those it found worth keeping, and by the properties, which make up texts that are nearly right.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use tollgate_engine::rules::{LimitText, Mistakes, Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+
+/// Reading ends with rules that can be put in force and decide, or with mistakes, each at a place in the text.
+pub fn check(text: &[u8]) {
+    match Rules::read(&[Source { name: "f", text }]) {
+        Ok(rules) => put_in_force(&rules, text),
+        Err(mistakes) => check_mistakes(&mistakes, text),
+    }
+    if let Ok(limit) = str::from_utf8(text) {
+        // The same words serve in requests; most texts are none.
+        for algorithm in [None, Some("fixed_window"), Some("concurrency")] {
+            if let Err(mistake) = (LimitText { limit, burst: None, algorithm }).read() {
+                assert!(mistake.to_string().len() < LONGEST_MESSAGE, "a message is for reading: {mistake}");
+            }
+        }
+    }
+}
+
+/// Longer ones are not read to the end.
+const LONGEST_MESSAGE: usize = 2_000;
+
+fn put_in_force(rules: &Rules, text: &[u8]) {
+    let memory = || MemoryStore::new(1).expect("a tiny table");
+    let engine = Engine::with_fallback(memory(), memory());
+    assert_eq!(engine.put(rules), Ok(1));
+    // Values that fit some conditions and not others: words of the text itself.
+    let words: Vec<&[u8]> = text.split(|byte| !byte.is_ascii_graphic()).filter(|word| !word.is_empty()).collect();
+    let names = rules.domains().iter().flat_map(|domain| domain.rules()).flat_map(|rule| rule.per());
+    let names = names.map(|name| name.as_bytes()).chain([&b"path"[..], b"method"]);
+    let values = words.iter().copied().cycle().chain([&b"/"[..]]);
+    let entries: Vec<Entry<'_>> = names.zip(values).take(8).map(|(name, value)| Entry { name, value }).collect();
+    let items = [Item::new(&entries).cost(1)];
+    let mut decisions = Decisions::default();
+    for domain in rules.domains() {
+        let request = Request::new(domain.name(), &items);
+        let peeked = now(engine.peek(&request, &mut decisions)).map(|decision| decision.is_allowed());
+        let checked = now(engine.check(&request, &mut decisions)).map(|decision| decision.is_allowed());
+        assert_eq!(peeked, checked, "nothing happened in between");
+    }
+}
+
+fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
+    let lines = 1 + text.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
+    assert!(!mistakes.as_slice().is_empty() && mistakes.as_slice().len() <= Mistakes::MAX);
+    for mistake in mistakes.as_slice() {
+        assert!((1..=lines + 1).contains(&mistake.place.line) && mistake.place.column >= 1, "{mistake}");
+        assert!(mistake.to_string().len() < LONGEST_MESSAGE, "a message is for reading: {mistake}");
+    }
+}
+
+/// What is decided in memory is there at once.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("the memory store waits for nobody"),
+    }
+}
