@@ -1,5 +1,7 @@
 //! The store on a real server does what every store must: by a clock that is moved by hand, and by the server's own.
 
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
 mod support;
 
 use std::time::Duration;

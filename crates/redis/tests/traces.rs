@@ -1,12 +1,14 @@
 //! Random requests, decided by the script in a real server and by the Rust functions, compared one by one: outcome, amount,
 //! stamps, and for every limit what remains, the wait and the reset, to the microsecond.
 
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
 mod support;
 
 use support::chance::{self, Chance};
 use support::model::{Model, ask};
 use support::{Hand, Owned, Said, by_hand, run};
-use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Phase, Stamps, Terms, Time, Window};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Outcome, Phase, Retry, Stamps, Terms, Time, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::Verb;
 use tollgate_redis::RedisStore;
@@ -90,8 +92,7 @@ impl Trace<'_> {
     fn charge(&mut self, key: u64, windows: &[Window]) -> Owned {
         let (numbers, limits) = self.rules[key as usize].clone();
         let chance = &mut self.chance;
-        let capacity =
-            limits.as_slice().iter().map(|limit| tollgate_core::Algorithm::capacity(limit)).min().unwrap_or(1);
+        let capacity = limits.as_slice().iter().map(Algorithm::capacity).min().unwrap_or(1);
         let cost = match chance.below(6) {
             0 => chance.below(2),
             1 => 1,
@@ -173,14 +174,6 @@ impl Trace<'_> {
 
     fn compare(&mut self, verb: Verb, charges: &[Owned], said: &[Said], place: &str) {
         let expected = self.model.run(verb, charges, self.now);
-        if std::env::var("TOLLGATE_SHOW").is_ok() {
-            for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
-                println!(
-                    "{place} {verb:?} {:?} {} {:?} {:?}\n   {said:?}\n   {expected:?}",
-                    charge.key, charge.numbers, charge.ask, charge.limits
-                );
-            }
-        }
         assert_eq!(said.len(), expected.len(), "{place}");
         if verb == Verb::Reset {
             // A key that is forgotten may give the number of a lease once more within the same microsecond.
@@ -201,7 +194,7 @@ impl Trace<'_> {
                     self.receipts.remove(0);
                 }
             }
-            if let Outcome::Deny(tollgate_core::Retry::After(wait)) = said.outcome {
+            if let Outcome::Deny(Retry::After(wait)) = said.outcome {
                 assert!(wait.as_nanos() > 0, "{place}: a refusal never says zero");
             }
         }
