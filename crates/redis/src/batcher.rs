@@ -152,20 +152,22 @@ impl Batcher {
             let result = link.call(&call, &self.config).await;
             drop(call);
             self.figures.calls.fetch_add(1, Ordering::Relaxed);
-            let (failed, lost) = match result {
-                Ok(reply) => (!answer(&mut batch, reply), None),
+            let failure = match result {
+                Ok(reply) => {
+                    let short = || CallError::Lost("the answer of the script is too short".to_owned());
+                    (!answer(&mut batch, reply)).then(short)
+                }
                 Err(error) => {
-                    let error = self.fail(&mut batch, error);
-                    (true, error)
+                    self.fail(&mut batch, &error);
+                    Some(error)
                 }
             };
-            self.figures.failures.fetch_add(failed.into(), Ordering::Relaxed);
-            if let Some(why) = lost {
-                self.turn_away(left_over, &why);
-                return Ended::Failed(why);
-            }
-            if breaker.note(failed) {
-                let why = "half of the last calls failed".to_owned();
+            self.figures.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
+            let trips = breaker.note(failure.is_some());
+            if let Some(error) = failure
+                && (trips || matches!(error, CallError::Lost(_)))
+            {
+                let why = error.told(&self.config);
                 self.turn_away(left_over, &why);
                 return Ended::Failed(why);
             }
@@ -191,23 +193,17 @@ impl Batcher {
         next
     }
 
-    /// Tells everybody in the batch; why the link has to be given up, if it has.
-    fn fail(&self, batch: &mut Vec<Waiting>, error: CallError) -> Option<String> {
-        let address = &self.config.address;
-        let (told, lost) = match error {
-            CallError::Refused(why) => (StoreError::Unavailable { why: format!("{address} refused: {why}") }, None),
-            CallError::Late => {
-                (StoreError::Unknown { why: format!("{address} was silent for {:?}", self.config.deadline) }, None)
-            }
-            CallError::Lost(why) => {
-                (StoreError::Unknown { why: format!("the connection to {address} broke: {why}") }, Some(why))
-            }
+    /// Tells everybody in the batch.
+    fn fail(&self, batch: &mut Vec<Waiting>, error: &CallError) {
+        let why = format!("{}: {}", self.config.address, error.told(&self.config));
+        let told = match error {
+            CallError::Refused(_) => StoreError::Unavailable { why },
+            CallError::Late | CallError::Lost(_) => StoreError::Unknown { why },
         };
         for waiting in batch.drain(..) {
             // Whoever has given up needs no answer.
             let _ = waiting.reply.send(Err(told.clone()));
         }
-        lost
     }
 
     fn turn_away(&self, waiting: Option<Waiting>, why: &str) {

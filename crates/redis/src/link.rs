@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::timeout;
+use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos};
+use tollgate_engine::store::{Charge, Verb};
 
 use crate::config::Config;
-use crate::request::Call;
+use crate::numbers::Packed;
+use crate::request::{Call, Entry};
 use crate::script::Script;
 
 /// A connection on which the script has been tried out.
@@ -27,9 +30,21 @@ pub(crate) enum CallError {
     Late,
 }
 
+impl CallError {
+    /// For the log, in one line.
+    pub(crate) fn told(&self, config: &Config) -> String {
+        match self {
+            Self::Refused(why) => format!("it refused: {why}"),
+            Self::Lost(why) => format!("the connection broke: {why}"),
+            Self::Late => format!("it was silent for {:?}", config.deadline),
+        }
+    }
+}
+
 impl Link {
-    /// Connects, brings the script along and runs it once with nothing to decide. An answer to a ping would not prove
-    /// that the script can be run.
+    /// Connects, brings the script along and lets it write a key of its own, which is gone again in two seconds. An answer to a
+    /// ping would not prove that the script can be run and may write: a replica, a full store and a user without permission
+    /// all answer pings.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
@@ -39,11 +54,9 @@ impl Link {
         let connection = connection.map_err(|_| format!("no connection within {:?}", config.connect_timeout))?;
         let connection = connection.map_err(|error| told(&error))?;
         let mut link = Self { connection, script: script.clone() };
-        match link.call(&Call::default(), config).await {
-            Ok(_) => Ok(link),
-            Err(CallError::Refused(why) | CallError::Lost(why)) => Err(why),
-            Err(CallError::Late) => Err(format!("the script did not answer within {:?}", config.deadline)),
-        }
+        let probe = probe(config)?;
+        link.call(&Call::new([&probe]), config).await.map_err(|error| error.told(config))?;
+        Ok(link)
     }
 
     /// Runs the script. A store that does not know it gets it once more, within the same deadline; nothing else is repeated.
@@ -53,10 +66,10 @@ impl Link {
 
     async fn call_without_end(&mut self, call: &Call<'_>) -> Result<Vec<u8>, CallError> {
         let known = call.command(["EVALSHA", self.script.sha()]);
-        let result = match self.connection.send_packed_command(&known).await {
+        let result = match send(&mut self.connection, &known).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 let whole = call.command(["EVAL", self.script.source()]);
-                self.connection.send_packed_command(&whole).await
+                send(&mut self.connection, &whole).await
             }
             result => result,
         };
@@ -72,12 +85,36 @@ impl Link {
     }
 }
 
+/// A charge that makes the script write. No key of a limit has this name, which is without braces.
+fn probe(config: &Config) -> Result<Entry, String> {
+    let limits = Limit::from(FixedWindow::new(1_000_000, Nanos::SECOND).map_err(|error| error.to_string())?).into();
+    let charge = Charge {
+        rule: "",
+        key: b"",
+        numbers: 0,
+        limits: &limits,
+        earlier: &[],
+        ask: Ask::Exactly(Cost::ONE),
+        stamps: None,
+        windows: &[],
+    };
+    let key = format!("{}:probe", config.namespace).into_bytes();
+    Ok(Entry::new(Verb::Check, &charge, 0, key, Arc::new(Packed::new(&limits)?)))
+}
+
+/// Sends a command. The client hands errors of the server over as a value, among the others.
+async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+    connection.send_packed_command(command).await?.extract_error()
+}
+
 async fn connect(config: &Config, script: &Script) -> Result<MultiplexedConnection, RedisError> {
     let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let mut connection = client(config)?.get_multiplexed_async_connection_with_config(&settings).await?;
+    // Who has not said the password may not send anything as long as the script, and would be told that instead.
+    send(&mut connection, &redis::cmd("PING")).await?;
     let mut load = redis::cmd("SCRIPT");
     load.arg("LOAD").arg(script.source());
-    connection.send_packed_command(&load).await?;
+    send(&mut connection, &load).await?;
     Ok(connection)
 }
 
@@ -99,9 +136,14 @@ fn client(config: &Config) -> Result<Client, RedisError> {
     Client::open(config.server.clone())
 }
 
-/// For the log, in one line.
+/// For the log, in one line: what the server said with its code, and without the place in the script.
 fn told(error: &RedisError) -> String {
-    let mut text = error.to_string();
-    text.truncate(text.find(['\r', '\n']).unwrap_or(text.len()));
+    let mut text = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    };
+    for end in ["\r", "\n", " script: "] {
+        text.truncate(text.find(end).unwrap_or(text.len()));
+    }
     text
 }

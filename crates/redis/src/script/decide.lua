@@ -83,8 +83,15 @@ while position <= #charges do
 end
 
 -- Writes what was changed. Whatever can go wrong with a write goes wrong with the first one: no memory, no permission, a
--- replica. Then nothing is written at all, and the call fails as a whole.
+-- replica. Then nothing is written at all, and the call fails as a whole. Deleting comes first, since a user may have the
+-- permission for one and not for the other; that setting is permitted was found out when the connection was made.
 local keys, expiries = KEYS, {}
+if others then
+  for key in pairs(states) do
+    local written = fading[key] and under[key].cells > 1
+    if not written and (gone[key] or (fading[key] and values[key])) then call('DEL', keys[key]) end
+  end
+end
 for key, state in pairs(states) do
   local set, fades = under[key], fading[key]
   if fades and set.cells > 1 then
@@ -94,16 +101,15 @@ for key, state in pairs(states) do
       if fades == UNKNOWN then fades = others.fades_of(key, set, state) end
       value = value or others.value_of(set, state)
     end
-    -- In steps of a quarter of a second: writing a number out takes a tenth of the time of all, and most are alike.
-    local steps = floor(fades / 250000) + 1 + MARGIN
+    -- In steps of a quarter of a second: writing a number out takes a tenth of the time of all, and most are alike. As an
+    -- instant, since the store would otherwise have to make one of it for its replicas.
+    local steps = floor((now + fades) / 250000) + 1 + MARGIN
     local expiry = expiries[steps]
     if not expiry then
-      expiry = steps * 250 .. ''
+      expiry = string.format('%.0f', steps * 250)
       expiries[steps] = expiry
     end
-    call('SET', keys[key], value, 'PX', expiry)
-  elseif gone[key] or (fades and values[key]) then
-    call('DEL', keys[key])
+    call('SET', keys[key], value, 'PXAT', expiry)
   end
 end
 return table.concat(reply)

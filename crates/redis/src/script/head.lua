@@ -19,8 +19,8 @@
 --
 -- Value    a byte for the version of the format (1), the numbers it was written under (2 bytes for the length, then as in
 --          ARGV), and the cells of each limit. A value written under other numbers is converted when it is next touched.
--- Expiry   every write sets it: until the state is as good as new, and a second more, rounded up to a quarter of a second. A key that lost its expiry gets one
---          with its next write, and until then locks nobody out, since what is kept are instants.
+-- Expiry   every write sets it: until the state is as good as new, and a second more, rounded up to a quarter of a second. A key
+--          that lost its expiry gets one with its next write, and until then locks nobody out, since what is kept are instants.
 --
 -- A call costs some microseconds before anything is decided, most of them for making functions. So what a plain request needs
 -- is written out in the last part, and everything else is made when it is first needed: `algorithm_of` and `general`.
