@@ -142,8 +142,9 @@ fn told(error: &RedisError) -> String {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),
     };
-    for end in ["\r", "\n", " script: "] {
-        text.truncate(text.find(end).unwrap_or(text.len()));
+    text.truncate(text.find(['\r', '\n']).unwrap_or(text.len()));
+    if let Some(place) = text.find(", on @user_script").and_then(|place| text[..place].rfind(" script: ")) {
+        text.truncate(place);
     }
     text
 }
