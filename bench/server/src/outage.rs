@@ -18,8 +18,6 @@ pub(crate) struct Waits {
     pub(crate) answers: usize,
     /// The middle of the waits, in milliseconds.
     pub(crate) middle: f64,
-    /// The longest of a thousand.
-    pub(crate) long: f64,
     /// The longest of all.
     pub(crate) longest: f64,
 }
@@ -57,12 +55,7 @@ pub(crate) fn ask(
     let mut waits: Vec<f64> = waits?.iter().map(|wait| wait.as_secs_f64() * 1_000.).collect();
     waits.sort_by(f64::total_cmp);
     let at = |place: usize| waits.get(place).copied().context("no answers");
-    Ok(Waits {
-        answers: waits.len(),
-        middle: at(waits.len() / 2)?,
-        long: at(waits.len() * 999 / 1_000)?,
-        longest: at(waits.len() - 1)?,
-    })
+    Ok(Waits { answers: waits.len(), middle: at(waits.len() / 2)?, longest: at(waits.len() - 1)? })
 }
 
 async fn one_caller(
