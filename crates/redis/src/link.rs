@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::timeout;
-use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos};
+use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
 use tollgate_engine::store::{Charge, Verb};
 
 use crate::config::Config;
@@ -42,9 +42,8 @@ impl CallError {
 }
 
 impl Link {
-    /// Connects, brings the script along and lets it write a key of its own, which is gone again in two seconds. An answer to a
-    /// ping would not prove that the script can be run and may write: a replica, a full store and a user without permission
-    /// all answer pings.
+    /// Connects, brings the script along and lets it write a key of its own and delete it again. An answer to a ping would not
+    /// prove that the script can be run and may write: a replica, a full store and a user without permission all answer pings.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
@@ -55,7 +54,7 @@ impl Link {
         let connection = connection.map_err(|error| told(&error))?;
         let mut link = Self { connection, script: script.clone() };
         let probe = probe(config)?;
-        link.call(&Call::new([&probe]), config).await.map_err(|error| error.told(config))?;
+        link.call(&Call::new(&probe), config).await.map_err(|error| error.told(config))?;
         Ok(link)
     }
 
@@ -85,9 +84,11 @@ impl Link {
     }
 }
 
-/// A charge that makes the script write. No key of a limit has this name, which is without braces.
-fn probe(config: &Config) -> Result<Entry, String> {
-    let limits = Limit::from(FixedWindow::new(1_000_000, Nanos::SECOND).map_err(|error| error.to_string())?).into();
+/// Charges that make the script set a key and delete it. No key of a limit has this name, which is without braces.
+fn probe(config: &Config) -> Result<[Entry; 2], String> {
+    let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
+    let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
+    let limits = Limit::from(bucket).into();
     let charge = Charge {
         rule: "",
         key: b"",
@@ -98,8 +99,9 @@ fn probe(config: &Config) -> Result<Entry, String> {
         stamps: None,
         windows: &[],
     };
-    let key = format!("{}:probe", config.namespace).into_bytes();
-    Ok(Entry::new(Verb::Check, &charge, 0, key, Arc::new(Packed::new(&limits)?)))
+    let packed = Arc::new(Packed::new(&limits)?);
+    let entry = |verb| Entry::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), packed.clone());
+    Ok([entry(Verb::Check), entry(Verb::Reset)])
 }
 
 /// Sends a command. The client hands errors of the server over as a value, among the others.

@@ -53,8 +53,8 @@ local spread, windows = 0, NO_WINDOWS
 --   commit(limit, state, taken)         takes it, directly after weighing it; the microseconds until the limit is as good as
 --                                       new, or nil if nothing was written
 --   refuse(limit, state, verb, cost)    counts a refusal, directly after weighing it; true if anything was written
---   short(limit, state, cost)    weighs and commits a cost that passes without more ado, as `commit` does; nil if it does not, or
---                                if anything is odd, and then nothing was written
+--   short(limit, one, other, cost)      only of an algorithm with two cells: both after a cost that passes without more ado, and
+--                                       what `commit` gives; nil if it does not pass, or if anything is odd
 --   refund(limit, state, cost, stamp)   how much is accepted
 --   available(limit, state)      how much would pass
 --   fades(limit, state)          microseconds until it is as good as new
