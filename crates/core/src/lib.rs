@@ -21,8 +21,10 @@ mod verdict;
 
 pub use algorithm::concurrency::Concurrency;
 pub use algorithm::fixed_window::{FixedWindow, Phase};
+pub use algorithm::interval_bucket::{IntervalBucket, Steps};
 pub use algorithm::leaky_bucket::LeakyBucket;
 pub use algorithm::sliding_log::SlidingLog;
+pub use algorithm::sliding_slices::SlidingSlices;
 pub use algorithm::sliding_window::SlidingWindow;
 pub use algorithm::token_bucket::TokenBucket;
 pub use algorithm::{Algorithm, Cells, CellsMut};
