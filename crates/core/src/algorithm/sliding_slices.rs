@@ -369,9 +369,11 @@ impl Algorithm for SlidingSlices {
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let current = self.current(state, now);
         let taken_in = stamp.map_or(current.end, Stamp::to_bits);
-        let Some(back) = current.end.checked_sub(taken_in).map(|gap| gap.div_ceil(self.precision)) else {
+        // Slices that lie otherwise by now have none that ends where that one did.
+        let Some(gap) = current.end.checked_sub(taken_in).filter(|gap| gap % self.precision == 0) else {
             return Cost::ZERO;
         };
+        let back = gap / self.precision;
         let present = if back == 0 { current.present } else { 0 };
         let older = || self.older(state, &current).rev().nth(back as usize - 1).map_or(0, |(count, _)| count);
         let count = match back {

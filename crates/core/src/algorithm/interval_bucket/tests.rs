@@ -56,7 +56,7 @@ fn with_a_wait_allowed_later_steps_are_sold() {
     check(&patient, "6@0 +10@0 +1@0 5@1 1@1", "Never 5 no10 w19 no9");
     // A wait as long as is allowed is not refused.
     let exactly = limit().max_wait(Nanos::from_secs(6)).unwrap();
-    check(&exactly, "5@0 1@3 1@4 5@4", "0 no1 w6 no6");
+    check(&exactly, "5@0 1@3 1@4 5@4", "0 no1 w6 no10");
 }
 
 #[test]
