@@ -91,6 +91,8 @@ enum Turn {
 impl SlidingSlices {
     /// The most slices a window is cut into.
     pub const MAX_SLICES: u64 = 64;
+    /// The most words a state has.
+    pub const MAX_WORDS: usize = 3 + Self::MAX_SLICES as usize;
 
     /// `limit` in any `length`, by slices of `precision`. If those do not make up the length exactly, the window is as much longer as
     /// makes them. Debt is bounded by another limit.
@@ -148,6 +150,20 @@ impl SlidingSlices {
 
     pub(crate) const fn terms(&self) -> Terms {
         Terms::SlidingSlices { window: self.quota.terms(), precision: Nanos::from_nanos(self.precision) }
+    }
+
+    /// Writes the state that counts `present` in the slice that ends at `end`, in nanoseconds, and `older` in those before, each at
+    /// the place of its number modulo how many there are. For whoever keeps them elsewhere, such as a script in a store.
+    pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, present: u64, older: &[u64]) {
+        let ring = self.ring();
+        let deepest = self.quota.deepest();
+        let mut sum = present.min(deepest);
+        for (place, count) in (0..self.slices).zip(older) {
+            let count = (*count).min(deepest - sum);
+            sum += count;
+            ring.set(state, place, count);
+        }
+        self.write_head(state, end, sum, present.min(deepest));
     }
 
     const fn ring(&self) -> Ring {
