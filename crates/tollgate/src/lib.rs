@@ -116,6 +116,7 @@ mod table;
 #[cfg(test)]
 mod testing;
 mod throttle;
+mod wait;
 
 pub use fingerprint::{Hashed, Key};
 pub use keyed::{Keyed, TooLarge, WhenFull};
@@ -123,3 +124,4 @@ pub use ledger::{Charge, Ledger, Numbers, Seat};
 pub use limiter::Limiter;
 pub use throttle::Throttles;
 pub use tollgate_core::*;
+pub use wait::{Acquire, AcquireError};
