@@ -81,7 +81,9 @@ impl Config {
                 "namespace" => namespace = Some(value.into_owned()),
                 "ca" if url.scheme() == "rediss" => authority = Some(PathBuf::from(&*value)),
                 other => {
-                    return Err(wrong(&format!("`{other}` is no option of it; `namespace` and, with rediss, `ca` are")));
+                    return Err(wrong(&format!(
+                        "`{other}` is no option of it; `namespace` and, with rediss, `ca` are"
+                    )));
                 }
             }
         }
