@@ -108,9 +108,12 @@
 
 pub mod clock;
 mod fingerprint;
+mod hold;
 mod keyed;
 mod ledger;
 mod limiter;
+mod live;
+mod pacer;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -119,9 +122,12 @@ mod throttle;
 mod wait;
 
 pub use fingerprint::{Hashed, Key};
+pub use hold::{Permit, Reservation};
 pub use keyed::{Keyed, TooLarge, WhenFull};
 pub use ledger::{Charge, Ledger, Numbers, Seat};
 pub use limiter::Limiter;
+pub use live::Live;
+pub use pacer::Pacer;
 pub use throttle::Throttles;
 pub use tollgate_core::*;
 pub use wait::{Acquire, AcquireError};

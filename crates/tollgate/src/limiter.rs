@@ -24,13 +24,13 @@ use crate::wait::{Acquire, Gate, Rooms};
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct Limiter<A: Algorithm = TokenBucket, C = PreciseClock> {
-    limit: A,
-    state: Shared,
-    clock: C,
-    rooms: Rooms<(), A::Stamp>,
+    pub(crate) limit: A,
+    pub(crate) state: Shared,
+    pub(crate) clock: C,
+    pub(crate) rooms: Rooms<(), A::Stamp>,
 }
 
-enum Shared {
+pub(crate) enum Shared {
     Word(AtomicU64),
     /// A mutex, because the states that do not fit a word take longer to compute and their holder may be preempted.
     Words(Mutex<Box<[u64]>>),
@@ -158,7 +158,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.write(self.now(), |limit, state, now| limit.decide(state, now, ask))
     }
 
-    fn now(&self) -> Now<'static> {
+    pub(crate) fn now(&self) -> Now<'static> {
         self.clock.now_for(&self.limit)
     }
 
@@ -173,7 +173,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// Runs `write` on the state and keeps what it wrote. It runs again if another caller came in between, so it must have
     /// no effect but on the state.
     #[inline(never)]
-    fn write<R>(&self, now: Now<'_>, write: impl Fn(&A, &mut [u64], &Now<'_>) -> R) -> R {
+    pub(crate) fn write<R>(&self, now: Now<'_>, write: impl Fn(&A, &mut [u64], &Now<'_>) -> R) -> R {
         let word = match &self.state {
             Shared::Word(word) => word,
             Shared::Words(words) => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Retry, Verdict};
+use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now, Outcome, Retry, Stamp, Verdict};
 
 use super::{Keyed, room_of, with_fresh};
 use crate::clock::Clock;
@@ -30,6 +30,12 @@ where
     #[inline]
     pub fn acquire<K: Key + ?Sized>(self: &Arc<Self>, key: &K, cost: u64) -> Acquire<'_, Self> {
         Acquire::new(self, key.fingerprint(&self.secret), cost)
+    }
+}
+
+impl<C: Clock> Keyed<Concurrency, C> {
+    pub(crate) fn renew(&self, print: Fingerprint, stamp: Stamp) -> bool {
+        self.find(print, self.now(), |limit, state, now| limit.renew(state, now, stamp)).unwrap_or(false)
     }
 }
 

@@ -53,6 +53,12 @@ pub trait Gate: Send + Sync + Sized + 'static {
     fn clock(&self) -> &Self::Clock;
     /// The present.
     fn now(&self) -> Now<'static>;
+    /// The instant to decide by for the first of a line that was due at `due` and is looked at `now`. By the clock, unless
+    /// being late must not slow everybody behind it down.
+    fn as_of<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
+        let _ = due;
+        *now
+    }
     /// Whether waits may change because somebody sets the clock on the wall.
     fn uses_wall_clock(&self) -> bool;
     /// [`take`](Self::take), by its own reading of the clock and the shortest way.
@@ -151,6 +157,11 @@ impl<'a, G: Gate> Acquire<'a, G> {
     #[inline]
     pub(crate) fn new(gate: &'a Arc<G>, key: G::Key, cost: u64) -> Self {
         Self { gate, key, cost, patience: Nanos::MAX, stage: Stage::New }
+    }
+
+    /// What is waited for.
+    pub(crate) fn gate(&self) -> (&'a Arc<G>, G::Key) {
+        (self.gate, self.key)
     }
 
     /// With a deadline so long after it is first polled. What cannot be in time is refused without waiting.

@@ -353,8 +353,10 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
     fn advance<G: Gate<Key = K, Stamp = S>>(&mut self, gate: &G, key: K, now: &Now<'_>, woken: &mut Vec<Waker>) {
         let went_back = self.went_back(now);
         self.seen(now);
+        let due = self.lines.get(&key).and_then(|line| line.due);
         while let Some(seat) = self.lines.get(&key).and_then(Line::first) {
             let Some(waiter) = self.seats.get_mut(seat) else { return };
+            let now = &gate.as_of(due, now);
             let verdict = gate.take(key, Cost::new(waiter.cost), now, went_back);
             let retry = match verdict.outcome() {
                 Outcome::Allow => {
