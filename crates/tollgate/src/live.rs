@@ -94,13 +94,7 @@ impl<A: Algorithm> Algorithm for Live<A> {
         self.read().decide(state, now, ask)
     }
 
-    fn refund<S: CellsMut + ?Sized>(
-        &self,
-        state: &mut S,
-        now: &Now<'_>,
-        cost: Cost,
-        stamp: Option<A::Stamp>,
-    ) -> Cost {
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<A::Stamp>) -> Cost {
         self.read().refund(state, now, cost, stamp)
     }
 

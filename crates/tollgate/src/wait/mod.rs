@@ -22,7 +22,7 @@ mod tests;
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -234,13 +234,19 @@ impl<'a, G: Gate> Acquire<'a, G> {
 
     #[inline(never)]
     fn block(&mut self) -> Result<Verdict<G::Stamp>, AcquireError> {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        loop {
-            if let Poll::Ready(result) = self.join_or_collect(&waker) {
-                return result;
-            }
-            std::thread::park();
+        block_on(self)
+    }
+}
+
+/// Runs a future on this thread, which sleeps until it is woken.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
         }
+        std::thread::park();
     }
 }
 
