@@ -22,6 +22,7 @@ pub struct Config {
     pub(crate) server: ConnectionInfo,
     /// For the log: host and port.
     pub(crate) address: String,
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS nobody has to be trusted"))]
     pub(crate) authority: Option<PathBuf>,
     pub(crate) namespace: String,
     pub(crate) deadline: Duration,
