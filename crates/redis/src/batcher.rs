@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tollgate_engine::store::StoreError;
 
 use crate::breaker::Breaker;
-use crate::config::Config;
+use crate::config::{BATCH, Config, PROBE_EVERY};
 use crate::link::{CallError, Link};
 use crate::request::{Call, Entry, answer_end};
 use crate::script::Script;
@@ -116,7 +116,7 @@ impl Batcher {
                 Ok(link) => return Some(link),
                 Err(why) => self.health.send_replace(Health::Down { why }),
             };
-            self.turn_away_during(tokio::time::sleep(self.config.probe_every)).await?;
+            self.turn_away_during(tokio::time::sleep(PROBE_EVERY)).await?;
         }
     }
 
@@ -179,7 +179,7 @@ impl Batcher {
         let mut charges = 0;
         let mut next = Some(first);
         while let Some(waiting) = next.take() {
-            if charges > 0 && charges + waiting.entries.len() > self.config.batch {
+            if charges > 0 && charges + waiting.entries.len() > BATCH {
                 next = Some(waiting);
                 break;
             }

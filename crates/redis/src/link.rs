@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
 use tollgate_engine::store::{Charge, Verb};
 
-use crate::config::Config;
+use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::numbers::Packed;
 use crate::request::{Call, Entry};
 use crate::script::Script;
@@ -49,8 +49,8 @@ impl Link {
     /// Why the store cannot be used, for the log.
     pub(crate) async fn open(config: &Config, script: &Arc<Script>) -> Result<Self, String> {
         // The client's own timeout does not cover everything it does, so ours is around all of it.
-        let connection = timeout(config.connect_timeout, connect(config, script)).await;
-        let connection = connection.map_err(|_| format!("no connection within {:?}", config.connect_timeout))?;
+        let connection = timeout(CONNECT_TIMEOUT, connect(config, script)).await;
+        let connection = connection.map_err(|_| format!("no connection within {:?}", CONNECT_TIMEOUT))?;
         let connection = connection.map_err(|error| told(&error))?;
         let mut link = Self { connection, script: script.clone() };
         let probe = probe(config)?;
