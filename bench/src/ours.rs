@@ -8,6 +8,7 @@ use tollgate::clock::{CachedClock, Clock, PreciseClock};
 use tollgate::{Limiter, Nanos, Rate, TokenBucket};
 
 use crate::contender::{Contender, DENY_PERIOD_SECONDS, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
+use crate::waiting::is_ready;
 
 /// The name of [`Batched`].
 pub(crate) const BATCHED: &str = "ours-batch16";
@@ -59,6 +60,52 @@ impl<C: Clock + Send + Sync + 'static> Contender for Direct<C> {
 
     fn share(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Direct { limiter: Arc::clone(&self.limiter) }))
+    }
+}
+
+/// [`Limiter::acquire`] where nobody has to wait.
+pub(crate) struct Acquiring<C> {
+    name: &'static str,
+    limiter: Arc<Limiter<TokenBucket, C>>,
+}
+
+impl Acquiring<PreciseClock> {
+    /// With the default clock.
+    pub(crate) fn precise() -> Result<Self> {
+        Ok(Acquiring { name: "ours", limiter: Arc::new(Limiter::new(wide()?)) })
+    }
+}
+
+impl Acquiring<CachedClock> {
+    /// With the clock that a thread of its own sets every millisecond.
+    pub(crate) fn cached() -> Result<Self> {
+        let clock = CachedClock::start(Duration::from_millis(1))?;
+        Ok(Acquiring { name: "ours-cached", limiter: Arc::new(Limiter::with_clock(wide()?, clock)) })
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Contender for Acquiring<C> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        is_ready(self.limiter.acquire(1))
+    }
+}
+
+/// Ours under another name, where it is not the one that is compared with the others.
+pub(crate) struct Named<T>(pub(crate) &'static str, pub(crate) T);
+
+impl<T: Contender> Contender for Named<T> {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.1.decide(key)
     }
 }
 
