@@ -1,5 +1,7 @@
 //! A limit for each key.
 
+mod snapshot;
+
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,6 +11,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, GENERATIONS, Owner, State, Table};
+pub use snapshot::RestoreError;
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
@@ -37,6 +40,8 @@ pub struct Keyed<A = TokenBucket, C = PreciseClock> {
     /// What all keys without an entry of their own share.
     overflow: Mutex<Box<[u64]>>,
     overflowed: AtomicU64,
+    /// Held by whoever takes a snapshot.
+    walking: Mutex<()>,
 }
 
 /// What happens to a new key when every entry it could have is in use and more spent than the newcomer would be.
@@ -93,6 +98,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             when_full: WhenFull::default(),
             overflow: Mutex::new(overflow.into()),
             overflowed: AtomicU64::new(0),
+            walking: Mutex::new(()),
         })
     }
 

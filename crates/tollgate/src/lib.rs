@@ -118,7 +118,7 @@ mod testing;
 mod throttle;
 
 pub use fingerprint::{Hashed, Key};
-pub use keyed::{Keyed, TooLarge, WhenFull};
+pub use keyed::{Keyed, RestoreError, TooLarge, WhenFull};
 pub use ledger::{Charge, Ledger, Numbers, Seat};
 pub use limiter::Limiter;
 pub use throttle::Throttles;
