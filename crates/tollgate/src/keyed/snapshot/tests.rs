@@ -163,7 +163,9 @@ fn what_keys_without_room_share_is_restored() {
     let here = here.when_full(WhenFull::Overflow);
     let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
     // Those who come first leave no room, and spend more than those who come later.
-    keys.iter().zip(0..).for_each(|(key, place)| drop(here.check(key, if place < 50 { 10 } else { 1 })));
+    for (place, key) in keys.iter().enumerate() {
+        here.check(key, if place < 50 { 10 } else { 1 });
+    }
     assert!(here.overflowed() > 0);
     let mut there = elsewhere(daily(10), 1, &clock, 9);
     there.restore(&*written(&here)).unwrap();
