@@ -2,8 +2,10 @@
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::interval_bucket::IntervalBucket;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_slices::SlidingSlices;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Cells, CellsMut};
@@ -23,10 +25,14 @@ pub enum Limit {
     TokenBucket(TokenBucket),
     /// See [`LeakyBucket`].
     LeakyBucket(LeakyBucket),
+    /// See [`IntervalBucket`].
+    IntervalBucket(IntervalBucket),
     /// See [`FixedWindow`].
     FixedWindow(FixedWindow),
     /// See [`SlidingWindow`].
     SlidingWindow(SlidingWindow),
+    /// See [`SlidingSlices`].
+    SlidingSlices(SlidingSlices),
     /// See [`SlidingLog`].
     SlidingLog(SlidingLog),
     /// See [`Concurrency`].
@@ -49,7 +55,16 @@ macro_rules! from_algorithm {
     };
 }
 
-from_algorithm!(TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency);
+from_algorithm!(
+    TokenBucket,
+    LeakyBucket,
+    IntervalBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingSlices,
+    SlidingLog,
+    Concurrency
+);
 
 /// Asks the algorithm, or answers for the two that have none.
 macro_rules! ask {
@@ -59,8 +74,10 @@ macro_rules! ask {
             Limit::DenyAll => $deny_all,
             Limit::TokenBucket($algorithm) => $answer,
             Limit::LeakyBucket($algorithm) => $answer,
+            Limit::IntervalBucket($algorithm) => $answer,
             Limit::FixedWindow($algorithm) => $answer,
             Limit::SlidingWindow($algorithm) => $answer,
+            Limit::SlidingSlices($algorithm) => $answer,
             Limit::SlidingLog($algorithm) => $answer,
             Limit::Concurrency($algorithm) => $answer,
         }
@@ -73,9 +90,10 @@ impl Limit {
     /// wall clock is the same for all, and what is told by it stays.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         match self {
-            Self::Unlimited | Self::DenyAll | Self::SlidingWindow(_) => {}
+            Self::Unlimited | Self::DenyAll | Self::SlidingWindow(_) | Self::SlidingSlices(_) => {}
             Self::TokenBucket(limit) => limit.rebase(state, from, to),
             Self::LeakyBucket(limit) => limit.rebase(state, from, to),
+            Self::IntervalBucket(limit) => limit.rebase(state, from, to),
             Self::FixedWindow(limit) => limit.rebase(state, from, to),
             Self::SlidingLog(limit) => limit.rebase(state, from, to),
             Self::Concurrency(limit) => limit.rebase(state, from, to),
@@ -133,11 +151,13 @@ impl Algorithm for Limit {
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         match self {
             Self::TokenBucket(bucket) => bucket.take_from_word(word, now, cost),
+            Self::IntervalBucket(bucket) => bucket.take_from_word(word, now, cost),
             Self::Unlimited
             | Self::DenyAll
             | Self::LeakyBucket(_)
             | Self::FixedWindow(_)
             | Self::SlidingWindow(_)
+            | Self::SlidingSlices(_)
             | Self::SlidingLog(_)
             | Self::Concurrency(_) => None,
         }
@@ -149,8 +169,10 @@ impl Algorithm for Limit {
         match (self, old) {
             (Self::TokenBucket(new), Self::TokenBucket(old)) => new.convert(old, state, now),
             (Self::LeakyBucket(new), Self::LeakyBucket(old)) => new.convert(old, state, now),
+            (Self::IntervalBucket(new), Self::IntervalBucket(old)) => new.convert(old, state, now),
             (Self::FixedWindow(new), Self::FixedWindow(old)) => new.convert(old, state, now),
             (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.convert(old, state, now),
+            (Self::SlidingSlices(new), Self::SlidingSlices(old)) => new.convert(old, state, now),
             (Self::SlidingLog(new), Self::SlidingLog(old)) => new.convert(old, state, now),
             (Self::Concurrency(new), Self::Concurrency(old)) => new.convert(old, state, now),
             (new, old) => {
@@ -167,6 +189,7 @@ impl Algorithm for Limit {
 mod tests {
     use super::*;
     use crate::algorithm::fixed_window::Phase;
+    use crate::algorithm::interval_bucket::Steps;
 
     const SECOND: Nanos = Nanos::SECOND;
 
@@ -178,6 +201,9 @@ mod tests {
             FixedWindow::new(10, SECOND).unwrap().phase(Phase::FirstRequest).into(),
             FixedWindow::new(10, SECOND).unwrap().into(),
             SlidingWindow::new(10, SECOND).unwrap().into(),
+            SlidingSlices::new(10, SECOND, Nanos::from_millis(100)).unwrap().into(),
+            IntervalBucket::new(10, SECOND).unwrap().into(),
+            IntervalBucket::new(10, SECOND).unwrap().steps(Steps::FirstRequest).into(),
             SlidingLog::new(10, SECOND).unwrap().into(),
             Concurrency::new(10, SECOND).unwrap().into(),
             Limit::Unlimited,

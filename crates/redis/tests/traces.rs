@@ -259,6 +259,16 @@ fn leaky_buckets_decide_as_in_rust() {
 }
 
 #[test]
+fn interval_buckets_decide_as_in_rust() {
+    trace("interval buckets", |chance| chance::interval_bucket(chance).into());
+}
+
+#[test]
+fn sliding_slices_decide_as_in_rust() {
+    trace("sliding slices", |chance| chance::sliding_slices(chance).into());
+}
+
+#[test]
 fn fixed_windows_decide_as_in_rust() {
     trace("fixed windows", |chance| chance::fixed_window(chance).into());
 }

@@ -1,6 +1,6 @@
 //! The numbers of a limit as words. What they mean must not change without another version of the format.
 
-use tollgate_core::{BucketTerms, Limit, Nanos, Phase, Rate, Terms, WindowTerms};
+use tollgate_core::{BucketTerms, Limit, Nanos, Phase, Rate, Steps, Terms, WindowTerms};
 
 /// Which algorithm, and its numbers in the order of its terms; zeros fill it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,11 @@ const FIXED_WINDOW: u64 = 4;
 const SLIDING_WINDOW: u64 = 5;
 const SLIDING_LOG: u64 = 6;
 const CONCURRENCY: u64 = 7;
+const INTERVAL_BUCKET: u64 = 8;
+const SLIDING_SLICES: u64 = 9;
+
+/// In place of an offset, which is less than a period: the steps begin with the first request.
+const FIRST_REQUEST: u64 = u64::MAX;
 
 /// What people call it.
 pub(super) fn name(terms: &Terms) -> &'static str {
@@ -22,8 +27,10 @@ pub(super) fn name(terms: &Terms) -> &'static str {
         Terms::DenyAll => "limit that lets nothing pass",
         Terms::TokenBucket(_) => "token bucket",
         Terms::LeakyBucket { .. } => "leaky bucket",
+        Terms::IntervalBucket { .. } => "interval bucket",
         Terms::FixedWindow { .. } => "fixed window",
         Terms::SlidingWindow(_) => "sliding window",
+        Terms::SlidingSlices { .. } => "limit by sliding slices",
         Terms::SlidingLog { .. } => "sliding log",
         Terms::Concurrency { .. } => "limit of concurrency",
     }
@@ -38,6 +45,14 @@ impl Record {
             Terms::LeakyBucket { bucket, free, max_wait } => {
                 Self::made_of(LEAKY_BUCKET, of_bucket(bucket).into_iter().chain([free, max_wait.as_nanos()]))
             }
+            Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
+                let steps = match steps {
+                    Steps::Aligned(offset) => offset.as_nanos(),
+                    Steps::FirstRequest => FIRST_REQUEST,
+                };
+                let numbers = [refill, period.as_nanos(), burst, steps, max_wait.as_nanos(), max_debt, initial];
+                Self::made_of(INTERVAL_BUCKET, numbers)
+            }
             Terms::FixedWindow { window, phase } => {
                 let phase = match phase {
                     Phase::Epoch => [0, 0],
@@ -48,6 +63,9 @@ impl Record {
                 Self::made_of(FIXED_WINDOW, of_window(window).into_iter().chain(phase))
             }
             Terms::SlidingWindow(window) => Self::made_of(SLIDING_WINDOW, of_window(window)),
+            Terms::SlidingSlices { window, precision } => {
+                Self::made_of(SLIDING_SLICES, of_window(window).into_iter().chain([precision.as_nanos()]))
+            }
             Terms::SlidingLog { window, minimum_gap, count_refused } => {
                 let more = [minimum_gap.as_nanos(), count_refused.into()];
                 Self::made_of(SLIDING_LOG, of_window(window).into_iter().chain(more))
@@ -84,6 +102,12 @@ impl Record {
             }
             SLIDING_WINDOW => Terms::SlidingWindow(window),
             SLIDING_LOG => Terms::SlidingLog { window, minimum_gap: nanos(e), count_refused: f != 0 },
+            INTERVAL_BUCKET => {
+                let steps = if d == FIRST_REQUEST { Steps::FirstRequest } else { Steps::Aligned(nanos(d)) };
+                let (period, max_wait) = (nanos(b), nanos(e));
+                Terms::IntervalBucket { refill: a, period, burst: c, steps, max_wait, max_debt: f, initial: g }
+            }
+            SLIDING_SLICES => Terms::SlidingSlices { window, precision: nanos(e) },
             CONCURRENCY => Terms::Concurrency { limit: a, lease: nanos(b), max_debt: c },
             _ => return None,
         };

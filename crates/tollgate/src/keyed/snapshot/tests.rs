@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{DAY, Dice, HOUR, SECOND, bucket, clock, daily, on_threads, ten_of_each_and_all};
-use crate::{FixedWindow, Limit, Nanos, Phase, TokenBucket, WhenFull};
+use crate::{FixedWindow, IntervalBucket, Limit, Nanos, Phase, SlidingSlices, Steps, TokenBucket, WhenFull};
 
 type Tested<A> = Keyed<A, Arc<ManualClock>>;
 
@@ -33,7 +33,11 @@ fn elsewhere<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead
 fn every_limit(length: Nanos) -> Vec<Limits> {
     let window = FixedWindow::new(10, length).unwrap().max_debt(5).unwrap();
     let windows = [Phase::FirstRequest, Phase::Spread].map(|phase| window.phase(phase).into());
-    ten_of_each_and_all(length).into_iter().chain(windows).collect()
+    let steps = IntervalBucket::new(10, length).unwrap().max_debt(5).unwrap();
+    let steps = [steps, steps.steps(Steps::FirstRequest)].map(Limits::from);
+    let precision = Nanos::from_nanos(length.as_nanos() / 10);
+    let slices = SlidingSlices::new(10, length, precision).unwrap().max_debt(5).unwrap().into();
+    ten_of_each_and_all(length).into_iter().chain(windows).chain(steps).chain([slices]).collect()
 }
 
 /// Does something to a key, and tells all there is to tell about it.
