@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tollgate::clock::ManualClock;
 use tollgate::{
-    Algorithm, Concurrency, FixedWindow, Keyed, LeakyBucket, Limit, Limits, Nanos, Phase, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Algorithm, Concurrency, FixedWindow, IntervalBucket, Keyed, LeakyBucket, Limit, Limits, Nanos, Phase, SlidingLog,
+    SlidingSlices, SlidingWindow, Steps, TokenBucket,
 };
 
 type Tested = Keyed<Limits, Arc<ManualClock>>;
@@ -34,6 +34,10 @@ fn limits() -> Vec<Limits> {
         SlidingLog::new(2, HOUR).expect("a log").minimum_gap(Nanos::SECOND).expect("a gap").into(),
         Concurrency::new(3, HOUR).expect("leases").into(),
         Concurrency::new(2, HOUR).expect("leases").into(),
+        IntervalBucket::new(3, HOUR).expect("a bucket").into(),
+        IntervalBucket::new(3, HOUR).expect("a bucket").steps(Steps::FirstRequest).into(),
+        SlidingSlices::new(3, HOUR, Nanos::from_secs(600)).expect("slices").into(),
+        SlidingSlices::new(3 << 40, HOUR, Nanos::from_secs(500)).expect("slices").into(),
     ];
     let two = |first: usize, second: usize| Limits::new([each[first], each[second]]).expect("two limits");
     let groups = [two(0, 8), two(1, 9), Limit::Unlimited.into(), Limit::DenyAll.into()];
