@@ -180,6 +180,17 @@ impl Bucket {
         room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
     }
 
+    /// The same, with `ahead` taken first.
+    pub(crate) fn retry_behind<S: Cells + ?Sized>(
+        &self,
+        state: &S,
+        now: &Now<'_>,
+        ahead: Cost,
+        room: Option<Ticks>,
+    ) -> Retry {
+        self.retry(self.owed(state, now).saturating_add(self.flow.ticks(ahead.get())), room)
+    }
+
     #[inline]
     pub(crate) fn take<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, amount: Cost) {
         if amount > Cost::ZERO {

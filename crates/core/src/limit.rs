@@ -147,6 +147,14 @@ impl Algorithm for Limit {
         ask!(self, unlimited: true, deny_all: true, algorithm => algorithm.is_new(state, now))
     }
 
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        ask!(self, unlimited: Retry::NOW, deny_all: Retry::Never, algorithm => algorithm.wait_behind(state, now, ahead, cost))
+    }
+
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.look_again(state, now))
+    }
+
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         match self {

@@ -194,6 +194,16 @@ impl Algorithm for Limits {
         self.parts().all(|(limit, first, _)| limit.is_new(&Part { state, first }, now))
     }
 
+    /// The longest wait counts.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let waits = self.parts().map(|(limit, first, _)| limit.wait_behind(&Part { state, first }, now, ahead, cost));
+        waits.max().unwrap_or(Retry::NOW)
+    }
+
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        self.parts().filter_map(|(limit, first, _)| limit.look_again(&Part { state, first }, now)).min()
+    }
+
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         match &*self.limits {

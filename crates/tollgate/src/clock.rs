@@ -9,11 +9,17 @@
 //! | [`CachedClock`] | one load, under 1 ns | up to its period late, plus what the scheduler adds |
 //! | [`ManualClock`] | one load | none: tests move it |
 
+mod bells;
+
+use std::io;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::{Algorithm, Mono, Nanos, Now, Time, Wall};
+
+pub use bells::Bell;
+use bells::{Bells, Timer, ring};
 
 /// A source of time.
 pub trait Clock {
@@ -36,9 +42,34 @@ pub trait Clock {
         let wall = if limit.uses_wall_clock() { self.wall(mono) } else { Time::ZERO };
         Now::new(mono, wall)
     }
+
+    /// Arranges for `bell` to be rung when this clock has reached `at`, instead of any earlier arrangement for it. Whoever
+    /// waits for something is woken by this, so a clock that does not keep real time has to ring by its own.
+    ///
+    /// # Errors
+    /// When there is no thread to ring it, and none can be started.
+    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
+        Timer::shared()?.set(at.since(self.mono()).into(), bell);
+        Ok(())
+    }
+
+    /// Takes back what was arranged for `bell`.
+    fn silence(&self, bell: &Arc<dyn Bell>) {
+        if let Ok(timer) = Timer::shared() {
+            timer.remove(bell);
+        }
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
+        (**self).ring_at(at, bell)
+    }
+
+    fn silence(&self, bell: &Arc<dyn Bell>) {
+        (**self).silence(bell);
+    }
+
     #[inline]
     fn mono(&self) -> Time<Mono> {
         (**self).mono()
@@ -137,7 +168,7 @@ impl CachedClock {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(period: Duration) -> std::io::Result<Self> {
+    pub fn start(period: Duration) -> io::Result<Self> {
         let source = PreciseClock::new();
         let mono = AtomicU64::new(source.mono().as_nanos());
         let shared = Arc::new(Cached { source, mono });
@@ -188,27 +219,61 @@ pub struct ManualClock {
     mono: AtomicU64,
     /// The wall clock's zero on the monotonic clock, negated; only tests that step the wall clock change it.
     wall_offset: AtomicI64,
+    /// A mutex, for it is held only to change the list, never while a bell rings.
+    bells: Mutex<Bells<u64>>,
 }
 
 impl ManualClock {
     /// A clock whose both readings are `nanos`.
     pub fn at(nanos: u64) -> Self {
-        Self { mono: AtomicU64::new(nanos), wall_offset: AtomicI64::new(0) }
+        Self { mono: AtomicU64::new(nanos), ..Self::default() }
     }
 
-    /// Moves both readings forward.
+    /// Moves both readings forward in one leap, and wakes those whose time has come.
     pub fn advance(&self, length: Nanos) {
         self.mono.fetch_add(length.as_nanos(), Ordering::Relaxed);
+        self.ring_due();
+    }
+
+    /// Moves both readings forward from one awaited moment to the next, as time that passes does: whoever waits sees each
+    /// of them.
+    pub fn run(&self, length: Nanos) {
+        let end = self.mono().saturating_add(length).as_nanos();
+        loop {
+            let next = self.bells().first().filter(|at| *at <= end);
+            self.mono.store(next.unwrap_or(end).max(self.mono.load(Ordering::Relaxed)), Ordering::Relaxed);
+            if next.is_none() {
+                return;
+            }
+            self.ring_due();
+        }
     }
 
     /// Moves both readings to `nanos`, backwards too.
     pub fn set(&self, nanos: u64) {
         self.mono.store(nanos, Ordering::Relaxed);
+        self.ring_all();
     }
 
     /// Steps the wall clock alone, as an operator or a time server would.
     pub fn step_wall(&self, nanos: i64) {
         self.wall_offset.fetch_add(nanos, Ordering::Relaxed);
+        self.ring_all();
+    }
+
+    fn ring_due(&self) {
+        let due = self.bells().take_due(self.mono.load(Ordering::Relaxed));
+        due.iter().for_each(ring);
+    }
+
+    /// After a step nobody knows what is due; everybody looks.
+    fn ring_all(&self) {
+        let all = self.bells().take_all();
+        all.iter().for_each(ring);
+    }
+
+    fn bells(&self) -> MutexGuard<'_, Bells<u64>> {
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -221,6 +286,15 @@ impl Clock for ManualClock {
     #[inline]
     fn wall(&self, mono: Time<Mono>) -> Time<Wall> {
         Time::from_nanos(mono.as_nanos().saturating_add_signed(self.wall_offset.load(Ordering::Relaxed)))
+    }
+
+    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
+        self.bells().set(at.as_nanos(), bell);
+        Ok(())
+    }
+
+    fn silence(&self, bell: &Arc<dyn Bell>) {
+        self.bells().remove(bell);
     }
 }
 

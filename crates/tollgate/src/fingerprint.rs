@@ -56,7 +56,7 @@ impl<T: Hash> Key for Hashed<T> {
 }
 
 /// What is stored of a key. Zero stands for nobody; a key has it with no more chance than it has any other's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint {
     /// Spread evenly: tells the places in the table.
     pub(crate) low: u64,

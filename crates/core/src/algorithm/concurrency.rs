@@ -258,6 +258,11 @@ impl Algorithm for Concurrency {
         Spent::of(Book::load(state, self.slots()).held(state, now.mono()).into(), self.limit.into())
     }
 
+    /// Until the next lease ends.
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        Book::load(state, self.slots()).next_end(state, now.mono())
+    }
+
     /// No lease lasts longer than the new length from now: its holder has that long to renew it. If there are more leases than
     /// the new limit has slots, those that end last are kept: it is full either way. The cells must hold the larger of
     /// both states.

@@ -364,6 +364,13 @@ impl Algorithm for FixedWindow {
         self.current(state, now).used == 0
     }
 
+    /// As if those ahead could be cut to fill every window.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let mut current = self.current(state, now);
+        current.used = current.used.saturating_add(ahead.get());
+        self.retry(&current, cost, self.quota.limit())
+    }
+
     /// Windows that lie as they did keep their count; otherwise it counts in the present one of the new windows. What
     /// was spent beyond the new limit uses the window up, but is no debt unless it was one before.
     fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {

@@ -483,6 +483,16 @@ impl Algorithm for IntervalBucket {
         self.current(state, now).owed == 0
     }
 
+    /// As if those ahead could be cut to use up every step.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        if cost.get() > self.burst {
+            return Retry::Never;
+        }
+        let current = self.current(state, now);
+        let steps = self.steps_for(current.owed.saturating_add(ahead.get()), cost.get(), self.burst);
+        Retry::After(Nanos::from_nanos(self.until(&current, now, steps)))
+    }
+
     /// What is owed stays owed, by the steps of the new grid: that of before if it lies as it did.
     fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
         let before = old.current(state, now);

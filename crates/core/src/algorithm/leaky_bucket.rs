@@ -46,7 +46,7 @@ use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
-use crate::verdict::{Ask, Outcome, Report, Spent, Stamp, Verdict};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// A steady rate out, a bounded queue in.
 ///
@@ -233,6 +233,12 @@ impl Algorithm for LeakyBucket {
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.bucket.owed(state, now) == 0
+    }
+
+    /// Until it would pass undelayed.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let undelayed = self.bucket.flow().ticks(self.free);
+        self.bucket.retry_behind(state, now, ahead, self.bucket.room(cost).map(|room| room.min(undelayed)))
     }
 
     fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
