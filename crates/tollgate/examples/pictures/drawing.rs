@@ -20,10 +20,13 @@ const WAIT: u64 = 26;
 const CHART: u64 = 96;
 const GAP: u64 = 18;
 
-const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#7b8492}.t{font-size:15px;font-weight:600}\
-    .e{text-anchor:end}.m{text-anchor:middle}path,line{fill:none;stroke-width:1.6}\
-    .g{stroke:#7b8492;stroke-opacity:.35;stroke-width:1}.c{stroke:#7b8492;stroke-dasharray:5 4;stroke-width:1.2}\
-    .p{stroke:#2f86eb}.d{stroke:#c98a00}.w{stroke-width:1;stroke-opacity:.6}.r{stroke:#e5534b}.s{stroke:#2da66f}.a{fill:#2da66f;fill-opacity:.15}";
+/// Everything begins with the class of the picture, for it may be part of a page that has a style of its own.
+const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui,sans-serif;fill:#7b8492}\
+    .tg .t{font-size:15px;font-weight:600}.tg .e{text-anchor:end}.tg .m{text-anchor:middle}\
+    .tg path,.tg line{fill:none;stroke-width:1.6}.tg .g{stroke:#7b8492;stroke-opacity:.35;stroke-width:1}\
+    .tg .c{stroke:#7b8492;stroke-dasharray:5 4;stroke-width:1.2}.tg .p{stroke:#2f86eb}.tg .d{stroke:#c98a00}\
+    .tg .w{stroke-width:1;stroke-opacity:.6}.tg .r{stroke:#e5534b}.tg .s{stroke:#2da66f}\
+    .tg .a{fill:#2da66f;fill-opacity:.15}";
 
 /// The picture, as SVG.
 pub(crate) fn draw(title: &str, story: &Story) -> String {
@@ -37,7 +40,7 @@ pub(crate) fn draw(title: &str, story: &Story) -> String {
     let bottom = top + CHART;
     let height = bottom + 40;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+        "<svg class=\"tg\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
          role=\"img\"><title>{title}</title><style>{STYLE}</style>\n<text class=\"t\" x=\"16\" y=\"24\">{title}</text>\n"
     );
     grid(&mut svg, bottom);
