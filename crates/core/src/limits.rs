@@ -3,7 +3,7 @@
 use crate::algorithm::{Algorithm, Cells, CellsMut};
 use crate::error::LimitError;
 use crate::limit::Limit;
-use crate::quantity::{Cost, Nanos, Now};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// A group of limits that decides as one: what one refuses, none is charged for.
@@ -63,6 +63,13 @@ impl Limits {
         cost: Cost,
     ) -> impl Iterator<Item = Report> + 'a {
         self.parts().map(move |(limit, first, _)| limit.report(&Part { state, first }, now, cost))
+    }
+
+    /// [`Limit::rebase`] for the state of each.
+    pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        for (limit, first, _) in self.parts() {
+            limit.rebase(&mut PartMut { state, first }, from, to);
+        }
     }
 
     /// Each limit with the place of its words and its place in the group.

@@ -94,6 +94,11 @@ impl Secret {
         }
     }
 
+    /// What [`from_points`](Self::from_points) makes the same secret of.
+    pub(crate) fn points(&self) -> [u64; 2] {
+        self.powers.map(|powers| powers[0])
+    }
+
     // Not inlined: two numbers come back in registers, and all in between stays in them.
     #[inline(never)]
     fn of_bytes(&self, bytes: &[u8]) -> Fingerprint {

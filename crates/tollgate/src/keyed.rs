@@ -1,5 +1,7 @@
 //! A limit for each key.
 
+mod snapshot;
+
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,6 +12,7 @@ use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, GENERATIONS, Owner, State, Table};
 use crate::wait::Rooms;
+pub use snapshot::RestoreError;
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
@@ -38,6 +41,8 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     /// What all keys without an entry of their own share.
     overflow: Mutex<Box<[u64]>>,
     overflowed: AtomicU64,
+    /// Held by whoever takes a snapshot.
+    walking: Mutex<()>,
     rooms: Rooms<Fingerprint, A::Stamp>,
 }
 
@@ -101,6 +106,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             when_full: WhenFull::default(),
             overflow: Mutex::new(overflow.into()),
             overflowed: AtomicU64::new(0),
+            walking: Mutex::new(()),
             rooms: Rooms::new(ROOMS).max_in_line(MAX_WAITERS_PER_KEY),
         })
     }

@@ -134,6 +134,11 @@ impl Concurrency {
         true
     }
 
+    /// Leases keep their numbers, so that whoever holds one can still give it back.
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        Book::load(state, self.slots()).rebase(state, from, to);
+    }
+
     /// Whether leases last longer than this clock can have promised: it was read long ago, or stepped back.
     fn stepped_back<S: Cells + ?Sized>(&self, book: &Book, state: &S, now: Time<Mono>) -> bool {
         book.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(STALE))

@@ -41,7 +41,7 @@
 
 use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::error::LimitError;
-use crate::quantity::{Cost, Nanos, Now};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
@@ -238,6 +238,13 @@ impl IntervalBucket {
         state.set(0, mark);
         if self.steps == Steps::FirstRequest {
             state.set(1, origin);
+        }
+    }
+
+    /// Only steps from the first request on are told by the monotonic clock.
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        if self.steps == Steps::FirstRequest {
+            state.set(1, Time::from_nanos(state.get(1)).rebased(from, to).as_nanos());
         }
     }
 

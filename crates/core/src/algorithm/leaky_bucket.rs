@@ -42,7 +42,7 @@
 use super::{Algorithm, Cells, CellsMut};
 use crate::bucket::Bucket;
 use crate::error::LimitError;
-use crate::quantity::{Cost, Nanos, Now, Time};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
@@ -148,6 +148,10 @@ impl LeakyBucket {
 
     pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
         self.bucket.keep(state, ticks);
+    }
+
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        self.bucket.rebase(state, from, to);
     }
 
     /// The most that may be in the bucket when `cost` comes, for both bounds to hold.

@@ -36,7 +36,7 @@
 use super::{Algorithm, Cells, CellsMut};
 use crate::bucket::Bucket;
 use crate::error::LimitError;
-use crate::quantity::{Cost, Now};
+use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
@@ -112,6 +112,10 @@ impl TokenBucket {
 
     pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
         self.bucket.keep(state, ticks);
+    }
+
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        self.bucket.rebase(state, from, to);
     }
 }
 

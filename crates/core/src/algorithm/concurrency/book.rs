@@ -260,6 +260,16 @@ impl Book {
         }
     }
 
+    /// Lets every lease end when it did, by another clock. An end that never comes still never comes.
+    pub(super) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        for link in 1..=self.touched {
+            let lease = self.lease(state, link);
+            if lease.weight > 0 && lease.ends.as_nanos() < u64::MAX {
+                self.write(state, link, Lease { ends: lease.ends.rebased(from, to), ..lease });
+            }
+        }
+    }
+
     /// Rewrites the book to fewer slots, keeping the leases that end last.
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
         // Slots and their new places overlap, so the leases step aside; 24 KiB of stack, and only when a limit shrinks.
