@@ -7,6 +7,7 @@ use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Cells, CellsMut};
+use crate::limits::Limits;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
@@ -37,6 +38,12 @@ macro_rules! from_algorithm {
         $(impl From<$algorithm> for Limit {
             fn from(limit: $algorithm) -> Self {
                 Self::$algorithm(limit)
+            }
+        }
+
+        impl From<$algorithm> for Limits {
+            fn from(limit: $algorithm) -> Self {
+                Limit::from(limit).into()
             }
         })*
     };
