@@ -10,19 +10,24 @@
 //! strings with parameters, as RFC 9651 writes them. They say `t` where a client has to wait, and never less than
 //! `Retry-After` does.
 //!
-//! [`policy`] and [`standing`] write into a buffer of bytes; [`add`] writes into a `HeaderMap`.
+//! [`policy`] and [`standing`] write an element of such a list into anything that takes text; [`add`] writes into a `HeaderMap`.
+
+use std::fmt::{self, Write};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate::{Nanos, Report, Retry};
 
 /// The letters of the draft in one place, since it has changed them before.
 mod letters {
-    pub(super) const QUOTA: &[u8] = b";q=";
-    pub(super) const WINDOW: &[u8] = b";w=";
-    pub(super) const REMAINING: &[u8] = b";r=";
-    pub(super) const RESET: &[u8] = b";t=";
-    pub(super) const CONCURRENT: &[u8] = b";qu=\"concurrent-requests\"";
+    pub(super) const QUOTA: &str = ";q=";
+    pub(super) const WINDOW: &str = ";w=";
+    pub(super) const REMAINING: &str = ";r=";
+    pub(super) const RESET: &str = ";t=";
+    pub(super) const CONCURRENT: &str = ";qu=\"concurrent-requests\"";
 }
+
+/// What is between the elements of a list.
+const AND: &str = ", ";
 
 /// `RateLimit`: how the limits stand.
 pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -120,15 +125,15 @@ pub fn add<'a>(
     told: impl IntoIterator<Item = Told<'a>>,
 ) {
     add_retry_after(headers, retry);
-    let (mut policies, mut standings) = (Vec::new(), Vec::new());
+    let (mut policies, mut standings) = (String::new(), String::new());
     let mut tightest: Option<Told<'_>> = None;
     for told in told.into_iter().filter(|told| told.report.limit != u64::MAX).take(MAX_TOLD) {
         // While something is exceeded the rest is of no interest, and would speak of later than `Retry-After` does.
         let counts = retry.is_none() || told.refused && told.report.retry != Retry::NOW;
         if styles.ietf {
-            policy(&mut policies, &told);
+            push(&mut policies, |list| policy(list, &told));
             if counts {
-                standing(&mut standings, &told);
+                push(&mut standings, |list| standing(list, &told));
             }
         }
         if styles.x && counts && tightest.is_none_or(|tightest| told.report.remaining < tightest.report.remaining) {
@@ -158,33 +163,40 @@ pub fn retry_after(retry: Retry) -> u64 {
     }
 }
 
-/// Adds a limit to the value of a `RateLimit-Policy`: `"api";q=100;w=60`.
-pub fn policy(out: &mut Vec<u8>, told: &Told<'_>) {
-    name(out, told);
-    number(out, letters::QUOTA, told.report.limit);
+/// Writes a limit as an element of `RateLimit-Policy`: `"api";q=100;w=60`.
+///
+/// # Errors
+/// Those of `out`.
+pub fn policy(out: &mut impl Write, told: &Told<'_>) -> fmt::Result {
+    name(out, told)?;
+    number(out, letters::QUOTA, told.report.limit)?;
     match told.window {
         Some(window) => number(out, letters::WINDOW, window.as_secs_ceil().max(1)),
-        None => out.extend_from_slice(letters::CONCURRENT),
+        None => out.write_str(letters::CONCURRENT),
     }
 }
 
-/// Adds a limit to the value of a `RateLimit`: `"api";r=7;t=12`.
-pub fn standing(out: &mut Vec<u8>, told: &Told<'_>) {
-    name(out, told);
+/// Writes a limit as an element of `RateLimit`: `"api";r=7;t=12`.
+///
+/// # Errors
+/// Those of `out`.
+pub fn standing(out: &mut impl Write, told: &Told<'_>) -> fmt::Result {
+    name(out, told)?;
     let time = match told.report.retry {
         Retry::After(wait) if told.refused => Some(wait),
         Retry::OnRelease | Retry::Never if told.refused => None,
         Retry::After(_) | Retry::OnRelease | Retry::Never => Some(told.report.reset),
     };
-    number(out, letters::REMAINING, told.report.remaining);
-    if let Some(time) = time {
-        number(out, letters::RESET, time.as_secs_ceil());
+    number(out, letters::REMAINING, told.report.remaining)?;
+    match time {
+        Some(time) => number(out, letters::RESET, time.as_secs_ceil()),
+        None => Ok(()),
     }
 }
 
 pub(crate) fn add_retry_after(headers: &mut HeaderMap, retry: Option<Retry>) {
     if let Some(retry) = retry {
-        headers.entry(RETRY_AFTER).or_insert_with(|| HeaderValue::from(retry_after(retry)));
+        headers.entry(RETRY_AFTER).or_insert_with(|| digits(retry_after(retry)));
     }
 }
 
@@ -194,42 +206,59 @@ pub(crate) fn add_x(headers: &mut HeaderMap, report: &Report) {
         (X_RATE_LIMIT_REMAINING, report.remaining),
         (X_RATE_LIMIT_RESET, report.reset.as_secs_ceil()),
     ] {
-        headers.entry(name).or_insert_with(|| HeaderValue::from(value));
+        headers.entry(name).or_insert_with(|| digits(value));
     }
 }
 
-pub(crate) fn append(headers: &mut HeaderMap, name: HeaderName, text: Vec<u8>) {
-    if !text.is_empty()
-        && let Ok(value) = HeaderValue::try_from(text)
+/// `HeaderValue::from` a number reserves more than it needs, which takes a second allocation.
+fn digits(number: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| HeaderValue::from(number))
+}
+
+/// Adds an element that `write` wrote to a list. Writing to a text does not fail.
+pub(crate) fn push(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Result) {
+    if !list.is_empty() {
+        list.push_str(AND);
+    }
+    let _ = write(list);
+}
+
+fn append(headers: &mut HeaderMap, name: HeaderName, list: String) {
+    if !list.is_empty()
+        && let Ok(value) = HeaderValue::try_from(list)
     {
         headers.append(name, value);
     }
 }
 
-/// The next name of a list: that of the rule, with the number of the limit from the second on. What a header cannot hold becomes
-/// a question mark.
-fn name(out: &mut Vec<u8>, told: &Told<'_>) {
-    if !out.is_empty() {
-        out.extend_from_slice(b", ");
-    }
-    out.push(b'"');
+/// That of the rule, with the number of the limit from the second on. What a header cannot hold becomes a question mark.
+fn name(out: &mut impl Write, told: &Told<'_>) -> fmt::Result {
     let name = if told.name.is_empty() { UNNAMED } else { told.name };
-    for letter in name.chars().take(MAX_NAME) {
-        match letter {
-            '"' | '\\' => out.extend_from_slice(&[b'\\', letter as u8]),
-            ' '..='~' => out.push(letter as u8),
-            _ => out.push(b'?'),
+    out.write_char('"')?;
+    // Most names are written as they are, in one go.
+    if name.len() <= MAX_NAME
+        && name.bytes().all(|letter| matches!(letter, b' '..=b'~') && letter != b'"' && letter != b'\\')
+    {
+        out.write_str(name)?;
+    } else {
+        for letter in name.chars().take(MAX_NAME) {
+            match letter {
+                '"' => out.write_str("\\\"")?,
+                '\\' => out.write_str("\\\\")?,
+                ' '..='~' => out.write_char(letter)?,
+                _ => out.write_char('?')?,
+            }
         }
     }
     if told.place > 0 {
-        number(out, b":", told.place as u64 + 1);
+        number(out, ":", told.place as u64 + 1)?;
     }
-    out.push(b'"');
+    out.write_char('"')
 }
 
-fn number(out: &mut Vec<u8>, before: &[u8], number: u64) {
-    out.extend_from_slice(before);
-    out.extend_from_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
+fn number(out: &mut impl Write, before: &str, number: u64) -> fmt::Result {
+    out.write_str(before)?;
+    out.write_str(itoa::Buffer::new().format(number.min(MAX_INTEGER)))
 }
 
 #[cfg(test)]

@@ -189,14 +189,26 @@ async fn what_is_in_flight_comes_back_at_the_end_of_the_body() {
     // Read to its end, but not dropped.
     let mut body = first.into_body();
     assert!(body.frame().await.unwrap().is_ok());
-    assert_eq!(keyed.report("alice", 1).remaining, 0);
-    assert!(body.frame().await.is_none());
     assert_eq!(keyed.report("alice", 1).remaining, 1);
     // Dropped, but not read.
     let second = call(&mut service, get("alice")).await;
     assert_eq!((second.status(), keyed.report("alice", 1).remaining), (StatusCode::OK, 0));
     drop(second);
     assert_eq!(keyed.report("alice", 1).remaining, 1);
+}
+
+#[tokio::test]
+async fn a_stream_is_in_flight_until_its_last_frame() {
+    for (frames, places_after_each) in [("dd.", &[0, 0, 1][..]), ("dt", &[0, 1]), ("de", &[0, 1])] {
+        let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
+        let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Streaming(frames));
+        let mut body = call(&mut service, get("alice")).await.into_body();
+        for places in places_after_each {
+            // Whether it is one, the last, or a failure.
+            let _ = body.frame().await;
+            assert_eq!(keyed.report("alice", 1).remaining, *places, "{frames}");
+        }
+    }
 }
 
 #[tokio::test]

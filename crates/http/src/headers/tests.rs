@@ -10,10 +10,10 @@ fn report(limit: u64, remaining: u64, retry_ms: u64, reset_ms: u64) -> Report {
     Report { limit, remaining, retry, reset: Nanos::from_millis(reset_ms) }
 }
 
-fn text(write: fn(&mut Vec<u8>, &Told<'_>), told: &[Told<'_>]) -> String {
-    let mut out = Vec::new();
-    told.iter().for_each(|told| write(&mut out, told));
-    String::from_utf8(out).unwrap()
+fn text(write: fn(&mut String, &Told<'_>) -> fmt::Result, told: &[Told<'_>]) -> String {
+    let mut list = String::new();
+    told.iter().for_each(|told| push(&mut list, |list| write(list, told)));
+    list
 }
 
 fn some_limits() -> [Told<'static>; 3] {

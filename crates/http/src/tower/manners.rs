@@ -12,7 +12,9 @@ use super::body::LimitedBody;
 use super::refusal::{Reason, Refusal};
 use crate::asked::Asked;
 use crate::grpc::{Code, write_status};
-use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, Styles, Told, add_retry_after, add_x, append, policy, standing};
+use crate::headers::{
+    MAX_NAME, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, Told, add_retry_after, add_x, policy, push, standing,
+};
 
 /// Who is told about limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,11 +63,12 @@ pub(super) struct Policy {
 
 impl Policy {
     pub(super) fn new(name: &str, limits: Option<Limits>) -> Self {
-        let mut text = Vec::new();
+        let mut text = String::new();
         for (place, limit) in limits.iter().flat_map(Limits::as_slice).enumerate() {
             let report = Report { limit: limit.capacity(), remaining: 0, retry: Retry::NOW, reset: Default::default() };
             if limit.capacity() < u64::MAX {
-                policy(&mut text, &Told { name, place, report, window: limit.window(), refused: false });
+                let told = Told { name, place, report, window: limit.window(), refused: false };
+                push(&mut text, |list| policy(list, &told));
             }
         }
         let header = HeaderValue::try_from(text).ok().filter(|text| !text.is_empty());
@@ -110,10 +113,13 @@ impl Manners {
             }
             let report = Report { retry: retry.unwrap_or(Retry::NOW), ..*report };
             let place = self.policy.place_of(&report);
-            let mut text = Vec::with_capacity(32 + self.policy.name.len());
-            let refused = retry.is_some();
-            standing(&mut text, &Told { name: &self.policy.name, place, report, window: None, refused });
-            append(headers, RATE_LIMIT, text);
+            let mut text = Line::default();
+            let told = Told { name: &self.policy.name, place, report, window: None, refused: retry.is_some() };
+            if standing(&mut text, &told).is_ok()
+                && let Ok(value) = HeaderValue::from_bytes(text.as_bytes())
+            {
+                headers.append(RATE_LIMIT, value);
+            }
         }
         if self.styles.x() {
             add_x(headers, report);
@@ -151,6 +157,36 @@ impl fmt::Debug for Manners {
             .field("missing", &self.missing)
             .field("observing", &self.observing)
             .finish_non_exhaustive()
+    }
+}
+
+/// A short text on the stack: from a `String` a header would take two allocations.
+struct Line {
+    bytes: [u8; Self::ROOM],
+    length: usize,
+}
+
+impl Line {
+    /// For a name in which every letter is escaped, and its numbers.
+    const ROOM: usize = 2 * MAX_NAME + 64;
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { bytes: [0; Self::ROOM], length: 0 }
+    }
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
     }
 }
 

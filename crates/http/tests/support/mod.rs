@@ -3,12 +3,15 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
+use std::pin::Pin;
+use std::str::Chars;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
+use http_body::Frame;
 use http_body_util::Full;
 use tower_service::Service;
 
@@ -56,6 +59,42 @@ impl Service<Request<Body>> for Failing {
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
         ready(Err("failed"))
+    }
+}
+
+/// Answers with a body of frames: `d`ata, `t`railers, an `e`rror, and the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streaming(pub(crate) &'static str);
+
+impl Service<Request<Body>> for Streaming {
+    type Response = Response<Frames>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Frames>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        ready(Ok(Response::new(Frames(self.0.chars()))))
+    }
+}
+
+/// See [`Streaming`].
+#[derive(Debug)]
+pub(crate) struct Frames(Chars<'static>);
+
+impl http_body::Body for Frames {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        Poll::Ready(match self.0.next() {
+            Some('d') => Some(Ok(Frame::data(Bytes::from_static(b"data")))),
+            Some('t') => Some(Ok(Frame::trailers(HeaderMap::new()))),
+            Some('e') => Some(Err("failed")),
+            _ => None,
+        })
     }
 }
 
