@@ -130,13 +130,13 @@ pub fn add<'a>(
     for told in told.into_iter().filter(|told| told.report.limit != u64::MAX).take(MAX_TOLD) {
         // While something is exceeded the rest is of no interest, and would speak of later than `Retry-After` does.
         let counts = retry.is_none() || told.refused && told.report.retry != Retry::NOW;
-        if styles.ietf {
+        if styles.ietf() {
             push(&mut policies, |list| policy(list, &told));
             if counts {
                 push(&mut standings, |list| standing(list, &told));
             }
         }
-        if styles.x && counts && tightest.is_none_or(|tightest| told.report.remaining < tightest.report.remaining) {
+        if styles.x() && counts && tightest.is_none_or(|tightest| told.report.remaining < tightest.report.remaining) {
             tightest = Some(told);
         }
     }

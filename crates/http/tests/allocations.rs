@@ -14,7 +14,7 @@ use allocation_counter::measure;
 use http::{Request, Response};
 use http_body_util::Full;
 use support::{Body, Inner};
-use tollgate::{Concurrency, Keyed, Nanos, TokenBucket};
+use tollgate::{Concurrency, Keyed, LeakyBucket, Nanos, TokenBucket};
 use tollgate_http::{ByCookie, ByHeader, ClientIp, ForwardedBy, LimitLayer, Styles, Tell, TrustedProxies};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -92,6 +92,35 @@ fn a_place_in_flight_allocates_what_it_takes_to_give_it_back() {
 fn a_refusal_allocates_its_answer() {
     let layer = LimitLayer::by_key(Arc::new(keyed(1)), KEY);
     let mut service = layer.layer(Inner::default());
-    let _ = service.call(request());
+    drop(service.call(request()));
     assert_eq!(allocations(service, 429), 7);
+}
+
+#[test]
+fn waiting_allocates_what_it_takes_to_wait_and_to_give_the_turn_back() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    let keyed = Keyed::new(LeakyBucket::new("1/h".parse().unwrap(), 9).unwrap(), 1_000).unwrap();
+    let mut service = LimitLayer::by_key(keyed, KEY).layer(Inner::default());
+    drop(service.call(request()));
+    let request = request();
+    let mut future = None;
+    let measured = measure(|| future = Some(service.call(request)));
+    assert_eq!(measured.count_total, 3);
+    assert_eq!(format!("{:?}", future.unwrap()), "ResponseFuture(\"waiting\")");
+}
+
+#[cfg(feature = "engine")]
+#[test]
+fn deciding_by_rules_allocates_the_list_of_attributes_and_the_future() {
+    use tollgate_engine::rules::{Rules, Source};
+    use tollgate_engine::{Engine, MemoryStore};
+    use tollgate_http::Attributes;
+
+    let engine = Engine::new(MemoryStore::new(1_000).unwrap()).unwrap();
+    let text = b"{domain: d, rules: [{id: r, per: [key], limit: 9/h}]}";
+    engine.put(&Rules::read(&[Source { name: "rules.yaml", text }]).unwrap()).unwrap();
+    let attributes = Attributes::new().path().method().with("key", KEY);
+    let layer = LimitLayer::by_rules(Arc::new(engine), "d", attributes);
+    assert_eq!(allocations(layer.layer(Inner::default()), 200), 3);
 }

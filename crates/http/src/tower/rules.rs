@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::{HOST, HeaderMap, HeaderName};
+use http::header::{HOST, HeaderMap, HeaderName, RETRY_AFTER};
 use http::{Request, Response};
 use tollgate::{Nanos, Outcome, Retry};
 use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, Receipt, Store};
@@ -233,18 +233,19 @@ fn ruling<B>(asked: &Asked<'_>, manners: &Manners, decision: &Decision<'_>) -> R
     let policy = decision.rule().filter(|rule| !rule.is_empty()).unwrap_or(UNNAMED);
     let refusal = Refusal { policy, reason: Reason::Exceeded(retry) };
     let response = manners.refuse(asked, &refusal, |headers| {
-        // Who is refused has its `Retry-After` by now, unless it speaks gRPC and has something better.
-        let mut told = HeaderMap::new();
-        add_decision(&mut told, manners.styles, decision);
-        told.remove(http::header::RETRY_AFTER);
-        extend(headers, told);
+        add_decision(headers, manners.styles, decision);
+        // Who speaks gRPC has been told in its own way.
+        if asked.is_grpc() {
+            headers.remove(RETRY_AFTER);
+        }
     });
     Ruling::Refuse(Box::new(response))
 }
 
-fn extend(headers: &mut HeaderMap, told: HeaderMap) {
+/// Adds what was written down, beside what the service or another layer had to tell.
+fn extend(headers: &mut HeaderMap, told: &HeaderMap) {
     let lists = [RATE_LIMIT, RATE_LIMIT_POLICY];
-    for (name, value) in &told {
+    for (name, value) in told {
         if lists.contains(name) || !headers.contains_key(name) {
             headers.append(name, value.clone());
         }
@@ -307,7 +308,7 @@ where
                 }
             };
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            extend(response.headers_mut(), told);
+            extend(response.headers_mut(), &told);
             if let Some(outcome) = observed {
                 response.extensions_mut().insert(Observed(outcome));
             }
