@@ -5,6 +5,7 @@ mod contender;
 mod flood;
 mod instructions;
 mod keys;
+mod layer;
 mod measure;
 mod memory;
 mod ours;
@@ -76,6 +77,7 @@ fn measure_all(plan: Plan, filter: &str) -> Result<ExitCode> {
     let mut report = Report::new(filter);
     speed::run(&mut report, plan)?;
     waiting::run(&mut report, plan)?;
+    layer::run(&mut report, plan)?;
     memory::run(&mut report)?;
     pause::run(&mut report)?;
     snapshot::run(&mut report)?;

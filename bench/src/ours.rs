@@ -125,6 +125,11 @@ impl Keyed {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(limit(7777)?, capacity)?) })
     }
 
+    /// The limiter itself.
+    pub(crate) fn into_limiter(self) -> Arc<tollgate::Keyed> {
+        self.limiter
+    }
+
     /// Whether the key has an entry that says anything.
     pub(crate) fn remembers(&self, key: &str) -> bool {
         self.limiter.report(key, 1).remaining < u64::from(WIDE_BURST)

@@ -200,6 +200,26 @@ impl Limit {
         })
     }
 
+    /// The time in which as much as the limit comes back: the window, or how long an empty bucket takes to fill, rounded up. What
+    /// is held at a time has none, nor has what is not counted.
+    pub fn window(&self) -> Option<Nanos> {
+        match self.terms() {
+            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+                let nanos = u128::from(bucket.burst) * u128::from(bucket.rate.per().as_nanos());
+                let nanos = nanos.div_ceil(u128::from(bucket.rate.count()));
+                Some(Nanos::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+            }
+            Terms::IntervalBucket { refill, period, burst, .. } => {
+                Some(Nanos::from_nanos(period.as_nanos().saturating_mul(burst.div_ceil(refill))))
+            }
+            Terms::FixedWindow { window, .. }
+            | Terms::SlidingWindow(window)
+            | Terms::SlidingSlices { window, .. }
+            | Terms::SlidingLog { window, .. } => Some(window.length),
+            Terms::Concurrency { .. } | Terms::Unlimited | Terms::DenyAll => None,
+        }
+    }
+
     /// What a state says; `None` for slices, logs and leases, which are more than a few numbers, and for limits that keep nothing.
     pub fn kept<S: Cells + ?Sized>(&self, state: &S) -> Option<Kept> {
         match self {
@@ -282,6 +302,17 @@ mod tests {
         assert!(Limit::from_terms(Terms::TokenBucket(bucket)).is_err());
         let leases = Terms::Concurrency { limit: 0, lease: Nanos::SECOND, max_debt: 0 };
         assert!(Limit::from_terms(leases).is_err());
+    }
+
+    #[test]
+    fn a_window_is_the_time_in_which_the_limit_comes_back() {
+        let bucket = |text: &str, burst| Limit::from(TokenBucket::new(rate(text), burst).unwrap());
+        let fixed = Limit::from(FixedWindow::new(9, Nanos::from_secs(60)).unwrap());
+        let leases = Limit::from(Concurrency::new(3, Nanos::SECOND).unwrap());
+        assert_eq!(bucket("10/s", 20).window(), Some(Nanos::from_secs(2)));
+        assert_eq!(bucket("3/s", 1).window(), Some(Nanos::from_nanos(333_333_334)));
+        assert_eq!(fixed.window(), Some(Nanos::from_secs(60)));
+        assert_eq!([leases.window(), Limit::Unlimited.window(), Limit::DenyAll.window()], [None; 3]);
     }
 
     #[test]
