@@ -27,6 +27,7 @@
 mod answer;
 mod batcher;
 mod breaker;
+mod census;
 mod config;
 mod link;
 mod numbers;

@@ -105,19 +105,24 @@ fn probe(config: &Config) -> Result<[Entry; 2], String> {
 }
 
 /// Sends a command. The client hands errors of the server over as a value, among the others.
-async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
     connection.send_packed_command(command).await?.extract_error()
 }
 
 async fn connect(config: &Config, script: &Script) -> Result<MultiplexedConnection, RedisError> {
-    let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let mut connection = client(config)?.get_multiplexed_async_connection_with_config(&settings).await?;
+    let mut connection = dial(config).await?;
     // Who has not said the password may not send anything as long as the script, and would be told that instead.
     send(&mut connection, &redis::cmd("PING")).await?;
     let mut load = redis::cmd("SCRIPT");
     load.arg("LOAD").arg(script.source());
     send(&mut connection, &load).await?;
     Ok(connection)
+}
+
+/// A connection without timeouts: those who use it have their own.
+pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, RedisError> {
+    let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    client(config)?.get_multiplexed_async_connection_with_config(&settings).await
 }
 
 #[cfg(feature = "tls")]

@@ -13,6 +13,7 @@ use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
 
 use crate::answer::Reader;
 use crate::batcher::{Batcher, Figures, Health, Part, Turn, Waiting, unavailable};
+use crate::census::take_part;
 use crate::config::{BATCH, Config, QUEUE};
 use crate::numbers::Packed;
 use crate::request::{Entry, MAX_CHARGES};
@@ -26,6 +27,7 @@ pub struct RedisStore {
     config: Arc<Config>,
     queue: mpsc::Sender<Waiting>,
     health: watch::Receiver<Health>,
+    nodes: watch::Receiver<u32>,
     figures: Arc<Figures>,
     /// Limits as the script takes them, by their id. Read for every charge and written once per set of numbers.
     packed: RwLock<HashMap<u32, Arc<Packed>>>,
@@ -68,9 +70,11 @@ impl RedisStore {
             figures: figures.clone(),
         };
         tokio::spawn(batcher.run());
+        let (nodes_sender, nodes) = watch::channel(1);
+        tokio::spawn(take_part(config.clone(), nodes_sender));
         // It only fails if the task is gone, and then requests say so.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
-        Self { config: Arc::new(config), queue, health, figures, packed: RwLock::default() }
+        Self { config: Arc::new(config), queue, health, nodes, figures, packed: RwLock::default() }
     }
 
     /// How the store is at the moment.
@@ -81,6 +85,11 @@ impl RedisStore {
     /// A receiver that is told when that changes.
     pub fn watch_health(&self) -> watch::Receiver<Health> {
         self.health.clone()
+    }
+
+    /// How many nodes use the store and namespace at the moment, this one included; when the store is gone, how many did last.
+    pub fn watch_nodes(&self) -> watch::Receiver<u32> {
+        self.nodes.clone()
     }
 
     /// What it has done so far.
