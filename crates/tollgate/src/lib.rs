@@ -8,6 +8,21 @@
 //! | the same limit for each of many keys: users, addresses, tokens | [`Keyed`] |
 //! | different limits for different keys, or several keys charged together | [`Ledger`] |
 //!
+//! Built on them, for particular ways of working:
+//!
+//! | you want | use |
+//! |---|---|
+//! | to wait for your turn, in a thread or a task | [`Limiter::acquire`], [`Keyed::acquire`] |
+//! | so many at a time, released when done | [`Concurrency`] and a [`Permit`] |
+//! | to take now what may cost less, or come to nothing | a [`Permit`] or a [`Reservation`] |
+//! | work of your own to flow evenly, with a warm-up | [`Pacer`] |
+//! | so many permits a period, as resilience4j has it | [`Periodic`] |
+//! | jobs from a bounded queue at a constant rate | [`Shaper`] |
+//! | callers let through at a constant rate, few of them waiting | [`Funnel`] |
+//! | limiters by name, changed while in use, with events | [`Registry`] |
+//!
+//! Who knows governor, leaky-bucket, Guava or resilience4j finds the same calls in [`migration`].
+//!
 //! ```
 //! use tollgate::{Keyed, TokenBucket};
 //!
@@ -94,6 +109,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Waiting
+//!
+//! [`Limiter::acquire`] gives a future that also blocks a thread if told to [`wait`](Acquire::wait). First come is first served, for
+//! each key by itself. Nothing is taken before the turn comes, and dropping the future lets those behind it move up. What
+//! cannot be in time, or can never pass, is refused at once. It works under any executor or none, and with any [`clock`]:
+//! a small thread, started when first needed and shared by all limiters, wakes those who wait by real time; a
+//! [`ManualClock`](clock::ManualClock) wakes them itself.
+//!
+//! ```
+//! # use std::{sync::Arc, time::Duration};
+//! # use tollgate::*;
+//! let api = Arc::new(Limiter::new(TokenBucket::new("200/s".parse()?, 1)?));
+//! for _ in 0..3 {
+//!     api.acquire(1).within(Duration::from_secs(1)).wait()?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What holds for all of them
 //!
 //! - **Exact.** Whole numbers only, for any rate, with no drift over years. A refused request spends nothing. The wait in a
@@ -101,7 +134,7 @@
 //! - **`burst` is the total** that can pass at one instant. A new key starts full unless `initial` says otherwise.
 //! - **A cost above capacity** is refused at once, with [`Retry::Never`].
 //! - **Verbs** are the same everywhere: `check` takes all or nothing, `take_up_to` what there is, `charge` goes into bounded
-//!   debt, `refund` gives back what a verdict took, `peek` and `report` change nothing, `reset` forgets, `drain` empties.
+//!   debt, `acquire` waits, `refund` gives back what a verdict took, `peek` and `report` change nothing, `reset` forgets, `drain` empties.
 //! - **Time** comes from a [`clock`]; tests use [`ManualClock`](clock::ManualClock) and never wait.
 //! - **Numbers may change** under way: what was spent stays spent.
 //! - **Memory** is fixed when a table is made and touched as it is used. No decision allocates, sweeps or rehashes.
@@ -113,6 +146,7 @@ mod keyed;
 mod ledger;
 mod limiter;
 mod live;
+pub mod migration;
 mod paced;
 mod periodic;
 mod registry;

@@ -76,9 +76,9 @@ impl<K: Copy + Ord, S: Copy> Rooms<K, S> {
         fence(Ordering::SeqCst);
         let room = self.room(number);
         if !room.is_empty()
-            && let Some((_, attendant)) = room.bell.get()
+            && let Some(bells) = room.bell.get()
         {
-            attendant.attend(key);
+            bells.attendant.attend(key);
         }
     }
 }
@@ -88,8 +88,16 @@ pub(super) struct Room<K, S> {
     waiting: AtomicUsize,
     /// A mutex: it is held for the few steps of one change, and by nobody who need not wait.
     book: Mutex<Book<K, S>>,
-    /// The same thing seen twice, made when somebody first waits: rung by the clock, and told by whoever gives back.
-    bell: OnceLock<(Arc<dyn Bell>, Arc<dyn Attendant<K>>)>,
+    /// Made when somebody first waits.
+    bell: OnceLock<Bells<K>>,
+}
+
+/// The same thing seen twice.
+struct Bells<K> {
+    /// Rung by the clock.
+    clock: Arc<dyn Bell>,
+    /// Told by whoever gives back.
+    attendant: Arc<dyn Attendant<K>>,
 }
 
 /// Knows the limiter that a room belongs to, if it is still there.
@@ -155,9 +163,9 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
     where
         G: Gate<Key = K, Stamp = S>,
     {
-        let (bell, _) = self.bell.get_or_init(|| {
+        let bells = self.bell.get_or_init(|| {
             let bell = Arc::new(RoomBell { gate: Arc::downgrade(gate), key: ask.key });
-            (Arc::clone(&bell) as _, bell as _)
+            Bells { clock: Arc::clone(&bell) as _, attendant: bell }
         });
         let rooms = gate.rooms();
         let seated = rooms.seated.fetch_add(1, Ordering::Relaxed);
@@ -168,7 +176,7 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
         let joined = book.join(&**gate, ask, patience, seated < rooms.max);
         self.waiting.store(book.waiting, Ordering::Relaxed);
         let mut gone = None;
-        let joined = match (book.arm(&**gate, bell), joined) {
+        let joined = match (book.arm(&**gate, &bells.clock), joined) {
             (Err(_), Joined::Seated(seat)) => {
                 // Nobody would ever be woken.
                 gone = book.leave(seat);
@@ -241,9 +249,9 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
     }
 
     fn rearm<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: &mut Book<K, S>) {
-        if let Some((bell, _)) = self.bell.get() {
+        if let Some(bells) = self.bell.get() {
             // It rang before, so the thread that rings is there.
-            let _: std::io::Result<()> = book.arm(gate, bell);
+            let _: std::io::Result<()> = book.arm(gate, &bells.clock);
         }
     }
 
