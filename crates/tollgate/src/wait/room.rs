@@ -239,13 +239,21 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
     /// Grants what can be granted now, to the key's line in any case and to the others whose time has come; then refuses
     /// those whose deadline has passed. Without a key it is the bell that asks.
     pub(super) fn attend<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, key: Option<K>) {
-        let mut woken = Vec::new();
-        let mut book = self.lock();
-        book.attend(gate, key, &mut woken);
-        self.waiting.store(book.waiting, Ordering::Relaxed);
-        self.rearm(gate, &mut book);
-        self.unlock(gate, book);
-        wake(woken);
+        let mut key = key;
+        loop {
+            let mut woken = Vec::new();
+            let mut book = self.lock();
+            book.attend(gate, key, &mut woken);
+            self.waiting.store(book.waiting, Ordering::Relaxed);
+            self.rearm(gate, &mut book);
+            let armed = book.armed;
+            drop(book);
+            wake(woken);
+            if !has_passed(gate, armed) {
+                return;
+            }
+            key = None;
+        }
     }
 
     fn rearm<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: &mut Book<K, S>) {
@@ -255,11 +263,11 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
         }
     }
 
-    /// Lets go of the book. A clock that another thread moves may have passed what the bell was just set to.
+    /// Lets go of the book.
     fn unlock<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: MutexGuard<'_, Book<K, S>>) {
         let armed = book.armed;
         drop(book);
-        if armed.is_some_and(|at| at <= gate.clock().mono().as_nanos()) {
+        if has_passed(gate, armed) {
             self.attend(gate, None);
         }
     }
@@ -446,8 +454,11 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         }
     }
 
+    /// Whether one of the clocks was set back. Threads read them in another order than they come here, so a little does not
+    /// count, as little as for the limits themselves.
     fn went_back(&self, now: &Now<'_>) -> bool {
-        now.mono().as_nanos() < self.latest.0 || now.wall().as_nanos() < self.latest.1
+        let back = |now: u64, latest: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest;
+        back(now.mono().as_nanos(), self.latest.0) || back(now.wall().as_nanos(), self.latest.1)
     }
 
     fn seen(&mut self, now: &Now<'_>) {
@@ -475,6 +486,12 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         }
         Ok(())
     }
+}
+
+/// Whether the clock has passed what the bell was just set to: another thread may have moved it, or the rate is so high that
+/// the next turn came meanwhile.
+fn has_passed<G: Gate>(gate: &G, armed: Option<u64>) -> bool {
+    armed.is_some_and(|at| at <= gate.clock().mono().as_nanos())
 }
 
 /// Whether it is still this waiter that sits there, and it has no answer yet.
