@@ -1,11 +1,11 @@
 //! What the script's reply means: the Rust functions say it, given what is kept.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, Kept, Limit, Nanos, Now, Outcome, Report, Retry, Stamp, Stamps, Terms, Time,
+    Algorithm, Ask, Cost, Kept, Limit, Nanos, Now, Outcome, Report, Retry, SlidingSlices, Stamp, Stamps, Terms, Time,
 };
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, Verb};
 
-use crate::numbers::{EXACT, HEAD, Unit, is_plain, micros_ceil, told_len};
+use crate::numbers::{EXACT, HEAD, Unit, count_width, is_plain, micros_ceil, slices, told_len};
 use crate::request::{says_taken, spread};
 
 /// How far ahead of the clock an instant is believed; beyond it the clock was set back.
@@ -142,6 +142,12 @@ impl Told<'_> {
                 let before = if self.committed { ticks.saturating_sub(taken) } else { ticks };
                 self.judge(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
             }
+            Terms::IntervalBucket { .. } => {
+                let (mark, origin) = (bytes.number(7)?, bytes.number(7)? * 1_000);
+                let words = |mark| self.words(limit, Kept::Interval { mark, origin });
+                let before = if self.committed { mark.saturating_sub(self.taken.get()) } else { mark };
+                self.judge(limit, &words(mark), &words(before), Stamp::NONE, refuses)
+            }
             Terms::FixedWindow { .. } => {
                 let (end, used) = (bytes.number(7)? * 1_000, bytes.number(7)?);
                 let words = self.words(limit, Kept::Window { end, used });
@@ -150,6 +156,20 @@ impl Told<'_> {
             Terms::SlidingWindow(_) => {
                 let (end, previous, used) = (bytes.number(7)? * 1_000, bytes.number(7)?, bytes.number(7)?);
                 let words = self.words(limit, Kept::Windows { end, previous, used });
+                self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
+            }
+            Terms::SlidingSlices { window, precision } => {
+                let end = bytes.number(7)? * 1_000;
+                let (_, present) = (bytes.number(7)?, bytes.number(7)?);
+                let (slices, width) = (slices(&window, precision), count_width(&window));
+                let mut counts = [0; SlidingSlices::MAX_SLICES as usize];
+                for count in counts.iter_mut().take(slices) {
+                    *count = bytes.number(width)?;
+                }
+                let mut words = [0; SlidingSlices::MAX_WORDS];
+                if let Limit::SlidingSlices(limit) = limit {
+                    limit.restore(&mut words, end, present, &counts);
+                }
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Terms::SlidingLog { window, minimum_gap, .. } => {

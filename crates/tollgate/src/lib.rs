@@ -42,8 +42,10 @@
 //! |---|---|---|---|---|
 //! | [`TokenBucket`] | `burst + rate·T` | 1–2 | nearly everything | quotas that begin anew at midnight |
 //! | [`LeakyBucket`] | the same, and let out at a constant rate | 1–2 | smoothing what leaves: callers wait | callers who cannot wait |
+//! | [`IntervalBucket`] | `B + refill × steps` in `T` | 1 or 2 | so much every minute on the minute; waiting for a later step | callers that should come evenly |
 //! | [`FixedWindow`] | `L` in each window, `2L` across an edge | 2 | quotas per day or month, cheap | strict protection at the edge |
 //! | [`SlidingWindow`] | `L + (L/W)·T` | 2–3 | windows without the edge, for large limits | proofs: the previous window is assumed even |
+//! | [`SlidingSlices`] | `L` in every window, forgotten up to a slice late | 4 for ten slices | strict and large: a thousand in any minute | limits of a few |
 //! | [`SlidingLog`] | `L` in every window, wherever it starts | 1 + `L` | few and strict: five logins a minute | limits above 1024 |
 //! | [`Concurrency`] | `L` at the same time | 2 + 3`L` | work in flight, with leases for lost holders | rates |
 //!

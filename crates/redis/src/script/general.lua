@@ -34,7 +34,8 @@ local function general()
         algorithm.convert(limit, state, old, before)
       else
         algorithm.fresh(limit, state)
-        if old and old.kind < 7 and limit.kind < 7 then
+        -- Seven and eight keep nothing.
+        if old and old.cells > 0 and limit.cells > 0 then
           local used = min(old.capacity - old.algorithm.available(old, before), limit.capacity)
           local taken = limit.weigh(limit, state, UP_TO, used)
           if taken then limit.commit(limit, state, taken) else algorithm.refuse(limit, state, UP_TO, used) end
@@ -287,8 +288,8 @@ local function general()
       local algorithm, cell = limit.algorithm, limit.cell
       if algorithm.tell then
         parts[#parts + 1] = algorithm.tell(limit, state, verb, cost, settled)
-      elseif algorithm.cells > 0 then
-        parts[#parts + 1] = pack('<' .. algorithm.format, unpack(state, cell, cell + algorithm.cells - 1))
+      elseif limit.cells > 0 then
+        parts[#parts + 1] = pack('<' .. limit.format, unpack(state, cell, cell + limit.cells - 1))
       end
     end
     return concat(parts)
@@ -332,8 +333,8 @@ local function general()
         parts[#parts + 1] = pack('<I2c0', #state[cell], state[cell])
       elseif limit.kind == 6 then
         parts[#parts + 1] = pack('<I4I7I2c0', state[cell], state[cell + 1], #state[cell + 2], state[cell + 2])
-      elseif algorithm.cells > 0 then
-        parts[#parts + 1] = pack('<' .. algorithm.format, unpack(state, cell, cell + algorithm.cells - 1))
+      elseif limit.cells > 0 then
+        parts[#parts + 1] = pack('<' .. limit.format, unpack(state, cell, cell + limit.cells - 1))
       end
     end
     return concat(parts)
