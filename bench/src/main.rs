@@ -13,6 +13,7 @@ mod peers;
 mod report;
 mod snapshot;
 mod speed;
+mod waiting;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,8 +28,8 @@ const USAGE: &str = "usage: tollgate-bench [--repetitions N] [filter]
 Measures the library beside its peers and prints one line per comparison:
   case=keyed-million ours=… peer=governor-dashmap theirs=… ratio=… bar=1.8 pass
 Smaller numbers are better, and so is a larger ratio (theirs ÷ ours). A filter selects the cases
-whose name contains it: direct, keyed, keyed-million, 2t, batch16, memory, pause,
-snapshot, flood, instructions.
+whose name contains it: direct, keyed, keyed-million, 2t, batch16, interval-bucket, sliding-slices, acquire, waiters,
+memory, pause, snapshot, flood, instructions.
 Ends with a table of bars, and with status 1 if one of them fails.";
 
 /// With 20 ms each, all cases take about two minutes.
@@ -74,6 +75,7 @@ fn start(arguments: Vec<String>) -> Result<ExitCode> {
 fn measure_all(plan: Plan, filter: &str) -> Result<ExitCode> {
     let mut report = Report::new(filter);
     speed::run(&mut report, plan)?;
+    waiting::run(&mut report, plan)?;
     memory::run(&mut report)?;
     pause::run(&mut report)?;
     snapshot::run(&mut report)?;

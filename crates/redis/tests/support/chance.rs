@@ -131,7 +131,7 @@ pub(crate) fn sliding_slices(chance: &mut Chance) -> Limit {
     let limit = limit_amount(chance);
     let slices = loop {
         let length = length(chance);
-        let precision = Nanos::from_micros((length.as_nanos() / MICRO).div_ceil(chance.amount(64)));
+        let precision = Nanos::from_micros((length.as_nanos() / MICRO).div_ceil(chance.amount(64)).max(1));
         if let Ok(slices) = SlidingSlices::new(limit, length, precision) {
             break slices;
         }

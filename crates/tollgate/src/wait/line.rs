@@ -33,13 +33,15 @@ pub(super) struct Waiter<K, S> {
     /// The last instant at which it wants its answer; the end of time if it has all of it.
     pub(super) deadline: u64,
     pub(super) answer: Answer<S>,
+    /// The number by which the room knows that it is this one, and not another in the same seat.
+    pub(super) seating: u64,
     before: Seat,
     after: Seat,
 }
 
 impl<K, S> Waiter<K, S> {
     pub(super) fn new(key: K, cost: u64, deadline: u64, waker: Waker) -> Self {
-        Self { key, cost, deadline, answer: Answer::Waiting(waker), before: NOBODY, after: NOBODY }
+        Self { key, cost, deadline, answer: Answer::Waiting(waker), seating: 0, before: NOBODY, after: NOBODY }
     }
 }
 

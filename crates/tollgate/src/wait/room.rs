@@ -5,10 +5,12 @@
 //! first: the clock's bell, somebody who gives back, somebody who leaves the head of a line. It is never the task of a
 //! waiter, so a future that nobody polls holds up no one.
 //!
-//! Granting and leaving take a few steps each, and as many more as finding a deadline among the others takes, which is the
-//! logarithm of their number. No line is ever walked along.
+//! Granting and leaving take a few steps each, joining with a deadline as many more as the logarithm of the number of
+//! deadlines. No line is ever walked along; what is left over from deadlines is swept out now and then, in as many steps as
+//! there were leavings since.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -74,9 +76,9 @@ impl<K: Copy + Ord, S: Copy> Rooms<K, S> {
         fence(Ordering::SeqCst);
         let room = self.room(number);
         if !room.is_empty()
-            && let Some((_, attendant)) = room.bell.get()
+            && let Some(bells) = room.bell.get()
         {
-            attendant.attend(key);
+            bells.attendant.attend(key);
         }
     }
 }
@@ -86,8 +88,16 @@ pub(super) struct Room<K, S> {
     waiting: AtomicUsize,
     /// A mutex: it is held for the few steps of one change, and by nobody who need not wait.
     book: Mutex<Book<K, S>>,
-    /// The same thing seen twice, made when somebody first waits: rung by the clock, and told by whoever gives back.
-    bell: OnceLock<(Arc<dyn Bell>, Arc<dyn Attendant<K>>)>,
+    /// Made when somebody first waits.
+    bell: OnceLock<Bells<K>>,
+}
+
+/// The same thing seen twice.
+struct Bells<K> {
+    /// Rung by the clock.
+    clock: Arc<dyn Bell>,
+    /// Told by whoever gives back.
+    attendant: Arc<dyn Attendant<K>>,
 }
 
 /// Knows the limiter that a room belongs to, if it is still there.
@@ -101,14 +111,25 @@ struct Book<K, S> {
     lines: BTreeMap<K, Line>,
     /// When the first of a line is to be looked at.
     agenda: BTreeSet<(u64, K)>,
-    /// When somebody in a line has waited long enough.
-    deadlines: BTreeSet<(u64, Seat)>,
+    /// When somebody in a line has waited long enough, the soonest on top. Who got an answer or left before is left in it,
+    /// so that neither has to look for it here.
+    deadlines: BinaryHeap<Reverse<Deadline>>,
+    /// How many of those are about nobody who still waits.
+    stale: usize,
+    /// A number for everybody who ever sat down, by which a deadline is known to be about somebody else by now.
+    seatings: u64,
     waiting: usize,
     /// What the bell is set to.
     armed: Option<u64>,
     /// The latest readings of both clocks, to notice when one went back.
     latest: (u64, u64),
 }
+
+/// The instant, the seat, and the number of the seating.
+type Deadline = (u64, Seat, u64);
+
+/// Stale deadlines are swept out when they outnumber the others, and are at least so many.
+const SWEEP: usize = 1_024;
 
 /// How joining went.
 pub(super) enum Joined<S> {
@@ -122,7 +143,9 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
             seats: Seats::new(),
             lines: BTreeMap::new(),
             agenda: BTreeSet::new(),
-            deadlines: BTreeSet::new(),
+            deadlines: BinaryHeap::new(),
+            stale: 0,
+            seatings: 0,
             waiting: 0,
             armed: None,
             latest: (0, 0),
@@ -140,9 +163,9 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
     where
         G: Gate<Key = K, Stamp = S>,
     {
-        let (bell, _) = self.bell.get_or_init(|| {
+        let bells = self.bell.get_or_init(|| {
             let bell = Arc::new(RoomBell { gate: Arc::downgrade(gate), key: ask.key });
-            (Arc::clone(&bell) as _, bell as _)
+            Bells { clock: Arc::clone(&bell) as _, attendant: bell }
         });
         let rooms = gate.rooms();
         let seated = rooms.seated.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +176,7 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
         let joined = book.join(&**gate, ask, patience, seated < rooms.max);
         self.waiting.store(book.waiting, Ordering::Relaxed);
         let mut gone = None;
-        let joined = match (book.arm(&**gate, bell), joined) {
+        let joined = match (book.arm(&**gate, &bells.clock), joined) {
             (Err(_), Joined::Seated(seat)) => {
                 // Nobody would ever be woken.
                 gone = book.leave(seat);
@@ -216,27 +239,35 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
     /// Grants what can be granted now, to the key's line in any case and to the others whose time has come; then refuses
     /// those whose deadline has passed. Without a key it is the bell that asks.
     pub(super) fn attend<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, key: Option<K>) {
-        let mut woken = Vec::new();
-        let mut book = self.lock();
-        book.attend(gate, key, &mut woken);
-        self.waiting.store(book.waiting, Ordering::Relaxed);
-        self.rearm(gate, &mut book);
-        self.unlock(gate, book);
-        wake(woken);
-    }
-
-    fn rearm<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: &mut Book<K, S>) {
-        if let Some((bell, _)) = self.bell.get() {
-            // It rang before, so the thread that rings is there.
-            let _: std::io::Result<()> = book.arm(gate, bell);
+        let mut key = key;
+        loop {
+            let mut woken = Vec::new();
+            let mut book = self.lock();
+            book.attend(gate, key, &mut woken);
+            self.waiting.store(book.waiting, Ordering::Relaxed);
+            self.rearm(gate, &mut book);
+            let armed = book.armed;
+            drop(book);
+            wake(woken);
+            if !has_passed(gate, armed) {
+                return;
+            }
+            key = None;
         }
     }
 
-    /// Lets go of the book. A clock that another thread moves may have passed what the bell was just set to.
+    fn rearm<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: &mut Book<K, S>) {
+        if let Some(bells) = self.bell.get() {
+            // It rang before, so the thread that rings is there.
+            let _: std::io::Result<()> = book.arm(gate, &bells.clock);
+        }
+    }
+
+    /// Lets go of the book.
     fn unlock<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: MutexGuard<'_, Book<K, S>>) {
         let armed = book.armed;
         drop(book);
-        if armed.is_some_and(|at| at <= gate.clock().mono().as_nanos()) {
+        if has_passed(gate, armed) {
             self.attend(gate, None);
         }
     }
@@ -279,12 +310,14 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
             return refuse(AcquireError::Full);
         }
         let deadline = waiter.deadline;
+        self.seatings += 1;
+        waiter.seating = self.seatings;
         let seat = self.seats.sit(waiter);
         let line = self.lines.entry(key).or_insert_with(Line::new);
         line.join(&mut self.seats, seat);
         self.waiting += 1;
         if deadline != u64::MAX {
-            self.deadlines.insert((deadline, seat));
+            self.deadlines.push(Reverse((deadline, seat, self.seatings)));
         }
         if in_line == 0 {
             self.look_at(gate, key, retry, &now);
@@ -313,10 +346,18 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
             }
             self.lines.remove(&key);
         }
-        if let Some(waiter) = self.seats.get_mut(seat)
-            && waiter.deadline != u64::MAX
-        {
-            self.deadlines.remove(&(waiter.deadline, seat));
+        if self.seats.get_mut(seat).is_some_and(|waiter| waiter.deadline != u64::MAX) {
+            self.stale += 1;
+        }
+        if self.waiting == 0 {
+            self.deadlines.clear();
+            self.stale = 0;
+        } else if self.stale >= SWEEP && self.stale > self.deadlines.len() / 2 {
+            // Each sweep follows at least as many leavings as it looks at entries that stay: a step or two for each.
+            let Self { deadlines, seats, .. } = self;
+            // The one that leaves now still sits, and stays in for another sweep: that is one entry.
+            deadlines.retain(|Reverse((_, seat, seating))| waits(seats, *seat, *seating));
+            self.stale = 0;
         }
     }
 
@@ -335,17 +376,29 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
             self.advance(gate, key, &now, woken);
         }
         // After the granting: whose turn came in time is not refused because the bell was late.
-        while let Some((_, seat)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= at) {
-            let Some(key) = self.seats.get_mut(seat).map(|waiter| waiter.key) else { break };
-            let was_first = self.lines.get(&key).is_some_and(|line| line.first() == Some(seat));
-            self.settle(key, seat, Answer::Refused(AcquireError::TimedOut), woken);
-            if was_first {
-                self.advance(gate, key, &now, woken);
+        while let Some(Reverse((deadline, seat, seating))) = self.deadlines.peek().copied() {
+            if deadline > at {
+                break;
             }
+            self.deadlines.pop();
+            if waits(&mut self.seats, seat, seating) {
+                self.time_out(gate, seat, &now, woken);
+            }
+            // It was stale, or has become so just now.
+            self.stale = self.stale.saturating_sub(1);
         }
         // A bell that rang is no longer set, even if it rang early.
         if key.is_none() {
             self.armed = None;
+        }
+    }
+
+    fn time_out<G: Gate<Key = K, Stamp = S>>(&mut self, gate: &G, seat: Seat, now: &Now<'_>, woken: &mut Vec<Waker>) {
+        let Some(key) = self.seats.get_mut(seat).map(|waiter| waiter.key) else { return };
+        let was_first = self.lines.get(&key).is_some_and(|line| line.first() == Some(seat));
+        self.settle(key, seat, Answer::Refused(AcquireError::TimedOut), woken);
+        if was_first {
+            self.advance(gate, key, now, woken);
         }
     }
 
@@ -401,8 +454,11 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         }
     }
 
+    /// Whether one of the clocks was set back. Threads read them in another order than they come here, so a little does not
+    /// count, as little as for the limits themselves.
     fn went_back(&self, now: &Now<'_>) -> bool {
-        now.mono().as_nanos() < self.latest.0 || now.wall().as_nanos() < self.latest.1
+        let back = |now: u64, latest: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest;
+        back(now.mono().as_nanos(), self.latest.0) || back(now.wall().as_nanos(), self.latest.1)
     }
 
     fn seen(&mut self, now: &Now<'_>) {
@@ -413,7 +469,7 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
     /// Sets the bell to the next moment that anybody waits for.
     fn arm<G: Gate<Key = K, Stamp = S>>(&mut self, gate: &G, bell: &Arc<dyn Bell>) -> std::io::Result<()> {
         let due = self.agenda.first().map(|(due, _)| *due);
-        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let deadline = self.deadlines.peek().map(|Reverse((deadline, ..))| *deadline);
         let next = [due, deadline].into_iter().flatten().min();
         match (next, self.armed) {
             // A bell that is set too early does no harm, and is not worth setting again.
@@ -430,6 +486,18 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         }
         Ok(())
     }
+}
+
+/// Whether the clock has passed what the bell was just set to: another thread may have moved it, or the rate is so high that
+/// the next turn came meanwhile.
+fn has_passed<G: Gate>(gate: &G, armed: Option<u64>) -> bool {
+    armed.is_some_and(|at| at <= gate.clock().mono().as_nanos())
+}
+
+/// Whether it is still this waiter that sits there, and it has no answer yet.
+fn waits<K, S>(seats: &mut Seats<K, S>, seat: Seat, seating: u64) -> bool {
+    let waits = |waiter: &mut Waiter<K, S>| waiter.seating == seating && matches!(waiter.answer, Answer::Waiting(_));
+    seats.get_mut(seat).is_some_and(waits)
 }
 
 /// Wakes all of them, even if waking one panics.
@@ -459,5 +527,43 @@ impl<G: Gate> Bell for RoomBell<G> {
         if let Some(gate) = self.gate.upgrade() {
             gate.rooms().room(G::room_of(self.key)).attend(&*gate, None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limiter;
+    use crate::testing::{bucket, clock};
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::Context;
+    use std::time::Duration;
+
+    #[test]
+    fn deadlines_of_those_who_left_do_not_pile_up() {
+        let clock = clock();
+        let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)));
+        limiter.drain();
+        let joined = |millis| {
+            let mut future = limiter.acquire(1).within(Duration::from_millis(millis));
+            assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            future
+        };
+        let mut first = joined(100);
+        for turn in 0..5 * SWEEP as u64 {
+            drop(joined(200 + turn));
+            assert!(limiter.rooms.room(0).lock().deadlines.len() <= SWEEP + 1);
+        }
+        let mut second = joined(3_000);
+        limiter.charge(1);
+        clock.run(Nanos::from_millis(100));
+        let poll = |future: &mut crate::Acquire<'_, _>| {
+            Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.err())
+        };
+        assert_eq!(poll(&mut first), std::task::Poll::Ready(Some(AcquireError::TimedOut)));
+        clock.run(Nanos::from_millis(100));
+        assert_eq!(poll(&mut second), std::task::Poll::Ready(None));
+        assert_eq!(limiter.rooms.room(0).lock().deadlines.len(), 0);
     }
 }
