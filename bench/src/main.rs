@@ -29,8 +29,8 @@ const USAGE: &str = "usage: tollgate-bench [--repetitions N] [filter]
 Measures the library beside its peers and prints one line per comparison:
   case=keyed-million ours=… peer=governor-dashmap theirs=… ratio=… bar=1.8 pass
 Smaller numbers are better, and so is a larger ratio (theirs ÷ ours). A filter selects the cases
-whose name contains it: direct, keyed, keyed-million, 2t, batch16, acquire, waiters, layer, memory, pause,
-snapshot, flood, instructions.
+whose name contains it: direct, keyed, keyed-million, 2t, batch16, interval-bucket, sliding-slices, acquire, waiters,
+layer, memory, pause, snapshot, flood, instructions.
 Ends with a table of bars, and with status 1 if one of them fails.";
 
 /// With 20 ms each, all cases take about two minutes.

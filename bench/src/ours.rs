@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tollgate::clock::{CachedClock, Clock, PreciseClock};
-use tollgate::{Limiter, Nanos, Rate, TokenBucket};
+use tollgate::{Algorithm, IntervalBucket, Limiter, Nanos, Rate, SlidingSlices, TokenBucket};
 
 use crate::contender::{Contender, DENY_PERIOD_SECONDS, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
 use crate::waiting::is_ready;
@@ -192,6 +192,61 @@ impl Contender for Batched {
             self.limiter.check_many(requests, |verdict| allowed += usize::from(verdict.is_allowed()));
         }
         allowed
+    }
+}
+
+/// The keyed limiter with another algorithm, or with the token bucket to be compared with.
+pub(crate) struct Other<A> {
+    name: &'static str,
+    /// What keeps an entry alive for the whole run.
+    fill: u64,
+    limiter: Arc<tollgate::Keyed<A>>,
+}
+
+/// What other algorithms are measured against.
+pub(crate) const TOKEN_BUCKET: &str = "token-bucket";
+
+impl Other<TokenBucket> {
+    /// The token bucket itself.
+    pub(crate) fn token_bucket(capacity: usize) -> Result<Self> {
+        Ok(Other {
+            name: TOKEN_BUCKET,
+            fill: FILL_COST.into(),
+            limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?),
+        })
+    }
+}
+
+impl Other<IntervalBucket> {
+    /// As much every second as the token bucket has, in steps.
+    pub(crate) fn interval_bucket(capacity: usize) -> Result<Self> {
+        let limit =
+            IntervalBucket::new(u64::from(WIDE_RATE_PER_SECOND), Nanos::SECOND)?.burst(u64::from(WIDE_BURST))?;
+        Ok(Other { name: "ours", fill: FILL_COST.into(), limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
+    }
+}
+
+impl Other<SlidingSlices> {
+    /// In ten seconds as much as nobody takes of one of so many keys, by ten slices of which some go by while it is measured.
+    /// How large the limit is says how wide the slices are.
+    pub(crate) fn sliding_slices(capacity: usize, limit: u64) -> Result<Self> {
+        let limit = SlidingSlices::new(limit, Nanos::from_secs(10), Nanos::SECOND)?.max_debt(0)?;
+        Ok(Other { name: "ours", fill: 1, limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
+    }
+}
+
+impl<A: Algorithm + Send + Sync + 'static> Contender for Other<A> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.limiter.check(key, 1).is_allowed()
+    }
+
+    fn fill(&mut self, key: &String) {
+        self.limiter.check(key, self.fill);
     }
 }
 

@@ -7,6 +7,7 @@ mod keyed;
 mod ledger;
 mod limiter;
 mod live;
+pub mod migration;
 mod paced;
 mod periodic;
 pub mod pictures;

@@ -124,6 +124,8 @@ impl<C: Clock + Send + Sync + 'static> Pacer<C> {
 impl Paced {
     fn take(&mut self, cost: Cost, now: Time<tollgate_core::Mono>) -> Verdict<u64> {
         match self.pacing.earliest(&self.pace, now) {
+            // Nobody waits for nothing.
+            _ if cost == Cost::ZERO => Verdict::granted(cost),
             Nanos::ZERO => {
                 let before = self.pace;
                 self.pacing.reserve(&mut self.pace, now, cost);

@@ -179,3 +179,14 @@ fn reading_the_clock_does_not_allocate() {
         (0..10).for_each(|_| _ = clock.now());
     });
 }
+
+#[test]
+fn a_snapshot_allocates_as_often_whatever_the_number_of_keys() {
+    let allocations = |keys: u64| {
+        let limits = Keyed::with_clock(FixedWindow::new(10, HOUR).unwrap(), 10_000, ManualClock::at(1)).unwrap();
+        (0..keys).for_each(|key| _ = limits.check(&Hashed(key), 10));
+        measure(|| assert_eq!(limits.snapshot(std::io::sink()).unwrap(), keys)).count_total
+    };
+    assert_eq!(allocations(10_000), allocations(1));
+    assert!(allocations(1) < 10);
+}

@@ -76,9 +76,9 @@ impl<K: Copy + Ord, S: Copy> Rooms<K, S> {
         fence(Ordering::SeqCst);
         let room = self.room(number);
         if !room.is_empty()
-            && let Some((_, attendant)) = room.bell.get()
+            && let Some(bells) = room.bell.get()
         {
-            attendant.attend(key);
+            bells.attendant.attend(key);
         }
     }
 }
@@ -88,8 +88,16 @@ pub(super) struct Room<K, S> {
     waiting: AtomicUsize,
     /// A mutex: it is held for the few steps of one change, and by nobody who need not wait.
     book: Mutex<Book<K, S>>,
-    /// The same thing seen twice, made when somebody first waits: rung by the clock, and told by whoever gives back.
-    bell: OnceLock<(Arc<dyn Bell>, Arc<dyn Attendant<K>>)>,
+    /// Made when somebody first waits.
+    bell: OnceLock<Bells<K>>,
+}
+
+/// The same thing seen twice.
+struct Bells<K> {
+    /// Rung by the clock.
+    clock: Arc<dyn Bell>,
+    /// Told by whoever gives back.
+    attendant: Arc<dyn Attendant<K>>,
 }
 
 /// Knows the limiter that a room belongs to, if it is still there.
@@ -155,9 +163,9 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
     where
         G: Gate<Key = K, Stamp = S>,
     {
-        let (bell, _) = self.bell.get_or_init(|| {
+        let bells = self.bell.get_or_init(|| {
             let bell = Arc::new(RoomBell { gate: Arc::downgrade(gate), key: ask.key });
-            (Arc::clone(&bell) as _, bell as _)
+            Bells { clock: Arc::clone(&bell) as _, attendant: bell }
         });
         let rooms = gate.rooms();
         let seated = rooms.seated.fetch_add(1, Ordering::Relaxed);
@@ -168,7 +176,7 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
         let joined = book.join(&**gate, ask, patience, seated < rooms.max);
         self.waiting.store(book.waiting, Ordering::Relaxed);
         let mut gone = None;
-        let joined = match (book.arm(&**gate, bell), joined) {
+        let joined = match (book.arm(&**gate, &bells.clock), joined) {
             (Err(_), Joined::Seated(seat)) => {
                 // Nobody would ever be woken.
                 gone = book.leave(seat);
@@ -231,27 +239,35 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
     /// Grants what can be granted now, to the key's line in any case and to the others whose time has come; then refuses
     /// those whose deadline has passed. Without a key it is the bell that asks.
     pub(super) fn attend<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, key: Option<K>) {
-        let mut woken = Vec::new();
-        let mut book = self.lock();
-        book.attend(gate, key, &mut woken);
-        self.waiting.store(book.waiting, Ordering::Relaxed);
-        self.rearm(gate, &mut book);
-        self.unlock(gate, book);
-        wake(woken);
-    }
-
-    fn rearm<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: &mut Book<K, S>) {
-        if let Some((bell, _)) = self.bell.get() {
-            // It rang before, so the thread that rings is there.
-            let _: std::io::Result<()> = book.arm(gate, bell);
+        let mut key = key;
+        loop {
+            let mut woken = Vec::new();
+            let mut book = self.lock();
+            book.attend(gate, key, &mut woken);
+            self.waiting.store(book.waiting, Ordering::Relaxed);
+            self.rearm(gate, &mut book);
+            let armed = book.armed;
+            drop(book);
+            wake(woken);
+            if !has_passed(gate, armed) {
+                return;
+            }
+            key = None;
         }
     }
 
-    /// Lets go of the book. A clock that another thread moves may have passed what the bell was just set to.
+    fn rearm<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: &mut Book<K, S>) {
+        if let Some(bells) = self.bell.get() {
+            // It rang before, so the thread that rings is there.
+            let _: std::io::Result<()> = book.arm(gate, &bells.clock);
+        }
+    }
+
+    /// Lets go of the book.
     fn unlock<G: Gate<Key = K, Stamp = S>>(&self, gate: &G, book: MutexGuard<'_, Book<K, S>>) {
         let armed = book.armed;
         drop(book);
-        if armed.is_some_and(|at| at <= gate.clock().mono().as_nanos()) {
+        if has_passed(gate, armed) {
             self.attend(gate, None);
         }
     }
@@ -438,8 +454,11 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         }
     }
 
+    /// Whether one of the clocks was set back. Threads read them in another order than they come here, so a little does not
+    /// count, as little as for the limits themselves.
     fn went_back(&self, now: &Now<'_>) -> bool {
-        now.mono().as_nanos() < self.latest.0 || now.wall().as_nanos() < self.latest.1
+        let back = |now: u64, latest: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest;
+        back(now.mono().as_nanos(), self.latest.0) || back(now.wall().as_nanos(), self.latest.1)
     }
 
     fn seen(&mut self, now: &Now<'_>) {
@@ -467,6 +486,12 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         }
         Ok(())
     }
+}
+
+/// Whether the clock has passed what the bell was just set to: another thread may have moved it, or the rate is so high that
+/// the next turn came meanwhile.
+fn has_passed<G: Gate>(gate: &G, armed: Option<u64>) -> bool {
+    armed.is_some_and(|at| at <= gate.clock().mono().as_nanos())
 }
 
 /// Whether it is still this waiter that sits there, and it has no answer yet.

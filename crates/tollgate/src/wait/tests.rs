@@ -9,6 +9,7 @@ use crate::{Algorithm, Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, Tok
 mod real;
 
 type Under<A> = Arc<Limiter<A, Arc<ManualClock>>>;
+type Waiting<'a, A> = Acquire<'a, Limiter<A, Arc<ManualClock>>>;
 
 const TENTH: Nanos = Nanos::from_millis(100);
 
@@ -52,7 +53,7 @@ fn ready<G: Gate>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
 }
 
 /// So many that have taken their places in a line, in order.
-fn queue<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Acquire<'_, Limiter<A, Arc<ManualClock>>>>>
+fn queue<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
 where
     A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
 {
@@ -119,7 +120,7 @@ fn what_was_taken_for_one_that_leaves_goes_to_the_next() {
     let mut waiting = queue(&limiter, 2);
     clock.advance(TENTH);
     // Granted to the first, which never looks.
-    assert_eq!(limiter.peek(1).is_allowed(), false);
+    assert!(!limiter.peek(1).is_allowed());
     waiting[0] = None;
     assert_eq!(ready(&mut waiting), [1]);
 }

@@ -30,7 +30,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Time, Wall};
+use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall};
 
 use super::{Judge, Keyed, TooLarge};
 use crate::clock::Clock;
@@ -237,7 +237,10 @@ impl<A: Algorithm + Clone + Into<Limits>, C: Clock> Keyed<A, C> {
                 overflow.copy_from_slice(state);
             } else if !self.limit.is_new(state, &owner.now(print)) {
                 let copy = |to: &mut State<'_>, _| state.iter().enumerate().for_each(|(at, word)| to.set(at, *word));
-                table.enter(print, &owner, self.limit.spent(state, &owner.now(print)), copy);
+                // How spent it is matters, and is computed, only where somebody has to give way.
+                if table.enter(print, &owner, Spent::NOTHING, copy).is_none() {
+                    table.enter(print, &owner, self.limit.spent(state, &owner.now(print)), copy);
+                }
             }
         })?;
         self.table = table;

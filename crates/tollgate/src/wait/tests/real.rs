@@ -104,3 +104,18 @@ fn a_clock_moved_by_another_thread_wakes_those_who_wait() {
         }
     });
 }
+
+/// The next turn has come before the one before is dealt with, again and again.
+#[test]
+fn at_a_rate_beyond_all_measure_everybody_is_served_by_whoever_comes_along() {
+    let limiter = Arc::new(Limiter::new(TokenBucket::new("1/50ns".parse().unwrap(), 1).unwrap()));
+    on_threads(4, |_| (0..5_000).for_each(|_| assert!(limiter.acquire(1).wait().is_ok())));
+    limiter.charge(1);
+    let mut waiting: Vec<_> = (0..50_000).map(|_| limiter.acquire(1)).collect();
+    let mut left: Vec<_> = waiting.iter_mut().filter_map(|future| poll(future).is_none().then_some(future)).collect();
+    while !left.is_empty() {
+        left.retain_mut(|future| poll(future).is_none());
+        std::thread::yield_now();
+    }
+    assert_eq!(limiter.waiters(), 0);
+}
