@@ -97,3 +97,17 @@ impl Quota {
 pub(crate) fn instant<C>(time: Time<C>) -> u64 {
     time.as_nanos().min(u64::MAX - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debt_may_be_as_large_as_can_be_paid_back_in_time() {
+        let quota = Quota::new(10, Nanos::from_secs(60)).unwrap();
+        let largest = 10 * (Rate::MAX_FILL.as_nanos() / 60_000_000_000) - 10;
+        assert_eq!(quota.max_debt(largest).map(|quota| quota.terms().max_debt), Ok(largest));
+        let amount = largest + 1;
+        assert_eq!(quota.max_debt(amount), Err(LimitError::FillTooLong { amount, max: largest }));
+    }
+}

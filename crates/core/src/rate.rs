@@ -221,6 +221,17 @@ mod tests {
     }
 
     #[test]
+    fn a_text_of_the_greatest_length_is_still_read() {
+        check(&format!("{:0>62}/s", 7), "7/s");
+        assert!(format!("{:0>63}/s", 7).parse::<Rate>().is_err());
+    }
+
+    #[test]
+    fn rates_look_the_same_to_developers() {
+        assert_eq!(format!("{:?}", Rate::per_second(100)), "Ok(100/s)");
+    }
+
+    #[test]
     fn a_count_beyond_the_state_is_refused() {
         assert_eq!(
             Rate::new(99_999_999_977, Nanos::from_secs(86_400)),

@@ -41,6 +41,21 @@ fn a_decision_allocates_nothing() {
 }
 
 #[test]
+fn a_decision_by_several_rules_allocates_nothing() {
+    let bench = bench(RULES);
+    let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c"), ("tenant", "t7")];
+    let entries = attributes.map(|(name, value)| Entry::new(name, value));
+    let items = [Item::new(&entries)];
+    let request = Request::new("d", &items);
+    let mut decisions = Decisions::default();
+    let check = || {
+        let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
+        assert_eq!((decision.is_allowed(), decision.reports().count()), (true, 2));
+    };
+    assert_eq!(allocated(check), 0);
+}
+
+#[test]
 fn a_batch_allocates_nothing() {
     let bench = bench(RULES);
     let sent = bench.engine.limits(&limits("1000/s", None)).unwrap();

@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
     /// Adds the answer to the next group, which is `group`.
     pub(crate) fn read(&mut self, group: &Group<'_>, answers: &mut Answers) -> Result<(), TooShort> {
         let status = self.take(1)?[0];
-        let store_time = Time::from_nanos(self.now * 1_000);
+        let store_time = Time::from_nanos(nanos(self.now));
         let reject = |why: &str| {
             let rules: Vec<&str> = group.charges.iter().map(|charge| charge.rule).collect();
             StoreError::Rejected { why: format!("{why} (rules: {})", rules.join(", ")) }
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
             Verb::Refund | Verb::Reset => false,
         };
         let now =
-            Now::at(self.now * 1_000).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
+            Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
         let told = Told { ask: charge.ask, taken, committed, now };
 
         if charge.limits.as_slice().iter().all(is_plain) {
@@ -143,12 +143,12 @@ impl Told<'_> {
                 self.judge(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
             }
             Terms::FixedWindow { .. } => {
-                let (end, used) = (bytes.number(7)? * 1_000, bytes.number(7)?);
+                let (end, used) = (nanos(bytes.number(7)?), bytes.number(7)?);
                 let words = self.words(limit, Kept::Window { end, used });
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Terms::SlidingWindow(_) => {
-                let (end, previous, used) = (bytes.number(7)? * 1_000, bytes.number(7)?, bytes.number(7)?);
+                let (end, previous, used) = (nanos(bytes.number(7)?), bytes.number(7)?, bytes.number(7)?);
                 let words = self.words(limit, Kept::Windows { end, previous, used });
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
@@ -168,7 +168,7 @@ impl Told<'_> {
                     } else {
                         Outcome::Allow
                     },
-                    stamp: Stamp::from_bits(newest * 1_000 + 1),
+                    stamp: Stamp::from_bits(nanos(newest).saturating_add(1)),
                     report: Report {
                         limit: window.limit,
                         remaining: window.limit.saturating_sub(inside),
@@ -240,6 +240,11 @@ impl Told<'_> {
         let report = Report { retry: to_the_tick(report.retry), reset: ceil(report.reset), ..report };
         Said { outcome, stamp, report }
     }
+}
+
+/// An instant of the store in our unit. What is kept may be damaged, so it need not fit.
+const fn nanos(micros: u64) -> u64 {
+    micros.saturating_mul(1_000)
 }
 
 /// The tick of the clock that decides.

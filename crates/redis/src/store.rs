@@ -13,7 +13,7 @@ use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
 
 use crate::answer::Reader;
 use crate::batcher::{Batcher, Figures, Health, Part, Turn, Waiting, unavailable};
-use crate::config::Config;
+use crate::config::{BATCH, Config, QUEUE};
 use crate::numbers::Packed;
 use crate::request::{Entry, MAX_CHARGES};
 use crate::script::Script;
@@ -57,7 +57,7 @@ impl RedisStore {
 
     /// [`RedisStore::connect`] with another script: tests replace the clock.
     pub async fn with_script(config: Config, script: Script) -> Self {
-        let (queue, waiting) = mpsc::channel(config.queue);
+        let (queue, waiting) = mpsc::channel(QUEUE);
         let (health_sender, mut health) = watch::channel(Health::Connecting);
         let figures = Arc::new(Figures::default());
         let batcher = Batcher {
@@ -146,7 +146,7 @@ impl RedisStore {
         let ticket = Ticket { turn: turn.clone(), answer };
         let why = match self.queue.try_send(Waiting { entries, turn, reply }) {
             Ok(()) => return Ok(ticket),
-            Err(mpsc::error::TrySendError::Full(_)) => format!("{} requests are waiting already", self.config.queue),
+            Err(mpsc::error::TrySendError::Full(_)) => format!("{} requests are waiting already", QUEUE),
             Err(mpsc::error::TrySendError::Closed(_)) => "the runtime of its connection has ended".to_owned(),
         };
         Err(StoreError::Unavailable { why })
@@ -154,10 +154,10 @@ impl RedisStore {
 
     /// The groups from the first on that fit one call, queued; or what is wrong with the first.
     fn send_some(&self, groups: &[Group<'_>]) -> (usize, Result<Ticket, StoreError>) {
-        let mut entries = Vec::with_capacity(groups.len().min(self.config.batch));
+        let mut entries = Vec::with_capacity(groups.len().min(BATCH));
         let mut count = 0;
         for group in groups {
-            if count > 0 && entries.len() + group.charges.len() > self.config.batch {
+            if count > 0 && entries.len() + group.charges.len() > BATCH {
                 break;
             }
             match self.entries(group, &mut entries) {

@@ -9,6 +9,7 @@ use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, Sen
 
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
+use crate::observe::health::StoreHealth;
 use crate::observe::metrics::{Gauges, Metrics, Tally};
 
 /// What every connection shares.
@@ -20,6 +21,8 @@ pub struct Gate<S> {
     pub drain: Arc<Drain>,
     /// What is counted.
     pub metrics: Metrics,
+    /// Whether the store answers.
+    pub health: Arc<StoreHealth>,
     /// Keys of `CL.THROTTLE` while they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine; with a shared store it goes the way of all others.
     throttles: Option<Throttles>,
@@ -37,7 +40,7 @@ pub enum Verb {
 impl<S: Store> Gate<S> {
     /// A gate in front of an engine.
     pub fn new(engine: Engine<S>, throttles: Option<Throttles>) -> Self {
-        Self { engine, drain: Arc::default(), metrics: Metrics::default(), throttles }
+        Self { engine, drain: Arc::default(), metrics: Metrics::default(), health: Arc::default(), throttles }
     }
 
     /// Whether calls of `CL.THROTTLE` are decided in this process.
@@ -110,6 +113,7 @@ impl<S: Store> Gate<S> {
     pub fn metrics_text(&self) -> String {
         self.metrics.to_text(&Gauges {
             connections: self.connections(),
+            store_up: self.health.is_up(),
             enforcing: self.engine.enforcement() == Enforcement::Enforce,
             overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),
             engine: self.engine.counts(),

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Server, run};
+use common::{Rules, Server, run};
 use serde_json::{Value, json};
 
 struct Reply {
@@ -34,27 +34,6 @@ fn curl(server: &Server, path: &str, args: &[&str]) -> Reply {
 
 fn post(server: &Server, path: &str, body: &Value) -> Reply {
     curl(server, path, &["-d", &body.to_string()])
-}
-
-/// A rule file that is gone after the test.
-struct Rules(std::path::PathBuf);
-
-impl Rules {
-    fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tollgate-http-{}-{name}.yaml", std::process::id()));
-        std::fs::write(&path, text).expect("a file");
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("text")
-    }
-}
-
-impl Drop for Rules {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 #[test]
@@ -103,7 +82,6 @@ fn every_algorithm_can_be_sent_along() {
 #[test]
 fn rules_decide_and_their_shadows_only_tell() {
     let rules = Rules::new(
-        "shadows",
         "domain: api\nrules:\n- {id: per-client, when: {path: '/v1/**'}, per: [client], limit: 2/h}\n\
          - {id: quiet, limit: 1/h, on_exceed: shadow}\n",
     );
@@ -235,15 +213,15 @@ fn what_is_no_http_ends_the_connection_and_nothing_else() {
 #[test]
 fn changed_rules_are_put_in_force_and_keep_what_was_spent() {
     let text = |limit: &str| format!("domain: api\nrules:\n- {{id: all, per: [k], limit: {limit}}}\n");
-    let rules = Rules::new("reload", &text("10/h"));
+    let rules = Rules::new(text("10/h"));
     let server = Server::start(&["--rules", rules.path()]);
     let ask = || post(&server, "/v1/check", &json!({"domain": "api", "attributes": {"k": "a"}})).json();
     (0..4).for_each(|_| drop(ask()));
-    std::fs::write(&rules.0, text("5/h")).expect("a file");
+    rules.write(text("5/h"));
     server.wait_for_line("version=2");
     let limit = &ask()["limits"][0];
     assert_eq!((&limit["limit"], &limit["remaining"]), (&json!(5), &json!(0)), "four were spent before");
-    std::fs::write(&rules.0, "domain: api\nrules:\n- {id: all, limt: 5/h}\n").expect("a file");
+    rules.write("domain: api\nrules:\n- {id: all, limt: 5/h}\n");
     assert!(server.wait_for_line("limt").contains(":3:"), "the place is told");
     server.wait_for_line("those before stay in force");
     assert_eq!(ask()["allowed"], false);

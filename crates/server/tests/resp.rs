@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, encode};
+use common::{Rules, Server, encode};
 
 #[test]
 fn a_pipeline_is_answered_in_order() {
@@ -153,10 +153,8 @@ fn more_connections_than_allowed_are_turned_away() {
 
 #[test]
 fn rules_are_asked_by_name_and_value_in_the_order_of_the_pipeline() {
-    let path = std::env::temp_dir().join(format!("tollgate-resp-{}.yaml", std::process::id()));
-    std::fs::write(&path, "domain: api\nrules:\n- {id: all, per: [k], limit: 1/h}\n").expect("a file");
-    let server = Server::start(&["--rules", path.to_str().expect("text")]);
-    std::fs::remove_file(path).expect("it was written");
+    let rules = Rules::new("domain: api\nrules:\n- {id: all, per: [k], limit: 1/h}\n");
+    let server = Server::start(&["--rules", rules.path()]);
     let mut client = server.connect_resp();
     client.send("TG.PEEK api 1 k a\r\nTG.CHECK api 1 k a\r\nPING\r\nTG.CHECK api 1 k a\r\nCL.THROTTLE k 0 1 60\r\n");
     let allowed = |client: &mut common::Client| {

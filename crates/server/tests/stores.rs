@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Server, run};
+use common::{Rules, Server, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
@@ -19,12 +19,6 @@ rules:
 
 /// Far more than a store takes, however busy the machine is.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
-
-fn rules() -> String {
-    let path = std::env::temp_dir().join(format!("tollgate-stores-{}.yaml", std::process::id()));
-    std::fs::write(&path, RULES).expect("a file");
-    path.to_str().expect("text").to_owned()
-}
 
 fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     let pattern =
@@ -61,20 +55,20 @@ fn by_resp(server: &Server) -> Vec<Value> {
 
 #[test]
 fn both_front_ends_and_all_stores_decide_the_same() {
-    let rules = rules();
-    let expected = by_http(&Server::start(&["--rules", &rules]));
+    let rules = Rules::new(RULES);
+    let rules = rules.path();
+    let expected = by_http(&Server::start(&["--rules", rules]));
     assert!(
         expected.iter().any(|decision| decision[0] == true) && expected.iter().any(|decision| decision[0] == false)
     );
-    assert_eq!(by_resp(&Server::start(&["--rules", &rules])), expected, "TG.CHECK in memory");
+    assert_eq!(by_resp(&Server::start(&["--rules", rules])), expected, "TG.CHECK in memory");
     for kind in Kind::ALL {
         let store = StoreServer::start(kind);
         let url = |namespace: &str| format!("{}?namespace={namespace}", store.url());
-        let start = |url: &str| Server::start(&[&["--rules", &rules, "--store", url], &PATIENT[..]].concat());
+        let start = |url: &str| Server::start(&[&["--rules", rules, "--store", url], &PATIENT[..]].concat());
         assert_eq!(by_http(&start(&url("http"))), expected, "HTTP on {kind:?}");
         assert_eq!(by_resp(&start(&url("resp"))), expected, "TG.CHECK on {kind:?}");
     }
-    std::fs::remove_file(rules).expect("it was written");
 }
 
 #[test]
@@ -91,26 +85,4 @@ fn two_servers_on_one_store_share_what_is_spent() {
     two.expect("*5\r\n:1\r\n:2\r\n:0\r\n:86400\r\n:172800\r\n");
     assert!(two.line().starts_with("-Cell error: Store error: Usage"));
     two.expect("+PONG\r\n");
-}
-
-#[test]
-fn without_its_store_a_server_goes_on_and_says_so() {
-    let mut store = StoreServer::start(Kind::Redis);
-    let server = Server::start(&[&["--store", &store.url()], &PATIENT[..]].concat());
-    let ask = |key: &str| {
-        let body = json!({"key": key, "limit": "1/day"}).to_string();
-        let text = run(Command::new("curl").args(["-s", "-d", &body, &server.url("/v1/check")]));
-        let decision: Value = serde_json::from_str(&text).expect("JSON");
-        (decision["allowed"].clone(), decision["standing"].clone())
-    };
-    assert_eq!(ask("before"), (json!(true), json!("exact")));
-    store.kill();
-    assert_eq!(ask("meanwhile"), (json!(true), json!("fallback")));
-    assert_eq!(ask("meanwhile"), (json!(false), json!("fallback")), "this node's share is used up");
-    let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
-    assert!(metrics.contains("tollgate_fallbacks_total 2"), "{metrics}");
-    store.restart();
-    // The link comes back by itself, at its own pace.
-    let exact = (0..1_000).any(|n| ask(&format!("after {n}")).1 == "exact");
-    assert!(exact, "the store was not used again");
 }

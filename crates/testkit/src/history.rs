@@ -110,3 +110,29 @@ pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
         (fullest.1 > bound.burst).then(|| bound.excess(fullest.0, to, &fullest.1))
     })
 }
+
+/// Something admitted, as seen from outside: when it was decided is only known to lie between asking and the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Just before it was asked, in nanoseconds.
+    pub asked: u64,
+    /// Just after it was answered, by the same clock.
+    pub answered: u64,
+    /// How much was admitted.
+    pub cost: u64,
+}
+
+/// An interval in which more was asked, decided and answered than the bound allows. Whatever lies in it as a whole was also decided in
+/// it, so no clock but the observer's is needed, and an answer that came late is nobody's excess.
+pub fn excess_seen(bound: &Bound, seen: &[Seen]) -> Option<Excess> {
+    let mut seen = seen.to_vec();
+    seen.sort_by_key(|event| event.answered);
+    seen.iter().find_map(|first| {
+        let mut sum = BigInt::zero();
+        seen.iter().filter(|event| event.asked >= first.asked).find_map(|event| {
+            sum += &bound.per * event.cost;
+            let used = &sum - &bound.count * (event.answered - first.asked);
+            (used > bound.burst).then(|| bound.excess(first.asked, event.answered, &used))
+        })
+    })
+}

@@ -1,5 +1,7 @@
 //! Many limits in one table: a limit per call, and several keys charged together.
 
+mod group;
+
 use std::fmt;
 
 use tollgate_core::{
@@ -10,7 +12,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, BATCH, Buckets, Owner, Place, State, Wide};
+use crate::table::{Arrival, BATCH, Buckets, Owner, State, Wide};
 
 /// Every set of numbers that a state may have been written under, by number.
 ///
@@ -253,103 +255,6 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    fn decide_group<N: Numbers + ?Sized>(
-        &self,
-        numbers: &N,
-        charges: &[Charge<'_>],
-        now: Now<'_>,
-        mut each: impl FnMut(usize, &Seat<'_>),
-    ) -> bool {
-        let owner = Judge { numbers, now };
-        let prints: Vec<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
-        let mut own = self.table.lock_all(&prints, &owner);
-        let mut seated: Vec<Result<Seated<'_>, Retry>> = Vec::with_capacity(charges.len());
-        let mut without_room = Vec::new();
-        for (charge, print) in charges.iter().zip(&prints) {
-            let Some(limits) = self.limits(numbers, charge) else {
-                seated.push(Err(Retry::Never));
-                continue;
-            };
-            let now = now_of(charge, *print, now);
-            let seat = own.seat(*print, &owner, newcomer(limits, &now, charge.ask));
-            if seat.is_none() {
-                without_room.push((seated.len(), self.shared_print(charge)));
-            }
-            seated.push(seat.ok_or(Retry::OnRelease).map(|(place, arrival)| {
-                take_over(numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
-                Seated { limits, held: Held::Own(place), now, verdict: Verdict::default() }
-            }));
-        }
-
-        // The shared entries are locked after all others, and nobody who holds one waits for another table.
-        self.overflowed.fetch_add(without_room.len() as u64, Ordering::Relaxed);
-        if self.when_full == WhenFull::Deny {
-            without_room.clear();
-        }
-        let shared_prints: Vec<Fingerprint> = without_room.iter().map(|(_, print)| *print).collect();
-        let mut shared = self.overflow.lock_all(&shared_prints, &owner);
-        for (index, print) in without_room {
-            let charge = &charges[index];
-            let (Some(limits), now) = (self.limits(numbers, charge), now_of(charge, print, now)) else { continue };
-            if let Some((place, arrival)) = shared.seat(print, &owner, Spent::ALL) {
-                take_over(numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
-                seated[index] = Ok(Seated { limits, held: Held::Shared(place), now, verdict: Verdict::default() });
-            }
-        }
-        let state_of = |held: Held| match held {
-            Held::Own(place) => own.state(place),
-            Held::Shared(place) => shared.state(place),
-        };
-
-        // One after the other, so that two charges on one key see each other. After a refusal the rest is only weighed: its
-        // answers are wanted, its takings are not.
-        let mut passed = seated.iter().all(Result::is_ok);
-        let mut taken = Vec::new();
-        for (seat, charge) in seated.iter_mut().zip(charges) {
-            let Ok(seat) = seat else { continue };
-            let mut state = state_of(seat.held);
-            let before: Vec<u64> = (0..self.table.state_words()).map(|word| state.get(word)).collect();
-            // Again, for the key may be in the group twice, under different limits.
-            let seat_again = |state: &mut State<'_>| {
-                take_over(numbers, seat.limits, charge.numbers, state, Arrival::Known, &seat.now);
-            };
-            seat_again(&mut state);
-            seat.verdict = seat.limits.weigh(&Numbered { state: &state }, &seat.now, charge.ask);
-            if !passed {
-                continue;
-            }
-            passed = seat.verdict.is_allowed();
-            if passed {
-                taken.push((seat.held, before));
-            } else {
-                for (held, before) in taken.drain(..).rev() {
-                    let mut state = state_of(held);
-                    before.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
-                }
-                seat_again(&mut state);
-            }
-            // A refusal too: there are limits that count them.
-            seat.limits.commit(&mut Numbered { state: &mut state }, &seat.now, &seat.verdict);
-        }
-
-        for (index, (seat, charge)) in seated.iter().zip(charges).enumerate() {
-            match seat {
-                Ok(Seated { limits, held, now, verdict }) => {
-                    let mut state = state_of(*held);
-                    take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
-                    let state = &Numbered { state: &state };
-                    each(index, &Seat { limits: Some(limits), state, now: *now, verdict: *verdict });
-                }
-                Err(retry) => each(index, &Seat::refused(*retry)),
-            }
-        }
-        if !passed {
-            own.restore_evicted();
-            shared.restore_evicted();
-        }
-        passed
-    }
-
     fn find<N: Numbers + ?Sized, R>(
         &self,
         numbers: &N,
@@ -384,23 +289,6 @@ impl<C> fmt::Debug for Ledger<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ledger").field("table", &self.table).finish_non_exhaustive()
     }
-}
-
-/// A charge that has an entry, while a group is decided.
-struct Seated<'n> {
-    limits: &'n Limits,
-    held: Held,
-    now: Now<'n>,
-    verdict: Verdict<Stamps>,
-}
-
-/// Which entry that is.
-#[derive(Clone, Copy)]
-enum Held {
-    /// The key's own.
-    Own(Place),
-    /// The one that keys without room share.
-    Shared(Place),
 }
 
 /// What a decision about one charge saw and said.

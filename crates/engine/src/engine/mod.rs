@@ -8,7 +8,7 @@ mod undo;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::{Limit, Limits, Numbers, Phase, Terms, TooLarge};
@@ -78,12 +78,22 @@ pub struct Engine<S, F = MemoryStore> {
 pub(crate) struct Running {
     pub(crate) rules: Arc<RuleSet>,
     folder: Arc<Folder>,
+    /// What took its place. A decision that still goes by this one may meet a state that was written under numbers which are
+    /// only known there, and must not take it for one of nobody.
+    next: OnceLock<Arc<Running>>,
+}
+
+impl Running {
+    fn new(rules: Arc<RuleSet>, folder: Arc<Folder>) -> Self {
+        Self { rules, folder, next: OnceLock::new() }
+    }
 }
 
 impl Numbers for Running {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
-        if id < SENT_IDS { self.rules.numbers().get(id) } else { self.folder.get(id) }
+        let known = if id < SENT_IDS { self.rules.numbers().get(id) } else { self.folder.get(id) };
+        known.or_else(|| self.next.get().and_then(|next| next.get(id)))
     }
 }
 
@@ -154,7 +164,7 @@ impl<S: Store> Engine<S> {
 impl<S: Store, F: Store> Engine<S, F> {
     /// An engine without rules that decides in `fallback` while `store` does not answer.
     pub fn with_fallback(store: S, fallback: F) -> Self {
-        let running = Running { rules: Arc::new(RuleSet::empty()), folder: Arc::new(Folder::new()) };
+        let running = Running::new(Arc::new(RuleSet::empty()), Arc::new(Folder::new()));
         Self {
             store,
             fallback,
@@ -182,8 +192,16 @@ impl<S: Store, F: Store> Engine<S, F> {
         let version = rules.version();
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = self.running.load().folder.clone();
-        *replaced = Some(self.running.swap(Arc::new(Running { rules, folder })));
+        *replaced = Some(self.replace(Running::new(rules, folder)));
         Ok(version)
+    }
+
+    /// Puts `running` in the place of what is running, which is told first. Only whoever holds `replaced` may do so.
+    fn replace(&self, running: Running) -> Arc<Running> {
+        let running = Arc::new(running);
+        // It is replaced once, so nothing was told before.
+        let _ = self.running.load().next.set(running.clone());
+        self.running.swap(running)
     }
 
     fn check_numbers(&self, rules: &Rules) -> Result<(), Mistakes> {
@@ -221,7 +239,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let (sent, folder) = self.register.add(limits, &running.folder);
         if let Some(folder) = folder {
             let rules = running.rules.clone();
-            *replaced = Some(self.running.swap(Arc::new(Running { rules, folder: Arc::new(folder) })));
+            *replaced = Some(self.replace(Running::new(rules, Arc::new(folder))));
         }
         Ok(sent)
     }

@@ -99,7 +99,13 @@ local function general()
       states[place], under[place] = state, old_set
     end
     if old_set ~= set then
-      state = converted(set, old_set, state)
+      -- Numbers that were damaged in a way that still reads as numbers may make no sense to compute with.
+      local sound
+      sound, state = pcall(converted, set, old_set, state)
+      if not sound then
+        strangers[place] = 4
+        return nil, 4
+      end
       if verb < PEEK then states[place], under[place], moved[place], bodies[place] = state, set, true, false end
     end
     return state

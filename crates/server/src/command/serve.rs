@@ -1,5 +1,6 @@
 //! `tollgate serve`: puts the parts together, runs them, and takes them apart again when told to stop.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,15 +8,17 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tollgate::Throttles;
 use tollgate_engine::{Engine, MemoryStore, Store};
-use tollgate_redis::RedisStore;
+use tollgate_redis::{Health, RedisStore};
 
 use crate::config::raw::ServeArgs;
 use crate::config::{Config, StoreConfig};
 use crate::front::accept::{Newcomer, Protocol, accept};
 use crate::front::{http, resp};
 use crate::gate::Gate;
+use crate::observe::health::StoreHealth;
 use crate::retrieve::file::{self, Watched};
 use crate::worker::Workers;
 
@@ -36,17 +39,39 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
             let engine = Engine::new(MemoryStore::new(config.capacity)?)?;
-            serve(config, Gate::new(engine, Some(Throttles::new(config.capacity)?))).await
+            serve(config, Gate::new(engine, Some(Throttles::new(config.capacity)?)), pending()).await
         }
         StoreConfig::Redis(url) => {
             let store = tollgate_redis::Config::from_url(url.reveal()).context("--store")?;
             let store = store.deadline(config.store_deadline);
-            serve(config, Gate::new(Engine::new(RedisStore::connect(store).await)?, None)).await
+            let store = RedisStore::connect(store).await;
+            let health = store.watch_health();
+            let gate = Gate::new(Engine::new(store)?, None);
+            let follow = follow(health, gate.health.clone());
+            serve(config, gate, follow).await
         }
     }
 }
 
-async fn serve<S: Store + 'static>(config: &Config, gate: Gate<S>) -> anyhow::Result<()> {
+/// Passes on how the store is, for as long as there is one.
+async fn follow(mut store: watch::Receiver<Health>, health: Arc<StoreHealth>) {
+    loop {
+        match &*store.borrow_and_update() {
+            Health::Up => health.up(),
+            Health::Connecting => health.down("there is no connection yet"),
+            Health::Down { why } => health.down(why),
+        }
+        if store.changed().await.is_err() {
+            return pending().await;
+        }
+    }
+}
+
+async fn serve<S: Store + 'static>(
+    config: &Config,
+    gate: Gate<S>,
+    follow: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
     let gate = Arc::new(gate);
     let rules = config.rules.clone().map(Watched::new);
@@ -56,18 +81,19 @@ async fn serve<S: Store + 'static>(config: &Config, gate: Gate<S>) -> anyhow::Re
     tracing::info!(http = address(&http), resp = address(&resp), store = config.store.name(), "listening");
     let take = async |listener: Option<TcpListener>, protocol| match listener {
         Some(listener) => accept(listener, protocol, gate.drain.clone(), config.connections, &workers).await,
-        None => std::future::pending().await,
+        None => pending().await,
     };
     let watch = async {
         match rules {
             Some(rules) => file::watch(&gate, rules).await,
-            None => std::future::pending().await,
+            None => pending().await,
         }
     };
     tokio::select! {
         () = take(http, Protocol::Http) => {}
         () = take(resp, Protocol::Resp) => {}
         () = watch => {}
+        () = follow => {}
         () = stop.told() => {}
     }
     tracing::info!(connections = gate.connections(), "stopping");

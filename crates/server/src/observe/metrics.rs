@@ -84,6 +84,8 @@ impl Front {
 pub struct Gauges {
     /// Connections now.
     pub connections: usize,
+    /// Whether the store answers.
+    pub store_up: bool,
     /// Whether refusals are enforced.
     pub enforcing: bool,
     /// Decisions about keys that found no room of their own.
@@ -152,6 +154,8 @@ impl Metrics {
         ] {
             page.line(&format!("{{fault=\"{fault}\"}}"), count);
         }
+        page.head("tollgate_store_up", "gauge", "1 while the store answers, 0 while decisions are made without it.");
+        page.line("", u64::from(gauges.store_up));
         page.head("tollgate_enforcing", "gauge", "1 while refusals are enforced, 0 while they are only observed.");
         page.line("", u64::from(gauges.enforcing));
         page.head("tollgate_connections", "gauge", "Connections now.");
@@ -218,7 +222,8 @@ mod tests {
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();
         let (engine, rules) = (engine.counts(), engine.rules());
-        let page = metrics.to_text(&Gauges { connections: 3, enforcing: true, overflowed: 0, engine, rules });
+        let gauges = Gauges { connections: 3, store_up: false, enforcing: true, overflowed: 0, engine, rules };
+        let page = metrics.to_text(&gauges);
         for line in [
             "tollgate_decisions_total{front=\"resp\",outcome=\"allow\"} 5",
             "tollgate_decisions_total{front=\"resp\",outcome=\"deny\"} 2",
@@ -229,6 +234,7 @@ mod tests {
             "tollgate_rules_version 1",
             "tollgate_rule_decisions_total{domain=\"a\",rule=\"b\",outcome=\"deny\"} 0",
             "tollgate_store_faults_total{fault=\"unknown\"} 0",
+            "tollgate_store_up 0",
             "tollgate_enforcing 1",
             "tollgate_connections 3",
         ] {

@@ -1,3 +1,4 @@
 //! What can be seen from outside: counters and health.
 
+pub mod health;
 pub mod metrics;

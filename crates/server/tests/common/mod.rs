@@ -4,7 +4,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -96,6 +98,33 @@ impl Drop for Server {
     }
 }
 
+/// A rule file that is gone after the test.
+pub struct Rules(PathBuf);
+
+impl Rules {
+    pub fn new(text: impl AsRef<[u8]>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let rules = Self(std::env::temp_dir().join(format!("tollgate-rules-{}-{count}.yaml", std::process::id())));
+        rules.write(text);
+        rules
+    }
+
+    pub fn write(&self, text: impl AsRef<[u8]>) {
+        std::fs::write(&self.0, text).expect("a file");
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for Rules {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A bare connection.
 pub struct Client {
     stream: TcpStream,
@@ -146,6 +175,23 @@ impl Client {
         }
         line.truncate(line.len() - 2);
         String::from_utf8(line).expect("text")
+    }
+
+    /// Asks over HTTP and keeps the connection: the status and the body of the answer.
+    pub fn post(&mut self, path: &str, body: &str) -> (u16, String) {
+        self.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        let status = self.line().split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+        let mut length = 0;
+        loop {
+            match self.line().split_once(": ") {
+                Some(("content-length", value)) => length = value.parse().expect("a length"),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).expect("a whole body");
+        (status, String::from_utf8(body).expect("text"))
     }
 
     /// Reads until the server hangs up.

@@ -1,5 +1,6 @@
 //! Several entries held at once, so that they change together or not at all.
 
+use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Spent};
 
 use super::bucket::{Bucket, Shape, State};
@@ -12,7 +13,7 @@ pub(crate) struct Group<'t, S> {
     /// The keys. None of them loses its entry to another.
     prints: &'t [Fingerprint],
     /// In the order of their index, which is the order everybody locks in.
-    buckets: Vec<Bucket<'t, S>>,
+    buckets: SmallVec<[Bucket<'t, S>; FEW]>,
     /// Entries that gave way to newcomers of this group, each as [`EVICTED_HEAD`] words and its state.
     evicted: Vec<u64>,
 }
@@ -24,13 +25,17 @@ pub(crate) struct Place {
     entry: usize,
 }
 
+/// As many as most groups have; a larger one allocates. Each key may be in two.
+const FEW: usize = 8;
+
 /// Bucket, entry and fingerprint.
 const EVICTED_HEAD: usize = 4;
 
 impl<S: Shape> Buckets<S> {
     /// Locks every bucket that a key of `prints` may be in.
     pub(crate) fn lock_all<'t, O: Owner>(&'t self, prints: &'t [Fingerprint], owner: &O) -> Group<'t, S> {
-        let mut indexes: Vec<usize> = prints.iter().flat_map(|print| [self.home(*print), self.other(*print)]).collect();
+        let mut indexes: SmallVec<[usize; FEW]> =
+            prints.iter().flat_map(|print| [self.home(*print), self.other(*print)]).collect();
         indexes.sort_unstable();
         indexes.dedup();
         let buckets = indexes.into_iter().map(|index| self.lock(index, owner)).collect();

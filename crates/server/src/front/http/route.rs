@@ -67,9 +67,11 @@ pub(super) async fn run<S: Store>(gate: &Gate<S>, route: Route, body: &[u8]) -> 
             Ok(tell_enforcement(gate))
         }
         Route::Health => Ok(respond(StatusCode::OK, TEXT, "ok\n")),
-        Route::Readiness => Ok(match gate.drain.is_stopping() {
-            false => respond(StatusCode::OK, TEXT, "ready\n"),
-            true => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
+        // Ready without its store too; see `observe::health`.
+        Route::Readiness => Ok(match (gate.drain.is_stopping(), gate.health.is_up()) {
+            (true, _) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
+            (false, true) => respond(StatusCode::OK, TEXT, "ready\n"),
+            (false, false) => respond(StatusCode::OK, TEXT, "ready, without the store\n"),
         }),
         Route::Metrics => Ok(respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", gate.metrics_text())),
     }

@@ -12,6 +12,7 @@ use super::limits::WRITE_BUFFER;
 use super::memo::{Memo, Slot};
 use super::translate;
 use super::wire::{Parsed, Replies, parse};
+use crate::front::accept::Protocol;
 use crate::gate::Gate;
 
 /// Calls that are decided together: as many as the table fetches at a time.
@@ -98,6 +99,7 @@ impl<'a, S: Store> Calls<'a, S> {
             }
             Err(error) => {
                 self.decide(memo, replies);
+                self.gate.mistaken(Protocol::Resp);
                 replies.error(&error);
             }
         }

@@ -118,7 +118,9 @@ fn number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     let mut place = first;
     loop {
         match input.get(place) {
-            None => return if place - first > MAX_LENGTH_DIGITS { Err(()) } else { Ok(None) },
+            None => return Ok(None),
+            // Told at the first digit too many, whether the rest has arrived or not.
+            Some(b'0'..=b'9') if place - first == MAX_LENGTH_DIGITS => return Err(()),
             Some(digit @ b'0'..=b'9') => {
                 value = value.checked_mul(10).and_then(|tens| tens.checked_add(i64::from(digit - b'0'))).ok_or(())?;
             }

@@ -8,7 +8,13 @@ use crate::front::resp::wire::Replies;
 pub(super) fn client(session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
     let Some((verb, args)) = args.split_first() else { return wrong_count("client", replies) };
     match (verb.to_ascii_uppercase().as_slice(), args) {
-        (b"SETNAME", [name]) => set_name(session, name, replies),
+        (b"SETNAME", [name]) => match checked_name(name) {
+            Ok(name) => {
+                session.name = name;
+                replies.simple("OK");
+            }
+            Err(error) => replies.error(&error),
+        },
         (b"GETNAME", []) => match &session.name {
             Some(name) => replies.bulk(name),
             None => replies.null(),
@@ -26,13 +32,16 @@ pub(super) fn client(session: &mut Session, args: &[&[u8]], replies: &mut Replie
     }
 }
 
-fn set_name(session: &mut Session, name: &[u8], replies: &mut Replies) {
+/// A name as it is kept, for as long as the connection lasts; an empty one is none.
+///
+/// # Errors
+/// When it is too long, or would break the lists it stands in.
+pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
     if name.len() > MAX_CLIENT_NAME {
-        replies.error(&format!("ERR Client names have at most {MAX_CLIENT_NAME} bytes"));
-    } else if name.iter().any(|byte| !byte.is_ascii_graphic()) {
-        replies.error("ERR Client names cannot contain spaces, newlines or special characters.");
-    } else {
-        session.name = (!name.is_empty()).then(|| Box::from(name));
-        replies.simple("OK");
+        return Err(format!("ERR Client names have at most {MAX_CLIENT_NAME} bytes"));
     }
+    if name.iter().any(|byte| !byte.is_ascii_graphic()) {
+        return Err("ERR Client names cannot contain spaces, newlines or special characters.".into());
+    }
+    Ok((!name.is_empty()).then(|| Box::from(name)))
 }

@@ -1,5 +1,6 @@
 //! `HELLO` and `AUTH`: which version of the protocol, and who is there.
 
+use super::client::checked_name;
 use super::{Session, quoted};
 use crate::front::resp::wire::{Replies, Version, integer};
 
@@ -22,13 +23,16 @@ pub(super) fn hello(session: &mut Session, args: &[&[u8]], replies: &mut Replies
         rest = match (option.to_ascii_uppercase().as_slice(), values) {
             (b"AUTH", [_, _, ..]) => return replies.error(NO_PASSWORD),
             (b"SETNAME", [value, others @ ..]) => {
-                name = Some(Box::from(*value));
+                name = match checked_name(value) {
+                    Ok(name) => Some(name),
+                    Err(error) => return replies.error(&error),
+                };
                 others
             }
             _ => return replies.error(&format!("ERR Syntax error in HELLO option {}", quoted(option))),
         };
     }
-    if name.is_some() {
+    if let Some(name) = name {
         session.name = name;
     }
     session.version = version;

@@ -1,0 +1,89 @@
+//! Two servers on one Redis under load: what they let pass together, seen from outside, is never more than the limit allows.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use common::{Client, Rules, Server};
+use tollgate::clock::{Clock, PreciseClock};
+use tollgate_testkit::history::{Bound, Seen, excess_seen};
+use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+/// A burst that all clients fight for, and a rate that is low beside the time an answer takes: what is unknown about when
+/// something was decided then weighs far less than one request.
+const RULES: &str = "domain: api\nrules:\n- {id: shared, limit: 20/s, burst: 200}\n";
+
+fn bound() -> Bound {
+    Bound::of("20/s".parse().expect("a rate"), 200)
+}
+
+/// As many as are let pass before everybody stops: the burst, and then two seconds of the rate.
+const ENOUGH: u64 = 240;
+
+/// One client: asks by HTTP or by the Redis protocol whether it may pass.
+enum Caller {
+    Http(Client),
+    Resp(Client),
+}
+
+impl Caller {
+    fn is_let_pass(&mut self) -> bool {
+        match self {
+            Self::Http(client) => {
+                let (status, body) = client.post("/v1/check", r#"{"domain":"api"}"#);
+                assert!(body.contains(r#""standing":"exact""#), "{status} {body}");
+                status == 200
+            }
+            Self::Resp(client) => {
+                client.send("TG.CHECK api 1\r\n");
+                // The first pair of the map is whether it passes; the last number is that of the limit's `reset_after_ms`.
+                assert_eq!(client.line(), "*12");
+                let allowed = (0..3).map(|_| client.line()).last();
+                let rest: Vec<String> =
+                    std::iter::from_fn(|| Some(client.line()).filter(|line| line != "reset_after_ms")).collect();
+                client.line();
+                assert!(rest.iter().any(|line| line == "exact"), "{rest:?}");
+                allowed.as_deref() == Some(":1")
+            }
+        }
+    }
+}
+
+/// Everything that was let pass, each with one clock's time before the question and after the answer.
+fn history(servers: &[Server]) -> Vec<Seen> {
+    let (clock, passed) = (PreciseClock::new(), AtomicU64::new(0));
+    let ask = |mut caller: Caller| {
+        let mut seen = Vec::new();
+        while passed.load(Ordering::Relaxed) < ENOUGH {
+            let asked = clock.mono().as_nanos();
+            if caller.is_let_pass() {
+                seen.push(Seen { asked, answered: clock.mono().as_nanos(), cost: 1 });
+                passed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        seen
+    };
+    let callers = servers.iter().flat_map(|server| {
+        (0..2).flat_map(|_| [Caller::Http(server.connect_http()), Caller::Resp(server.connect_resp())])
+    });
+    let callers: Vec<Caller> = callers.collect();
+    thread::scope(|scope| {
+        let threads: Vec<_> = callers.into_iter().map(|caller| scope.spawn(|| ask(caller))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a client")).collect()
+    })
+}
+
+#[test]
+fn two_servers_together_let_pass_what_the_limit_allows_in_any_interval_and_no_more() {
+    let (store, rules) = (StoreServer::start(Kind::Redis), Rules::new(RULES));
+    // Far more than the store takes, however busy the machine is: nothing is to be decided without it.
+    let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
+    let mut history = history(&[Server::start(&args), Server::start(&args)]);
+    assert!(history.len() as u64 >= ENOUGH);
+    assert_eq!(excess_seen(&bound(), &history), None);
+
+    // One more than was let pass, and the same judge finds it.
+    history.push(history[history.len() / 2]);
+    assert!(excess_seen(&bound(), &history).is_some(), "one too many was not noticed");
+}

@@ -1,0 +1,114 @@
+//! The store stopped and killed under a server that is being asked: everybody is answered, and told that the store was not.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use common::{Client, Server};
+use serde_json::{Value, json};
+use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+/// How many questions are asked of a store that does not answer, by each client.
+const MEANWHILE: usize = 50;
+
+/// More than this many questions, one after the other, and the store should have been noticed to be back.
+const PATIENTLY: usize = 100_000;
+
+/// Asks for one of a day's ration; whether it was granted, and how sure that is. A client that has to wait far beyond the
+/// deadline fails the test by its own time-out.
+fn ask(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
+    let (status, body) = client.post("/v1/check", &json!({"key": key, "limit": limit}).to_string());
+    assert!(status == 200 || status == 429, "{status} {body}");
+    let decision: Value = serde_json::from_str(&body).expect("JSON");
+    (status == 200, decision["standing"].as_str().expect("a standing").to_owned())
+}
+
+fn get(server: &Server, path: &str) -> String {
+    let mut client = server.connect_http();
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+    client.rest()
+}
+
+/// Asks about new keys until one is decided by the store.
+fn wait_for_the_store(client: &mut Client, name: &str) {
+    let back = (0..PATIENTLY).any(|number| ask(client, &format!("{name} {number}"), "1/day").1 == "exact");
+    assert!(back, "the store was not used again");
+}
+
+/// What must hold while the store is away, whatever happened to it, and when it is back.
+fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&mut StoreServer)) {
+    let mut store = StoreServer::start(Kind::Redis);
+    let server = Server::start(&["--store", &store.url()]);
+    let mut client = server.connect_http();
+    wait_for_the_store(&mut client, "before");
+    assert!(get(&server, "/readyz").ends_with("\r\n\r\nready\n"));
+
+    // Under load: clients that ask from before the fault until after it.
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (mut client, over) = (server.connect_http(), &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    ask(&mut client, &format!("load {number}"), "1000/s");
+                }
+            });
+        }
+        stop(&mut store);
+        let mut granted = 0;
+        for _ in 0..MEANWHILE {
+            let (passed, standing) = ask(&mut client, "meanwhile", "1/day");
+            assert_eq!(standing, "fallback");
+            granted += usize::from(passed);
+        }
+        assert_eq!(granted, 1, "this server's share of one a day");
+        server.wait_for_line("the store does not answer");
+        let ready = get(&server, "/readyz");
+        assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("ready, without the store\n"), "{ready}");
+        assert!(get(&server, "/metrics").contains("\ntollgate_store_up 0\n"));
+
+        come_back(&mut store);
+        server.wait_for_line("the store answers again");
+        wait_for_the_store(&mut client, "after");
+        over.store(true, Ordering::Relaxed);
+    });
+    // Nobody had to do anything: the limits are the store's again, for this server and for others.
+    let (mut one, mut other) = (server.connect_http(), Server::start(&["--store", &store.url()]));
+    wait_for_the_store(&mut other.connect_http(), "other");
+    let spend = |client: &mut Client| loop {
+        let (passed, standing) = ask(client, "shared again", "3/day");
+        // On a busy machine an answer may still be late now and then, and counts as spent.
+        if standing == "exact" {
+            return passed;
+        }
+    };
+    let granted = (0..4).filter(|_| spend(&mut one) || spend(&mut other.connect_http())).count();
+    assert!(granted <= 3, "{granted} of three a day");
+    assert!(!spend(&mut one) && !spend(&mut other.connect_http()));
+    other.signal("TERM");
+    assert!(other.wait().success());
+}
+
+#[test]
+fn a_store_that_is_stopped_keeps_nobody_waiting_and_is_used_again_when_it_goes_on() {
+    goes_on_without(|store| store.pause(), |store| store.resume());
+}
+
+#[test]
+fn a_store_that_is_killed_keeps_nobody_waiting_and_is_used_again_when_it_is_back() {
+    goes_on_without(StoreServer::kill, StoreServer::restart);
+}
+
+#[test]
+fn a_server_starts_without_its_store_and_uses_it_when_it_comes() {
+    let mut store = StoreServer::start(Kind::Redis);
+    store.kill();
+    let server = Server::start(&["--store", &store.url()]);
+    let mut client = server.connect_http();
+    assert_eq!(ask(&mut client, "early", "1/day"), (true, "fallback".to_owned()));
+    store.restart();
+    wait_for_the_store(&mut client, "late");
+    let metrics = get(&server, "/metrics");
+    assert!(metrics.contains("\ntollgate_store_up 1\n"), "{metrics}");
+}
