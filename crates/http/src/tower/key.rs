@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use tollgate::clock::Clock;
-use tollgate::{Algorithm, Concurrency, Keyed, Limits, Nanos, Outcome, Report, Retry, Verdict};
+use tollgate::{Algorithm, Concurrency, Keyed, Limits, Nanos, Outcome, Report, Verdict};
 use tower_service::Service;
 
 use super::body::{Held, LimitedBody};
@@ -157,10 +157,9 @@ where
             }
             Ruling::Refuse(reason, report) => {
                 let refusal = Refusal { policy: self.manners.name(), reason };
-                let retry = refusal.retry().or(Some(Retry::NOW));
                 let response = self.manners.refuse(&Asked::of(&request), &refusal, |headers| {
                     if let Some(report) = report {
-                        self.manners.tell(headers, &report, retry);
+                        self.manners.tell(headers, &report, refusal.retry());
                     }
                 });
                 ResponseFuture::refused(response)
