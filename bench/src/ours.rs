@@ -196,7 +196,7 @@ impl Contender for Batched {
 }
 
 /// The keyed limiter with another algorithm, or with the token bucket to be compared with.
-pub(crate) struct Other<A> {
+pub(crate) struct Other<A: Algorithm> {
     name: &'static str,
     /// What keeps an entry alive for the whole run.
     fill: u64,
@@ -235,7 +235,7 @@ impl Other<SlidingSlices> {
     }
 }
 
-impl<A: Algorithm + Send + Sync + 'static> Contender for Other<A> {
+impl<A: Algorithm<Stamp: Send> + Send + Sync + 'static> Contender for Other<A> {
     fn name(&self) -> &'static str {
         self.name
     }
