@@ -20,10 +20,10 @@ use crate::wait::{Acquire, Gate, Rooms};
 /// use std::time::Duration;
 /// use tollgate::Pacer;
 ///
-/// let pacer = Arc::new(Pacer::new("500/s".parse()?));
+/// let pacer = Arc::new(Pacer::new("10/s".parse()?));
 /// pacer.acquire(3).wait()?; // At once.
-/// assert!(pacer.acquire(1).at_once().wait().is_err()); // The three take 6 ms.
-/// pacer.acquire(1).within(Duration::from_secs(1)).wait()?; // So this one waits 6 ms.
+/// assert!(pacer.acquire(1).at_once().wait().is_err()); // The three take 300 ms.
+/// pacer.acquire(1).within(Duration::from_secs(1)).wait()?; // So this one waits 300 ms.
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pacer<C = PreciseClock> {

@@ -1,6 +1,8 @@
 //! No decision about an existing key allocates, nor does inserting one.
 
 // The counting allocator is a crate of its own because writing one takes unsafe code. It counts what this thread allocates.
+use std::sync::Arc;
+
 use allocation_counter::measure;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::{
@@ -189,4 +191,16 @@ fn a_snapshot_allocates_as_often_whatever_the_number_of_keys() {
     };
     assert_eq!(allocations(10_000), allocations(1));
     assert!(allocations(1) < 10);
+}
+
+#[test]
+fn acquiring_what_is_there_allocates_nothing() {
+    let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap();
+    let limiter = Arc::new(Limiter::with_clock(limit, ManualClock::at(HOUR.as_nanos())));
+    let keyed = Arc::new(Keyed::with_clock(limit, 100, ManualClock::at(HOUR.as_nanos())).unwrap());
+    assert_no_allocation("acquire", || {
+        assert!(limiter.acquire(4).wait().is_ok() && keyed.acquire("alice", 4).wait().is_ok());
+        drop(limiter.acquire(4).wait_held().unwrap());
+        assert!(limiter.acquire(11).wait().is_err());
+    });
 }

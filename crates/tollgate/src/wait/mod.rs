@@ -1,19 +1,6 @@
 //! Waiting: taking a cost as soon as there is room for it, first come first served.
 //!
-//! | happens while somebody waits | outcome |
-//! |---|---|
-//! | its turn comes | the cost is taken for it and it is woken; nothing was held before |
-//! | it leaves (the future is dropped) | those behind move up; what was already taken for it is given back |
-//! | its deadline comes | [`AcquireError::TimedOut`], nothing taken |
-//! | the numbers change so that it no longer fits | [`AcquireError::NeverFits`], nothing taken |
-//! | somebody gives back, or the limiter is reset | the first in line is looked at again at once |
-//! | the clock leaps forward | the first ones get what there is by then, also those whose deadline was skipped over |
-//! | the clock goes back | everybody is looked at again; nobody waits longer than one burst or window for that |
-//! | its executor is shut down | as leaving, if it drops the future; else the future gets what it asked for, and nobody waits for it |
-//! | waking it panics | the others are woken all the same |
-//!
-//! [`check`](crate::Limiter::check) does not look at the line: what is there when it asks, it takes. Who wants everybody in
-//! the line asks with [`Acquire::at_once`] instead.
+//! What happens to whom is told at [`Acquire`]; how it is done in `room.rs`.
 
 mod line;
 mod room;
@@ -114,7 +101,24 @@ impl std::error::Error for AcquireError {}
 /// A cost that is taken as soon as there is room for it: a future to await, or to [`wait`](Self::wait) for.
 ///
 /// Nothing happens before it is first polled; then it takes its place behind all who came before. Dropping it gives the place
-/// up. It needs no particular executor.
+/// up. It needs no particular executor, and allocates nothing unless it has to wait.
+///
+/// | happens while somebody waits | outcome |
+/// |---|---|
+/// | its turn comes | the cost is taken for it and it is woken; nothing was held before |
+/// | it leaves (the future is dropped) | those behind move up; what was already taken for it is given back |
+/// | its deadline comes | [`AcquireError::TimedOut`], nothing taken |
+/// | the numbers change so that it no longer fits | [`AcquireError::NeverFits`], nothing taken |
+/// | somebody gives back, or the limiter is reset | the first in line is looked at again at once |
+/// | the clock leaps forward | the first ones get what there is by then, also those whose deadline was skipped over |
+/// | the clock goes back | everybody is looked at again; nobody waits longer than one burst or window for that |
+/// | its executor is shut down | as leaving, if it drops the future; else the future gets what it asked for, and nobody waits for it |
+/// | waking it panics | the others are woken all the same |
+///
+/// [`check`](crate::Limiter::check) does not look at the line: what is there when it asks, it takes. Who wants everybody in
+/// the line asks with [`at_once`](Self::at_once) instead. The guarantee of the limit holds for what passes by the clock: a
+/// turn that is noticed late, by some ten microseconds with the timer's thread, is late for those behind it as well, which
+/// shows where a limit has a burst of one and a high rate; a [`Pacer`](crate::Pacer) catches up instead.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -128,9 +132,12 @@ impl std::error::Error for AcquireError {}
 /// # Ok::<(), AcquireError>(()) })?;
 /// // The same for a thread.
 /// limiter.acquire(1).within(Duration::from_secs(1)).wait()?;
-/// // What cannot be in time is refused at once.
-/// assert!(matches!(limiter.acquire(1).at_once().wait(), Err(AcquireError::TooLate { .. })));
-/// assert_eq!(limiter.acquire(2).wait(), Err(AcquireError::NeverFits));
+/// // What cannot be in time, or never can be, is refused at once.
+/// let hourly = Arc::new(Limiter::new(TokenBucket::new("1/h".parse()?, 1)?));
+/// hourly.acquire(1).wait()?;
+/// let refused = hourly.acquire(1).within(Duration::from_secs(60)).wait();
+/// assert!(matches!(refused, Err(AcquireError::TooLate { .. })));
+/// assert_eq!(hourly.acquire(2).wait(), Err(AcquireError::NeverFits));
 /// # fn pollster<T>(future: impl Future<Output = T>) -> T {
 /// #     let (mut future, mut cx) = (Box::pin(future), std::task::Context::from_waker(std::task::Waker::noop()));
 /// #     loop { if let std::task::Poll::Ready(out) = future.as_mut().poll(&mut cx) { return out; } }

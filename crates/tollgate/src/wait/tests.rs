@@ -352,6 +352,34 @@ fn a_waker_that_panics_does_not_keep_the_others_from_being_woken() {
     assert!(poll(&mut first).is_some() && poll(&mut second).is_some());
 }
 
+/// A task may be kept alive by its waker alone, and then goes with it, and its futures go with the task.
+#[test]
+fn a_waker_whose_drop_leaves_the_same_line_does_not_lock_it_up() {
+    #[expect(dead_code, reason = "it is only dropped")]
+    struct Task(std::sync::Mutex<Option<Waiting<'static, TokenBucket>>>);
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let clock = clock();
+    let limiter: &'static Under<TokenBucket> = Box::leak(Box::new(empty(1, &clock)));
+    let task = |mut other: Waiting<'static, TokenBucket>| {
+        assert!(poll(&mut other).is_none());
+        Waker::from(Arc::new(Task(std::sync::Mutex::new(Some(other)))))
+    };
+    let (mut first, mut second) = (limiter.acquire(1), limiter.acquire(1));
+    for future in [&mut first, &mut second] {
+        assert!(Pin::new(future).poll(&mut Context::from_waker(&task(limiter.acquire(1)))).is_pending());
+    }
+    assert_eq!(limiter.waiters(), 4);
+    // By another waker, by being served, and by leaving.
+    assert!(poll(&mut first).is_none());
+    assert_eq!(limiter.waiters(), 3);
+    drop(second);
+    assert_eq!(limiter.waiters(), 1);
+    clock.advance(TENTH);
+    assert!(poll(&mut first).is_some());
+}
+
 #[test]
 fn the_last_waker_given_is_the_one_that_is_woken() {
     let clock = clock();
