@@ -2,8 +2,10 @@
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::interval_bucket::IntervalBucket;
 use crate::algorithm::leaky_bucket::LeakyBucket;
 use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_slices::SlidingSlices;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Cells, CellsMut};
@@ -22,10 +24,14 @@ pub enum Limit {
     TokenBucket(TokenBucket),
     /// See [`LeakyBucket`].
     LeakyBucket(LeakyBucket),
+    /// See [`IntervalBucket`].
+    IntervalBucket(IntervalBucket),
     /// See [`FixedWindow`].
     FixedWindow(FixedWindow),
     /// See [`SlidingWindow`].
     SlidingWindow(SlidingWindow),
+    /// See [`SlidingSlices`].
+    SlidingSlices(SlidingSlices),
     /// See [`SlidingLog`].
     SlidingLog(SlidingLog),
     /// See [`Concurrency`].
@@ -42,7 +48,16 @@ macro_rules! from_algorithm {
     };
 }
 
-from_algorithm!(TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency);
+from_algorithm!(
+    TokenBucket,
+    LeakyBucket,
+    IntervalBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingSlices,
+    SlidingLog,
+    Concurrency
+);
 
 /// Asks the algorithm, or answers for the two that have none.
 macro_rules! ask {
@@ -52,8 +67,10 @@ macro_rules! ask {
             Limit::DenyAll => $deny_all,
             Limit::TokenBucket($algorithm) => $answer,
             Limit::LeakyBucket($algorithm) => $answer,
+            Limit::IntervalBucket($algorithm) => $answer,
             Limit::FixedWindow($algorithm) => $answer,
             Limit::SlidingWindow($algorithm) => $answer,
+            Limit::SlidingSlices($algorithm) => $answer,
             Limit::SlidingLog($algorithm) => $answer,
             Limit::Concurrency($algorithm) => $answer,
         }
@@ -110,11 +127,13 @@ impl Algorithm for Limit {
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         match self {
             Self::TokenBucket(bucket) => bucket.take_from_word(word, now, cost),
+            Self::IntervalBucket(bucket) => bucket.take_from_word(word, now, cost),
             Self::Unlimited
             | Self::DenyAll
             | Self::LeakyBucket(_)
             | Self::FixedWindow(_)
             | Self::SlidingWindow(_)
+            | Self::SlidingSlices(_)
             | Self::SlidingLog(_)
             | Self::Concurrency(_) => None,
         }
@@ -126,8 +145,10 @@ impl Algorithm for Limit {
         match (self, old) {
             (Self::TokenBucket(new), Self::TokenBucket(old)) => new.convert(old, state, now),
             (Self::LeakyBucket(new), Self::LeakyBucket(old)) => new.convert(old, state, now),
+            (Self::IntervalBucket(new), Self::IntervalBucket(old)) => new.convert(old, state, now),
             (Self::FixedWindow(new), Self::FixedWindow(old)) => new.convert(old, state, now),
             (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.convert(old, state, now),
+            (Self::SlidingSlices(new), Self::SlidingSlices(old)) => new.convert(old, state, now),
             (Self::SlidingLog(new), Self::SlidingLog(old)) => new.convert(old, state, now),
             (Self::Concurrency(new), Self::Concurrency(old)) => new.convert(old, state, now),
             (new, old) => {

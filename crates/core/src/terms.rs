@@ -1,6 +1,7 @@
 //! A limit and its state in plain numbers, for whoever computes the same elsewhere, such as a script in a store.
 
 use crate::algorithm::fixed_window::Phase;
+use crate::algorithm::interval_bucket::Steps;
 use crate::algorithm::{Cells, CellsMut};
 use crate::limit::Limit;
 use crate::quantity::Nanos;
@@ -24,6 +25,23 @@ pub enum Terms {
         /// The longest wait.
         max_wait: Nanos,
     },
+    /// See [`IntervalBucket`](crate::IntervalBucket).
+    IntervalBucket {
+        /// What each step brings.
+        refill: u64,
+        /// The time from one step to the next.
+        period: Nanos,
+        /// The most that passes at one instant.
+        burst: u64,
+        /// Where the steps lie.
+        steps: Steps,
+        /// The longest wait.
+        max_wait: Nanos,
+        /// The most that may be owed beyond the burst by a charge.
+        max_debt: u64,
+        /// What a new key has.
+        initial: u64,
+    },
     /// See [`FixedWindow`](crate::FixedWindow).
     FixedWindow {
         /// How much per window.
@@ -33,6 +51,13 @@ pub enum Terms {
     },
     /// See [`SlidingWindow`](crate::SlidingWindow).
     SlidingWindow(WindowTerms),
+    /// See [`SlidingSlices`](crate::SlidingSlices).
+    SlidingSlices {
+        /// How much per window.
+        window: WindowTerms,
+        /// The length of a slice.
+        precision: Nanos,
+    },
     /// See [`SlidingLog`](crate::SlidingLog).
     SlidingLog {
         /// How much per window.
@@ -88,6 +113,13 @@ pub enum Kept {
         /// Since the clock's zero.
         ticks: u128,
     },
+    /// What an interval bucket owes.
+    Interval {
+        /// What is owed, plus the refill for each step of the grid up to when it was written.
+        mark: u64,
+        /// From when on steps are counted, in nanoseconds; zero if they are aligned.
+        origin: u64,
+    },
     /// The count of a fixed window.
     Window {
         /// The first instant after the window, in nanoseconds.
@@ -114,21 +146,26 @@ impl Limit {
             Self::DenyAll => Terms::DenyAll,
             Self::TokenBucket(limit) => limit.terms(),
             Self::LeakyBucket(limit) => limit.terms(),
+            Self::IntervalBucket(limit) => limit.terms(),
             Self::FixedWindow(limit) => limit.terms(),
             Self::SlidingWindow(limit) => limit.terms(),
+            Self::SlidingSlices(limit) => limit.terms(),
             Self::SlidingLog(limit) => limit.terms(),
             Self::Concurrency(limit) => limit.terms(),
         }
     }
 
-    /// What a state says; `None` for logs and leases, which are more than a few numbers, and for limits that keep nothing.
+    /// What a state says; `None` for slices, logs and leases, which are more than a few numbers, and for limits that keep nothing.
     pub fn kept<S: Cells + ?Sized>(&self, state: &S) -> Option<Kept> {
         match self {
             Self::TokenBucket(limit) => Some(limit.kept(state)),
             Self::LeakyBucket(limit) => Some(limit.kept(state)),
+            Self::IntervalBucket(limit) => Some(limit.kept(state)),
             Self::FixedWindow(limit) => Some(limit.kept(state)),
             Self::SlidingWindow(limit) => Some(limit.kept(state)),
-            Self::Unlimited | Self::DenyAll | Self::SlidingLog(_) | Self::Concurrency(_) => None,
+            Self::Unlimited | Self::DenyAll | Self::SlidingSlices(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {
+                None
+            }
         }
     }
 
@@ -137,6 +174,7 @@ impl Limit {
         match (self, kept) {
             (Self::TokenBucket(limit), Kept::Bucket { ticks }) => limit.keep(state, ticks),
             (Self::LeakyBucket(limit), Kept::Bucket { ticks }) => limit.keep(state, ticks),
+            (Self::IntervalBucket(limit), Kept::Interval { mark, origin }) => limit.keep(state, mark, origin),
             (Self::FixedWindow(limit), Kept::Window { end, used }) => limit.keep(state, end, used),
             (Self::SlidingWindow(limit), Kept::Windows { end, previous, used }) => {
                 limit.keep(state, end, previous, used);
@@ -149,7 +187,10 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Ask, Cost, FixedWindow, LeakyBucket, Now, SlidingLog, SlidingWindow, TokenBucket};
+    use crate::{
+        Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Now, SlidingLog, SlidingSlices, SlidingWindow,
+        TokenBucket,
+    };
 
     fn rate(text: &str) -> Rate {
         text.parse().unwrap()
@@ -167,6 +208,17 @@ mod tests {
         let fixed = FixedWindow::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap();
         let fixed: Limit = fixed.phase(Phase::Given(1)).into();
         assert_eq!(fixed.terms(), Terms::FixedWindow { window, phase: Phase::Given(1) });
+        let interval = IntervalBucket::new(5, Nanos::SECOND).unwrap().burst(9).unwrap().max_debt(4).unwrap();
+        let steps = Steps::Aligned(Nanos::from_nanos(7));
+        let interval = interval.initial(2).unwrap().steps(steps).max_wait(Nanos::SECOND).unwrap();
+        let (period, max_wait) = (Nanos::SECOND, Nanos::SECOND);
+        assert_eq!(
+            Limit::from(interval).terms(),
+            Terms::IntervalBucket { refill: 5, period, burst: 9, steps, max_wait, max_debt: 4, initial: 2 }
+        );
+        let precision = Nanos::from_millis(100);
+        let slices = SlidingSlices::new(9, Nanos::SECOND, precision).unwrap().max_debt(4).unwrap().initial(2).unwrap();
+        assert_eq!(Limit::from(slices).terms(), Terms::SlidingSlices { window, precision });
         let log = SlidingLog::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap();
         let log: Limit = log.minimum_gap(Nanos::from_nanos(7)).unwrap().count_refused().into();
         let minimum_gap = Nanos::from_nanos(7);
@@ -175,10 +227,12 @@ mod tests {
 
     #[test]
     fn what_was_kept_elsewhere_decides_as_before() {
-        let limits: [Limit; 5] = [
+        let limits: [Limit; 7] = [
             TokenBucket::new(rate("10/s"), 10).unwrap().into(),
             TokenBucket::new(rate("7777/s"), 10).unwrap().into(),
             LeakyBucket::new(rate("3/s"), 10).unwrap().into(),
+            IntervalBucket::new(10, Nanos::SECOND).unwrap().into(),
+            IntervalBucket::new(10, Nanos::SECOND).unwrap().steps(Steps::FirstRequest).into(),
             FixedWindow::new(10, Nanos::SECOND).unwrap().into(),
             SlidingWindow::new(10, Nanos::SECOND).unwrap().into(),
         ];

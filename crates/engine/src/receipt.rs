@@ -8,8 +8,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use tollgate::{
-    BucketTerms, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Limits, Nanos, Phase, Rate, SlidingLog,
-    SlidingWindow, Stamp, Stamps, Terms, TokenBucket, WindowTerms,
+    BucketTerms, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Limits, Nanos, Phase, Rate,
+    SlidingLog, SlidingSlices, SlidingWindow, Stamp, Stamps, Steps, Terms, TokenBucket, WindowTerms,
 };
 
 /// What a decision took, to give it back.
@@ -193,6 +193,19 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
             all(&[minimum_gap.as_nanos(), count_refused.into()]);
         }
         Terms::Concurrency { limit, lease, max_debt } => all(&[7, limit, lease.as_nanos(), max_debt]),
+        Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
+            all(&[8, refill, period.as_nanos(), burst, max_wait.as_nanos(), max_debt, initial]);
+            match steps {
+                Steps::FirstRequest => all(&[0]),
+                // Below a period, so there is room for one more.
+                Steps::Aligned(offset) => all(&[1 + offset.as_nanos()]),
+            }
+        }
+        Terms::SlidingSlices { window: terms, precision } => {
+            all(&[9]);
+            all(&window(&terms));
+            all(&[precision.as_nanos()]);
+        }
     }
 }
 
@@ -238,6 +251,21 @@ fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
         7 => {
             let leases = Concurrency::new(take(rest)?, Nanos::from_nanos(take(rest)?)).ok()?;
             leases.max_debt(take(rest)?).ok()?.into()
+        }
+        8 => {
+            let bucket = IntervalBucket::new(take(rest)?, Nanos::from_nanos(take(rest)?)).ok()?;
+            let bucket = bucket.burst(take(rest)?).ok()?.max_wait(Nanos::from_nanos(take(rest)?)).ok()?;
+            let bucket = bucket.max_debt(take(rest)?).ok()?.initial(take(rest)?).ok()?;
+            let steps = match take(rest)? {
+                0 => Steps::FirstRequest,
+                offset => Steps::Aligned(Nanos::from_nanos(offset - 1)),
+            };
+            bucket.steps(steps).into()
+        }
+        9 => {
+            let terms = take_window(rest)?;
+            let slices = SlidingSlices::new(terms.limit, terms.length, Nanos::from_nanos(take(rest)?)).ok()?;
+            slices.max_debt(terms.max_debt).ok()?.initial(terms.initial).ok()?.into()
         }
         _ => return None,
     })
@@ -328,6 +356,23 @@ mod tests {
         {
             assert_eq!(receipt.to_string().parse(), Ok(receipt));
         }
+    }
+
+    #[test]
+    fn so_do_the_limits_that_are_no_buckets_or_windows_of_the_usual_kind() {
+        let bucket = IntervalBucket::new(5, Nanos::SECOND).unwrap().burst(9).unwrap().max_debt(4).unwrap();
+        let bucket = bucket.initial(2).unwrap().max_wait(Nanos::from_secs(3)).unwrap();
+        let slices = SlidingSlices::new(9, Nanos::SECOND, Nanos::from_millis(100)).unwrap();
+        let limits = Limits::new([
+            bucket.steps(Steps::FirstRequest).into(),
+            bucket.steps(Steps::Aligned(Nanos::from_nanos(7))).into(),
+            slices.max_debt(4).unwrap().initial(2).unwrap().into(),
+        ]);
+        let stamps = Stamps::default();
+        let sent = Some(limits.unwrap());
+        let receipt =
+            Receipt { taken: vec![Taken { key: (*b"key").into(), sent, fallback: false, cost: Cost::ONE, stamps }] };
+        assert_eq!(receipt.to_string().parse(), Ok(receipt));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 pub mod concurrency;
 pub mod fixed_window;
+pub mod interval_bucket;
 pub mod leaky_bucket;
 pub mod sliding_log;
+pub mod sliding_slices;
 pub mod sliding_window;
 #[cfg(test)]
 mod testing;

@@ -32,7 +32,7 @@ pub(super) fn walk<'a, A: Algorithm>(
     paths: &Paths,
 ) -> Vec<Passed> {
     let mut random = Random::new(start ^ paths.cost);
-    let mut words = [0; 4];
+    let mut words = [0; 16];
     let state = &mut words[..limit.words()];
     let mut at = start;
     let mut passed = Vec::new();

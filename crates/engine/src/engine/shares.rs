@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::{
-    BucketTerms, Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Limits, Nanos, Rate, SlidingLog,
-    SlidingWindow, Terms, TokenBucket, WindowTerms,
+    BucketTerms, Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Limits, Nanos, Rate,
+    SlidingLog, SlidingSlices, SlidingWindow, Terms, TokenBucket, WindowTerms,
 };
 
 use crate::sent::{Folder, Register, SentLimits};
@@ -67,6 +67,12 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
             let leaky = LeakyBucket::new(part.rate, part.burst)?.max_debt(part.max_debt)?;
             leaky.free(free.div_ceil(nodes))?.max_wait(max_wait).initial(part.initial)?.into()
         }
+        Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
+            let (refill, burst) = (refill.div_ceil(nodes), burst.div_ceil(nodes));
+            let initial = in_a_second(refill, period).min(burst).min(initial.div_ceil(nodes));
+            let bucket = IntervalBucket::new(refill, period)?.burst(burst)?.steps(steps).max_wait(max_wait)?;
+            bucket.max_debt(max_debt.div_ceil(nodes))?.initial(initial)?.into()
+        }
         Terms::FixedWindow { window: terms, phase } => {
             let part = window(&terms, nodes);
             let window = FixedWindow::new(part.limit, part.length)?.phase(phase).max_debt(part.max_debt)?;
@@ -75,6 +81,11 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
         Terms::SlidingWindow(terms) => {
             let part = window(&terms, nodes);
             SlidingWindow::new(part.limit, part.length)?.max_debt(part.max_debt)?.initial(part.initial)?.into()
+        }
+        Terms::SlidingSlices { window: terms, precision } => {
+            let part = window(&terms, nodes);
+            let slices = SlidingSlices::new(part.limit, part.length, precision)?.max_debt(part.max_debt)?;
+            slices.initial(part.initial)?.into()
         }
         Terms::SlidingLog { window: terms, minimum_gap, count_refused } => {
             let part = window(&terms, nodes);
@@ -135,6 +146,14 @@ mod tests {
             window.max_debt(15).unwrap().initial(1).unwrap().into()
         });
         check("5/s", "sliding_log", None, 2, SlidingLog::new(3, Nanos::SECOND).unwrap().into());
+        check("60/m", "interval_bucket", Some(90), 4, {
+            let bucket = IntervalBucket::new(15, Nanos::from_secs(60)).unwrap().burst(23).unwrap();
+            bucket.max_debt(23).unwrap().initial(1).unwrap().into()
+        });
+        check("60/m", "sliding_slices", None, 4, {
+            let slices = SlidingSlices::new(15, Nanos::from_secs(60), Nanos::from_secs(6)).unwrap();
+            slices.max_debt(15).unwrap().initial(1).unwrap().into()
+        });
         check("3", "concurrency", None, 2, Concurrency::new(2, Nanos::from_secs(60)).unwrap().into());
     }
 

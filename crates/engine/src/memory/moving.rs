@@ -61,9 +61,11 @@ fn spent_by<C: Clock>(table: &Ledger<C>, numbers: &dyn Numbers, charge: &Charge<
 fn initial_of(limit: &Limit) -> u64 {
     match limit.terms() {
         Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.initial,
-        Terms::FixedWindow { window, .. } | Terms::SlidingWindow(window) | Terms::SlidingLog { window, .. } => {
-            window.initial
-        }
+        Terms::IntervalBucket { initial, .. } => initial,
+        Terms::FixedWindow { window, .. }
+        | Terms::SlidingWindow(window)
+        | Terms::SlidingSlices { window, .. }
+        | Terms::SlidingLog { window, .. } => window.initial,
         Terms::Concurrency { .. } | Terms::Unlimited | Terms::DenyAll => limit.capacity(),
     }
 }
@@ -76,8 +78,10 @@ fn with_initial(limit: &Limit, initial: u64) -> Limit {
     let changed = match limit {
         Limit::TokenBucket(bucket) => bucket.initial(initial).map(Limit::from),
         Limit::LeakyBucket(bucket) => bucket.initial(initial).map(Limit::from),
+        Limit::IntervalBucket(bucket) => bucket.initial(initial).map(Limit::from),
         Limit::FixedWindow(window) => window.initial(initial).map(Limit::from),
         Limit::SlidingWindow(window) => window.initial(initial).map(Limit::from),
+        Limit::SlidingSlices(slices) => slices.initial(initial).map(Limit::from),
         Limit::SlidingLog(log) => log.initial(initial).map(Limit::from),
         other => Ok(*other),
     };

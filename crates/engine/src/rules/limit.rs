@@ -3,8 +3,8 @@
 use std::fmt;
 
 use tollgate::{
-    Concurrency, FixedWindow, LeakyBucket, Limit, LimitError, Limits, Nanos, Phase, Rate, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Limits, Nanos, Phase, Rate, SlidingLog,
+    SlidingSlices, SlidingWindow, Steps, TokenBucket,
 };
 
 use super::raw::{OPTION_KEYS, shorten};
@@ -87,13 +87,18 @@ pub(crate) struct Words<'w> {
 const ALGORITHMS: &[(&str, &[&str])] = &[
     ("token_bucket", &["burst", "initial", "max_debt"]),
     ("leaky_bucket", &["burst", "free", "max_wait", "initial", "max_debt"]),
+    ("interval_bucket", &["burst", "phase", "offset", "max_wait", "initial", "max_debt"]),
     ("fixed_window", &["phase", "initial", "max_debt"]),
     ("sliding_window", &["initial", "max_debt"]),
+    ("sliding_slices", &["precision", "initial", "max_debt"]),
     ("sliding_log", &["minimum_gap", "count_refused", "initial", "max_debt"]),
     ("concurrency", &["lease", "max_debt"]),
 ];
 
 const PHASES: &[&str] = &["epoch", "first_request", "spread"];
+
+/// How many slices a window is cut into, unless said otherwise.
+const DEFAULT_SLICES: u64 = 10;
 
 /// How long a slot is held for somebody who does not come back, unless said otherwise.
 const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
@@ -123,6 +128,8 @@ struct Options {
     free: Option<u64>,
     max_wait: Option<Nanos>,
     phase: Option<Phase>,
+    offset: Option<Nanos>,
+    precision: Option<Nanos>,
     minimum_gap: Option<Nanos>,
     count_refused: Option<bool>,
     lease: Option<Nanos>,
@@ -153,6 +160,8 @@ impl<'w> Reader<'w> {
             free: self.count("free"),
             max_wait: self.length("max_wait"),
             phase: self.phase(),
+            offset: self.length("offset"),
+            precision: self.length("precision"),
             minimum_gap: self.length("minimum_gap"),
             count_refused: self.truth("count_refused"),
             lease: self.length("lease"),
@@ -163,8 +172,10 @@ impl<'w> Reader<'w> {
         match *name {
             "token_bucket" => self.token_bucket(count, per, &options),
             "leaky_bucket" => self.leaky_bucket(count, per, &options),
+            "interval_bucket" => self.interval_bucket(count, per, &options),
             "fixed_window" => self.fixed_window(count, per, &options),
             "sliding_window" => self.sliding_window(count, per, &options),
+            "sliding_slices" => self.sliding_slices(count, per, &options),
             "sliding_log" => self.sliding_log(count, per, &options),
             _ => self.concurrency(count, &options),
         }
@@ -186,6 +197,28 @@ impl<'w> Reader<'w> {
         self.apply("initial", options.initial, bucket, LeakyBucket::initial).map(Limit::from)
     }
 
+    fn interval_bucket(&mut self, count: u64, period: Nanos, options: &Options) -> Option<Limit> {
+        let bucket = self.make("limit", IntervalBucket::new(count, period))?;
+        let bucket = self.apply("burst", options.burst, bucket, IntervalBucket::burst)?;
+        let steps = match (options.phase, options.offset) {
+            (None | Some(Phase::Epoch), offset) => Steps::Aligned(offset.unwrap_or(Nanos::ZERO)),
+            (Some(Phase::FirstRequest), None) => Steps::FirstRequest,
+            (Some(Phase::FirstRequest), Some(_)) => {
+                let problem = "an `offset` means nothing to steps from the first request on";
+                self.note_with_help("offset", problem, "leave it out, or write `phase: epoch`");
+                return None;
+            }
+            (Some(Phase::Spread | Phase::Given(_)), _) => {
+                let help = "valid are `epoch`, with an `offset` if they are to lie elsewhere, and `first_request`";
+                self.note_with_help("phase", "the steps of an interval bucket are not spread", help);
+                return None;
+            }
+        };
+        let bucket = self.apply("max_wait", options.max_wait, bucket.steps(steps), IntervalBucket::max_wait)?;
+        let bucket = self.apply("max_debt", options.max_debt, bucket, IntervalBucket::max_debt)?;
+        self.apply("initial", options.initial, bucket, IntervalBucket::initial).map(Limit::from)
+    }
+
     fn fixed_window(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
         let window = self.make("limit", FixedWindow::new(count, length))?;
         let window = options.phase.map_or(window, |phase| window.phase(phase));
@@ -197,6 +230,15 @@ impl<'w> Reader<'w> {
         let window = self.make("limit", SlidingWindow::new(count, length))?;
         let window = self.apply("max_debt", options.max_debt, window, SlidingWindow::max_debt)?;
         self.apply("initial", options.initial, window, SlidingWindow::initial).map(Limit::from)
+    }
+
+    fn sliding_slices(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+        let tenth = Nanos::from_nanos(length.as_nanos().div_ceil(DEFAULT_SLICES));
+        let precision = options.precision.unwrap_or(tenth);
+        let word = if options.precision.is_some() { "precision" } else { "limit" };
+        let slices = self.make(word, SlidingSlices::new(count, length, precision))?;
+        let slices = self.apply("max_debt", options.max_debt, slices, SlidingSlices::max_debt)?;
+        self.apply("initial", options.initial, slices, SlidingSlices::initial).map(Limit::from)
     }
 
     fn sliding_log(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {

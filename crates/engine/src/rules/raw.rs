@@ -57,8 +57,19 @@ const RULE_KEYS: &[&str] =
 const LIMIT_KEYS: &[&str] = &["limit", "algorithm"];
 const TEST_KEYS: &[&str] = &["present", "equals", "any_of"];
 /// What any algorithm may be told; which of them takes which is checked with the values.
-pub(crate) const OPTION_KEYS: &[&str] =
-    &["burst", "free", "max_wait", "phase", "minimum_gap", "count_refused", "lease", "initial", "max_debt"];
+pub(crate) const OPTION_KEYS: &[&str] = &[
+    "burst",
+    "free",
+    "max_wait",
+    "phase",
+    "offset",
+    "precision",
+    "minimum_gap",
+    "count_refused",
+    "lease",
+    "initial",
+    "max_debt",
+];
 
 /// The domains of a file. What is out of place is noted and left out.
 pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {

@@ -338,9 +338,13 @@ pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
     };
     let window = |limit: &Limit| match limit.terms() {
         Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => fill(bucket.rate, bucket.burst),
-        Terms::FixedWindow { window, .. } | Terms::SlidingWindow(window) | Terms::SlidingLog { window, .. } => {
-            Some(window.length)
+        Terms::IntervalBucket { refill, period, burst, .. } => {
+            Some(Nanos::from_nanos(period.as_nanos().saturating_mul(burst.div_ceil(refill))))
         }
+        Terms::FixedWindow { window, .. }
+        | Terms::SlidingWindow(window)
+        | Terms::SlidingSlices { window, .. }
+        | Terms::SlidingLog { window, .. } => Some(window.length),
         Terms::Concurrency { .. } | Terms::Unlimited | Terms::DenyAll => None,
     };
     limits.as_slice().iter().map(window).collect()

@@ -7,11 +7,13 @@
 mod concurrency;
 mod fixed_window;
 mod group;
+mod interval_bucket;
 pub mod laws;
 mod leaky_bucket;
 pub mod lockstep;
 pub mod script;
 mod sliding_log;
+mod sliding_slices;
 mod sliding_window;
 mod token_bucket;
 
@@ -23,8 +25,10 @@ use tollgate_core::{Ask, Nanos, Now, Outcome, Rate, Report};
 pub use concurrency::{ConcurrencyModel, LeaseNumbers};
 pub use fixed_window::{FixedWindowModel, WindowNumbers};
 pub use group::{GroupModel, Member};
+pub use interval_bucket::{IntervalBucketModel, IntervalNumbers};
 pub use leaky_bucket::{LeakyBucketModel, LeakyNumbers};
 pub use sliding_log::{LogNumbers, SlidingLogModel};
+pub use sliding_slices::SlidingSlicesModel;
 pub use sliding_window::SlidingWindowModel;
 pub use token_bucket::{TokenBucketModel, TokenNumbers};
 

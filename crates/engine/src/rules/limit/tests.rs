@@ -35,6 +35,33 @@ fn every_algorithm_is_made_of_its_words() {
         &[("algorithm", "sliding_log"), ("minimum_gap", "1s"), ("count_refused", "true")],
         Ok(SlidingLog::new(5, Nanos::from_secs(60)).unwrap().minimum_gap(SECOND).unwrap().count_refused().into()),
     );
+    let interval = |count, secs| IntervalBucket::new(count, Nanos::from_secs(secs)).unwrap();
+    check("5/15m", &[("algorithm", "interval_bucket")], Ok(interval(5, 900).into()));
+    check(
+        "5/m",
+        &[("algorithm", "interval_bucket"), ("burst", "9"), ("offset", "20s"), ("max_wait", "2m"), ("initial", "1")],
+        Ok(interval(5, 60)
+            .burst(9)
+            .unwrap()
+            .steps(Steps::Aligned(Nanos::from_secs(20)))
+            .max_wait(Nanos::from_secs(120))
+            .unwrap()
+            .initial(1)
+            .unwrap()
+            .into()),
+    );
+    check(
+        "5/m",
+        &[("algorithm", "interval_bucket"), ("phase", "first_request"), ("max_debt", "3")],
+        Ok(interval(5, 60).steps(Steps::FirstRequest).max_debt(3).unwrap().into()),
+    );
+    let slices = |secs| SlidingSlices::new(5, Nanos::from_secs(60), Nanos::from_secs(secs)).unwrap();
+    check("5/m", &[("algorithm", "sliding_slices")], Ok(slices(6).into()));
+    check(
+        "5/m",
+        &[("algorithm", "sliding_slices"), ("precision", "1s"), ("initial", "2"), ("max_debt", "3")],
+        Ok(slices(1).initial(2).unwrap().max_debt(3).unwrap().into()),
+    );
     check("3", &[("algorithm", "concurrency")], Ok(Concurrency::new(3, DEFAULT_LEASE).unwrap().into()));
     check(
         "3",
@@ -95,6 +122,33 @@ fn everything_wrong_is_told_at_once() {
         Err(
             "limit: the limit of a sliding log (for more, use slices or a window) is 2000, it must be between 1 and 1024",
         ),
+    );
+}
+
+#[test]
+fn what_steps_and_slices_cannot_be_is_told() {
+    check(
+        "5/m",
+        &[("algorithm", "interval_bucket"), ("phase", "first_request"), ("offset", "1s")],
+        Err("offset: an `offset` means nothing to steps from the first request on; \
+             leave it out, or write `phase: epoch`"),
+    );
+    check(
+        "5/m",
+        &[("algorithm", "interval_bucket"), ("phase", "spread")],
+        Err("phase: the steps of an interval bucket are not spread; \
+             valid are `epoch`, with an `offset` if they are to lie elsewhere, and `first_request`"),
+    );
+    check(
+        "5/m",
+        &[("algorithm", "sliding_slices"), ("precision", "100ms")],
+        Err("precision: the number of slices (the length divided by the precision) is 600, \
+             it must be between 1 and 64"),
+    );
+    check(
+        "5/m",
+        &[("algorithm", "sliding_slices"), ("burst", "5")],
+        Err("burst: `burst` means nothing to sliding_slices; it takes `precision`, `initial` and `max_debt`"),
     );
 }
 

@@ -1,0 +1,493 @@
+//! Interval bucket: refilled in whole steps, so much every minute and nothing in between.
+//!
+//! **The naive method** keeps the tokens and the time of the last refill, and a request first adds what the steps since then
+//! brought. Two numbers must change together, and everything that was asked must write them, though nothing was taken.
+//!
+//! **The idea** is that of the [token bucket](super::token_bucket), with time that goes in steps. Step `n` of the grid stands
+//! for `refill × n`, and the state is that number plus what is owed: the *mark*. While nobody takes anything the mark stays,
+//! and what is owed is the mark minus where the grid is now, which falls by `refill` with every step and never below nothing.
+//! Taking adds the cost to the mark. So it is one word and one comparison, and refilling is no event.
+//!
+//! Where the steps lie is the [`Steps`]: at multiples of the period on the wall clock and an offset, or from the request
+//! on that first takes from a full bucket, by the monotonic clock.
+//!
+//! **Example**: 5 every 10 s with a burst of 8, aligned. At 0:03 a cost of 8 passes and leaves nothing. At 0:10 there are 5,
+//! at 0:20 it is full: 8, not 10. A cost of 3 at 0:09 is refused for 1 s; a cost of 6 for 11 s.
+//!
+//! ```text
+//!  owed 8 ┤   ┌─────┐
+//!         │   │     │
+//!       3 ┤   │     └──────────┐
+//!       0 ┼───┘                └──────────▶
+//!       0:00 0:03  0:10      0:20
+//! ```
+//!
+//! **Waiting**: with a `max_wait`, what does not fit now is sold from the steps to come, if the one it fits by comes in that
+//! time. It passes with that wait, and those who come after find the steps sold: with 5 every 10 s, after 5 at 0:00, a cost of
+//! 3 at 0:04 waits 6 s, a further 2 the same 6 s, and a further 1 waits 16 s. This is how resilience4j works, whose
+//! cycles begin when the limiter is made: an offset says so.
+//!
+//! **Guarantee**: over any interval in which the grid has `k` steps after its beginning, what passes is at most
+//! `burst + refill × k`. With a `max_wait` that holds for what has its turn, where a step at the very beginning counts, too. There
+//! are at most `⌊T / period⌋ + 1` steps in an interval of length `T`. A request is refused only if it does not fit.
+//!
+//! **Verbs**: a charge never waits, and goes up to `max_debt` beyond the burst. A refund gives back what is still owed. If the
+//! clock is set back, what is owed grows by the steps it goes back, up to all that can be owed, and flows off from there.
+//!
+//! **State**: the mark, and for steps from the first request on also the instant of it: one word or two. **Cost**: a
+//! division to find the step, another if the answer is a wait.
+//!
+//! **Poor choice** where callers should come evenly: all who wait come back at the step. Use a token bucket.
+
+use super::{Algorithm, Cells, CellsMut, STALE};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Nanos, Now};
+use crate::rate::Rate;
+use crate::terms::{Kept, Terms};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
+
+/// So much every so often.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, Nanos, Now, Outcome};
+///
+/// let limit = IntervalBucket::new(5, Nanos::from_secs(10))?.max_wait(Nanos::from_secs(60))?;
+/// let mut state = [0; 2];
+/// limit.fresh(&mut state, &Now::at(0));
+/// let mut check = |cost| limit.decide(&mut state, &Now::at(4_000_000_000), Ask::Exactly(Cost::new(cost))).outcome();
+/// assert_eq!(check(5), Outcome::Allow);
+/// assert_eq!(check(3), Outcome::Delay(Nanos::from_secs(6)));
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IntervalBucket {
+    refill: u64,
+    /// In nanoseconds, never zero, and no less than `refill`.
+    period: u64,
+    burst: u64,
+    steps: Steps,
+    max_wait: u64,
+    max_debt: u64,
+    initial: u64,
+    /// No taking leaves more owed.
+    deepest: u64,
+    /// A state that says more is owed was written before the clock stepped back.
+    believable: u64,
+}
+
+/// Where the steps of an interval bucket lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Steps {
+    /// At multiples of the period since 1970-01-01 UTC, plus this: the same for everybody. Zero unless said otherwise.
+    Aligned(Nanos),
+    /// A period after the request that took from a full bucket, by the monotonic clock, and so on until it is full again.
+    FirstRequest,
+}
+
+/// The grid at an instant, and what is owed there.
+#[derive(Clone, Copy)]
+struct Current {
+    /// How much of the present step has elapsed, less than the period.
+    elapsed: u64,
+    /// What the step stands for.
+    base: u64,
+    owed: u64,
+    /// From when on steps are counted; zero if aligned.
+    origin: u64,
+}
+
+impl IntervalBucket {
+    /// `refill` every `period`, in steps that lie at multiples of it, and no more than that at once. Starts full, nobody waits,
+    /// and debt is bounded by another refill.
+    ///
+    /// # Errors
+    /// When either is zero, the period is above [`Rate::MAX_PERIOD`], or more than one per nanosecond is refilled.
+    pub fn new(refill: u64, period: Nanos) -> Result<Self, LimitError> {
+        if refill == 0 {
+            return Err(LimitError::Zero { what: "the refill" });
+        }
+        if period == Nanos::ZERO {
+            return Err(LimitError::Zero { what: "the period" });
+        }
+        if period > Rate::MAX_PERIOD {
+            return Err(LimitError::PeriodTooLong { given: period, max: Rate::MAX_PERIOD });
+        }
+        let period = period.as_nanos();
+        if refill > period {
+            let what = "the refill of an interval bucket (at most one per nanosecond)";
+            return Err(LimitError::OutOfRange { what, given: refill, min: 1, max: period });
+        }
+        let steps = Steps::Aligned(Nanos::ZERO);
+        let (max_wait, deepest, believable) = (0, 0, 0);
+        let limit = Self {
+            refill,
+            period,
+            burst: refill,
+            steps,
+            max_wait,
+            max_debt: refill,
+            initial: refill,
+            deepest,
+            believable,
+        };
+        Ok(Self { max_debt: refill.min(limit.most() - refill), ..limit }.with_bounds())
+    }
+
+    /// With at most `burst` at once instead of one refill. Starts full, with debt bounded by another burst.
+    ///
+    /// # Errors
+    /// When it is zero, or takes longer than [`Rate::MAX_FILL`] to refill.
+    pub fn burst(self, burst: u64) -> Result<Self, LimitError> {
+        if burst == 0 {
+            return Err(LimitError::Zero { what: "the burst" });
+        }
+        if burst > self.most() {
+            return Err(LimitError::FillTooLong { amount: burst, max: self.most() });
+        }
+        Ok(Self { burst, initial: burst, max_debt: burst.min(self.most() - burst), ..self }.with_bounds())
+    }
+
+    /// With steps that lie elsewhere.
+    #[must_use]
+    pub const fn steps(self, steps: Steps) -> Self {
+        // Only what is within a period makes a difference.
+        let steps = match steps {
+            Steps::Aligned(offset) => Steps::Aligned(Nanos::from_nanos(offset.as_nanos() % self.period)),
+            Steps::FirstRequest => Steps::FirstRequest,
+        };
+        Self { steps, ..self }
+    }
+
+    /// With whoever does not fit now waiting for a later step, if it comes within `max_wait`.
+    ///
+    /// # Errors
+    /// When it is above [`Rate::MAX_PERIOD`].
+    pub fn max_wait(self, max_wait: Nanos) -> Result<Self, LimitError> {
+        if max_wait > Rate::MAX_PERIOD {
+            return Err(LimitError::PeriodTooLong { given: max_wait, max: Rate::MAX_PERIOD });
+        }
+        Ok(Self { max_wait: max_wait.as_nanos(), ..self }.with_bounds())
+    }
+
+    /// With at most `max_debt` taken beyond empty by [`Ask::Regardless`].
+    ///
+    /// # Errors
+    /// When paying it back takes longer than [`Rate::MAX_FILL`].
+    pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
+        let max = self.most() - self.burst;
+        if max_debt > max {
+            return Err(LimitError::FillTooLong { amount: max_debt, max });
+        }
+        Ok(Self { max_debt, ..self }.with_bounds())
+    }
+
+    /// With `initial` for a new key instead of a full burst.
+    ///
+    /// A bucket that has refilled is forgotten as any other is, and then starts with `initial` again.
+    ///
+    /// # Errors
+    /// When it is more than the burst.
+    pub const fn initial(self, initial: u64) -> Result<Self, LimitError> {
+        if initial > self.burst {
+            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.burst });
+        }
+        Ok(Self { initial, ..self })
+    }
+
+    /// What is refilled within [`Rate::MAX_FILL`]: below 2⁶², since a nanosecond brings one at most.
+    const fn most(&self) -> u64 {
+        (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill)
+    }
+
+    const fn with_bounds(self) -> Self {
+        // What can be sold ahead are the steps within the longest wait, less than 2⁶² plus one step.
+        let sold = if self.max_wait == 0 { 0 } else { (self.max_wait / self.period + 1) * self.refill };
+        let deepest = self.burst + if sold > self.max_debt { sold } else { self.max_debt };
+        let believable = deepest.saturating_add((STALE.as_nanos() / self.period + 1) * self.refill);
+        Self { deepest, believable, ..self }
+    }
+
+    /// What each step brings.
+    pub const fn refill(&self) -> u64 {
+        self.refill
+    }
+
+    /// The time from one step to the next.
+    pub const fn period(&self) -> Nanos {
+        Nanos::from_nanos(self.period)
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms::IntervalBucket {
+            refill: self.refill,
+            period: Nanos::from_nanos(self.period),
+            burst: self.burst,
+            steps: self.steps,
+            max_wait: Nanos::from_nanos(self.max_wait),
+            max_debt: self.max_debt,
+            initial: self.initial,
+        }
+    }
+
+    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+        let origin = if self.steps == Steps::FirstRequest { state.get(1) } else { 0 };
+        Kept::Interval { mark: state.get(0), origin }
+    }
+
+    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, mark: u64, origin: u64) {
+        state.set(0, mark);
+        if self.steps == Steps::FirstRequest {
+            state.set(1, origin);
+        }
+    }
+
+    #[inline]
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+        let mark = state.get(0);
+        match self.steps {
+            Steps::Aligned(offset) => {
+                let (elapsed, base) = self.grid(now.wall().as_nanos(), offset.as_nanos());
+                Current { elapsed, base, owed: self.owed(mark, base), origin: 0 }
+            }
+            Steps::FirstRequest => self.since_first(mark, state.get(1), now.mono().as_nanos()),
+        }
+    }
+
+    /// How much of the step around `at` has elapsed, and what the step stands for. Before the first step of all lies one
+    /// more, so that nothing is negative.
+    #[inline]
+    const fn grid(&self, at: u64, offset: u64) -> (u64, u64) {
+        let (step, elapsed) = (at / self.period, at % self.period);
+        if elapsed >= offset {
+            (elapsed - offset, step.saturating_add(1).saturating_mul(self.refill))
+        } else {
+            (elapsed + (self.period - offset), step * self.refill)
+        }
+    }
+
+    fn since_first(&self, mark: u64, origin: u64, at: u64) -> Current {
+        let begin = |owed| Current { elapsed: 0, base: 0, owed, origin: at };
+        let Some(since) = at.checked_sub(origin) else {
+            // Some thread was ahead of this one; or else the clock stepped back, and all of it counts from now on.
+            if origin - at <= STALE.as_nanos() {
+                return Current { elapsed: 0, base: 0, owed: self.owed(mark, 0), origin };
+            }
+            return begin(mark.min(self.deepest));
+        };
+        let base = since / self.period * self.refill;
+        match self.owed(mark, base) {
+            0 => begin(0),
+            owed => Current { elapsed: since % self.period, base, owed, origin },
+        }
+    }
+
+    /// What is owed by `mark` at a step that stands for `base`. If the clock stepped back, or the mark ran out of numbers at
+    /// the end of time, it is as much as can be.
+    #[inline]
+    const fn owed(&self, mark: u64, base: u64) -> u64 {
+        let owed = mark.saturating_sub(base);
+        if owed <= self.believable && mark < u64::MAX { owed } else { self.deepest }
+    }
+
+    #[inline]
+    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, owed: u64) {
+        self.keep(state, current.base.saturating_add(owed), current.origin);
+    }
+
+    /// How long until step `count` from now; for none of them no time.
+    fn until(&self, current: &Current, now: &Now<'_>, count: u64) -> u64 {
+        if count == 0 {
+            return 0;
+        }
+        let early = match self.steps {
+            Steps::Aligned(_) => 0,
+            Steps::FirstRequest => current.origin.saturating_sub(now.mono().as_nanos()),
+        };
+        (early + (self.period - current.elapsed)).saturating_add((count - 1).saturating_mul(self.period))
+    }
+
+    /// How many steps it takes until no more than `room` is owed out of `owed` and `cost`.
+    const fn steps_for(&self, owed: u64, cost: u64, room: u64) -> u64 {
+        owed.saturating_add(cost).saturating_sub(room).div_ceil(self.refill)
+    }
+
+    /// What may be owed with what is sold from the steps within the longest wait.
+    #[inline]
+    fn room(&self, current: &Current, now: &Now<'_>) -> u64 {
+        if self.max_wait == 0 {
+            return self.burst;
+        }
+        let steps = match self.max_wait.checked_sub(self.until(current, now, 1)) {
+            None => 0,
+            Some(rest) => rest / self.period + 1,
+        };
+        self.burst + steps * self.refill
+    }
+
+    /// Whole units that fit, now or with a wait.
+    fn available(&self, current: &Current, now: &Now<'_>) -> u64 {
+        self.room(current, now).saturating_sub(current.owed).min(self.burst)
+    }
+
+    /// How long until `cost` is let in.
+    fn retry(&self, current: &Current, now: &Now<'_>, cost: u64) -> Retry {
+        if cost > self.burst {
+            return Retry::Never;
+        }
+        let turn = self.until(current, now, self.steps_for(current.owed, cost, self.burst));
+        Retry::After(Nanos::from_nanos(turn.saturating_sub(self.max_wait)))
+    }
+
+    /// What passes now, or by the step it fits by.
+    #[inline]
+    fn pass(&self, current: &Current, now: &Now<'_>, taken: u64) -> Verdict {
+        if taken == 0 || current.owed.saturating_add(taken) <= self.burst {
+            return Verdict::allow(Cost::new(taken));
+        }
+        let wait = self.until(current, now, self.steps_for(current.owed, taken, self.burst));
+        Verdict::pass(Outcome::Delay(Nanos::from_nanos(wait)), Cost::new(taken), Stamp::NONE)
+    }
+
+    /// Decides, once it is known what is owed.
+    #[inline]
+    fn judge(&self, current: &Current, now: &Now<'_>, ask: Ask) -> Verdict {
+        let cost = ask.cost().get();
+        match ask {
+            Ask::Exactly(_) => {
+                let room = self.room(current, now);
+                if cost <= self.burst && current.owed.saturating_add(cost) <= room {
+                    return self.pass(current, now, cost);
+                }
+                Verdict::deny(self.retry(current, now, cost))
+            }
+            Ask::UpTo(_) => match cost.min(self.available(current, now)) {
+                0 if cost > 0 => Verdict::deny(self.retry(current, now, 1)),
+                taken => self.pass(current, now, taken),
+            },
+            Ask::Regardless(_) => {
+                let ceiling = self.burst + self.max_debt;
+                if current.owed.saturating_add(cost) <= ceiling {
+                    return Verdict::allow(ask.cost());
+                }
+                if cost > ceiling {
+                    return Verdict::deny(Retry::Never);
+                }
+                let wait = self.until(current, now, self.steps_for(current.owed, cost, ceiling));
+                Verdict::deny(Retry::After(Nanos::from_nanos(wait)))
+            }
+        }
+    }
+
+    /// Applies what was decided.
+    #[inline]
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+        // Even a refusal writes down that the clock stepped back: it flows off from here on, not from back then.
+        let stepped_back = match self.steps {
+            Steps::Aligned(_) => current.base.saturating_add(current.owed) < state.get(0),
+            Steps::FirstRequest => {
+                let changed =
+                    current.origin != state.get(1) || current.base.saturating_add(current.owed) < state.get(0);
+                current.owed > 0 && changed
+            }
+        };
+        if verdict.taken() > Cost::ZERO || stepped_back {
+            self.write(state, current, current.owed.saturating_add(verdict.taken().get()));
+        }
+    }
+}
+
+impl Algorithm for IntervalBucket {
+    type Stamp = Stamp;
+
+    fn words(&self) -> usize {
+        match self.steps {
+            Steps::Aligned(_) => 1,
+            Steps::FirstRequest => 2,
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst
+    }
+
+    fn uses_wall_clock(&self) -> bool {
+        self.steps != Steps::FirstRequest
+    }
+
+    #[inline]
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        // Where nothing is owed, it does not matter since when.
+        self.keep(state, 0, 0);
+        let owed = self.burst - self.initial;
+        if owed > 0 {
+            let current = self.current(state, now);
+            self.write(state, &current, owed);
+        }
+    }
+
+    #[inline]
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
+        self.judge(&self.current(state, now), now, ask)
+    }
+
+    #[inline]
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+        self.settle(state, &self.current(state, now), verdict);
+    }
+
+    #[inline]
+    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+        let Steps::Aligned(offset) = self.steps else { return None };
+        // No cost at all is nothing to write down, and one above the burst does not fit.
+        if cost.get().wrapping_sub(1) >= self.burst {
+            return None;
+        }
+        let (_, base) = self.grid(now.wall().as_nanos(), offset.as_nanos());
+        let owed = word.saturating_sub(base);
+        (owed <= self.burst - cost.get()).then(|| base.checked_add(owed + cost.get())).flatten()
+    }
+
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
+        let current = self.current(state, now);
+        let accepted = cost.get().min(current.owed);
+        if accepted > 0 {
+            self.write(state, &current, current.owed - accepted);
+        }
+        Cost::new(accepted)
+    }
+
+    /// `remaining` and `retry` are about being let in, perhaps with a wait; peeking tells the wait.
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let current = self.current(state, now);
+        let reset = self.until(&current, now, current.owed.div_ceil(self.refill));
+        Report {
+            limit: self.burst,
+            remaining: self.available(&current, now),
+            retry: self.retry(&current, now, cost.get()),
+            reset: Nanos::from_nanos(reset),
+        }
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        Spent::of(self.current(state, now).owed.into(), self.burst.into())
+    }
+
+    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.current(state, now).owed == 0
+    }
+
+    /// What is owed stays owed, by the steps of the new grid: that of before if it lies as it did.
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        let before = old.current(state, now);
+        self.keep(state, 0, 0);
+        let mut current = self.current(state, now);
+        if self.steps == Steps::FirstRequest && (self.steps, self.period) == (old.steps, old.period) {
+            let steps = before.base / old.refill;
+            current = Current { origin: before.origin, base: steps * self.refill, ..before };
+        }
+        self.write(state, &current, before.owed.min(self.deepest));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+use super::*;
+use crate::algorithm::testing::{Passed, Paths, survives_anything, waits_are_true, walk};
+use crate::quantity::Time;
+
+const S: u64 = 1_000_000_000;
+
+/// 5 every 10 s.
+fn limit() -> IntervalBucket {
+    IntervalBucket::new(5, Nanos::from_secs(10)).unwrap()
+}
+
+/// Runs `cost@second` steps, with a `+` before those charged regardless: what remains, `w` and the seconds of a wait, or
+/// `no` and the seconds until it passes.
+fn check(limit: &IntervalBucket, steps: &str, expected: &str) {
+    let mut state = [0; 2];
+    let mut answers = Vec::new();
+    for step in steps.split(' ') {
+        let (cost, second) = step.split_once('@').unwrap();
+        let now = Now::at(second.parse::<u64>().unwrap() * S);
+        if answers.is_empty() {
+            limit.fresh(&mut state, &now);
+        }
+        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
+        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
+        answers.push(match limit.decide(&mut state, &now, ask).outcome() {
+            Outcome::Allow => limit.report(&state, &now, Cost::ONE).remaining.to_string(),
+            Outcome::Delay(wait) => format!("w{}", wait.as_secs_ceil()),
+            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
+            Outcome::Deny(retry) => format!("{retry:?}"),
+        });
+    }
+    assert_eq!(answers.join(" "), expected, "{steps}");
+}
+
+#[test]
+fn it_is_refilled_in_whole_steps_and_not_above_the_burst() {
+    let steps = "8@3 3@9 6@9 5@10 1@19 8@30 8@39 9@40";
+    check(&limit().burst(8).unwrap(), steps, "0 no1 no11 0 no1 0 no11 Never");
+    check(&limit(), "5@3 1@9 5@10 6@20", "0 no1 0 Never");
+}
+
+#[test]
+fn steps_lie_where_they_are_said_to() {
+    let steps = "5@3 1@9 1@12 1@14 5@25 1@29 1@30 1@34 1@35";
+    check(&limit(), steps, "0 no1 4 3 0 no1 4 3 2");
+    check(&limit().steps(Steps::Aligned(Nanos::from_secs(24))), steps, "0 4 3 4 0 no5 no4 4 3");
+    // Full at 13 s, and so from the next request on.
+    check(&limit().steps(Steps::FirstRequest), steps, "0 no4 no1 4 0 no6 no5 no1 4");
+    check(&limit().burst(10).unwrap().steps(Steps::FirstRequest), "8@3 5@9 5@13 5@17 5@23", "2 no4 2 no6 2");
+}
+
+#[test]
+fn with_a_wait_allowed_later_steps_are_sold() {
+    let patient = limit().max_wait(Nanos::from_secs(20)).unwrap();
+    check(&patient, "5@0 3@4 2@4 1@4 5@4 4@4 1@9 1@10", "5 w6 w6 w16 no6 w16 no1 w20");
+    check(&patient, "6@0 +10@0 +1@0 5@1 1@1", "Never 5 no10 w19 no9");
+    // A wait as long as is allowed is not refused.
+    let exactly = limit().max_wait(Nanos::from_secs(6)).unwrap();
+    check(&exactly, "5@0 1@3 1@4 5@4", "0 no1 w6 no10");
+}
+
+#[test]
+fn debt_is_bounded_and_paid_off_step_by_step() {
+    let limit = limit().max_debt(7).unwrap();
+    check(&limit, "+13@0 +12@1 +1@1 1@1 3@20 4@20 5@30", "Never 0 no9 no19 0 no10 0");
+}
+
+#[test]
+fn a_refund_gives_back_what_is_still_owed() {
+    for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
+        let limit = limit().steps(steps);
+        let mut state = [0; 2];
+        limit.fresh(&mut state, &Now::at(0));
+        limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+        assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::new(3));
+        assert_eq!(limit.report(&state, &Now::at(S), Cost::ONE).remaining, 4);
+        assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::ONE);
+        assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::ZERO);
+        assert!(limit.is_new(&state, &Now::at(S)));
+    }
+}
+
+#[test]
+fn a_clock_set_back_neither_grants_nor_locks_out_for_longer_than_all_that_can_be_owed() {
+    for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
+        let limit = limit().steps(steps);
+        let mut state = [0; 2];
+        limit.decide(&mut state, &Now::at(1_000_000 * S), Ask::Exactly(Cost::new(5)));
+        let refused = limit.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::ONE));
+        assert!(!refused.is_allowed());
+        assert!(limit.is_new(&state, &Now::at(50 * S)), "{steps:?}");
+    }
+    // A thread that was held up for less than a second is believed.
+    let first = limit().steps(Steps::FirstRequest);
+    let mut state = [0; 2];
+    first.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::new(5)));
+    let late = Now::at(30 * S - S / 2);
+    let wait = Retry::After(Nanos::from_millis(10_500));
+    assert_eq!(first.decide(&mut state, &late, Ask::Exactly(Cost::ONE)).outcome(), Outcome::Deny(wait));
+    assert_eq!(state[1], 30 * S);
+}
+
+/// No more than `burst` has its turn, and what the steps since bring. Where the last before the interval is in terms of steps
+/// is told by `first`.
+fn never_above(passed: &[Passed], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
+    for from in passed {
+        let mut sum = 0;
+        let after = passed.iter().filter(|other| other.turn >= from.turn);
+        let mut after: Vec<_> = after.collect();
+        after.sort_by_key(|other| other.turn);
+        for other in after {
+            sum += other.cost;
+            assert!(sum <= 5 + 3 * (step(other.turn) - first(from.turn)), "{from:?} to {other:?}");
+        }
+    }
+}
+
+#[test]
+fn every_interval_admits_the_burst_and_its_steps_and_no_more() {
+    let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(5).unwrap();
+    for start in 0..20 {
+        let paths = Paths { pause: 7, cost: 6, all_verbs: false };
+        never_above(&walk(&limit, Now::at, start, 300, &paths), |at| at / 10, |at| at / 10);
+        let shifted = limit.steps(Steps::Aligned(Nanos::from_nanos(4)));
+        never_above(&walk(&shifted, Now::at, start, 300, &paths), |at| (at + 6) / 10, |at| (at + 6) / 10);
+        let patient = limit.max_wait(Nanos::from_nanos(25)).unwrap();
+        never_above(&walk(&patient, Now::at, start, 300, &paths), |at| at.saturating_sub(1) / 10, |at| at / 10);
+    }
+}
+
+#[test]
+fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+    let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(7).unwrap().max_debt(11).unwrap();
+    for start in 0..20 {
+        let paths = Paths { pause: 25, cost: 20, all_verbs: true };
+        for max_wait in [0, 4, 10, 33].map(Nanos::from_nanos) {
+            let limit = limit.max_wait(max_wait).unwrap();
+            walk(&limit, Now::at, start, 300, &paths);
+            walk(&limit.steps(Steps::Aligned(Nanos::from_nanos(start % 10))), Now::at, start, 300, &paths);
+            walk(&limit.steps(Steps::FirstRequest), Now::at, start, 300, &paths);
+        }
+    }
+}
+
+#[test]
+fn the_wait_is_true_while_the_clock_is_behind() {
+    for steps in [Steps::Aligned(Nanos::from_millis(400)), Steps::FirstRequest] {
+        let limit = IntervalBucket::new(3, Nanos::from_millis(700)).unwrap().steps(steps);
+        let mut state = [0; 2];
+        limit.decide(&mut state, &Now::at(5 * S), Ask::Regardless(Cost::new(5)));
+        for tenth in 41..90 {
+            for cost in 0..4 {
+                waits_are_true(&limit, &state, Now::at, tenth * S / 10, Ask::Exactly(Cost::new(cost)));
+            }
+        }
+    }
+}
+
+#[test]
+fn other_numbers_keep_what_was_spent() {
+    // Spent at 3 s under 5 every 10 s, then what remains at 4 s and how long until as good as new.
+    let check = |old: IntervalBucket, spent: u64, new: IntervalBucket, remaining: u64, reset: u64| {
+        let mut state = [0; 2];
+        old.decide(&mut state, &Now::at(3 * S), Ask::Regardless(Cost::new(spent)));
+        new.convert(&old, &mut state, &Now::at(4 * S));
+        let report = new.report(&state, &Now::at(4 * S), Cost::ONE);
+        assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{spent} under {new:?}");
+    };
+    let new = |refill, secs| IntervalBucket::new(refill, Nanos::from_secs(secs)).unwrap();
+    check(limit(), 3, new(9, 10), 6, 6);
+    check(limit(), 3, new(2, 7), 0, 10);
+    check(limit(), 9, new(9, 10), 0, 6);
+    check(limit(), 0, new(9, 10), 9, 0);
+    check(limit(), 3, new(9, 10).steps(Steps::FirstRequest), 6, 10);
+    let first = limit().steps(Steps::FirstRequest);
+    check(first, 3, new(9, 10).steps(Steps::FirstRequest), 6, 9);
+    check(first, 3, new(9, 20).steps(Steps::FirstRequest), 6, 20);
+    check(first, 3, new(9, 10), 6, 6);
+}
+
+#[test]
+fn a_new_key_has_the_initial_amount() {
+    check(&limit().initial(2).unwrap(), "3@3 2@3 5@10", "no7 0 0");
+    check(&limit().initial(2).unwrap().steps(Steps::FirstRequest), "3@3 2@3 5@13", "no10 0 0");
+}
+
+#[test]
+fn the_short_way_is_the_long_way() {
+    let limit = limit().burst(8).unwrap().steps(Steps::Aligned(Nanos::from_secs(4)));
+    for (at, mark) in (0..40).flat_map(|second| (0..60).map(move |mark| (second * S, mark))) {
+        for cost in 0..10 {
+            let mut state = [mark];
+            let short = limit.take_from_word(mark, &Now::at(at), Cost::new(cost));
+            let long = limit.decide_at_length(&mut state, &Now::at(at), Ask::Exactly(Cost::new(cost)));
+            match short {
+                Some(word) => assert_eq!((word, long.is_allowed()), (state[0], true)),
+                None => assert!(cost == 0 || !long.is_allowed()),
+            }
+        }
+    }
+    assert_eq!(limit.steps(Steps::FirstRequest).take_from_word(0, &Now::at(0), Cost::ONE), None);
+}
+
+#[test]
+fn numbers_that_make_no_limit_are_told() {
+    let told = |result: Result<IntervalBucket, LimitError>| result.unwrap_err().to_string();
+    let year = Nanos::from_secs(365 * 86_400);
+    assert_eq!(told(IntervalBucket::new(0, year)), "the refill is 0, it must be at least 1");
+    assert_eq!(told(IntervalBucket::new(1, Nanos::ZERO)), "the period is 0, it must be at least 1");
+    assert!(told(IntervalBucket::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+    assert_eq!(
+        told(IntervalBucket::new(11, Nanos::from_nanos(10))),
+        "the refill of an interval bucket (at most one per nanosecond) is 11, it must be between 1 and 10"
+    );
+    assert_eq!(told(limit().burst(0)), "the burst is 0, it must be at least 1");
+    assert_eq!(told(limit().initial(6)), "the initial amount is 6, it must be between 0 and 5");
+    let yearly = IntervalBucket::new(10, year).unwrap();
+    let largest = "takes too long to refill at this rate, at most";
+    assert_eq!(told(yearly.burst(1461)), format!("an amount of 1461 {largest} 1460 is valid"));
+    assert_eq!(told(yearly.max_debt(1451)), format!("an amount of 1451 {largest} 1450 is valid"));
+    assert!(told(limit().max_wait(Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+}
+
+#[test]
+fn no_words_no_time_and_no_cost_break_it() {
+    let fastest = IntervalBucket::new(1, Nanos::from_nanos(1)).unwrap();
+    let century = IntervalBucket::new(Rate::MAX_PERIOD.as_nanos(), Rate::MAX_PERIOD).unwrap();
+    let most = Rate::MAX_FILL.as_nanos();
+    let all = [fastest, fastest.burst(most).unwrap(), century, century.max_wait(Rate::MAX_PERIOD).unwrap(), limit()];
+    survives_anything(&all);
+    survives_anything(&all.map(|limit| limit.steps(Steps::FirstRequest)));
+    survives_anything(&all.map(|limit| limit.steps(Steps::Aligned(Nanos::from_nanos(7)))));
+}
+
+#[test]
+fn at_the_end_of_time_it_does_not_begin_anew_with_every_request() {
+    for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
+        for limit in [limit(), IntervalBucket::new(5, Nanos::from_nanos(5)).unwrap()] {
+            let limit = limit.steps(steps);
+            let mut state = [0; 2];
+            let now = Now::new(Time::from_nanos(u64::MAX), Time::from_nanos(u64::MAX));
+            let passed = (0..9).filter(|_| limit.decide(&mut state, &now, Ask::Exactly(Cost::ONE)).is_allowed());
+            assert!(passed.count() <= 5, "{steps:?}");
+        }
+    }
+}

@@ -1,0 +1,518 @@
+//! Sliding slices: never more than the limit in any window, from a few counters instead of a log.
+//!
+//! **The naive method** counts per slice of the clock, say per second, and adds up the last sixty for the last minute. It adds
+//! up sixty numbers for each request, and it counts too little: a minute that begins within a slice touches
+//! sixty-one of them, so twice the limit passes, once at the end of a slice and again 59 slices later.
+//!
+//! **The idea** is to count the slice that the window begins in as a whole, and to keep the sum. What was counted is forgotten
+//! when its slice has left the window completely: at most one slice late, never early.
+//!
+//! ```text
+//!               │◀────────── length ──────────▶│
+//!  ──┼───────┼──┬────┼───────┼───────┼───────┼─┴─────┼──▶
+//!    │       │   oldest                      │ present│
+//!     gone      counted as a whole                now
+//! ```
+//!
+//! Within a slice a decision looks at the sum alone. The first request of a slice takes from the sum what left since, and puts
+//! the present count in a ring, where it is found again when it leaves.
+//!
+//! **Example**: 10 in 60 s by slices of 10 s. At 0:05 pass 4, at 0:35 pass 6. At 0:59 a cost of 1 is refused: the first 4 are in
+//! the slice that ends at 0:10, which leaves the window at 1:10. It is told to wait 11 s. At 1:10 pass 4, and 6 more at 1:40.
+//!
+//! **Guarantee**: in any interval of `length`, what passes is at most `limit` (`limit + max_debt` with charges), like that of
+//! the log; and a request is refused only if it does not fit together with all that passed in `length` and one slice.
+//!
+//! Debt counts like anything else until it leaves. The clock is the wall clock, and slices lie at multiples of their
+//! length. Set back by up to a window (or a second), the slice that was reached is used as it is; set back by more, all that
+//! is counted belongs to the present slice. So a step back grants nothing, and nobody is locked out for more than a window longer.
+//!
+//! **State**: the end of the present slice, the sum and the present count, and the counts of the slices before, packed as tightly
+//! as the limit allows: with ten slices and a limit up to 127 these are four words. **Cost**: two comparisons and an addition;
+//! one division and as many steps as slices went by for the first request of a slice; a walk over the slices for a refusal.
+//!
+//! **Poor choice** for limits of a few, where a log is as small and forgets to the nanosecond; and where about right is right
+//! enough: a sliding window does with two counters.
+
+use super::{Algorithm, Cells, CellsMut};
+use crate::error::LimitError;
+use crate::quantity::{Cost, Nanos, Now};
+use crate::quota::{Quota, instant};
+use crate::terms::Terms;
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
+
+/// Never more than the limit in any window, to the precision of a slice.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, SlidingSlices};
+///
+/// let limit = SlidingSlices::new(10, Nanos::from_secs(60), Nanos::from_secs(10))?;
+/// let mut state = [0; 4];
+/// limit.fresh(&mut state, &Now::at(0));
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_allowed());
+/// let later = Now::at(69_999_999_999);
+/// assert_eq!(limit.report(&state, &later, Cost::ONE).retry, tollgate_core::Retry::After(Nanos::from_nanos(1)));
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingSlices {
+    quota: Quota,
+    /// The length of a slice, in nanoseconds, never zero.
+    precision: u64,
+    /// How many slices make up the window; the present one comes on top.
+    slices: u64,
+}
+
+/// The slice that a request is counted in, and what is counted.
+struct Current {
+    /// The first instant after the slice.
+    end: u64,
+    /// How long until then, at least 1; more than a slice if the clock was set back.
+    left: u64,
+    /// What is counted in the window.
+    sum: u64,
+    /// What of it is counted in the present slice.
+    present: u64,
+    /// How far the state is behind.
+    turn: Turn,
+}
+
+/// What happened to the slices since the state was written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Nothing.
+    Same,
+    /// So many began.
+    On(u64),
+    /// None of those that are counted before the present one count any more.
+    Anew,
+}
+
+impl SlidingSlices {
+    /// The most slices a window is cut into.
+    pub const MAX_SLICES: u64 = 64;
+
+    /// `limit` in any `length`, by slices of `precision`. If those do not make up the length exactly, the window is as much longer as
+    /// makes them. Debt is bounded by another limit.
+    ///
+    /// # Errors
+    /// When one of them is zero, the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or there are more than
+    /// [`SlidingSlices::MAX_SLICES`] slices.
+    pub fn new(limit: u64, length: Nanos, precision: Nanos) -> Result<Self, LimitError> {
+        let quota = Quota::new(limit, length)?;
+        if precision == Nanos::ZERO {
+            return Err(LimitError::Zero { what: "the precision" });
+        }
+        // A slice longer than the window serves nobody.
+        let precision = precision.min(length).as_nanos();
+        let slices = quota.length().div_ceil(precision);
+        if slices > Self::MAX_SLICES {
+            let what = "the number of slices (the length divided by the precision)";
+            return Err(LimitError::OutOfRange { what, given: slices, min: 1, max: Self::MAX_SLICES });
+        }
+        Ok(Self { quota, precision, slices })
+    }
+
+    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    ///
+    /// # Errors
+    /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.
+    pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
+        Ok(Self { quota: self.quota.max_debt(max_debt)?, ..self })
+    }
+
+    /// With only `initial` for a new key, as if the rest had just been spent.
+    ///
+    /// A key that nothing is counted for any more is forgotten, and then starts with `initial` again.
+    ///
+    /// # Errors
+    /// When it is more than the limit.
+    pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
+        Ok(Self { quota: self.quota.initial(initial)?, ..self })
+    }
+
+    /// The most that passes in any window.
+    pub const fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    /// The length of the window.
+    pub const fn length(&self) -> Nanos {
+        Nanos::from_nanos(self.quota.length())
+    }
+
+    /// The length of a slice.
+    pub const fn precision(&self) -> Nanos {
+        Nanos::from_nanos(self.precision)
+    }
+
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms::SlidingSlices { window: self.quota.terms(), precision: Nanos::from_nanos(self.precision) }
+    }
+
+    const fn ring(&self) -> Ring {
+        Ring::new(self.slices, self.quota.deepest())
+    }
+
+    /// The sum and the present count, no more than can be.
+    #[inline]
+    fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
+        let (sum, present) = match self.ring().head {
+            Head::Packed => (state.get(1) >> 32, state.get(1) & u64::from(u32::MAX)),
+            Head::Wide => (state.get(1), state.get(2)),
+        };
+        let sum = sum.min(self.quota.deepest());
+        (sum, present.min(sum))
+    }
+
+    #[inline]
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+        let at = instant(now.wall());
+        let end = state.get(0);
+        let (sum, present) = self.counts(state);
+        // The present slice, or one that the clock was set back from.
+        if at < end && end <= at.saturating_add(self.precision + self.quota.slack(self.window())) {
+            return Current { end, left: end - at, sum, present, turn: Turn::Same };
+        }
+        self.enter(state, at, end, sum)
+    }
+
+    /// The slice around `at`, for counts kept in another one, which ended or ends at `end`.
+    fn enter<S: Cells + ?Sized>(&self, state: &S, at: u64, end: u64, sum: u64) -> Current {
+        let next = at.saturating_add(self.precision - at % self.precision);
+        let current = |sum, present, turn| Current { end: next, left: next - at, sum, present, turn };
+        let Some(gap) = next.checked_sub(end) else {
+            // The clock was set back: all of it belongs to the present slice.
+            return current(sum, sum, Turn::Anew);
+        };
+        let turns = gap.div_ceil(self.precision);
+        if turns > self.slices || sum == 0 {
+            return current(0, 0, Turn::Anew);
+        }
+        let ring = self.ring();
+        let number = self.number(end);
+        // What is overwritten by the present count and those that stayed empty has left.
+        let left: u64 = (0..turns).map(|turn| ring.get(state, number.wrapping_add(turn))).fold(0, u64::saturating_add);
+        current(sum.saturating_sub(left), 0, Turn::On(turns))
+    }
+
+    /// The time that the slices before the present one make up.
+    const fn window(&self) -> u64 {
+        self.slices * self.precision
+    }
+
+    /// The number of the slice that ends at `end`.
+    const fn number(&self, end: u64) -> u64 {
+        end.div_ceil(self.precision)
+    }
+
+    fn write_head<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, sum: u64, present: u64) {
+        state.set(0, end);
+        match self.ring().head {
+            Head::Packed => state.set(1, sum << 32 | present),
+            Head::Wide => {
+                state.set(1, sum);
+                state.set(2, present);
+            }
+        }
+    }
+
+    /// Writes what is counted, with the slices moved on to the present one.
+    #[inline]
+    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, sum: u64, present: u64) {
+        if current.turn != Turn::Same {
+            self.turn(state, current.turn);
+        }
+        self.write_head(state, current.end, sum, present);
+    }
+
+    fn turn<S: CellsMut + ?Sized>(&self, state: &mut S, turn: Turn) {
+        let ring = self.ring();
+        match turn {
+            Turn::Same => {}
+            Turn::Anew => ring.clear(state),
+            Turn::On(turns) => {
+                let number = self.number(state.get(0));
+                ring.set(state, number, self.counts(state).1);
+                (1..turns).for_each(|turn| ring.set(state, number.wrapping_add(turn), 0));
+            }
+        }
+    }
+
+    /// Counts in the slices before the present one, from the oldest on, with how long until each leaves.
+    fn older<'a, S: Cells + ?Sized>(
+        &'a self,
+        state: &'a S,
+        current: &'a Current,
+    ) -> impl DoubleEndedIterator<Item = (u64, u64)> + 'a {
+        let ring = self.ring();
+        let (number, slices) = (self.number(current.end), self.slices);
+        let kept = self.number(state.get(0));
+        let (_, last) = self.counts(state);
+        (1..=slices).rev().map(move |back| {
+            let leaves = current.left + (slices - back) * self.precision;
+            let count = match current.turn {
+                Turn::Anew => 0,
+                Turn::Same => ring.before(state, number, back),
+                // The state has its last slice not in the ring yet, and those after it are empty.
+                Turn::On(turns) if back < turns => 0,
+                Turn::On(turns) if back == turns => last,
+                Turn::On(turns) => ring.before(state, kept, back - turns),
+            };
+            (count, leaves)
+        })
+    }
+
+    /// Whole units that fit on top of the sum.
+    const fn available(&self, current: &Current) -> u64 {
+        self.quota.limit().saturating_sub(current.sum)
+    }
+
+    /// How long until `cost` fits under `ceiling`.
+    fn retry<S: Cells + ?Sized>(&self, state: &S, current: &Current, cost: Cost, ceiling: u64) -> Retry {
+        let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
+        Retry::After(Nanos::from_nanos(self.wait(state, current, room)))
+    }
+
+    /// How long until no more than `room` is counted.
+    fn wait<S: Cells + ?Sized>(&self, state: &S, current: &Current, room: u64) -> u64 {
+        let mut sum = current.sum;
+        if sum <= room {
+            return 0;
+        }
+        for (count, leaves) in self.older(state, current) {
+            sum = sum.saturating_sub(count);
+            if sum <= room {
+                return leaves;
+            }
+        }
+        current.left + self.window()
+    }
+
+    /// Decides, once it is known what is counted.
+    #[inline]
+    fn judge<S: Cells + ?Sized>(&self, state: &S, current: &Current, ask: Ask) -> Verdict {
+        let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
+        let (cost, ceiling) = match ask {
+            Ask::Exactly(cost) => (cost, self.quota.limit()),
+            Ask::Regardless(cost) => (cost, self.quota.deepest()),
+            Ask::UpTo(cost) => {
+                let taken = cost.min(Cost::new(self.available(current)));
+                if taken > Cost::ZERO || cost == Cost::ZERO {
+                    return pass(taken);
+                }
+                (Cost::ONE, self.quota.limit())
+            }
+        };
+        match ceiling.checked_sub(cost.get()) {
+            Some(room) if current.sum <= room => pass(cost),
+            _ => Verdict::deny(self.retry(state, current, cost, ceiling)),
+        }
+    }
+
+    /// Applies what was decided.
+    #[inline]
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+        // Only a clock that was set back makes a slice end earlier, and even a refusal writes that down: the wait it
+        // told counts from here.
+        if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
+            let taken = verdict.taken().get();
+            self.write(state, current, current.sum.saturating_add(taken), current.present.saturating_add(taken));
+        }
+    }
+}
+
+impl Algorithm for SlidingSlices {
+    type Stamp = Stamp;
+
+    fn words(&self) -> usize {
+        let ring = self.ring();
+        ring.first + ring.words()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    fn uses_wall_clock(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        let used = self.quota.used_at_first();
+        // Where nothing is counted, it does not matter in which slice.
+        let end = if used == 0 { 0 } else { self.enter(&[0u64; 0], instant(now.wall()), 0, 0).end };
+        self.ring().clear(state);
+        self.write_head(state, end, used, used);
+    }
+
+    #[inline]
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
+        self.judge(state, &self.current(state, now), ask)
+    }
+
+    #[inline]
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+        let current = self.current(state, now);
+        self.settle(state, &current, verdict);
+    }
+
+    #[inline]
+    fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
+        let current = self.current(state, now);
+        let verdict = self.judge(state, &current, ask);
+        self.settle(state, &current, &verdict);
+        verdict
+    }
+
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
+        let current = self.current(state, now);
+        let taken_in = stamp.map_or(current.end, Stamp::to_bits);
+        // Slices that lie otherwise by now have none that ends where that one did.
+        let Some(gap) = current.end.checked_sub(taken_in).filter(|gap| gap % self.precision == 0) else {
+            return Cost::ZERO;
+        };
+        let back = gap / self.precision;
+        let present = if back == 0 { current.present } else { 0 };
+        let older = || self.older(state, &current).rev().nth(back as usize - 1).map_or(0, |(count, _)| count);
+        let count = match back {
+            0 => present,
+            1..=Self::MAX_SLICES => older(),
+            _ => 0,
+        };
+        let accepted = cost.get().min(count);
+        if accepted > 0 {
+            self.write(state, &current, current.sum.saturating_sub(accepted), current.present - accepted.min(present));
+            if back > 0 {
+                let ring = self.ring();
+                ring.set(state, ring.back(self.number(current.end), back), count - accepted);
+            }
+        }
+        Cost::new(accepted)
+    }
+
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        let current = self.current(state, now);
+        Report {
+            limit: self.quota.limit(),
+            remaining: self.available(&current),
+            retry: self.retry(state, &current, cost, self.quota.limit()),
+            reset: Nanos::from_nanos(self.wait(state, &current, 0)),
+        }
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        Spent::of(self.current(state, now).sum.into(), self.quota.limit().into())
+    }
+
+    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.current(state, now).sum == 0
+    }
+
+    /// Slices as long as they were keep their counts as far as they are still in the window. Otherwise all of it counts in the present
+    /// one of the new slices. More than the new limit and its debt is counted as that much, and the oldest goes first.
+    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
+        let before = old.current(state, now);
+        let mut counts = [0; Self::MAX_SLICES as usize];
+        old.older(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
+        self.ring().clear(state);
+        self.write_head(state, 0, 0, 0);
+        let end = self.enter(state, instant(now.wall()), 0, 0).end;
+        let mut room = self.quota.deepest();
+        if self.precision != old.precision {
+            let sum = before.sum.min(room);
+            return self.write_head(state, end, sum, sum);
+        }
+        let present = before.present.min(room);
+        room -= present;
+        // A clock that was set back left the old slices ahead of it, and so they stay.
+        let (ring, number) = (self.ring(), self.number(before.end));
+        for (back, count) in counts.iter().take(self.slices as usize).enumerate() {
+            let kept = (*count).min(room);
+            room -= kept;
+            ring.set(state, ring.back(number, back as u64 + 1), kept);
+        }
+        self.write_head(state, before.end, self.quota.deepest() - room, present);
+    }
+}
+
+/// Where the counts of the slices before the present one are, several to a word.
+#[derive(Clone, Copy)]
+struct Ring {
+    head: Head,
+    /// The first of its words.
+    first: usize,
+    slices: u64,
+    /// The binary logarithm of how many share a word.
+    shared: u32,
+}
+
+/// How the sum and the present count are kept.
+#[derive(Clone, Copy)]
+enum Head {
+    /// In one word.
+    Packed,
+    /// In a word each.
+    Wide,
+}
+
+impl Ring {
+    /// For counts up to `largest`.
+    #[inline]
+    const fn new(slices: u64, largest: u64) -> Self {
+        let shared = match largest {
+            0..=0xFF => 3,
+            0x100..=0xFFFF => 2,
+            0x1_0000..=0xFFFF_FFFF => 1,
+            _ => 0,
+        };
+        let (head, first) = if shared > 0 { (Head::Packed, 2) } else { (Head::Wide, 3) };
+        Self { head, first, slices, shared }
+    }
+
+    const fn words(self) -> usize {
+        self.slices.div_ceil(1 << self.shared) as usize
+    }
+
+    /// The word that the count of slice `number` is in, how far from its right end, and the largest count.
+    #[inline]
+    const fn place(self, number: u64) -> (usize, u32, u64) {
+        let slot = number % self.slices;
+        let bits = 64 >> self.shared;
+        (
+            self.first + (slot >> self.shared) as usize,
+            (slot as u32 & ((1 << self.shared) - 1)) * bits,
+            u64::MAX >> (64 - bits),
+        )
+    }
+
+    /// A number in the place of the slice `back` before `number`: at the beginning of time there is no such slice.
+    const fn back(self, number: u64, back: u64) -> u64 {
+        number.wrapping_add(self.slices - back)
+    }
+
+    /// The count of the slice `back` before `number`.
+    fn before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
+        self.get(state, self.back(number, back))
+    }
+
+    #[inline]
+    fn get<S: Cells + ?Sized>(self, state: &S, number: u64) -> u64 {
+        let (word, shift, mask) = self.place(number);
+        state.get(word) >> shift & mask
+    }
+
+    #[inline]
+    fn set<S: CellsMut + ?Sized>(self, state: &mut S, number: u64, count: u64) {
+        let (word, shift, mask) = self.place(number);
+        state.set(word, state.get(word) & !(mask << shift) | count.min(mask) << shift);
+    }
+
+    fn clear<S: CellsMut + ?Sized>(self, state: &mut S) {
+        (self.first..self.first + self.words()).for_each(|word| state.set(word, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests;

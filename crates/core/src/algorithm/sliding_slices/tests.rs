@@ -1,0 +1,204 @@
+use super::*;
+use crate::algorithm::testing::{Paths, survives_anything, waits_are_true, walk};
+
+const S: u64 = 1_000_000_000;
+
+/// 10 in 60 s by slices of 10 s.
+fn limit() -> SlidingSlices {
+    SlidingSlices::new(10, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap()
+}
+
+/// Runs `cost@second` steps, with a `+` before those charged regardless: what remains, or `no` and the seconds to wait.
+fn check(limit: &SlidingSlices, steps: &str, expected: &str) {
+    let mut state = [0; 70];
+    let mut answers = Vec::new();
+    for step in steps.split(' ') {
+        let (cost, second) = step.split_once('@').unwrap();
+        let now = Now::at(second.parse::<u64>().unwrap() * S);
+        if answers.is_empty() {
+            limit.fresh(&mut state, &now);
+        }
+        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
+        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
+        answers.push(match limit.decide(&mut state, &now, ask).outcome() {
+            Outcome::Allow | Outcome::Delay(_) => limit.report(&state, &now, Cost::ONE).remaining.to_string(),
+            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
+            Outcome::Deny(retry) => format!("{retry:?}"),
+        });
+    }
+    assert_eq!(answers.join(" "), expected, "{steps}");
+}
+
+#[test]
+fn what_was_counted_leaves_with_its_slice() {
+    let steps = "11@5 4@5 6@35 1@59 4@70 1@70 6@100 1@129 4@140 6@170 10@400";
+    check(&limit(), steps, "Never 6 0 no11 0 no30 0 no11 0 0 0");
+    // Every slice holds some: they leave one by one.
+    let steps = "1@0 1@10 1@20 1@30 1@40 1@50 1@60 4@69 3@69 3@70 1@70 5@79 2@80";
+    check(&limit(), steps, "9 8 7 6 5 4 3 no1 0 no20 0 no41 no10");
+}
+
+#[test]
+fn slices_of_any_width_are_kept_apart() {
+    for amount in [10, 100, 10_000, 1 << 20, 1 << 40] {
+        let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
+        let mut state = vec![0; limit.words()];
+        limit.fresh(&mut *state, &Now::at(0));
+        // Six of these slices and the present one together: seven amounts, of which the seventh never fits.
+        for slice in 0..40u64 {
+            let now = Now::at((slice * 10 + 3) * S);
+            let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_allowed();
+            assert_eq!(passes, slice % 7 != 6, "slice {slice} of {amount}");
+        }
+        assert!(limit.is_new(&*state, &Now::at(470 * S)));
+    }
+}
+
+#[test]
+fn a_state_is_as_small_as_the_limit_allows() {
+    let words = |limit, slices: u64| {
+        SlidingSlices::new(limit, Nanos::from_secs(slices), Nanos::SECOND).unwrap().max_debt(0).unwrap().words()
+    };
+    assert_eq!((words(255, 10), words(256, 10), words(65_535, 60), words(65_536, 60)), (4, 5, 17, 32));
+    assert_eq!((words(u32::MAX.into(), 64), words(1 << 32, 64), words(1, 1)), (34, 67, 3));
+}
+
+#[test]
+fn slices_that_do_not_make_up_the_window_make_it_longer() {
+    let limit = SlidingSlices::new(5, Nanos::from_secs(25), Nanos::from_secs(10)).unwrap();
+    check(&limit, "5@9 1@39 1@40", "0 no1 4");
+    let longer = SlidingSlices::new(5, Nanos::from_secs(10), Nanos::from_secs(99)).unwrap();
+    assert_eq!(longer.precision(), Nanos::from_secs(10));
+}
+
+#[test]
+fn a_charge_beyond_the_limit_counts_until_it_leaves() {
+    check(&limit(), "+21@0 +20@5 1@69 1@70", "Never 0 no1 9");
+}
+
+#[test]
+fn a_refund_counts_in_the_slice_it_was_taken_in() {
+    let limit = limit();
+    let mut state = [0; 4];
+    let mut take = |at: u64, cost| limit.decide(&mut state, &Now::at(at * S), Ask::Exactly(Cost::new(cost))).stamp();
+    let (first, second) = (take(5, 4), take(25, 3));
+    let remaining = |state: &[u64], at: u64| limit.report(state, &Now::at(at * S), Cost::ONE).remaining;
+    let mut refund = |at: u64, cost, stamp| limit.refund(&mut state, &Now::at(at * S), Cost::new(cost), stamp).get();
+    assert_eq!(refund(45, 1, None), 0, "nothing was taken in this slice");
+    assert_eq!(refund(45, 3, Some(first)), 3);
+    assert_eq!(refund(45, 3, Some(first)), 1);
+    assert_eq!(refund(45, 3, Some(first)), 0);
+    assert_eq!(refund(45, 9, Some(second)), 3);
+    assert_eq!(remaining(&state, 45), 10);
+    let third = limit.decide(&mut state, &Now::at(46 * S), Ask::Exactly(Cost::new(4))).stamp();
+    assert_eq!(limit.refund(&mut state, &Now::at(46 * S), Cost::ONE, None), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(109 * S), Cost::ONE, Some(third)), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(110 * S), Cost::ONE, Some(third)), Cost::ZERO);
+}
+
+#[test]
+fn a_clock_set_back_by_up_to_a_window_meets_the_counts_as_they_are() {
+    check(&limit(), "5@95 5@125 1@70 1@159 1@160", "5 0 no90 no1 4");
+}
+
+#[test]
+fn a_clock_set_back_further_neither_grants_nor_locks_out_for_longer_than_a_window() {
+    check(&limit(), "10@100000 1@75 1@139 1@140", "0 no65 no1 9");
+    check(&limit(), "4@100000 3@100020 4@75 3@75 1@75 10@140", "6 3 no65 0 no65 0");
+}
+
+#[test]
+fn any_window_admits_what_fits_and_no_more() {
+    let limit = SlidingSlices::new(5, Nanos::from_nanos(20), Nanos::from_nanos(4)).unwrap();
+    for start in 0..20 {
+        let paths = Paths { pause: 9, cost: 6, all_verbs: false };
+        let passed = walk(&limit, Now::at, start, 500, &paths);
+        for from in &passed {
+            let same = passed.iter().filter(|other| (from.asked..from.asked + 20).contains(&other.asked));
+            assert!(same.map(|passed| passed.cost).sum::<u64>() <= 5);
+        }
+    }
+}
+
+#[test]
+fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+    for (slices, amount) in [(1, 3), (3, 90), (5, 300), (7, 70_000), (2, 1 << 33)] {
+        let limit = SlidingSlices::new(amount, Nanos::from_nanos(slices * 4 - 1), Nanos::from_nanos(4)).unwrap();
+        for start in 0..20 {
+            let paths = Paths { pause: slices * 4, cost: amount, all_verbs: true };
+            walk(&limit, Now::at, start, 500, &paths);
+        }
+    }
+}
+
+#[test]
+fn the_wait_is_true_while_the_clock_is_behind() {
+    let mut state = [0; 4];
+    limit().decide(&mut state, &Now::at(95 * S), Ask::Exactly(Cost::new(3)));
+    limit().decide(&mut state, &Now::at(125 * S), Ask::Regardless(Cost::new(9)));
+    for second in 60..200 {
+        for cost in 0..11 {
+            waits_are_true(&limit(), &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
+        }
+    }
+}
+
+#[test]
+fn other_numbers_keep_what_was_spent() {
+    // 3 at 100 s and 4 at 120 s, then what remains at 130 s and how long until as good as new.
+    let check = |new: SlidingSlices, remaining: u64, reset: u64| {
+        let mut state = [0; 20];
+        limit().decide(&mut state, &Now::at(100 * S), Ask::Exactly(Cost::new(3)));
+        limit().decide(&mut state, &Now::at(120 * S), Ask::Exactly(Cost::new(4)));
+        new.convert(&limit(), &mut state, &Now::at(130 * S));
+        let report = new.report(&state, &Now::at(130 * S), Cost::ONE);
+        assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{new:?}");
+        assert!(new.is_new(&state, &Now::at((130 + reset) * S)));
+    };
+    let new = |limit, length, precision| {
+        SlidingSlices::new(limit, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap()
+    };
+    check(new(12, 60, 10), 5, 60);
+    check(new(300, 60, 10), 293, 60);
+    check(new(1 << 40, 60, 10), (1 << 40) - 7, 60);
+    check(new(12, 20, 10), 8, 20);
+    check(new(12, 60, 20), 5, 70);
+    check(new(3, 60, 10), 0, 60);
+}
+
+#[test]
+fn a_new_key_has_the_initial_amount() {
+    check(&limit().initial(2).unwrap(), "3@5 2@5 10@70", "no65 0 0");
+}
+
+#[test]
+fn numbers_that_make_no_limit_are_told() {
+    let told = |limit, length, precision| {
+        SlidingSlices::new(limit, Nanos::from_nanos(length), Nanos::from_nanos(precision)).unwrap_err().to_string()
+    };
+    assert_eq!(told(0, 10, 1), "the limit is 0, it must be at least 1");
+    assert_eq!(told(1, 0, 1), "the length of the window is 0, it must be at least 1");
+    assert_eq!(told(1, 10, 0), "the precision is 0, it must be at least 1");
+    let what = "the number of slices (the length divided by the precision)";
+    assert_eq!(told(1, 65, 1), format!("{what} is 65, it must be between 1 and 64"));
+    assert!(limit().initial(11).is_err() && limit().max_debt(u64::MAX).is_err());
+}
+
+#[test]
+fn no_words_no_time_and_no_cost_break_it() {
+    let century = crate::Rate::MAX_PERIOD;
+    survives_anything(&[limit(), SlidingSlices::new(1, Nanos::from_nanos(64), Nanos::from_nanos(1)).unwrap()]);
+    let wide = SlidingSlices::new(u64::MAX, century, century).unwrap();
+    survives_anything(&[
+        wide,
+        SlidingSlices::new(40_000, century, Nanos::from_nanos(century.as_nanos() / 63)).unwrap(),
+    ]);
+}
+
+#[test]
+fn at_the_end_of_time_it_does_not_begin_anew_with_every_request() {
+    let mut state = [0; 4];
+    let passed =
+        (0..19).filter(|_| limit().decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_allowed());
+    assert_eq!(passed.count(), 10);
+}

@@ -1,0 +1,193 @@
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn rate(text: &str) -> Rate {
+    text.parse().unwrap()
+}
+
+fn at(ms: u64) -> Time<Mono> {
+    Time::from_nanos(ms * MS)
+}
+
+/// One caller that waits as it is told: the waits in milliseconds, for `permits` each, after idling from `start` to `idle`.
+fn waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Vec<f64> {
+    permits
+        .iter()
+        .map(|permits| {
+            let wait = pacing.reserve(pace, Time::from_nanos(*now), Cost::new(*permits)).as_nanos();
+            *now += wait;
+            wait as f64 / MS as f64
+        })
+        .collect()
+}
+
+#[test]
+fn the_next_one_pays() {
+    let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
+    let mut pace = pacing.start(at(0));
+    let told = waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
+    assert_eq!(told, [0.0, 1_000.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0]);
+}
+
+#[test]
+fn what_went_unused_is_stored_up_to_the_bound() {
+    let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
+    let mut pace = pacing.start(at(0));
+    assert_eq!(pacing.stored(&pace, at(0)), Nanos::ZERO);
+    assert_eq!(pacing.stored(&pace, at(2_000)), Nanos::SECOND);
+    assert_eq!(waits(&pacing, &mut pace, &mut (2_000 * MS), &[1, 1, 3, 1, 1]), [0.0, 0.0, 0.0, 0.0, 200.0]);
+    let strict = Pacing::bursty(rate("5/s"), Nanos::ZERO).unwrap();
+    let mut pace = strict.start(at(0));
+    assert_eq!(waits(&strict, &mut pace, &mut (2_000 * MS), &[1, 1, 1]), [0.0, 200.0, 200.0]);
+}
+
+#[test]
+fn a_cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
+    let pacing = Pacing::warm_up(rate("2/s"), Nanos::from_secs(4), 3_000).unwrap();
+    let (mut pace, mut now) = (pacing.start(at(0)), 0);
+    let cold = [0.0, 1_375.0, 1_125.0, 875.0, 625.0, 500.0, 500.0, 500.0];
+    assert_eq!(waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
+    now += 4_500 * MS;
+    assert_eq!(waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
+    now += 2_500 * MS;
+    assert_eq!(waits(&pacing, &mut pace, &mut now, &[1; 4]), [0.0, 500.0, 500.0, 500.0]);
+}
+
+#[test]
+fn other_cold_factors_are_as_exact() {
+    let pacing = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 10_000).unwrap();
+    let (mut pace, mut now) = (pacing.start(at(0)), 0);
+    let told = waits(&pacing, &mut pace, &mut now, &[1; 8]);
+    let expected = [0.0, 1_752.5, 1_257.5, 762.5, 300.0, 200.0, 200.0, 200.0];
+    for (told, expected) in told.iter().zip(expected) {
+        assert!((told - expected).abs() < 1.0, "{told} for {expected}");
+    }
+    let flat = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 1_000).unwrap();
+    let mut pace = flat.start(at(0));
+    assert_eq!(waits(&flat, &mut pace, &mut 0, &[1, 1, 1]), [0.0, 200.0, 200.0]);
+}
+
+#[test]
+fn warming_up_takes_the_warm_up_and_the_flat_part_half_of_it() {
+    // Threshold 50, max 100 stored permits.
+    let pacing = Pacing::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
+    let mut pace = pacing.start(at(0));
+    pacing.reserve(&mut pace, at(0), Cost::new(50));
+    assert_eq!(pacing.earliest(&pace, at(0)), Nanos::from_secs(10));
+    pacing.reserve(&mut pace, at(0), Cost::new(50));
+    assert_eq!(pacing.earliest(&pace, at(0)), Nanos::from_secs(15));
+    assert_eq!(pacing.stored(&pace, at(0)), Nanos::ZERO);
+}
+
+#[test]
+fn a_timeout_that_is_too_short_takes_nothing_and_is_told_at_once() {
+    let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
+    let mut pace = pacing.start(at(0));
+    let mut ask = |now, timeout| pacing.try_reserve(&mut pace, at(now), Cost::ONE, Nanos::from_millis(timeout));
+    assert_eq!(ask(0, 0), Some(Nanos::ZERO));
+    assert_eq!(ask(0, 200), Some(Nanos::from_millis(200)));
+    assert_eq!(ask(200, 199), None);
+    assert_eq!(ask(300, 99), None);
+    assert_eq!(ask(300, 100), Some(Nanos::from_millis(100)));
+}
+
+#[test]
+fn a_changed_rate_leaves_what_is_owed_and_scales_what_is_stored() {
+    let old = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
+    let new = old.with_rate(rate("2/s"));
+    let (mut pace, mut now) = (old.start(at(0)), 0);
+    assert_eq!(waits(&old, &mut pace, &mut now, &[1, 1]), [0.0, 1_000.0]);
+    new.convert(&old, &mut pace, Time::from_nanos(now));
+    assert_eq!(waits(&new, &mut pace, &mut now, &[1, 2, 4, 1]), [1_000.0, 500.0, 1_000.0, 2_000.0]);
+    let mut half = old.resume(at(0), Nanos::from_millis(500));
+    new.convert(&old, &mut half, at(0));
+    assert_eq!(new.stored(&half, at(0)), Nanos::from_millis(500), "half a second of twice as many");
+    let cold = Pacing::warm_up(rate("7/s"), Nanos::SECOND, 3_000).unwrap();
+    let mut pace = cold.start(at(0));
+    cold.with_rate(rate("7777/s")).convert(&cold, &mut pace, at(0));
+    assert_eq!(pace, cold.with_rate(rate("7777/s")).start(at(0)), "cold stays cold");
+}
+
+#[test]
+fn no_rate_drifts() {
+    for text in ["7777/s", "86399/day", "999983/s", "1000000007/day", "80k/s", "3M/s"] {
+        let pacing = Pacing::bursty(rate(text), Nanos::ZERO).unwrap();
+        let (mut pace, count) = (pacing.start(at(0)), 1_000_000u64);
+        for _ in 0..count {
+            pacing.reserve(&mut pace, at(0), Cost::ONE);
+        }
+        let exact = u128::from(count) * u128::from(pacing.rate().per().as_nanos());
+        let expected = exact.div_ceil(pacing.rate().count().into());
+        assert_eq!(u128::from(pacing.earliest(&pace, at(0)).as_nanos()), expected, "{text}");
+    }
+}
+
+#[test]
+fn asking_for_nothing_takes_nothing() {
+    let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
+    let mut pace = pacing.start(at(0));
+    pacing.reserve(&mut pace, at(0), Cost::ONE);
+    let before = pace;
+    assert_eq!(pacing.reserve(&mut pace, at(5), Cost::ZERO), Nanos::ZERO);
+    assert_eq!(pacing.try_reserve(&mut pace, at(5), Cost::ZERO, Nanos::ZERO), Some(Nanos::ZERO));
+    assert_eq!(pace, before);
+}
+
+#[test]
+fn numbers_that_make_no_pacer_are_told() {
+    let told = |result: Result<Pacing, LimitError>| result.unwrap_err().to_string();
+    let warm_up = |time, cold| told(Pacing::warm_up(rate("1/s"), time, cold));
+    assert_eq!(warm_up(Nanos::ZERO, 3_000), "the warm-up is 0, it must be at least 1");
+    let range = "it must be between 1000 and 100000";
+    assert_eq!(warm_up(Nanos::SECOND, 999), format!("the cold factor in thousandths is 999, {range}"));
+    assert_eq!(warm_up(Nanos::SECOND, 100_001), format!("the cold factor in thousandths is 100001, {range}"));
+    let long = "the period of 31536000.000000001s is too long, at most 31536000s is valid";
+    let longer = Nanos::from_nanos(Pacing::MAX_STORE.as_nanos() + 1);
+    assert_eq!(warm_up(longer, 3_000), long);
+    assert_eq!(told(Pacing::bursty(rate("1/s"), longer)), long);
+}
+
+#[test]
+fn no_time_and_no_amount_break_it() {
+    let rates = ["1/ns", "1/5200week", "4294967295/2ns", "999983/s"].map(rate);
+    let pacers = rates.into_iter().flat_map(|rate| {
+        let warm_up = |time, cold| Pacing::warm_up(rate, time, cold).unwrap();
+        let bursty = |store| Pacing::bursty(rate, store).unwrap();
+        [
+            bursty(Nanos::ZERO),
+            bursty(Pacing::MAX_STORE),
+            warm_up(Nanos::from_nanos(1), 1_000),
+            warm_up(Pacing::MAX_STORE, 1_001),
+            warm_up(Pacing::MAX_STORE, Pacing::MAX_COLD),
+        ]
+    });
+    let pacers: Vec<_> = pacers.collect();
+    let numbers = [0, 1, 1 << 32, u64::MAX - 1, u64::MAX];
+    for pacing in &pacers {
+        for (now, stored) in numbers.iter().flat_map(|now| numbers.map(|stored| (Time::from_nanos(*now), stored))) {
+            let mut pace = pacing.resume(now, Nanos::from_nanos(stored));
+            for permits in numbers {
+                let earliest = pacing.earliest(&pace, now);
+                assert!(pacing.try_reserve(&mut pace, now, Cost::new(permits), Nanos::MAX).is_some());
+                assert!(pacing.earliest(&pace, now) >= earliest, "{pacing:?}");
+                pacers.iter().for_each(|other| {
+                    let mut changed = pace;
+                    other.convert(pacing, &mut changed, now);
+                    other.reserve(&mut changed, now, Cost::ONE);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn scaling_is_exact_where_the_product_does_not_fit() {
+    let large = u128::MAX / 3;
+    assert_eq!(scale(large, 6, 4, Round::Down), large + large / 2);
+    assert_eq!(scale(large, 1 << 100, 1 << 100, Round::Up), large);
+    assert_eq!(scale((1 << 100) + 1, 1 << 90, 1 << 120, Round::Up), (1 << 70) + 1);
+    assert_eq!(scale((1 << 100) + 1, 1 << 90, 1 << 120, Round::Down), 1 << 70);
+    assert_eq!(scale(u128::MAX, u128::MAX, 1, Round::Down), u128::MAX);
+    assert_eq!((scale(7, 3, 2, Round::Down), scale(7, 3, 2, Round::Up)), (10, 11));
+}

@@ -1,0 +1,138 @@
+//! Sliding slices by their definition: a list of what passed in which slice, added up anew on every question.
+
+use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingSlices};
+
+use super::{Answer, Model, WindowNumbers, first_wait};
+
+/// Counts by slice.
+#[derive(Clone, Debug)]
+pub struct SlidingSlicesModel {
+    numbers: WindowNumbers,
+    precision: u64,
+    /// What was taken in which slice, less what was given back.
+    takings: Vec<(u64, u64)>,
+    /// The end of the slice of each taking.
+    receipts: Vec<u128>,
+}
+
+impl WindowNumbers {
+    /// The same numbers for the implementation that slides by slices.
+    ///
+    /// # Errors
+    /// As the implementation says.
+    pub fn slices(&self, precision: u64) -> Result<SlidingSlices, LimitError> {
+        let limit = SlidingSlices::new(self.limit, Nanos::from_nanos(self.length), Nanos::from_nanos(precision))?;
+        limit.max_debt(self.max_debt)?.initial(self.initial)
+    }
+}
+
+impl SlidingSlicesModel {
+    /// Nothing counted but what a new key does not have.
+    pub fn new(numbers: WindowNumbers, precision: u64, now: &Now<'_>) -> Self {
+        let mut new = Self { numbers, precision, takings: Vec::new(), receipts: Vec::new() };
+        new.restart(now);
+        new
+    }
+
+    /// Other numbers from now on. Slices as long as before keep what is still in the window; otherwise it all counts in the present
+    /// one. The newest is kept where not all may be.
+    pub fn change(&mut self, numbers: WindowNumbers, precision: u64, now: &Now<'_>) {
+        let at = now.wall().as_nanos();
+        let mut kept: Vec<_> = self.takings.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
+        if precision != self.precision {
+            let sum = kept.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+            kept = vec![(at / precision, sum)];
+        }
+        (self.numbers, self.precision) = (numbers, precision);
+        let inside: Vec<_> = kept.into_iter().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
+        let mut room = numbers.limit.saturating_add(numbers.max_debt);
+        self.takings = inside
+            .into_iter()
+            .rev()
+            .map(|(slice, count)| {
+                let fits = count.min(room);
+                room -= fits;
+                (slice, fits)
+            })
+            .collect();
+        self.takings.reverse();
+    }
+
+    /// A slice counts until all of it is a whole window ago.
+    fn is_inside(&self, slice: u64, at: u64) -> bool {
+        let slices = u128::from(self.numbers.length.div_ceil(self.precision));
+        u128::from(at) < (u128::from(slice) + 1 + slices) * u128::from(self.precision)
+    }
+
+    fn used(&self, at: u64) -> u128 {
+        let inside = self.takings.iter().filter(|(slice, _)| self.is_inside(*slice, at));
+        inside.map(|&(_, count)| u128::from(count)).sum()
+    }
+
+    fn retry(&self, at: u64, cost: u64, ceiling: u128) -> Retry {
+        if u128::from(cost) > ceiling {
+            return Retry::Never;
+        }
+        Retry::After(first_wait(at, |later| self.used(later) + u128::from(cost) <= ceiling))
+    }
+}
+
+impl Model for SlidingSlicesModel {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+        let at = now.wall().as_nanos();
+        let (limit, used) = (u128::from(self.numbers.limit), self.used(at));
+        let receipt = self.receipts.len();
+        let cost = ask.cost().get();
+        let available = limit.saturating_sub(used) as u64;
+        let (cost, ceiling) = match ask {
+            Ask::Exactly(_) => (cost, limit),
+            Ask::Regardless(_) => (cost, limit + u128::from(self.numbers.max_debt)),
+            // Nothing asked for is nothing refused, even in debt.
+            Ask::UpTo(_) if cost == 0 => (0, u128::MAX),
+            Ask::UpTo(_) => (cost.min(available.max(1)), limit),
+        };
+        if used + u128::from(cost) <= ceiling {
+            self.takings.push((at / self.precision, cost));
+            self.receipts.push((u128::from(at / self.precision) + 1) * u128::from(self.precision));
+            return Answer { outcome: Outcome::Allow, taken: cost, receipt };
+        }
+        Answer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt }
+    }
+
+    /// Only in the slice it was taken in, or in the present one, and no more than is counted in it. Where slices lie otherwise by
+    /// now, there may be none that ends where that one did.
+    fn refund(&mut self, now: &Now<'_>, mut cost: u64, receipt: Option<usize>) -> u64 {
+        let at = now.wall().as_nanos();
+        let slice = match receipt.map(|receipt| self.receipts[receipt]) {
+            None => at / self.precision,
+            Some(end) if end % u128::from(self.precision) == 0 => (end / u128::from(self.precision) - 1) as u64,
+            Some(_) => return 0,
+        };
+        if !self.is_inside(slice, at) || slice > at / self.precision {
+            return 0;
+        }
+        let asked = cost;
+        for (_, count) in self.takings.iter_mut().filter(|(taken_in, _)| *taken_in == slice) {
+            let accepted = cost.min(*count);
+            *count -= accepted;
+            cost -= accepted;
+        }
+        asked - cost
+    }
+
+    fn report(&self, now: &Now<'_>, cost: u64) -> Report {
+        let at = now.wall().as_nanos();
+        let limit = u128::from(self.numbers.limit);
+        Report {
+            limit: self.numbers.limit,
+            remaining: limit.saturating_sub(self.used(at)) as u64,
+            retry: self.retry(at, cost, limit),
+            reset: first_wait(at, |later| self.used(later) == 0),
+        }
+    }
+
+    fn restart(&mut self, now: &Now<'_>) {
+        self.receipts.clear();
+        self.takings = vec![(now.wall().as_nanos() / self.precision, self.numbers.limit - self.numbers.initial)];
+    }
+}
