@@ -1,12 +1,14 @@
 //! What was decided: data, for a front end to put into its protocol.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tollgate::{Cost, Nanos, Outcome, Report, Retry};
 
 use crate::engine::plan::{Answered, Plan, Planned};
 use crate::receipt::{Receipt, Taken};
 use crate::request::RequestError;
+use crate::rules::Refusal;
 use crate::store::{Answer, Answers};
 
 /// The decisions about a batch of requests, and everything that was needed to come to them. Keep it and hand it in
@@ -29,6 +31,8 @@ pub(crate) struct Decided {
     /// The charge that decided.
     pub(crate) deciding: Option<u32>,
     pub(crate) shadow_refused: bool,
+    /// How the refusal is to be told, if the rule says so.
+    pub(crate) refusal: Option<Arc<Refusal>>,
 }
 
 /// How sure a decision is.
@@ -140,6 +144,17 @@ impl<'d> Decision<'d> {
         self.decided.deciding.map(|charge| self.all.plan.name(charge))
     }
 
+    /// How the rule that refused wants it to be told; none if it says nothing about that, or nobody refused.
+    pub fn refusal(&self) -> Option<&'d Refusal> {
+        if self.is_allowed() { None } else { self.decided.refusal.as_deref() }
+    }
+
+    /// Whether it was refused because of a ban.
+    pub fn is_banned(&self) -> bool {
+        !self.is_allowed()
+            && self.decided.deciding.is_some_and(|charge| self.all.plan.charges[charge as usize].is_ban())
+    }
+
     /// What may be told about every limit of every rule that was met, by item and then in the order of the rules.
     pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
         let all = self.all;
@@ -167,11 +182,11 @@ impl<'d> Decision<'d> {
     pub fn receipt(&self) -> Receipt {
         let plan = &self.all.plan;
         let charges = &plan.charges[range(&plan.asked[self.place].charges)];
-        let taken = charges.iter().filter_map(|planned| {
+        let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
             let (answer, _) = self.all.answer(planned)?;
             (answer.taken > Cost::ZERO).then(|| Taken {
                 key: plan.key(planned).into(),
-                sent: planned.sent().map(|sheet| sheet.limits.clone()),
+                sent: planned.sent().map(|sheet| &sheet.limits).or(planned.overriding()).cloned(),
                 fallback: matches!(planned.answered, Answered::Fallback(_)),
                 cost: answer.taken,
                 stamps: answer.stamps,

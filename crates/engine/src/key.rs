@@ -10,6 +10,10 @@
 //! ("a_b", "c"), and not a missing value and an empty one. The attributes are in it by name, because a rule that
 //! counts by something else from now on counts anew. Up to the values, everything is known when the rule is loaded.
 
+use tollgate::Limits;
+
+use crate::receipt;
+
 /// Changes when the bytes of equal tuples do; states under another format are not found, as if new.
 const FORMAT: u8 = 1;
 
@@ -24,12 +28,58 @@ pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
     key.into()
 }
 
-/// The part of a rule's keys that is the same in all of them.
-pub(crate) fn rule_prefix(domain: &str, rule: &str, per: &[Box<str>]) -> Box<[u8]> {
+/// The part of a rule's keys that is the same in all of them. With a `generation`, keys are others under other limits.
+pub(crate) fn rule_prefix<'p>(
+    domain: &str,
+    rule: &str,
+    per: impl ExactSizeIterator<Item = &'p str>,
+    generation: Option<&Limits>,
+) -> Box<[u8]> {
     let mut key = rule_name(domain, rule).into_vec();
-    push_length(&mut key, per.len());
-    per.iter().for_each(|attribute| push_text(&mut key, attribute.as_bytes()));
+    push_length(&mut key, per.len() + usize::from(generation.is_some()));
+    if let Some(limits) = generation {
+        // No attribute has such a name.
+        let mut name = vec![0];
+        name.extend_from_slice(&receipt::limits_to_bytes(limits));
+        push_text(&mut key, &name);
+    }
+    per.for_each(|attribute| push_text(&mut key, attribute.as_bytes()));
     key.into()
+}
+
+/// The value of one of several attributes that stand in for one another: the same value of another one is another counter.
+pub(crate) fn push_chosen(key: &mut Vec<u8>, place: u8, value: &[u8]) {
+    push_length(key, value.len() + 2);
+    key.push(place);
+    key.extend_from_slice(value);
+}
+
+/// What is kept under the key of a rule's counter beside the counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// Whether it is banned.
+    Ban = b'b' as isize,
+    /// How often it was refused.
+    Refusals = b'n' as isize,
+}
+
+/// Adds the key of what is kept beside the counter whose key is given.
+pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, beside: Beside) {
+    let start = keys.len();
+    keys.extend_from_within(key);
+    if let Some(kind) = keys.get_mut(start + 1) {
+        *kind = beside as u8;
+    }
+}
+
+/// A number below ten thousand that is always the same for a key, and as likely to be any: the FNV-1a hash, mixed once more.
+pub(crate) fn place_of(key: &[u8]) -> u16 {
+    let mut hash = key
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    hash ^= hash >> 32;
+    (u128::from(hash) * 10_000 >> 64) as u16
 }
 
 /// The value of the next attribute that is counted by.
@@ -99,8 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn key(domain: &str, rule: &str, per: &[&str], values: &[Option<&str>]) -> Vec<u8> {
-        let per: Vec<Box<str>> = per.iter().map(|&name| name.into()).collect();
-        let mut key = rule_prefix(domain, rule, &per).into_vec();
+        let mut key = rule_prefix(domain, rule, per.iter().copied(), None).into_vec();
         values.iter().for_each(|value| push_value(&mut key, value.map(str::as_bytes)));
         key
     }

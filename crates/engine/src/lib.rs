@@ -10,6 +10,7 @@
 //! - [`Engine`] puts rules in force and decides [`Request`]s. [`Decisions`] are data; front ends put them into protocols.
 //! - [`store`] is the contract with whoever keeps the state; [`MemoryStore`] is the one in this process.
 
+pub mod calendar;
 mod decision;
 mod engine;
 mod key;
@@ -19,6 +20,7 @@ mod receipt;
 mod request;
 pub mod rules;
 mod ruleset;
+mod schedule;
 mod sent;
 pub mod store;
 

@@ -83,7 +83,9 @@ impl<C: Clock> MemoryStore<C> {
     /// How many groups, from the first on, a table can decide together: each a single check, all in one table.
     fn alike(&self, groups: &[Group<'_>]) -> usize {
         let table = |group: &Group<'_>| match group {
-            Group { verb: Verb::Check, charges: [charge] } if charge.earlier.is_empty() => {
+            Group { verb: Verb::Check, charges: [charge] }
+                if charge.earlier.is_empty() && charge.windows.is_empty() =>
+            {
                 Some(place_of(charge.limits))
             }
             Group { .. } => None,

@@ -105,7 +105,7 @@ pub struct RuleCounts {
 /// What an engine has decided.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
-    decisions: Spread<6>,
+    decisions: Spread<7>,
     faults: Spread<4>,
 }
 
@@ -118,6 +118,7 @@ pub(crate) enum Event {
     Observed,
     ShadowRefused,
     Fallback,
+    Banned,
 }
 
 /// How a store failed.
@@ -149,6 +150,7 @@ impl Meters {
             observed: sum(Event::Observed),
             shadow_refused: sum(Event::ShadowRefused),
             fallback: sum(Event::Fallback),
+            bans: sum(Event::Banned),
             unavailable: faults(Fault::Unavailable),
             unknown: faults(Fault::Unknown),
             stale: faults(Fault::Stale),
@@ -172,6 +174,8 @@ pub struct Counts {
     pub shadow_refused: u64,
     /// Requests that were decided without the store.
     pub fallback: u64,
+    /// Counters that were banned.
+    pub bans: u64,
     /// Groups that were not sent, because the store was not to be reached.
     pub unavailable: u64,
     /// Groups that were sent and not answered.

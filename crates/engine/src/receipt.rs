@@ -33,7 +33,7 @@ pub struct Receipt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) key: Box<[u8]>,
-    /// The limits, if they came along with the request; a rule's are looked up by the key.
+    /// The limits, if they came along with the request or are those of an override; a rule's own are looked up by the key.
     pub(crate) sent: Option<Limits>,
     /// Whether it was taken while the store did not answer.
     pub(crate) fallback: bool,
@@ -153,6 +153,13 @@ fn take(rest: &mut &[u8]) -> Option<u64> {
         }
     }
     None
+}
+
+/// Limits in bytes that are the same only for the same limits, also in other processes.
+pub(crate) fn limits_to_bytes(limits: &Limits) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    limits.as_slice().iter().for_each(|limit| put_limit(&mut bytes, limit));
+    bytes
 }
 
 fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {

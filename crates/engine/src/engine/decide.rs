@@ -1,8 +1,9 @@
 //! A batch of requests from beginning to end: plan, ask the store, apply the policy, sum up.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use tollgate::{Outcome, Report};
+use tollgate::{Outcome, Report, Retry, Time, Wall};
 
 use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups, group};
 use super::policy::FAULT_RETRY;
@@ -10,6 +11,7 @@ use super::{Enforcement, Engine, Running};
 use crate::decision::{Decided, Decisions, Standing};
 use crate::meters::{Event, Fault, RuleEvent};
 use crate::request::Request;
+use crate::rules::Refusal;
 use crate::store::{Answers, Batch, Store, StoreError, Verb};
 
 impl<S: Store, F: Store> Engine<S, F> {
@@ -17,6 +19,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub(super) async fn decide(&self, verb: Verb, requests: &[Request<'_>], decisions: &mut Decisions) {
         let running = self.running.load();
         decisions.clear();
+        decisions.plan.set_time(self.time_for(&running));
         for request in requests {
             let planned = decisions.plan.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
@@ -27,11 +30,14 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
         let mut met_shadow = false;
         for request in 0..decisions.decided.len() {
-            decisions.sum_up(request);
+            decisions.sum_up(request, &running);
             met_shadow |= decisions.charges_of(request).iter().any(|planned| planned.shadow);
         }
         if met_shadow {
             self.ask_shadows(verb, &running, decisions).await;
+        }
+        if verb == Verb::Check && running.rules.bans() {
+            self.note_refusals(&running, decisions).await;
         }
         if self.enforcement() == Enforcement::Observe {
             decisions.decided.iter_mut().flatten().for_each(Decided::observe);
@@ -48,13 +54,14 @@ impl<S: Store, F: Store> Engine<S, F> {
         let mut faulted = self.take_answers(plan, enforced, 0, &spans, Answered::Enforced);
         // The windows handed in did not fit the store's time: once more, with those of the time it told. If they do not fit
         // again, its clock is not to be relied on.
-        if let Some(stale) = faulted.stale.take() {
+        if let Some((stale, store_time)) = faulted.stale.take() {
             let first = enforced.len();
+            plan.move_windows(running, &stale, store_time);
             let again = |request: usize, planned: &Planned| !planned.shadow && stale.contains(&(request as u32));
             plan.take_spans(spans);
             spans = ask(&self.store, verb, running, plan, enforced, again).await;
             let retried = self.take_answers(plan, enforced, first, &spans, Answered::Enforced);
-            faulted.lost.extend(retried.lost.into_iter().chain(retried.stale.into_iter().flatten()));
+            faulted.lost.extend(retried.lost.into_iter().chain(retried.stale.into_iter().flat_map(|(stale, _)| stale)));
         }
         plan.take_spans(spans);
         faulted.lost
@@ -77,7 +84,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             };
             let charges = range(&plan.asked[span.request as usize].charges);
             if let Ok(decided) = &mut decided[span.request as usize] {
-                decided.shadow_refused = plan.charges[charges].iter().any(refused);
+                decided.shadow_refused |= plan.charges[charges].iter().any(refused);
             }
         }
         plan.take_spans(spans);
@@ -97,9 +104,16 @@ impl<S: Store, F: Store> Engine<S, F> {
             let group = match answers.group(first + place) {
                 Ok(group) => group,
                 Err(error) => {
-                    match self.note(&error) {
-                        Fault::Stale => faulted.stale.get_or_insert_default().push(span.request),
-                        Fault::Unavailable | Fault::Unknown | Fault::Rejected => faulted.lost.push(span.request),
+                    self.note(&error);
+                    match error {
+                        StoreError::Stale { store_time } => {
+                            let (stale, time) = faulted.stale.get_or_insert((Vec::new(), Time::ZERO));
+                            stale.push(span.request);
+                            *time = store_time.max(*time);
+                        }
+                        StoreError::Unavailable { .. } | StoreError::Unknown { .. } | StoreError::Rejected { .. } => {
+                            faulted.lost.push(span.request);
+                        }
                     }
                     continue;
                 }
@@ -116,7 +130,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         faulted
     }
 
-    fn note(&self, error: &StoreError) -> Fault {
+    fn note(&self, error: &StoreError) {
         let fault = match error {
             StoreError::Unavailable { .. } => Fault::Unavailable,
             StoreError::Unknown { .. } => Fault::Unknown,
@@ -124,7 +138,6 @@ impl<S: Store, F: Store> Engine<S, F> {
             StoreError::Rejected { .. } => Fault::Rejected,
         };
         self.meters.fault(fault);
-        fault
     }
 
     fn count(&self, running: &Running, decisions: &Decisions) {
@@ -144,7 +157,13 @@ impl<S: Store, F: Store> Engine<S, F> {
             if decided.standing == Standing::Fallback {
                 self.meters.count(Event::Fallback);
             }
-            for planned in decisions.charges_of(request) {
+            let charges = decisions.charges_of(request);
+            for (place, planned) in charges.iter().enumerate() {
+                // A ban speaks for its rule if it refuses, and says nothing otherwise.
+                let banned = |planned: &Planned| planned.is_ban() && !decisions.outcome(planned).is_allowed();
+                if planned.is_ban() != banned(planned) || charges.get(place + 1).is_some_and(banned) {
+                    continue;
+                }
                 let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {
                     continue;
                 };
@@ -163,7 +182,8 @@ impl<S: Store, F: Store> Engine<S, F> {
 #[derive(Debug, Default)]
 pub(super) struct Faulted {
     lost: Vec<u32>,
-    stale: Option<Vec<u32>>,
+    /// Those whose windows did not fit, and the store's time.
+    stale: Option<(Vec<u32>, Time<Wall>)>,
 }
 
 /// Asks a store about the charges that `wanted` picks. The spans say of which requests they are.
@@ -194,13 +214,14 @@ impl Decisions {
     }
 
     /// What all enforced charges of a request come to, and which of them decides.
-    fn sum_up(&mut self, request: usize) {
+    fn sum_up(&mut self, request: usize, running: &Running) {
         let Ok(decided) = &self.decided[request] else { return };
         let mut decided = decided.clone();
         let charges = range(&self.plan.asked[request].charges);
         let mut least = u64::MAX;
         for (charge, planned) in charges.clone().zip(&self.plan.charges[charges]) {
             if planned.shadow {
+                decided.shadow_refused |= planned.is_denied();
                 continue;
             }
             let outcome = self.outcome(planned);
@@ -214,11 +235,21 @@ impl Decisions {
             }
             decided.outcome = together;
         }
+        if !decided.outcome.is_allowed() {
+            decided.refusal = decided.deciding.and_then(|charge| self.refusal(charge, running));
+        }
         self.decided[request] = Ok(decided);
+    }
+
+    /// How the rule of a charge wants its refusals to be told.
+    fn refusal(&self, charge: u32, running: &Running) -> Option<Arc<Refusal>> {
+        let rule = self.plan.charges[charge as usize].rule()?;
+        running.rules.rules().get(rule as usize)?.special()?.refusal.clone()
     }
 
     fn outcome(&self, planned: &Planned) -> Outcome {
         match planned.answered {
+            Answered::Not if planned.is_denied() => Outcome::Deny(Retry::Never),
             Answered::Closed => Outcome::Deny(FAULT_RETRY),
             Answered::Not | Answered::Open => Outcome::Allow,
             Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
@@ -254,6 +285,7 @@ impl Decided {
             standing: Standing::Exact,
             deciding: None,
             shadow_refused: false,
+            refusal: None,
         }
     }
 

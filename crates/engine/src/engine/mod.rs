@@ -1,5 +1,6 @@
 //! Where everything meets: requests, rules, the store, and what happens when it fails.
 
+mod bans;
 mod decide;
 pub(crate) mod plan;
 mod policy;
@@ -11,14 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
-use tollgate::{Limit, Limits, Numbers, Phase, Terms, TooLarge};
+use tollgate::clock::{Clock, PreciseClock};
+use tollgate::{Limit, Limits, Numbers, Phase, Terms, Time, TooLarge, Wall};
 
 use crate::decision::{Decision, Decisions};
 use crate::memory::MemoryStore;
 use crate::meters::{Counts, Meters};
 use crate::request::{Request, RequestError};
-use crate::rules::{Mistakes, Notes, Rules};
-use crate::ruleset::{RuleSet, SENT_IDS};
+use crate::rules::warn::warnings;
+use crate::rules::{Mistake, Mistakes, Notes, Rules};
+use crate::ruleset::{RuleSet, SENT_IDS, limits_of_ban};
 use crate::sent::{Folder, Register, SentLimits};
 use crate::store::{Store, StoreError, Verb};
 use shares::Shares;
@@ -71,6 +74,8 @@ pub struct Engine<S, F = MemoryStore> {
     /// Whether the fallback holds anything.
     fell_back: AtomicBool,
     meters: Meters,
+    /// What the wall clock says, for rules that depend on it: calendars, schedules, overrides that end.
+    wall: Box<dyn Fn() -> Time<Wall> + Send + Sync>,
 }
 
 /// What is in force: rules, and the limits that came along with requests.
@@ -165,6 +170,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// An engine without rules that decides in `fallback` while `store` does not answer.
     pub fn with_fallback(store: S, fallback: F) -> Self {
         let running = Running::new(Arc::new(RuleSet::empty()), Arc::new(Folder::new()));
+        let clock = PreciseClock::new();
         Self {
             store,
             fallback,
@@ -177,7 +183,20 @@ impl<S: Store, F: Store> Engine<S, F> {
             nodes: AtomicU32::new(1),
             fell_back: AtomicBool::new(false),
             meters: Meters::default(),
+            wall: Box::new(move || clock.wall(clock.mono())),
         }
+    }
+
+    /// With the time of the day from `clock`, for rules that depend on it. How much was spent when is up to the store's clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Clock + Send + Sync + 'static) -> Self {
+        self.wall = Box::new(move || clock.wall(clock.mono()));
+        self
+    }
+
+    /// The time of the day, if any rule depends on it.
+    fn time_for(&self, running: &Running) -> Time<Wall> {
+        if running.rules.uses_time() { (self.wall)() } else { Time::ZERO }
     }
 
     /// Puts rules in force, in place of those that are. What was spent under a rule stays spent if its id stays, whatever
@@ -196,6 +215,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         Ok(version)
     }
 
+    /// What is valid in `rules` and yet probably not meant: rules and overrides that nobody is left for, overrides that
+    /// have ended, names that look like slips, and limits that are more than ten times, or less than a tenth of, what is in
+    /// force.
+    pub fn warnings(&self, rules: &Rules) -> Vec<Mistake> {
+        warnings(rules, &self.rules(), (self.wall)())
+    }
+
     /// Puts `running` in the place of what is running, which is told first. Only whoever holds `replaced` may do so.
     fn replace(&self, running: Running) -> Arc<Running> {
         let running = Arc::new(running);
@@ -207,9 +233,23 @@ impl<S: Store, F: Store> Engine<S, F> {
     fn check_numbers(&self, rules: &Rules) -> Result<(), Mistakes> {
         let mut notes = Notes::new("");
         for rule in rules.domains().iter().flat_map(|domain| domain.rules()) {
-            if let Some(Err(why)) = rule.limits().map(|limits| self.store.check_numbers(limits)) {
+            for set in rule.all_limits() {
+                if let Err(why) = self.store.check_numbers(&set.limits) {
+                    let problem = format!("the store cannot keep the limits of `{}`: {why}", rule.id());
+                    notes.turn_to(&rule.place().file);
+                    notes.add(rule.place().place, problem);
+                    break;
+                }
+            }
+            let banned = rule.ban().map(|ban| limits_of_ban(ban).map_err(|error| error.to_string()));
+            let kept = banned.map(|limits| {
+                let (ban, refusals) = limits?;
+                self.store.check_numbers(&ban.into())?;
+                refusals.map_or(Ok(()), |refusals| self.store.check_numbers(&refusals.into()))
+            });
+            if let Some(Err(why)) = kept {
                 notes.turn_to(&rule.place().file);
-                notes.add(rule.place().place, format!("the store cannot keep the limits of `{}`: {why}", rule.id()));
+                notes.add(rule.place().place, format!("the store cannot keep the ban of `{}`: {why}", rule.id()));
             }
         }
         notes.finish()

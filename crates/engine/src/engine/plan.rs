@@ -1,16 +1,16 @@
 //! From requests to charges: which rules are met, under which keys, at what cost.
 
+mod add;
+
 use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tollgate::{Ask, Cost, Limits, Nanos};
+use tollgate::{Ask, Cost, Limits, Nanos, Time, Wall, Window};
 
 use super::Running;
-use crate::key;
-use crate::request::{Item, Request, RequestError, Sent, check_size};
 use crate::rules::OnFault;
-use crate::ruleset::{Matched, RuleSet, RunningRule};
+use crate::ruleset::{Matched, Numbered};
 use crate::sent::Sheet;
 use crate::store::{Charge, Group, Verb};
 
@@ -24,20 +24,25 @@ pub(crate) struct Plan {
     keys: Vec<u8>,
     names: String,
     windows: Vec<Option<Nanos>>,
+    /// Windows of the calendar, for the charges that need them.
+    given: Vec<Window>,
+    /// The time of the day, if any rule depends on it.
+    now: Option<Time<Wall>>,
     matched: Matched,
+    /// For finding overrides.
+    overriding: Matched,
     spare_charges: Vec<Charge<'static>>,
     spare_groups: Vec<Group<'static>>,
     spare_spans: Vec<Span>,
 }
-
-/// How many rules the items of a request may meet, if they are several: each is compared with all before.
-const MAX_MET: usize = 4096;
 
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) charges: Range<u32>,
     pub(crate) met: Range<u32>,
+    /// Whether a rule denies it, so that nobody has to be asked.
+    pub(crate) denied: bool,
 }
 
 /// That an item met a rule.
@@ -54,6 +59,8 @@ pub(crate) struct Planned {
     key: Range<u32>,
     name: Range<u32>,
     windows: Range<u32>,
+    /// Where its windows of the calendar begin.
+    given: u32,
     pub(crate) cost: Cost,
     pub(crate) shadow: bool,
     pub(crate) on_fault: OnFault,
@@ -64,7 +71,12 @@ pub(crate) struct Planned {
 #[derive(Debug)]
 enum By {
     Rule(u32),
+    /// A rule, and the numbers of one of its overrides.
+    Overridden(u32, Arc<Numbered>),
     Unlimited(u32),
+    Denied(u32),
+    /// Whether the counter of a rule is banned. It follows the charge to that counter.
+    Ban(u32),
     Sent(Arc<Sheet>),
 }
 
@@ -86,7 +98,9 @@ impl Planned {
     /// The number of the rule, if it is one.
     pub(crate) fn rule(&self) -> Option<u32> {
         match &self.by {
-            By::Rule(rule) | By::Unlimited(rule) => Some(*rule),
+            By::Rule(rule) | By::Overridden(rule, _) | By::Unlimited(rule) | By::Denied(rule) | By::Ban(rule) => {
+                Some(*rule)
+            }
             By::Sent(_) => None,
         }
     }
@@ -94,25 +108,56 @@ impl Planned {
     /// The limits that came along with the request.
     pub(crate) fn sent(&self) -> Option<&Sheet> {
         match &self.by {
-            By::Rule(_) | By::Unlimited(_) => None,
             By::Sent(sheet) => Some(sheet),
+            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) => None,
         }
     }
 
-    /// The limits, if there are any.
+    /// Whether it is about a ban, not about limits.
+    pub(crate) fn is_ban(&self) -> bool {
+        matches!(self.by, By::Ban(_))
+    }
+
+    /// Whether the rule refuses without counting.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self.by, By::Denied(_))
+    }
+
+    /// The limits of the override that it is under.
+    pub(crate) fn overriding(&self) -> Option<&Limits> {
+        match &self.by {
+            By::Overridden(_, numbered) => Some(&numbered.limits),
+            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Sent(_) => None,
+        }
+    }
+
+    /// The limits that are counted, if there are any.
     pub(crate) fn limits<'a>(&'a self, running: &'a Running) -> Option<&'a Limits> {
         match &self.by {
-            By::Rule(rule) => running.rules.rules().get(*rule as usize)?.limits(),
-            By::Unlimited(_) => None,
             By::Sent(sheet) => Some(&sheet.limits),
+            By::Ban(_) => None,
+            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) => {
+                self.numbered(running).map(|numbered| &numbered.limits)
+            }
+        }
+    }
+
+    /// The numbers of the rule that it is under.
+    fn numbered<'a>(&'a self, running: &'a Running) -> Option<&'a Numbered> {
+        let rule = |number: u32| running.rules.rules().get(number as usize);
+        match &self.by {
+            By::Rule(number) => rule(*number)?.numbered.as_deref(),
+            By::Overridden(_, numbered) => Some(numbered),
+            By::Ban(number) => rule(*number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
+            By::Unlimited(_) | By::Denied(_) | By::Sent(_) => None,
         }
     }
 
     /// Whether there is anything to ask the store.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
-            By::Rule(_) | By::Sent(_) => true,
-            By::Unlimited(_) => false,
+            By::Rule(_) | By::Overridden(..) | By::Ban(_) | By::Sent(_) => true,
+            By::Unlimited(_) | By::Denied(_) => false,
         }
     }
 }
@@ -125,6 +170,29 @@ impl Plan {
         self.keys.clear();
         self.names.clear();
         self.windows.clear();
+        self.given.clear();
+    }
+
+    /// The time of the day for the requests that are added from now on.
+    pub(crate) fn set_time(&mut self, now: Time<Wall>) {
+        self.now = Some(now);
+    }
+
+    fn now(&self) -> Time<Wall> {
+        self.now.unwrap_or(Time::ZERO)
+    }
+
+    /// Goes by another time, that of the store, in the windows of the calendar that were handed to it for `requests`.
+    pub(crate) fn move_windows(&mut self, running: &Running, requests: &[u32], now: Time<Wall>) {
+        for request in requests {
+            let charges = &self.asked[*request as usize].charges;
+            for planned in &self.charges[charges.start as usize..charges.end as usize] {
+                let calendars = planned.numbered(running).map_or(&[][..], |numbered| &numbered.calendars);
+                for (calendar, place) in calendars.iter().zip(planned.given as usize..) {
+                    self.given[place] = calendar.window(now);
+                }
+            }
+        }
     }
 
     pub(crate) fn key(&self, planned: &Planned) -> &[u8] {
@@ -139,142 +207,6 @@ impl Plan {
 
     pub(crate) fn windows(&self, planned: &Planned) -> &[Option<Nanos>] {
         &self.windows[planned.windows.start as usize..planned.windows.end as usize]
-    }
-
-    /// Adds a request. One that is refused for its form has no charges.
-    pub(crate) fn add(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
-        let (first_charge, first_met) = (self.charges.len(), self.met.len());
-        let added = check_size(request).and_then(|()| self.add_items(request, rules, first_charge));
-        if added.is_err() {
-            self.charges.truncate(first_charge);
-            self.met.truncate(first_met);
-        }
-        self.asked.push(Asked {
-            charges: first_charge as u32..self.charges.len() as u32,
-            met: first_met as u32..self.met.len() as u32,
-        });
-        added
-    }
-
-    fn add_items(&mut self, request: &Request<'_>, rules: &RuleSet, first: usize) -> Result<(), RequestError> {
-        let first_met = self.met.len();
-        for (place, item) in request.items.iter().enumerate() {
-            match &item.limit {
-                Some(sent) => self.add_sent(request, place, item, sent, first)?,
-                None => self.add_ruled(request, place, item, rules, first)?,
-            }
-            let (given, max) = (self.met.len() - first_met, MAX_MET);
-            if given > max && request.items.len() > 1 {
-                return Err(RequestError::TooMany { what: "rules met by the items of a request", given, max });
-            }
-        }
-        Ok(())
-    }
-
-    fn add_ruled(
-        &mut self,
-        request: &Request<'_>,
-        place: usize,
-        item: &Item<'_>,
-        rules: &RuleSet,
-        first: usize,
-    ) -> Result<(), RequestError> {
-        let Some(index) = rules.domain(request.domain) else {
-            let domain = String::from_utf8_lossy(request.domain).chars().take(64).collect();
-            return Err(RequestError::UnknownDomain { domain });
-        };
-        let mut matched = take(&mut self.matched);
-        index.find(item.entries, &mut matched);
-        for number in matched.rules() {
-            let rule = &rules.rules()[*number as usize];
-            let key_start = self.keys.len();
-            self.keys.extend_from_slice(rules.key_prefix(rule));
-            for attribute in rules.per(rule) {
-                key::push_value(&mut self.keys, matched.value(item.entries, *attribute));
-            }
-            let cost = item.cost.unwrap_or(rule.cost);
-            let charge = match self.same_key(first, key_start, request.items.len()) {
-                Some(same) => self.join(same, cost, key_start),
-                None => self.push_rule(*number, rule, rules.id_of(rule), cost, key_start),
-            };
-            self.met.push(Met { item: place as u32, charge });
-        }
-        self.matched = matched;
-        Ok(())
-    }
-
-    fn add_sent(
-        &mut self,
-        request: &Request<'_>,
-        place: usize,
-        item: &Item<'_>,
-        sent: &Sent<'_>,
-        first: usize,
-    ) -> Result<(), RequestError> {
-        let key_start = self.keys.len();
-        key::push_sent(&mut self.keys, request.domain, sent.key);
-        let cost = item.cost.unwrap_or(Cost::ONE);
-        let sheet = sent.limits.sheet();
-        let charge = match self.same_key(first, key_start, request.items.len()) {
-            Some(same) if self.charges[same as usize].sent().is_some_and(|other| other.id == sheet.id) => {
-                self.join(same, cost, key_start)
-            }
-            Some(_) => {
-                let why = "two items with the same key have different limits".into();
-                return Err(RequestError::BadLimit { why });
-            }
-            None => self.push(By::Sent(sheet.clone()), "", &sheet.windows, cost, key_start),
-        };
-        self.met.push(Met { item: place as u32, charge });
-        Ok(())
-    }
-
-    /// The charge of this request that has the key which begins at `key_start` and goes on to the end. Only different items
-    /// can have the same.
-    fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
-        if items == 1 {
-            return None;
-        }
-        let key = &self.keys[key_start..];
-        let same = self.charges[first..].iter().position(|planned| self.key(planned) == key)?;
-        Some((first + same) as u32)
-    }
-
-    /// Two items that are counted together weigh their sum.
-    fn join(&mut self, charge: u32, cost: Cost, key_start: usize) -> u32 {
-        self.keys.truncate(key_start);
-        let planned = &mut self.charges[charge as usize];
-        planned.cost = Cost::new(planned.cost.get().saturating_add(cost.get()));
-        charge
-    }
-
-    fn push_rule(&mut self, number: u32, rule: &RunningRule, id: &str, cost: Cost, key_start: usize) -> u32 {
-        let charge = match &rule.numbered {
-            Some(numbered) => self.push(By::Rule(number), id, numbered.windows(), cost, key_start),
-            None => self.push(By::Unlimited(number), id, &[], cost, key_start),
-        };
-        let planned = &mut self.charges[charge as usize];
-        planned.shadow = rule.is_shadow();
-        planned.on_fault = rule.on_fault;
-        charge
-    }
-
-    fn push(&mut self, by: By, name: &str, windows: &[Option<Nanos>], cost: Cost, key_start: usize) -> u32 {
-        let name_start = self.names.len() as u32;
-        self.names.push_str(name);
-        let windows_start = self.windows.len() as u32;
-        self.windows.extend_from_slice(windows);
-        self.charges.push(Planned {
-            by,
-            key: key_start as u32..self.keys.len() as u32,
-            name: name_start..self.names.len() as u32,
-            windows: windows_start..self.windows.len() as u32,
-            cost,
-            shadow: false,
-            on_fault: OnFault::Local,
-            answered: Answered::Not,
-        });
-        self.charges.len() as u32 - 1
     }
 
     /// Empty buffers for charges and groups, and for what they are of. They go back with [`Plan::take_back`] and
@@ -304,6 +236,9 @@ impl Plan {
     ) {
         spans.clear();
         for (request, asked) in self.asked.iter().enumerate() {
+            if asked.denied {
+                continue;
+            }
             let start = charges.len() as u32;
             let planned = self.charges[asked.charges.start as usize..asked.charges.end as usize].iter();
             charges.extend(
@@ -319,7 +254,7 @@ impl Plan {
 
     /// A charge as a store wants it.
     fn charge<'a>(&'a self, planned: &'a Planned, running: &'a Running) -> Option<Charge<'a>> {
-        let charge = |numbers, limits, earlier, rule| Charge {
+        let charge = |numbers, limits, earlier, rule, windows| Charge {
             rule,
             key: self.key(planned),
             numbers,
@@ -327,17 +262,32 @@ impl Plan {
             earlier,
             ask: Ask::Exactly(planned.cost),
             stamps: None,
-            windows: &[],
+            windows,
         };
         match &planned.by {
             By::Rule(number) => {
                 let rule = &running.rules.rules()[*number as usize];
                 let numbered = rule.numbered.as_ref()?;
-                Some(charge(numbered.id, &numbered.limits, rule.earlier(), running.rules.id_of(rule)))
+                let windows = self.given(planned, numbered);
+                Some(charge(numbered.id, &numbered.limits, rule.earlier(), running.rules.id_of(rule), windows))
             }
-            By::Sent(sheet) => Some(charge(sheet.id, &sheet.limits, &[][..], "")),
-            By::Unlimited(_) => None,
+            By::Sent(sheet) => Some(charge(sheet.id, &sheet.limits, &[][..], "", &[])),
+            By::Overridden(number, _) | By::Ban(number) => {
+                let rule = &running.rules.rules()[*number as usize];
+                let numbered = planned.numbered(running)?;
+                let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
+                let windows = self.given(planned, numbered);
+                Some(charge(numbered.id, &numbered.limits, earlier, running.rules.id_of(rule), windows))
+            }
+            By::Unlimited(_) | By::Denied(_) => None,
         }
+    }
+
+    /// The windows of the calendar that its limits refer to.
+    #[inline]
+    fn given(&self, planned: &Planned, numbered: &Numbered) -> &[Window] {
+        let first = planned.given as usize;
+        if numbered.calendars.is_empty() { &[] } else { &self.given[first..first + numbered.calendars.len()] }
     }
 }
 

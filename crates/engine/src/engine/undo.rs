@@ -22,7 +22,9 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub async fn refund(&self, receipt: &Receipt) -> Result<Cost, EngineError> {
         let mut sent: Vec<Option<SentLimits>> = Vec::with_capacity(receipt.taken.len());
         for taken in &receipt.taken {
-            sent.push(taken.sent.as_ref().map(|limits| self.limits(limits)).transpose()?);
+            // Those of a rule's override are known to the rule.
+            let limits = taken.sent.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
+            sent.push(limits.map(|limits| self.limits(limits)).transpose()?);
         }
         let running = self.running.load();
         let nodes = self.nodes.load(Ordering::Relaxed);
@@ -62,6 +64,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub async fn reset(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<usize, EngineError> {
         let running = self.running.load();
         decisions.clear();
+        decisions.plan.set_time(self.time_for(&running));
         decisions.plan.add(request, &running.rules)?;
         let plan = &decisions.plan;
         let (mut charges, mut spans) = (Vec::new(), Vec::new());
@@ -103,7 +106,13 @@ fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Runni
         return Some((sent.sheet().id, &sent.sheet().limits));
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
-    rule.numbered.as_ref().map(|numbered| (numbered.id, &numbered.limits))
+    let overrides = rule.special().and_then(|special| special.overrides.as_ref());
+    let overridden = taken
+        .sent
+        .as_ref()
+        .zip(overrides)
+        .and_then(|(limits, overrides)| overrides.numbered().find(|numbered| numbered.limits == *limits));
+    overridden.or(rule.numbered.as_ref()).map(|numbered| (numbered.id, &numbered.limits))
 }
 
 fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {

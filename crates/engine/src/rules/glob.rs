@@ -6,16 +6,48 @@
 //! | `/v1/**` | `/v1`, `/v1/`, `/v1/users/7` | `/v10` |
 //! | `/**/edit` | `/edit`, `/a/b/edit` | `/edit/a` |
 //! | `/files/*.png` | `/files/a.png` | `/files/a/b.png` |
+//! | `/users/{user}/**` | `/users/7`, `/users/7/posts` | `/users` |
+//!
+//! A name in braces is a segment, whatever it is, that can be counted by.
 //!
 //! Whether one matches is found without trying everything: of several stars only the last one passed ever needs to take in
 //! more, so the time is at most the product of both lengths.
 
 use std::fmt;
 
-/// A pattern with at least one star.
+/// A pattern with at least one star or name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Glob {
+    /// With stars in place of the names.
     text: Box<str>,
+    captures: Box<[Capture]>,
+}
+
+/// A segment that has a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Capture {
+    name: Box<str>,
+    place: CapturePlace,
+}
+
+/// Which segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CapturePlace {
+    /// So many are before it.
+    FromStart(usize),
+    /// So many are behind it.
+    FromEnd(usize),
+}
+
+impl CapturePlace {
+    /// The segment of a value.
+    pub(crate) fn of(self, value: &[u8]) -> Option<&[u8]> {
+        let mut segments = value.split(|byte| *byte == b'/');
+        match self {
+            Self::FromStart(before) => segments.nth(before),
+            Self::FromEnd(behind) => segments.nth_back(behind),
+        }
+    }
 }
 
 /// What is between two slashes of a pattern.
@@ -37,7 +69,7 @@ impl Glob {
 
     /// Whether a value is meant as a pattern.
     pub fn is_meant(text: &str) -> bool {
-        text.contains('*')
+        text.contains(['*', '{', '}'])
     }
 
     /// # Errors
@@ -49,7 +81,8 @@ impl Glob {
         if text.split('/').any(|segment| segment != "**" && segment.contains("**")) {
             return Err("`**` stands for whole segments, between slashes");
         }
-        let glob = Self { text: text.into() };
+        let (text, captures) = take_names(text)?;
+        let glob = Self { text, captures };
         let segments: Vec<Segment<'_>> = glob.segments().collect();
         if segments.windows(2).any(|pair| pair == [Segment::Deep, Segment::Deep]) {
             return Err("`**/**` says no more than `**`");
@@ -57,7 +90,17 @@ impl Glob {
         Ok(glob)
     }
 
-    /// The pattern as it was written.
+    /// Where the segment of a name is.
+    pub(crate) fn capture(&self, name: &str) -> Option<CapturePlace> {
+        self.captures.iter().find(|capture| *capture.name == *name).map(|capture| capture.place)
+    }
+
+    /// The names of segments.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.captures.iter().map(|capture| &*capture.name)
+    }
+
+    /// The pattern, with stars in place of names.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -70,6 +113,42 @@ impl Glob {
     pub fn matches(&self, value: &[u8]) -> bool {
         matches_rest(Some(self.text.as_bytes()), Some(value))
     }
+}
+
+/// Puts stars in place of names, and says where they are.
+fn take_names(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
+    let segments: Vec<&str> = text.split('/').collect();
+    let deep: Vec<usize> = (0..segments.len()).filter(|place| segments[*place] == "**").collect();
+    let mut captures: Vec<Capture> = Vec::new();
+    let mut written = Vec::with_capacity(segments.len());
+    for (place, segment) in segments.iter().enumerate() {
+        if !segment.contains(['{', '}']) {
+            written.push(*segment);
+            continue;
+        }
+        let name = segment.strip_prefix('{').and_then(|segment| segment.strip_suffix('}'));
+        let is_name = |name: &&str| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+        };
+        let Some(name) = name.filter(is_name) else {
+            return Err(
+                "a name in braces stands for a whole segment, between slashes, and is made of letters and digits",
+            );
+        };
+        if captures.iter().any(|capture| *capture.name == *name) {
+            return Err("two segments have the same name");
+        }
+        let place = match (deep.first(), deep.last()) {
+            (Some(first), Some(last)) if place > *first && place < *last => {
+                return Err("which segment a name between two `**` stands for cannot be told");
+            }
+            (Some(first), _) if place > *first => CapturePlace::FromEnd(segments.len() - 1 - place),
+            _ => CapturePlace::FromStart(place),
+        };
+        captures.push(Capture { name: name.into(), place });
+        written.push("*");
+    }
+    Ok((written.join("/").into(), captures.into()))
 }
 
 impl<'g> Segment<'g> {
@@ -202,6 +281,23 @@ mod tests {
         assert_eq!(Glob::new("/***"), Err("`**` stands for whole segments, between slashes"));
         assert_eq!(Glob::new("/**/**"), Err("`**/**` says no more than `**`"));
         assert_eq!(Glob::new(&"*/".repeat(600)), Err("a pattern has at most 1024 bytes"));
+    }
+
+    #[test]
+    fn names_stand_for_segments() {
+        check("/users/{user}/posts", &["/users/7/posts"], &["/users/posts", "/users/7/8/posts"]);
+        let taken = |pattern: &str, name: &str, value: &'static str| {
+            let glob = Glob::new(pattern).unwrap();
+            assert!(glob.matches(value.as_bytes()));
+            str::from_utf8(glob.capture(name).unwrap().of(value.as_bytes()).unwrap()).unwrap()
+        };
+        assert_eq!(taken("/users/{user}/**", "user", "/users/7/posts/9"), "7");
+        assert_eq!(taken("/**/{folder}/{file}", "folder", "/a/b/c"), "b");
+        assert_eq!(taken("/**/{folder}/{file}", "file", "/a/b/c"), "c");
+        assert_eq!(taken("{tenant}", "tenant", "acme"), "acme");
+        assert_eq!(Glob::new("/{a}.json").unwrap_err()[..42], *"a name in braces stands for a whole segmen");
+        assert_eq!(Glob::new("/{a}/{a}"), Err("two segments have the same name"));
+        assert!(Glob::new("/**/{a}/**").is_err() && Glob::new("/{}").is_err());
     }
 
     #[test]

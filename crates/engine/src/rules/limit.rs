@@ -1,5 +1,8 @@
 //! From the words of a limit to its numbers. The same words serve in rule files and in requests that bring their own limit.
 
+mod calendar;
+mod parse;
+
 use std::fmt;
 
 use tollgate::{
@@ -7,8 +10,12 @@ use tollgate::{
     SlidingSlices, SlidingWindow, Steps, TokenBucket,
 };
 
-use super::raw::{OPTION_KEYS, shorten};
+use super::keys;
+use super::raw::shorten;
 use super::words::{listed, valid_instead};
+use crate::calendar::Calendar;
+pub(crate) use calendar::{WEEKDAYS, read_zone};
+pub(crate) use parse::{TRUTHS, not_a_count, not_a_truth, parse_count, parse_length, parse_quota, parse_truth};
 
 /// A limit as text, as it comes in a request.
 ///
@@ -45,9 +52,14 @@ impl LimitText<'_> {
                 "burst" => burst.as_deref(),
                 _ => None,
             },
+            position: 0,
         };
         match read(&words) {
-            Ok(limit) => Ok(limit.into()),
+            Ok((limit, None)) => Ok(limit.into()),
+            Ok((_, Some(_))) => {
+                let problem = "windows of the calendar need a rule".into();
+                Err(LimitMistake { word: "limit", problem, help: None })
+            }
             Err(mut mistakes) => Err(mistakes.swap_remove(0)),
         }
     }
@@ -81,18 +93,36 @@ pub(crate) struct Words<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
+    /// How many windows of the calendar the limits before this one have.
+    pub(crate) position: usize,
 }
 
-/// Each algorithm with the options it takes.
-const ALGORITHMS: &[(&str, &[&str])] = &[
-    ("token_bucket", &["burst", "initial", "max_debt"]),
-    ("leaky_bucket", &["burst", "free", "max_wait", "initial", "max_debt"]),
-    ("interval_bucket", &["burst", "phase", "offset", "max_wait", "initial", "max_debt"]),
-    ("fixed_window", &["phase", "initial", "max_debt"]),
-    ("sliding_window", &["initial", "max_debt"]),
-    ("sliding_slices", &["precision", "initial", "max_debt"]),
-    ("sliding_log", &["minimum_gap", "count_refused", "initial", "max_debt"]),
-    ("concurrency", &["lease", "max_debt"]),
+/// Each algorithm with the options it takes, and what it does in a line.
+pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
+    ("token_bucket", &["burst", "initial", "max_debt"], "refills steadily; `burst` at once"),
+    (
+        "leaky_bucket",
+        &["burst", "free", "max_wait", "initial", "max_debt"],
+        "lets pass at a constant pace: requests are told how long to wait",
+    ),
+    (
+        "interval_bucket",
+        &["burst", "phase", "offset", "max_wait", "initial", "max_debt"],
+        "refills all at once with every period",
+    ),
+    (
+        "fixed_window",
+        &["phase", "zone", "anchor", "initial", "max_debt"],
+        "counts anew in every window or day or month",
+    ),
+    ("sliding_window", &["initial", "max_debt"], "counts this window and a part of the one before"),
+    ("sliding_slices", &["precision", "initial", "max_debt"], "counts the last period, to within a slice"),
+    (
+        "sliding_log",
+        &["minimum_gap", "count_refused", "initial", "max_debt"],
+        "counts the last period exactly, up to 1024 requests",
+    ),
+    ("concurrency", &["lease", "max_debt"], "counts what is held at a time"),
 ];
 
 const PHASES: &[&str] = &["epoch", "first_request", "spread"];
@@ -104,9 +134,11 @@ const DEFAULT_SLICES: u64 = 10;
 const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
 /// The limit, or everything that is wrong with it, at least one thing.
-pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<Limit, Vec<LimitMistake>> {
-    let mut reader = Reader { words, mistakes: Vec::new() };
-    match reader.limit() {
+pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
+    let mut reader = Reader { words, mistakes: Vec::new(), half_a_calendar: false };
+    let calendar = reader.calendar();
+    reader.half_a_calendar = !reader.mistakes.is_empty();
+    match reader.limit(calendar.as_ref()).map(|limit| (limit, calendar)) {
         Some(limit) if reader.mistakes.is_empty() => Ok(limit),
         Some(_) | None => {
             if reader.mistakes.is_empty() {
@@ -120,6 +152,8 @@ pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<Limit, Vec<LimitMistake>>
 struct Reader<'w> {
     words: &'w Words<'w>,
     mistakes: Vec<LimitMistake>,
+    /// Whether a window of the calendar is meant of which something is wrong: then it is no use to complain of its rate.
+    half_a_calendar: bool,
 }
 
 /// What the options say, each if it was given.
@@ -139,22 +173,26 @@ struct Options {
 
 impl<'w> Reader<'w> {
     /// Every word is read before any limit is made of them, so that all that cannot be read is told.
-    fn limit(&mut self) -> Option<Limit> {
+    fn limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
         let name = self.words.algorithm.unwrap_or("token_bucket");
-        let Some((name, takes)) = ALGORITHMS.iter().find(|(algorithm, _)| *algorithm == name) else {
-            let names: Vec<&str> = ALGORITHMS.iter().map(|(name, _)| *name).collect();
+        let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {
+            let names: Vec<&str> = ALGORITHMS.iter().map(|(name, ..)| *name).collect();
             let problem = format!("`{}` is not an algorithm", shorten(name));
             self.note_with_help("algorithm", problem, valid_instead(name, &names));
             return None;
         };
-        for option in OPTION_KEYS {
+        for keys::Key { name: option, .. } in keys::OPTIONS {
             if (self.words.option)(option).is_some() && !takes.contains(option) {
                 let help = format!("it takes {}", listed(takes));
                 self.note_with_help(option, format!("`{option}` means nothing to {name}"), help);
             }
         }
-        let quota =
-            if *name == "concurrency" { self.leases().map(|leases| (leases, Nanos::ZERO)) } else { self.quota() };
+        let quota = match (*name, calendar) {
+            ("concurrency", _) => self.leases().map(|leases| (leases, Nanos::ZERO)),
+            (_, Some(calendar)) => self.count_per_window().map(|count| (count, calendar.length())),
+            (_, None) if self.half_a_calendar => None,
+            (_, None) => self.quota(),
+        };
         let options = Options {
             burst: self.count("burst"),
             free: self.count("free"),
@@ -173,7 +211,7 @@ impl<'w> Reader<'w> {
             "token_bucket" => self.token_bucket(count, per, &options),
             "leaky_bucket" => self.leaky_bucket(count, per, &options),
             "interval_bucket" => self.interval_bucket(count, per, &options),
-            "fixed_window" => self.fixed_window(count, per, &options),
+            "fixed_window" => self.fixed_window(count, per, calendar, &options),
             "sliding_window" => self.sliding_window(count, per, &options),
             "sliding_slices" => self.sliding_slices(count, per, &options),
             "sliding_log" => self.sliding_log(count, per, &options),
@@ -219,9 +257,24 @@ impl<'w> Reader<'w> {
         self.apply("initial", options.initial, bucket, IntervalBucket::initial).map(Limit::from)
     }
 
-    fn fixed_window(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+    fn fixed_window(
+        &mut self,
+        count: u64,
+        length: Nanos,
+        calendar: Option<&Calendar>,
+        options: &Options,
+    ) -> Option<Limit> {
         let window = self.make("limit", FixedWindow::new(count, length))?;
-        let window = options.phase.map_or(window, |phase| window.phase(phase));
+        let window = match (calendar, options.phase) {
+            (Some(_), None) => window.phase(Phase::Given(self.words.position)),
+            (Some(_), Some(_)) => {
+                let problem = "`phase` means nothing to windows of the calendar";
+                self.note_with_help("phase", problem, "leave it out, or `zone` and `anchor`");
+                return None;
+            }
+            (None, Some(phase)) => window.phase(phase),
+            (None, None) => window,
+        };
         let window = self.apply("max_debt", options.max_debt, window, FixedWindow::max_debt)?;
         self.apply("initial", options.initial, window, FixedWindow::initial).map(Limit::from)
     }
@@ -349,61 +402,6 @@ impl<'w> Reader<'w> {
 
     fn note_with_help(&mut self, word: &'static str, problem: impl Into<String>, help: impl Into<String>) {
         self.mistakes.push(LimitMistake { word, problem: problem.into(), help: Some(help.into()) });
-    }
-}
-
-pub(crate) const TRUTHS: &str = "write `true` or `false`";
-
-pub(crate) fn not_a_truth(text: &str) -> String {
-    format!("`{}` is neither true nor false", shorten(text))
-}
-
-pub(crate) fn not_a_count(text: &str) -> String {
-    format!("`{}` is not a whole number", shorten(text))
-}
-
-pub(crate) fn parse_truth(text: &str) -> Option<bool> {
-    match text {
-        "true" => Some(true),
-        "false" => Some(false),
-        _ => None,
-    }
-}
-
-/// Digits, and a letter for thousands, millions or milliards.
-pub(crate) fn parse_count(text: &str) -> Option<u64> {
-    let scales = [('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
-    let scaled = scales.iter().find_map(|(letter, scale)| Some((text.strip_suffix(*letter)?, *scale)));
-    let (digits, scale) = scaled.unwrap_or((text, 1));
-    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if all_digits { digits.parse::<u64>().ok()?.checked_mul(scale) } else { None }
-}
-
-/// One per a period is the period, so that there is one reader of units.
-fn parse_length(text: &str) -> Option<Nanos> {
-    if text == "0" {
-        return Some(Nanos::ZERO);
-    }
-    if !text.starts_with(|first: char| first.is_ascii_digit()) {
-        return None;
-    }
-    format!("1/{text}").parse::<Rate>().ok().map(Rate::per)
-}
-
-/// `5/15m` as 5 and 15 minutes.
-fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
-    let parts = || {
-        let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
-        let per = format!("1/{period}").parse::<Rate>().ok()?.per();
-        Some((parse_count(count.trim())?, per))
-    };
-    match parts() {
-        Some((count, per)) if count > 0 => Ok((count, per)),
-        // The rate's own reader says best what is wrong; what it takes, the parts above took.
-        _ => match text.parse::<Rate>() {
-            Ok(rate) => Ok((rate.count().into(), rate.per())),
-            Err(error) => Err(error),
-        },
     }
 }
 

@@ -23,6 +23,52 @@ pub struct Mistake {
     pub problem: String,
     /// What would be right, where that can be said.
     pub help: Option<String>,
+    /// The line it is in, if that is at hand, and how many characters of it are before the place.
+    pub snippet: Option<(Box<str>, usize)>,
+}
+
+impl Mistake {
+    /// Over several lines: the place, the line it is in, and what would be right.
+    ///
+    /// ```
+    /// use tollgate_engine::rules::{Rules, Source};
+    ///
+    /// let text = "domain: api\nrules:\n- {id: all, limt: 100/s, unlimited: true}\n";
+    /// let mistakes = Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }]).unwrap_err();
+    /// assert_eq!(
+    ///     mistakes.as_slice()[0].detailed(),
+    ///     "rules.yaml:3:13: `limt` is not a key of a rule\n\
+    ///     \x20 | - {id: all, limt: 100/s, unlimited: true}\n\
+    ///     \x20 |             ^\n\
+    ///     \x20 = did you mean `limit`?\n"
+    /// );
+    /// ```
+    pub fn detailed(&self) -> String {
+        let Place { line, column } = self.place;
+        let mut text = format!("{}:{line}:{column}: {}\n", self.file, self.problem);
+        if let Some((snippet, before)) = &self.snippet {
+            text += &format!("  | {snippet}\n  | {}^\n", " ".repeat(*before));
+        }
+        if let Some(help) = &self.help {
+            text += &format!("  = {help}\n");
+        }
+        text
+    }
+}
+
+/// So much of a line is shown, and so much of that before the place.
+const SNIPPET_CHARS: usize = 100;
+const SNIPPET_BEFORE: usize = 60;
+
+fn snippet(text: &[u8], place: Place) -> Option<(Box<str>, usize)> {
+    let line = text.split(|byte| *byte == b'\n').nth(place.line.checked_sub(1)? as usize)?;
+    let line = String::from_utf8_lossy(line);
+    let column = place.column.saturating_sub(1) as usize;
+    let skipped = column.saturating_sub(SNIPPET_BEFORE);
+    let shown = line.chars().skip(skipped).take(SNIPPET_CHARS);
+    // Whatever the terminal would make of it takes one place.
+    let shown: String = shown.map(|char| if char.is_control() { ' ' } else { char }).collect();
+    Some((shown.trim_end().into(), column - skipped))
 }
 
 impl fmt::Display for Mistake {
@@ -50,6 +96,15 @@ impl Mistakes {
     /// In the order of the files and of the places in them, at most [`Mistakes::MAX`].
     pub fn as_slice(&self) -> &[Mistake] {
         &self.found
+    }
+
+    /// With the line of each, from the texts they are in.
+    pub(crate) fn with_snippets(mut self, sources: &[super::Source<'_>]) -> Self {
+        for mistake in &mut self.found {
+            let source = sources.iter().find(|source| *source.name == *mistake.file);
+            mistake.snippet = source.and_then(|source| snippet(source.text, mistake.place));
+        }
+        self
     }
 
     /// How many more there are.
@@ -105,17 +160,23 @@ impl Notes {
 
     fn push(&mut self, place: Place, problem: String, help: Option<String>) {
         if self.found.len() < Mistakes::MAX {
-            self.found.push(Mistake { file: self.file.clone(), place, problem, help });
+            self.found.push(Mistake { file: self.file.clone(), place, problem, help, snippet: None });
         } else {
             self.left_out += 1;
         }
     }
 
     /// Nothing, or everything that was noted, sorted by place within each file.
-    pub(crate) fn finish(mut self) -> Result<(), Mistakes> {
+    pub(crate) fn finish(self) -> Result<(), Mistakes> {
         if self.found.is_empty() {
             return Ok(());
         }
+        let left_out = self.left_out;
+        Err(Mistakes { found: self.into_all(), left_out })
+    }
+
+    /// Everything that was noted, sorted by place within each file.
+    pub(crate) fn into_all(mut self) -> Vec<Mistake> {
         let mut files: Vec<Arc<str>> = Vec::new();
         for mistake in &self.found {
             if !files.contains(&mistake.file) {
@@ -124,6 +185,6 @@ impl Notes {
         }
         let file_of = |mistake: &Mistake| files.iter().position(|file| *file == mistake.file);
         self.found.sort_by_key(|mistake| (file_of(mistake), mistake.place));
-        Err(Mistakes { found: self.found, left_out: self.left_out })
+        self.found
     }
 }

@@ -12,7 +12,7 @@
 //!     when: { path: /login, api_key: { present: false } }
 //!     per: [client_ip]
 //!     limits: [ { limit: 5/m, algorithm: sliding_log }, { limit: 100/day, algorithm: fixed_window } ]
-//!     on_exceed: deny              # deny (default) | shadow
+//!     on_exceed: deny              # deny (default) | shadow | drop | delay
 //!     on_fault: closed             # local (default) | open | closed
 //! ```
 //!
@@ -26,21 +26,30 @@
 //! time and memory.
 
 mod check;
+mod cidr;
 mod glob;
+pub mod keys;
 mod limit;
 mod mistake;
 mod raw;
+mod reference;
+mod rule;
 mod text;
+pub(crate) mod warn;
 mod words;
 
-use std::sync::Arc;
-
-use tollgate::{Cost, Limits};
-
+pub use cidr::Cidr;
+pub(crate) use cidr::address;
 pub use glob::Glob;
-pub(crate) use glob::{Segment, matches_rest, segment_matches, split_segment};
+pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
+pub use reference::reference;
+pub(crate) use rule::ALL;
+pub use rule::{
+    Ban, Condition, CostOf, Counted, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override, Pattern, Refusal,
+    Rule, Test, Where,
+};
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 
 pub(crate) use mistake::Notes;
@@ -56,6 +65,9 @@ pub struct Source<'a> {
     /// YAML or JSON.
     pub text: &'a [u8],
 }
+
+/// Reads a file with values that a rule file names.
+pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 
 /// Rules that have been checked, ready to be put in force.
 ///
@@ -81,8 +93,17 @@ impl Rules {
     /// # Errors
     /// Everything that is wrong with any of them.
     pub fn read(sources: &[Source<'_>]) -> Result<Self, Mistakes> {
+        Self::read_with(sources, &|_, _| Err("files are not read here".into()))
+    }
+
+    /// [`read`](Self::read), with conditions that name files with values. `file` is given the name of the rule file and
+    /// the name of the file in it, and returns what is in it or why it cannot be read.
+    ///
+    /// # Errors
+    /// Everything that is wrong with any of them.
+    pub fn read_with(sources: &[Source<'_>], file: ReadFile<'_>) -> Result<Self, Mistakes> {
         let mut notes = Notes::new("");
-        let mut checker = check::Checker::new();
+        let mut checker = check::Checker::new(file);
         for source in sources {
             notes.turn_to(source.name);
             if let Some(tree) = text::read(source.text, &mut notes) {
@@ -91,7 +112,7 @@ impl Rules {
                 }
             }
         }
-        notes.finish()?;
+        notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
         Ok(Self { domains: checker.finish() })
     }
 
@@ -128,130 +149,6 @@ impl Domain {
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
-}
-
-/// When it applies, what it counts by, its limits, and what happens when they are exceeded or in doubt.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    pub(crate) id: Box<str>,
-    pub(crate) place: Where,
-    pub(crate) when: Vec<Condition>,
-    pub(crate) per: Vec<Box<str>>,
-    /// None if it is unlimited.
-    pub(crate) limits: Option<Limits>,
-    pub(crate) cost: Cost,
-    pub(crate) on_exceed: OnExceed,
-    pub(crate) on_fault: OnFault,
-}
-
-impl Rule {
-    /// Its identity within the domain.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// Where it was written.
-    pub fn place(&self) -> &Where {
-        &self.place
-    }
-
-    /// All of these must hold.
-    pub fn when(&self) -> &[Condition] {
-        &self.when
-    }
-
-    /// The attributes whose values are counted separately.
-    pub fn per(&self) -> &[Box<str>] {
-        &self.per
-    }
-
-    /// The limits, unless it has none on purpose.
-    pub fn limits(&self) -> Option<&Limits> {
-        self.limits.as_ref()
-    }
-
-    /// What a request weighs that does not say so itself.
-    pub fn cost(&self) -> Cost {
-        self.cost
-    }
-
-    /// What happens beyond the limits.
-    pub fn on_exceed(&self) -> OnExceed {
-        self.on_exceed
-    }
-
-    /// What happens when the store does not answer.
-    pub fn on_fault(&self) -> OnFault {
-        self.on_fault
-    }
-}
-
-/// Where a rule was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Where {
-    /// The name of the file.
-    pub file: Arc<str>,
-    /// The place in it.
-    pub place: Place,
-}
-
-/// What one attribute must be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    /// The name of the attribute.
-    pub attribute: Box<str>,
-    /// What is asked of its value. Of a name that occurs several times, one value has to do.
-    pub test: Test,
-}
-
-/// What is asked of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Test {
-    /// It matches one of these, of which there is at least one.
-    AnyOf(Vec<Pattern>),
-    /// There is one, whatever it is.
-    Present,
-    /// There is none.
-    Absent,
-}
-
-/// What a value is compared with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// Exactly this.
-    Equals(Box<str>),
-    /// Anything that matches.
-    Glob(Glob),
-}
-
-/// What happens to a request beyond the limits of a rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnExceed {
-    /// It is refused.
-    #[default]
-    Deny,
-    /// It passes, and that it would have been refused is told.
-    Shadow,
-}
-
-impl OnExceed {
-    const WORDS: &[(&str, Self)] = &[("deny", Self::Deny), ("shadow", Self::Shadow)];
-}
-
-/// What happens to a request when the store does not answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFault {
-    /// It is decided in this process, by this node's share of the limits.
-    #[default]
-    Local,
-    /// It passes.
-    Open,
-    /// It is refused.
-    Closed,
-}
-
-impl OnFault {
-    const WORDS: &[(&str, Self)] = &[("local", Self::Local), ("open", Self::Open), ("closed", Self::Closed)];
 }
 
 #[cfg(test)]

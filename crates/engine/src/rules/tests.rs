@@ -21,7 +21,7 @@ fn show(domain: &Domain) -> impl Iterator<Item = String> {
             domain.name(),
             rule.id(),
             when.join(", "),
-            rule.per(),
+            rule.per().iter().map(|counted| &*counted.text).collect::<Vec<_>>(),
             rule.cost(),
             rule.on_exceed(),
             rule.on_fault()
@@ -31,7 +31,7 @@ fn show(domain: &Domain) -> impl Iterator<Item = String> {
 
 #[test]
 fn a_rule_says_as_much_as_it_needs() {
-    check("domain: a\nrules:\n- id: r\n  limit: 1/s\n", "a/r when [] per [] limits 1 cost 1 Deny Local");
+    check("domain: a\nrules:\n- id: r\n  limit: 1/s\n", "a/r when [] per [] limits 1 Fixed(cost 1) Deny Local");
     check(
         "domain: api\n\
          rules:\n\
@@ -43,11 +43,11 @@ fn a_rule_says_as_much_as_it_needs() {
            on_exceed: shadow\n  \
            on_fault: closed\n",
         "api/per-client when [path=AnyOf([Glob(Glob(\"/v1/**\"))]), method=AnyOf([Equals(\"GET\"), Equals(\"POST\")]), \
-         key=Present, trial=Absent, v=AnyOf([Equals(\"1.10\")])] per [\"api_key\", \"method\"] limits 2 cost 2 Shadow Closed",
+         key=Present, trial=Absent, v=AnyOf([Equals(\"1.10\")])] per [\"api_key\", \"method\"] limits 2 Fixed(cost 2) Shadow Closed",
     );
     check(
         "domain: a\nrules:\n- {id: r, unlimited: true, when: {x: {equals: '*'}, y: {any_of: [a, b*]}}, per: one}\n",
-        "a/r when [x=AnyOf([Equals(\"*\")]), y=AnyOf([Equals(\"a\"), Glob(Glob(\"b*\"))])] per [\"one\"] limits 0 cost 1 Deny Local",
+        "a/r when [x=AnyOf([Equals(\"*\")]), y=AnyOf([Equals(\"a\"), Glob(Glob(\"b*\"))])] per [\"one\"] limits 0 Fixed(cost 1) Deny Local",
     );
 }
 
@@ -56,7 +56,7 @@ fn json_says_the_same() {
     check(
         r#"{"domains": [{"domain": "a", "rules": [{"id": "r", "limit": {"limit": "1/s", "burst": 5}}]},
             {"domain": "b", "rules": []}, {"domain": "a", "rules": [{"id": "s", "limit": "1/s", "burst": 5}]}]}"#,
-        "a/r when [] per [] limits 1 cost 1 Deny Local\na/s when [] per [] limits 1 cost 1 Deny Local",
+        "a/r when [] per [] limits 1 Fixed(cost 1) Deny Local\na/s when [] per [] limits 1 Fixed(cost 1) Deny Local",
     );
 }
 
@@ -76,7 +76,7 @@ fn unknown_keys_are_refused_with_the_nearest_valid_word() {
     check(
         "domain: a\nrules:\n- {id: r, limit: 1/s, on_fault: locl, on_exceed: explode}\n",
         "f:3:33: `locl` is not a choice of `on_fault`; did you mean `local`?\n\
-         f:3:50: `explode` is not a choice of `on_exceed`; valid are `deny` and `shadow`",
+         f:3:50: `explode` is not a choice of `on_exceed`; valid are `deny`, `shadow`, `drop` and `delay`",
     );
 }
 
@@ -91,9 +91,9 @@ fn all_mistakes_are_told_at_once_in_order() {
          - text\n",
         "f:1:9: `a b` is not a domain; use letters, digits and `-_.:/`\n\
          f:4:10: `100` is not a rate: there is no `/` between the count and the period; write it like 100/s, 5/15m or 10k/day\n\
-         f:5:16: `/a**`: `**` stands for whole segments, between slashes; a star that is meant literally is written `{ equals: \"*\" }`\n\
+         f:5:16: `/a**`: `**` stands for whole segments, between slashes; stars and braces that are meant literally are written `{ equals: \"*\" }`\n\
          f:5:22: the list of values is empty, so this would never apply; name at least one\n\
-         f:5:37: a condition has one key, this has 0; valid are `present`, `equals` and `any_of`\n\
+         f:5:37: a condition has one key, this has 0; valid are `present`, `equals`, `any_of`, `prefix`, `cidr`, `file` and `not`\n\
          f:6:12: `x` is named twice\n\
          f:6:15: the name of an attribute is empty\n\
          f:7:3: there is no `id`; a rule is known by it when its numbers change\n\
@@ -102,9 +102,10 @@ fn all_mistakes_are_told_at_once_in_order() {
          f:11:14: `fixed_windo` is not an algorithm; did you mean `fixed_window`?\n\
          f:12:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
          f:13:14: `maybe` is neither true nor false; write `true` or `false`\n\
-         f:14:3: a rule is a map, this is a text; its keys are `id`, `when`, `per`, `limit`, `limits`, `unlimited`, \
-         `cost`, `on_exceed`, `on_fault`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `offset`, `precision`, \
-         `minimum_gap`, `count_refused`, `lease`, `initial` and `max_debt`",
+         f:14:3: a rule is a map, this is a text; its keys are `id`, `when`, `per`, `limits`, `unlimited`, `allow`, \
+         `deny`, `overrides`, `cost`, `on_exceed`, `on_fault`, `consistency`, `on_change`, `enforce`, `ban`, `schedule`, \
+         `status`, `message`, `limit`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `offset`, `precision`, \
+         `minimum_gap`, `count_refused`, `lease`, `initial`, `max_debt`, `zone` and `anchor`",
     );
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn listed(words: &[&str]) -> String {
 }
 
 /// The valid word with the fewest slips between it and the given one, if they are few for its length.
-fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > LONGEST {
         return None;
     }
@@ -30,7 +30,8 @@ fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     valid
         .iter()
         .map(|word| (slips(word), *word))
-        .filter(|(slips, word)| *slips <= 1 + word.len() / 4)
+        // Of a word of two letters, two slips leave nothing.
+        .filter(|(slips, word)| *slips <= 1 + word.len() / 4 && *slips < given.len())
         .min_by_key(|(slips, _)| *slips)
         .map(|(_, word)| word)
 }
@@ -82,6 +83,7 @@ mod tests {
         check("cost", None);
         check("", None);
         check("p", None);
+        check("on", None);
         check(&"x".repeat(100_000), None);
     }
 

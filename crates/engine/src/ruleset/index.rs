@@ -4,12 +4,14 @@
 //! method GET. Rules are found by the values of their anchors, one look into a hash table for each attribute of the request,
 //! and a few more for path patterns ([`Paths`]). What is found there still has to meet the rule's other conditions.
 
-use rustc_hash::FxHashMap;
+mod build;
 
 use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
+use super::values::Values;
 use crate::request::Entry;
-use crate::rules::{Condition, Glob, Pattern, Rule, Test};
+use crate::rules::{Cidr, Condition, address};
+use build::Builder;
 
 /// The rules of a domain, by what they ask for.
 #[derive(Debug)]
@@ -35,12 +37,63 @@ const NAMES: u32 = 0;
 struct Attribute {
     paths: Option<Paths>,
     present: Box<[u32]>,
+    starts: Option<Box<Starts>>,
+}
+
+/// What values begin with: as texts, or as addresses in networks. Of each length that occurs there is one to look for.
+#[derive(Debug)]
+struct Starts {
+    /// In bytes.
+    lengths: Box<[u32]>,
+    text_space: u32,
+    /// In bits, of networks.
+    bits: Box<[u8]>,
+    network_space: u32,
+}
+
+impl Starts {
+    fn find(&self, value: &[u8], lookup: &Lookup, mut each: impl FnMut(u32)) {
+        for length in &self.lengths {
+            let start = value.get(..*length as usize);
+            if let Some(found) = start.and_then(|start| lookup.get(self.text_space, start)) {
+                each(found);
+            }
+        }
+        let Some(address) = (!self.bits.is_empty()).then(|| address(value)).flatten() else { return };
+        for bits in &self.bits {
+            if let Some(found) = lookup.get(self.network_space, &network_text(*bits, Cidr::bytes_of(address, *bits))) {
+                each(found);
+            }
+        }
+    }
+}
+
+/// A network in the table of texts.
+fn network_text(bits: u8, network: [u8; 16]) -> [u8; 17] {
+    let mut text = [bits; 17];
+    text[1..].copy_from_slice(&network);
+    text
+}
+
+/// Something to be found: what it asks for, and of which further attributes the numbers are needed.
+#[derive(Clone, Debug)]
+pub(crate) struct Sought<'r> {
+    pub(crate) when: &'r [Condition],
+    pub(crate) names: Vec<&'r str>,
 }
 
 #[derive(Debug)]
 struct Remaining {
     attribute: u32,
-    test: Test,
+    asks: Asks,
+}
+
+#[derive(Debug)]
+enum Asks {
+    AnyOf(Values),
+    NoneOf(Values),
+    Present,
+    Absent,
 }
 
 /// Marks a rule that has more to ask for than its anchor. Those without are met as soon as they are found, and nothing more
@@ -64,6 +117,12 @@ impl Matched {
         &self.rules
     }
 
+    /// All values of an attribute.
+    pub(crate) fn values<'e>(&self, entries: &'e [Entry<'e>], attribute: u32) -> impl Iterator<Item = &'e [u8]> {
+        let places = self.known.iter().filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
+        places.filter_map(|place| entries.get(place)).map(|entry| entry.value)
+    }
+
     /// The first value of an attribute.
     #[inline]
     pub(crate) fn value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
@@ -73,11 +132,11 @@ impl Matched {
 }
 
 impl Index {
-    /// An index of `rules`, which are numbered from `first` on.
-    pub(crate) fn new(rules: &[Rule], first: u32) -> Self {
+    /// An index of what is sought, numbered from `first` on.
+    pub(crate) fn new(sought: &[Sought<'_>], first: u32) -> Self {
         let mut builder = Builder::default();
-        rules.iter().for_each(|rule| builder.count(rule));
-        rules.iter().zip(0..).for_each(|(rule, number)| builder.insert(rule, number));
+        sought.iter().for_each(|sought| builder.count(sought));
+        sought.iter().zip(0..).for_each(|(sought, number)| builder.insert(sought, number));
         builder.finish(first)
     }
 
@@ -99,13 +158,14 @@ impl Index {
         for (number, place) in known.iter() {
             let attribute = &self.attributes[*number as usize];
             let value = entries[*place as usize].value;
-            match self.lookup.get(space_of(*number), value) {
-                Some(list) if list & SHARED != 0 => rules.extend_from_slice(&self.shared[(list & !SHARED) as usize]),
-                Some(rule) => rules.push(rule),
-                None => {}
+            if let Some(found) = self.lookup.get(space_of(*number), value) {
+                self.push(found, rules);
             }
             if let Some(paths) = &attribute.paths {
                 paths.find(value, &self.lookup, walk, |rule| rules.push(rule));
+            }
+            if let Some(starts) = &attribute.starts {
+                starts.find(value, &self.lookup, |found| self.push(found, rules));
             }
             rules.extend_from_slice(&attribute.present);
         }
@@ -121,6 +181,16 @@ impl Index {
         rules.sort_unstable();
         rules.dedup();
     }
+
+    /// Adds a rule, or a list of them.
+    #[inline]
+    fn push(&self, found: u32, rules: &mut Vec<u32>) {
+        if found & SHARED != 0 {
+            rules.extend_from_slice(&self.shared[(found & !SHARED) as usize]);
+        } else {
+            rules.push(found);
+        }
+    }
 }
 
 /// The space of an attribute's values.
@@ -133,174 +203,12 @@ impl Remaining {
     fn holds(&self, entries: &[Entry<'_>], known: &[(u32, u32)]) -> bool {
         let mut values =
             known.iter().filter(|(known, _)| *known == self.attribute).map(|(_, place)| entries[*place as usize].value);
-        match &self.test {
-            Test::Present => values.next().is_some(),
-            Test::Absent => values.next().is_none(),
-            Test::AnyOf(patterns) => values.any(|value| patterns.iter().any(|pattern| fits(pattern, value))),
+        match &self.asks {
+            Asks::AnyOf(patterns) => values.any(|value| patterns.hold(value)),
+            Asks::NoneOf(patterns) => !values.any(|value| patterns.hold(value)),
+            Asks::Present => values.next().is_some(),
+            Asks::Absent => values.next().is_none(),
         }
-    }
-}
-
-fn fits(pattern: &Pattern, value: &[u8]) -> bool {
-    match pattern {
-        Pattern::Equals(text) => text.as_bytes() == value,
-        Pattern::Glob(glob) => glob.matches(value),
-    }
-}
-
-/// Rules before they are packed.
-#[derive(Default)]
-struct Builder {
-    names: FxHashMap<Box<[u8]>, u32>,
-    /// How many rules ask for a value or pattern of an attribute.
-    popularity: FxHashMap<(u32, Box<str>), u32>,
-    anchors: Vec<Anchors>,
-    unanchored: Vec<u32>,
-    others: Vec<Box<[Remaining]>>,
-}
-
-/// The rules that are found by one attribute.
-#[derive(Default)]
-struct Anchors {
-    equals: FxHashMap<Box<[u8]>, Vec<u32>>,
-    globs: Vec<(Glob, u32)>,
-    present: Vec<u32>,
-}
-
-impl Builder {
-    fn name(&mut self, attribute: &str) -> u32 {
-        let next = self.names.len() as u32;
-        let number = *self.names.entry(attribute.as_bytes().into()).or_insert(next);
-        if number == next {
-            self.anchors.push(Anchors::default());
-        }
-        number
-    }
-
-    fn count(&mut self, rule: &Rule) {
-        rule.per().iter().for_each(|attribute| {
-            self.name(attribute);
-        });
-        for Condition { attribute, test } in rule.when() {
-            let attribute = self.name(attribute);
-            match test {
-                Test::AnyOf(patterns) => {
-                    for pattern in patterns {
-                        *self.popularity.entry((attribute, text(pattern).into())).or_default() += 1;
-                    }
-                }
-                Test::Present | Test::Absent => {}
-            }
-        }
-    }
-
-    fn insert(&mut self, rule: &Rule, number: u32) {
-        let anchor = self.anchor(rule);
-        let others = rule.when().iter().enumerate().filter(|(place, _)| Some(*place) != anchor);
-        let others: Box<[Remaining]> = others
-            .map(|(_, when)| Remaining { attribute: self.name(&when.attribute), test: when.test.clone() })
-            .collect();
-        let marked = if others.is_empty() { number } else { number | ASKS_MORE };
-        self.others.push(others);
-        let Some(Condition { attribute, test }) = anchor.map(|anchor| &rule.when()[anchor]) else {
-            self.unanchored.push(marked);
-            return;
-        };
-        let attribute = self.name(attribute) as usize;
-        let anchors = &mut self.anchors[attribute];
-        match test {
-            Test::AnyOf(patterns) => patterns.iter().for_each(|pattern| anchors.add(pattern, marked)),
-            Test::Present => anchors.present.push(marked),
-            // Nothing is found by what is not there.
-            Test::Absent => self.unanchored.push(marked),
-        }
-    }
-
-    /// The place of the condition that fewest other rules share.
-    fn anchor(&mut self, rule: &Rule) -> Option<usize> {
-        let mut best = None;
-        for (place, Condition { attribute, test }) in rule.when().iter().enumerate() {
-            let attribute = self.name(attribute);
-            let shared = match test {
-                Test::Absent => continue,
-                // Whoever has the attribute at all would find it.
-                Test::Present => u32::MAX,
-                Test::AnyOf(patterns) => {
-                    patterns.iter().map(|pattern| self.shared(attribute, pattern)).max().unwrap_or(0)
-                }
-            };
-            if best.is_none_or(|(least, _)| shared < least) {
-                best = Some((shared, place));
-            }
-        }
-        best.map(|(_, place)| place)
-    }
-
-    /// How many rules are found together by this pattern. A pattern of stars alone matches about anything, and is taken only
-    /// where there is nothing better.
-    fn shared(&self, attribute: u32, pattern: &Pattern) -> u32 {
-        let same = self.popularity.get(&(attribute, text(pattern).into())).copied().unwrap_or(0);
-        match pattern {
-            Pattern::Equals(_) => same,
-            Pattern::Glob(glob) if glob.as_str().bytes().all(|byte| b"/*".contains(&byte)) => u32::MAX - 1,
-            Pattern::Glob(_) => same.saturating_add(1),
-        }
-    }
-
-    fn finish(self, first: u32) -> Index {
-        let mut texts: Vec<(u32, Box<[u8]>, u32)> = Vec::new();
-        let mut shared = Vec::new();
-        let mut free_space = space_of(self.names.len() as u32);
-        texts.extend(self.names.into_iter().map(|(name, number)| (NAMES, name, number)));
-        let mut attributes = Vec::new();
-        for (anchors, number) in self.anchors.into_iter().zip(0..) {
-            for (value, rules) in anchors.equals {
-                let found = match &*rules {
-                    [rule] => *rule,
-                    _ => {
-                        shared.push(rules.into_boxed_slice());
-                        SHARED | (shared.len() as u32 - 1)
-                    }
-                };
-                texts.push((space_of(number), value, found));
-            }
-            let paths = (!anchors.globs.is_empty()).then(|| {
-                let (paths, next_free) = Paths::new(&anchors.globs, free_space, &mut texts);
-                free_space = next_free;
-                paths
-            });
-            attributes.push(Attribute { paths, present: anchors.present.into() });
-        }
-        Index {
-            first,
-            lookup: Lookup::new(&texts),
-            attributes: attributes.into(),
-            shared: shared.into(),
-            unanchored: self.unanchored.into(),
-            others: self.others.into(),
-        }
-    }
-}
-
-impl Anchors {
-    fn add(&mut self, pattern: &Pattern, rule: u32) {
-        match pattern {
-            Pattern::Equals(text) => {
-                let rules = self.equals.entry(text.as_bytes().into()).or_default();
-                // A rule that names a value twice is still found once.
-                if rules.last() != Some(&rule) {
-                    rules.push(rule);
-                }
-            }
-            Pattern::Glob(glob) => self.globs.push((glob.clone(), rule)),
-        }
-    }
-}
-
-fn text(pattern: &Pattern) -> &str {
-    match pattern {
-        Pattern::Equals(text) => text,
-        Pattern::Glob(glob) => glob.as_str(),
     }
 }
 

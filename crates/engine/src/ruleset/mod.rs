@@ -2,28 +2,30 @@
 
 mod index;
 mod lookup;
+mod numbers;
 mod paths;
+mod special;
+mod values;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-use tollgate::{Cost, Limit, Limits, Nanos};
+use rustc_hash::FxHashMap;
+use tollgate::{Algorithm, Cost, Limits, Time, Wall};
 
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{OnExceed, OnFault, Rule, Rules};
-pub(crate) use index::Index;
+use crate::rules::{CostOf, OnChange, OnFault, Rule, Rules};
 pub use index::Matched;
+pub(crate) use index::{Index, Sought};
+use numbers::Numbers;
+pub(crate) use numbers::{Numbered, windows_of};
+pub(crate) use special::{Does, Judgement, Special, limits_of as limits_of_ban};
 
 /// Ids of limits that come along with requests begin here; those of rules are below.
 pub(crate) const SENT_IDS: u32 = 1 << 31;
 /// An id that nothing ever has.
 pub(crate) const SPARE_ID: u32 = SENT_IDS - 1;
-
-/// How many sets of numbers are remembered that no rule has any more, for the states that were written under them.
-const MAX_RETIRED: usize = 1 << 16;
 
 /// How many earlier sets of numbers of one rule are looked for in other places.
 const MAX_EARLIER: usize = 4;
@@ -32,7 +34,7 @@ const MAX_EARLIER: usize = 4;
 #[derive(Debug)]
 pub struct RuleSet {
     version: u64,
-    domains: FxHashMap<Box<[u8]>, Index>,
+    domains: FxHashMap<Box<[u8]>, InForce>,
     rules: Vec<RunningRule>,
     /// The number of each rule, by what its keys begin with up to what it counts by.
     names: FxHashMap<Box<[u8]>, u32>,
@@ -41,6 +43,18 @@ pub struct RuleSet {
     key_prefixes: Box<[u8]>,
     /// The attributes that the rules count by, by their number in the index of the domain.
     per: Box<[u32]>,
+    /// Whether any of them depends on the time of the day.
+    uses_time: bool,
+    /// Whether any of them bans.
+    bans: bool,
+}
+
+/// The rules of a domain.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    pub(crate) index: Index,
+    /// Whether some of them allow or deny without counting.
+    judges: bool,
 }
 
 /// A rule in force.
@@ -54,7 +68,8 @@ pub struct RunningRule {
     /// Where in the prefix its id is.
     id: (u16, u16),
     per: (u32, u32),
-    pub(crate) on_exceed: OnExceed,
+    shadow: bool,
+    is_special: bool,
     pub(crate) on_fault: OnFault,
     pub(crate) cost: Cost,
     /// None if it is unlimited.
@@ -70,25 +85,9 @@ pub struct RunningRule {
 struct Rarely {
     domain: Box<str>,
     id: Box<str>,
-    /// The ids of the limits it had before, newest first.
+    /// The ids of the limits it had before, newest first, and of its overrides if they are of other lengths.
     earlier: Box<[u32]>,
-}
-
-/// Limits with the id by which states remember them. Rules with equal limits share them, so that a thousand rules of one kind
-/// take up no more of the nearest cache than one.
-#[derive(Debug)]
-pub(crate) struct Numbered {
-    pub(crate) id: u32,
-    pub(crate) limits: Limits,
-    /// Of its first limit, and of all if there are several.
-    window: Option<Nanos>,
-    windows: Box<[Option<Nanos>]>,
-}
-
-impl Numbered {
-    pub(crate) fn windows(&self) -> &[Option<Nanos>] {
-        if self.windows.is_empty() { std::slice::from_ref(&self.window) } else { &self.windows }
-    }
+    special: Option<Special>,
 }
 
 impl RunningRule {
@@ -109,13 +108,16 @@ impl RunningRule {
 
     /// Whether it only says what it would do.
     pub fn is_shadow(&self) -> bool {
-        match self.on_exceed {
-            OnExceed::Deny => false,
-            OnExceed::Shadow => true,
-        }
+        self.shadow
     }
 
-    /// The ids of the limits it had before, newest first.
+    /// What only some rules have.
+    #[inline]
+    pub(crate) fn special(&self) -> Option<&Special> {
+        if self.is_special { self.rarely.special.as_ref() } else { None }
+    }
+
+    /// The ids of other limits that its counters may have been charged under.
     #[inline]
     pub(crate) fn earlier(&self) -> &[u32] {
         if self.changed { &self.rarely.earlier } else { &[] }
@@ -138,6 +140,8 @@ impl RuleSet {
             numbers: Numbers::default(),
             key_prefixes: Box::default(),
             per: Box::default(),
+            uses_time: false,
+            bans: false,
         }
     }
 
@@ -146,7 +150,7 @@ impl RuleSet {
     pub(crate) fn following(before: &Self, rules: &Rules) -> Self {
         let mut compiler = Compiler {
             before,
-            numbers: before.numbers.clone(),
+            numbers: before.numbers.successor(),
             rules: Vec::with_capacity(rules.len()),
             names: FxHashMap::default(),
             key_prefixes: Vec::new(),
@@ -154,11 +158,20 @@ impl RuleSet {
         };
         let mut domains = FxHashMap::default();
         for domain in rules.domains() {
-            let index = Index::new(domain.rules(), compiler.rules.len() as u32);
+            let sought: Vec<Sought<'_>> =
+                domain.rules().iter().map(|rule| Sought { when: rule.when(), names: Special::names(rule) }).collect();
+            let first = compiler.rules.len();
+            let index = Index::new(&sought, first as u32);
             domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index));
-            domains.insert(domain.name().as_bytes().into(), index);
+            let judges = |rule: &RunningRule| rule.special().is_some_and(|special| special.judges.is_some());
+            let judges = compiler.rules[first..].iter().any(judges);
+            domains.insert(domain.name().as_bytes().into(), InForce { index, judges });
         }
-        compiler.numbers.retire(&compiler.rules);
+        compiler.numbers.retire();
+        let of_calendar = |rule: &RunningRule| rule.numbered.as_ref().is_some_and(|n| !n.calendars.is_empty());
+        let specials = || compiler.rules.iter().filter_map(RunningRule::special);
+        let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
+        let bans = specials().any(|special| special.ban.is_some());
         Self {
             version: before.version + 1,
             domains,
@@ -167,7 +180,19 @@ impl RuleSet {
             numbers: compiler.numbers,
             key_prefixes: compiler.key_prefixes.into(),
             per: compiler.per.into(),
+            uses_time,
+            bans,
         }
+    }
+
+    /// Whether decisions depend on the time of the day.
+    pub(crate) fn uses_time(&self) -> bool {
+        self.uses_time
+    }
+
+    /// Whether any rule bans.
+    pub(crate) fn bans(&self) -> bool {
+        self.bans
     }
 
     /// Counts up with every change. The empty set before the first is 0.
@@ -209,12 +234,26 @@ impl RuleSet {
     ///
     /// For explaining and measuring. Decisions find their rules the same way.
     pub fn meets<'m>(&self, domain: &[u8], entries: &[Entry<'_>], matched: &'m mut Matched) -> Option<&'m [u32]> {
-        self.domain(domain)?.find(entries, matched);
+        self.domain(domain)?.index.find(entries, matched);
         Some(matched.rules())
     }
 
-    pub(crate) fn domain(&self, name: &[u8]) -> Option<&Index> {
+    pub(crate) fn domain(&self, name: &[u8]) -> Option<&InForce> {
         self.domains.get(name)
+    }
+
+    /// The first of the rules that were met which allows or denies without counting.
+    #[inline]
+    pub(crate) fn judge(&self, domain: &InForce, met: &[u32], now: Time<Wall>) -> Option<(u32, Judgement)> {
+        if !domain.judges {
+            return None;
+        }
+        met.iter().find_map(|number| {
+            let rule = &self.rules[*number as usize];
+            let special = rule.special().filter(|_| !rule.is_shadow())?;
+            let judgement = special.judges?;
+            special.schedule.as_ref().is_none_or(|schedule| schedule.applies(now)).then_some((*number, judgement))
+        })
     }
 
     /// The rule whose keys begin so.
@@ -241,102 +280,69 @@ impl Compiler<'_> {
     fn add(&mut self, domain: &str, rule: &Rule, index: &Index) {
         let name = key::rule_name(domain, rule.id());
         let old = self.before.find(&name);
-        let numbered = rule.limits().map(|limits| self.numbers.of(limits));
-        let earlier = old.map_or(Box::default(), |old| earlier(old, numbered.as_deref()));
+        let numbered = rule.effect().limits().map(|set| self.numbers.of(set));
+        let special = Special::of(rule, index, &mut self.numbers);
+        let earlier = earlier(old, numbered.as_ref(), special.as_ref());
         // The name ends with it.
         let id = ((name.len() - rule.id().len()) as u16, name.len() as u16);
         let key_prefix = self.key_prefixes.len() as u32;
-        self.key_prefixes.extend_from_slice(&key::rule_prefix(domain, rule.id(), rule.per()));
+        let generation = match rule.on_change {
+            OnChange::Keep => None,
+            OnChange::Reset => rule.limits(),
+        };
+        let per_texts = rule.per().iter().map(|counted| &*counted.text);
+        self.key_prefixes.extend_from_slice(&key::rule_prefix(domain, rule.id(), per_texts, generation));
         let per = self.per.len() as u32;
-        self.per.extend(rule.per().iter().filter_map(|attribute| index.attribute(attribute)));
+        self.per.extend(rule.per().iter().filter_map(|counted| index.attribute(&counted.text)));
         self.names.insert(name, self.rules.len() as u32);
         self.rules.push(RunningRule {
             key_prefix: (key_prefix, self.key_prefixes.len() as u32),
             id,
             per: (per, self.per.len() as u32),
             numbered,
-            cost: rule.cost(),
-            on_exceed: rule.on_exceed(),
+            cost: match rule.cost() {
+                CostOf::Fixed(cost) => *cost,
+                CostOf::From { missing, .. } => *missing,
+            },
+            shadow: special::is_shadow(rule.on_exceed()),
+            is_special: special.is_some(),
             on_fault: rule.on_fault(),
             meter: old.map(|old| old.meter.clone()).unwrap_or_default(),
             changed: !earlier.is_empty(),
-            rarely: Box::new(Rarely { domain: domain.into(), id: rule.id().into(), earlier }),
+            rarely: Box::new(Rarely { domain: domain.into(), id: rule.id().into(), earlier, special }),
         });
     }
 }
 
-/// The ids of the limits that a rule had before those it has now.
-fn earlier(old: &RunningRule, now: Option<&Numbered>) -> Box<[u32]> {
-    let latest = old.numbered.as_ref().map(|numbered| numbered.id);
-    let before = latest.into_iter().chain(old.rarely.earlier.iter().copied());
-    before.filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER).collect()
-}
-
-/// Every set of numbers that rules have or had.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Numbers {
-    known: FxHashMap<u32, Arc<Numbered>>,
-    ids: FxHashMap<Limits, u32>,
-    /// Those that no rule has any more, oldest first.
-    retired: VecDeque<u32>,
-    next: u32,
-}
-
-impl Numbers {
-    #[inline]
-    pub(crate) fn get(&self, id: u32) -> Option<&Limits> {
-        self.known.get(&id).map(|numbered| &numbered.limits)
-    }
-
-    /// Limits with their id, a new one if they have none.
-    fn of(&mut self, limits: &Limits) -> Arc<Numbered> {
-        if let Some(known) = self.ids.get(limits).and_then(|id| self.known.get(id)) {
-            return known.clone();
-        }
-        // They come round only after two thousand million changes, but then must not hit one that is still known.
-        while self.known.contains_key(&self.next) {
-            self.next = (self.next + 1) % SPARE_ID;
-        }
-        let id = self.next;
-        self.next = (id + 1) % SPARE_ID;
-        let windows = windows_of(limits);
-        let numbered = Arc::new(Numbered {
-            id,
-            limits: limits.clone(),
-            window: windows.first().copied().flatten(),
-            windows: if windows.len() == 1 { Box::default() } else { windows },
-        });
-        self.known.insert(id, numbered.clone());
-        self.ids.insert(limits.clone(), id);
-        numbered
-    }
-
-    /// Sorts out which numbers no rule has any more, and forgets the oldest if they are too many.
-    fn retire(&mut self, rules: &[RunningRule]) {
-        let in_use: FxHashSet<u32> =
-            rules.iter().filter_map(|rule| rule.numbered.as_ref()).map(|numbered| numbered.id).collect();
-        self.retired.retain(|id| !in_use.contains(id));
-        let already: FxHashSet<u32> = self.retired.iter().copied().collect();
-        let newly = self.known.keys().copied().filter(|id| !in_use.contains(id) && !already.contains(id));
-        let mut newly: Vec<u32> = newly.collect();
-        newly.sort_unstable();
-        self.retired.extend(newly);
-        while self.retired.len() > MAX_RETIRED {
-            let oldest = self.retired.pop_front().and_then(|oldest| self.known.remove(&oldest));
-            oldest.map(|oldest| self.ids.remove(&oldest.limits));
+/// The ids of the limits that a rule had before those it has now. Where its overrides keep states of other lengths than the
+/// rule itself, one id of each length: stores may keep them in other places.
+fn earlier(old: Option<&RunningRule>, now: Option<&Arc<Numbered>>, special: Option<&Special>) -> Box<[u32]> {
+    let overrides = special.and_then(|special| special.overrides.as_ref());
+    let mut lengths: Vec<(usize, u32)> = Vec::new();
+    for numbered in now.into_iter().chain(overrides.into_iter().flat_map(|overrides| overrides.numbered())) {
+        let words = numbered.limits.words();
+        if lengths.iter().all(|(known, _)| *known != words) {
+            lengths.push((words, numbered.id));
         }
     }
-}
-
-/// For each limit, the time in which as much as the limit comes back.
-pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
-    limits.as_slice().iter().map(Limit::window).collect()
+    let siblings = if lengths.len() > 1 { lengths } else { Vec::new() };
+    let latest = old.and_then(|old| old.numbered.as_ref()).map(|numbered| numbered.id);
+    let before = latest.into_iter().chain(old.map_or(&[][..], |old| &old.rarely.earlier).iter().copied());
+    let before = before.filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER);
+    let mut ids: Vec<u32> = siblings.into_iter().map(|(_, id)| id).collect();
+    for id in before {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    ids.into()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::numbers::MAX_RETIRED;
     use super::*;
-    use crate::rules::Source;
+    use crate::rules::{LimitSet, Source};
 
     fn following(before: &RuleSet, rules: &str) -> RuleSet {
         let text = format!("domain: d\nrules:\n{rules}");
@@ -403,7 +409,8 @@ mod tests {
         // As if it had been changed that often.
         for burst in 0..MAX_RETIRED as u64 {
             let bucket = tollgate::TokenBucket::new("3/s".parse().expect("a rate"), burst + 1).expect("a bucket");
-            set.numbers.of(&Limits::from(Limit::from(bucket)));
+            let limits = Limits::from(tollgate::Limit::from(bucket));
+            set.numbers.of(&LimitSet { limits, calendars: Vec::new() });
         }
         let set = following(&set, "- {id: keep, limit: 7/s}\n- {id: a, limit: 2/s}\n");
         assert_eq!(set.numbers().known.len(), MAX_RETIRED + 2);

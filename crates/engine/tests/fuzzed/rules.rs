@@ -33,7 +33,7 @@ fn put_in_force(rules: &Rules, text: &[u8]) {
     // Values that fit some conditions and not others: words of the text itself.
     let words: Vec<&[u8]> = text.split(|byte| !byte.is_ascii_graphic()).filter(|word| !word.is_empty()).collect();
     let names = rules.domains().iter().flat_map(|domain| domain.rules()).flat_map(|rule| rule.per());
-    let names = names.map(|name| name.as_bytes()).chain([&b"path"[..], b"method"]);
+    let names = names.map(|counted| counted.text.as_bytes()).chain([&b"path"[..], b"method"]);
     let values = words.iter().copied().cycle().chain([&b"/"[..]]);
     let entries: Vec<Entry<'_>> = names.zip(values).take(8).map(|(name, value)| Entry { name, value }).collect();
     let items = [Item::new(&entries).cost(1)];

@@ -32,8 +32,8 @@ pub(crate) fn bench(rules: &str) -> Bench {
 
 impl<S: Store> Bench<S> {
     pub(crate) fn on(store: S, clock: Arc<ManualClock>, rules: &str) -> Self {
-        let bench =
-            Self { engine: Engine::with_fallback(store, memory(&clock)), clock, decisions: Decisions::default() };
+        let engine = Engine::with_fallback(store, memory(&clock)).with_clock(clock.clone());
+        let bench = Self { engine, clock, decisions: Decisions::default() };
         bench.put(rules);
         bench
     }

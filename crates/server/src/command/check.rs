@@ -24,7 +24,12 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Err(mistakes) => {
-            writeln!(std::io::stderr(), "{mistakes}")?;
+            for mistake in mistakes.as_slice() {
+                write!(std::io::stderr(), "{}", mistake.detailed())?;
+            }
+            if mistakes.left_out() > 0 {
+                writeln!(std::io::stderr(), "and {} more", mistakes.left_out())?;
+            }
             Ok(ExitCode::FAILURE)
         }
     }

@@ -17,12 +17,17 @@ use crate::gate::Gate;
 /// How often the file is looked at. A change is read when it has not changed further for as long.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Reads rules from the text of a file.
+/// Reads rules from the text of a file. Files with values that they name lie beside it; they are read now, and again when
+/// the rules are.
 ///
 /// # Errors
 /// Everything that is wrong with them, by place.
 pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
-    Rules::read(&[Source { name, text }])
+    let beside = |rules: &str, file: &str| {
+        let path = Path::new(rules).parent().unwrap_or(Path::new("")).join(file);
+        Watched::new(path).read().map_err(|error| error.to_string())
+    };
+    Rules::read_with(&[Source { name, text }], &beside)
 }
 
 /// Puts the rules of a file in force.

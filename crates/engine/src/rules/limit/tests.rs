@@ -3,8 +3,10 @@ use super::*;
 /// Reads `limit` with options given as `name value` pairs and compares what comes of it.
 fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
-    let read = read(&Words { limit: Some(limit), algorithm: option("algorithm"), option: &option });
-    let shown = read.map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+    let read = read(&Words { limit: Some(limit), algorithm: option("algorithm"), option: &option, position: 0 });
+    let shown = read
+        .map(|(limit, _)| limit)
+        .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     assert_eq!(shown, expected.map_err(String::from), "for {limit:?} {words:?}");
 }
 
@@ -90,9 +92,11 @@ fn everything_wrong_is_told_at_once() {
     check(
         "100/s",
         &[("algorithm", "fixed_window"), ("burst", "5"), ("phase", "epoc"), ("max_debt", "x")],
-        Err("burst: `burst` means nothing to fixed_window; it takes `phase`, `initial` and `max_debt`\n\
+        Err(
+            "burst: `burst` means nothing to fixed_window; it takes `phase`, `zone`, `anchor`, `initial` and `max_debt`\n\
              phase: `epoc` is not a phase; did you mean `epoch`?\n\
-             max_debt: `x` is not a whole number; write it like 200 or 10k"),
+             max_debt: `x` is not a whole number; write it like 200 or 10k",
+        ),
     );
     check(
         "100",

@@ -1,11 +1,16 @@
 use super::*;
-use crate::rules::{Rules, Source};
+use crate::rules::{Pattern, Rule, Rules, Source, Test};
 use proptest::prelude::*;
 
 fn read(rules: &str) -> Vec<Rule> {
     let text = format!("domain: d\nrules:\n{rules}");
     let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).expect("valid rules");
     rules.domains()[0].rules().to_vec()
+}
+
+fn index_of(rules: &[Rule], first: u32) -> Index {
+    let sought: Vec<Sought<'_>> = rules.iter().map(|rule| Sought { when: rule.when(), names: Vec::new() }).collect();
+    Index::new(&sought, first)
 }
 
 fn find(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
@@ -26,7 +31,7 @@ fn a_request_meets_every_rule_whose_conditions_hold() {
          - {id: 5, limit: 1/s, when: {key: {present: false}}}\n\
          - {id: 6, limit: 1/s, when: {method: ['*', GET]}}\n",
     );
-    let index = Index::new(&rules, 0);
+    let index = index_of(&rules, 0);
     assert_eq!(find(&index, &[]), [0, 5]);
     assert_eq!(find(&index, &[("method", "GET")]), [0, 1, 4, 5, 6]);
     assert_eq!(find(&index, &[("path", "/v1/x"), ("method", "POST")]), [0, 2, 5, 6]);
@@ -40,7 +45,7 @@ fn a_rule_is_found_by_what_fewest_others_share() {
     for n in 0..100 {
         text += &format!("- {{id: r{n}, limit: 1/s, when: {{method: GET, tenant: t{n}, path: /**}}}}\n");
     }
-    let index = Index::new(&read(&text), 0);
+    let index = index_of(&read(&text), 0);
     let (method, path) = (index.attribute("method").unwrap(), index.attribute("path").unwrap());
     assert_eq!(index.lookup.get(space_of(method), b"GET"), None);
     assert!(index.attributes[path as usize].paths.is_none());
@@ -49,7 +54,7 @@ fn a_rule_is_found_by_what_fewest_others_share() {
 
 #[test]
 fn numbers_begin_where_they_are_told_to() {
-    let index = Index::new(&read("- {id: a, limit: 1/s}\n- {id: b, limit: 1/s, when: {x: y}}\n"), 10);
+    let index = index_of(&read("- {id: a, limit: 1/s}\n- {id: b, limit: 1/s, when: {x: y}}\n"), 10);
     assert_eq!(find(&index, &[("x", "y")]), [10, 11]);
 }
 
@@ -61,14 +66,19 @@ fn obviously(rule: &Rule, attributes: &[(String, String)]) -> bool {
         match &when.test {
             Test::Present => values.next().is_some(),
             Test::Absent => values.next().is_none(),
-            Test::AnyOf(patterns) => values.any(|value| {
-                patterns.iter().any(|pattern| match pattern {
-                    Pattern::Equals(text) => text.as_bytes() == value,
-                    Pattern::Glob(glob) => glob.matches(value),
-                })
-            }),
+            Test::AnyOf(patterns) => values.any(|value| patterns.iter().any(|pattern| fits(pattern, value))),
+            Test::NoneOf(patterns) => values.all(|value| !patterns.iter().any(|pattern| fits(pattern, value))),
         }
     })
+}
+
+fn fits(pattern: &Pattern, value: &[u8]) -> bool {
+    match pattern {
+        Pattern::Equals(text) => text.as_bytes() == value,
+        Pattern::Glob(glob) => glob.matches(value),
+        Pattern::Prefix(text) => value.starts_with(text.as_bytes()),
+        Pattern::Cidr(network) => address(value).is_some_and(|address| network.contains(address)),
+    }
 }
 
 fn condition() -> impl Strategy<Value = String> {
@@ -80,6 +90,11 @@ fn condition() -> impl Strategy<Value = String> {
         Just("{present: true}".to_owned()),
         Just("{present: false}".to_owned()),
         Just("{equals: '/*'}".to_owned()),
+        "\\{prefix: \\['[xy]', '/x']\\}",
+        "\\{not: \\['[xy]', '/\\*']\\}",
+        "\\{not: \\{prefix: '[xy]'\\}\\}",
+        "\\{cidr: \\['10[.][01][.]0[.]0/16', '10[.]0[.]0[.]0/[89]', '10[.]0[.]0[.][12]', '::/0']\\}",
+        "\\{not: \\{cidr: '10[.]0[.]0[.]0/24'\\}\\}",
     ]
 }
 
@@ -87,7 +102,7 @@ proptest! {
     #[test]
     fn the_index_finds_what_trying_every_rule_does(
         whens in proptest::collection::vec(proptest::collection::btree_map("[abc]", condition(), 0..3), 0..20),
-        attributes in proptest::collection::vec(("[abcd]", "/?[xyz*]{0,2}(/[xy])?"), 0..5),
+        attributes in proptest::collection::vec(("[abcd]", "/?[xyz*]{0,2}(/[xy])?|10[.][01][.]0[.][0-2]"), 0..5),
     ) {
         let mut text = String::new();
         for (n, when) in whens.iter().enumerate() {
@@ -98,6 +113,6 @@ proptest! {
         let expected: Vec<u32> =
             (0..rules.len() as u32).filter(|n| obviously(&rules[*n as usize], &attributes)).collect();
         let borrowed: Vec<(&str, &str)> = attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
-        prop_assert_eq!(find(&Index::new(&rules, 0), &borrowed), expected);
+        prop_assert_eq!(find(&index_of(&rules, 0), &borrowed), expected);
     }
 }

@@ -179,7 +179,11 @@ fn wants_receipt(item: &Item<'_>) -> bool {
 }
 
 fn status(decision: &Decision<'_>) -> StatusCode {
-    if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
+    if decision.is_allowed() {
+        return StatusCode::OK;
+    }
+    let of_the_rule = decision.refusal().and_then(|refusal| StatusCode::from_u16(refusal.status?).ok());
+    of_the_rule.unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
 /// A request that was not decided, as a problem. The one place where such errors become a status.

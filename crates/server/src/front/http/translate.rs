@@ -1,6 +1,7 @@
 //! Messages to requests, and decisions to JSON.
 
 use tollgate::{Nanos, Outcome, Retry};
+use tollgate_engine::rules::Refusal;
 use tollgate_engine::{Decision, Entry, LimitReport};
 
 use super::problem::Problem;
@@ -86,6 +87,12 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_re
     if decision.is_shadow_refused() {
         out.extend_from_slice(b",\"shadow_refused\":true");
     }
+    if let Some(refusal) = decision.refusal() {
+        write_refusal(out, refusal);
+    }
+    if decision.is_banned() {
+        out.extend_from_slice(b",\"banned\":true");
+    }
     out.extend_from_slice(b",\"limits\":[");
     for (place, limit) in decision.reports().enumerate() {
         if place > 0 {
@@ -101,6 +108,21 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_re
         out.push(b'"');
     }
     out.push(b'}');
+}
+
+/// How the rule wants its refusal to be told, for gateways that tell it.
+fn write_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
+    if let Some(status) = refusal.status {
+        out.extend_from_slice(b",\"status\":");
+        number(out, status.into());
+    }
+    if let Some(message) = &refusal.message {
+        out.extend_from_slice(b",\"message\":");
+        rule(out, message);
+    }
+    if refusal.silent {
+        out.extend_from_slice(b",\"drop\":true");
+    }
 }
 
 fn write_limit(out: &mut Vec<u8>, limit: &LimitReport<'_>) {
@@ -140,7 +162,7 @@ fn millis(wait: Nanos) -> u64 {
     wait.as_millis_ceil()
 }
 
-/// The name of a rule; null for a limit that came along with the request.
+/// The name of a rule, null for a limit that came along with the request; or another text.
 fn rule(out: &mut Vec<u8>, rule: &str) {
     if rule.is_empty() {
         return out.extend_from_slice(b"null");

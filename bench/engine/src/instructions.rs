@@ -1,0 +1,67 @@
+//! Instructions per decision, counted by callgrind in a child of this program: repeatable, whatever else the machine does.
+
+use std::hint::black_box;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use tollgate_engine::Decisions;
+
+use crate::subjects::{Bare, Subject};
+
+const DECISIONS: usize = 20_000;
+
+/// Instructions of a decision by the engine among 10 and among 10,000 rules, and of the two bare checks; `None` without valgrind.
+pub(crate) fn count_all() -> Result<Option<[f64; 3]>> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return Ok(None);
+    }
+    Ok(Some([count("engine-10")?, count("engine-10000")?, count("bare")?]))
+}
+
+fn count(subject: &str) -> Result<f64> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let profile = std::env::temp_dir().join(format!("tollgate-callgrind-{}-{subject}", std::process::id()));
+    let output = Command::new("valgrind")
+        .arg("--tool=callgrind")
+        .arg("--toggle-collect=*callgrind_region*")
+        .arg(format!("--callgrind-out-file={}", profile.display()))
+        .arg(program)
+        .args(["child", subject])
+        .output()
+        .context("cannot start valgrind")?;
+    ensure!(output.status.success(), "callgrind failed on {subject}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&profile).with_context(|| format!("callgrind left no {}", profile.display()))?;
+    std::fs::remove_file(&profile)?;
+    let totals = text.lines().find_map(|line| line.strip_prefix("totals: ")).context("no totals in callgrind's output")?;
+    let total: f64 = totals.trim().parse()?;
+    ensure!(total > 0.0, "callgrind did not meet the region");
+    Ok(total / DECISIONS as f64)
+}
+
+/// In the child: the decisions that are counted, after as many that are not.
+pub(crate) fn child(subject: &str) -> Result<()> {
+    let allowed = match subject {
+        "bare" => {
+            let bare = Bare::new()?;
+            let decide = || bare.decide(black_box(b"client 0"));
+            (0..DECISIONS).for_each(|_| assert!(decide()));
+            callgrind_region(decide)
+        }
+        engine => {
+            let Some(size) = engine.strip_prefix("engine-") else { bail!("unknown subject {engine}") };
+            let subject = Subject::new(size.parse()?)?;
+            let entries = subject.entries(1);
+            let mut decisions = Decisions::default();
+            (0..DECISIONS).for_each(|_| assert!(subject.decide(&entries[0], &mut decisions)));
+            callgrind_region(|| subject.decide(black_box(&entries[0]), &mut decisions))
+        }
+    };
+    ensure!(allowed == DECISIONS, "only {allowed} were allowed");
+    Ok(())
+}
+
+/// What callgrind counts, found by its name.
+#[inline(never)]
+fn callgrind_region(mut decide: impl FnMut() -> bool) -> usize {
+    (0..DECISIONS).filter(|_| decide()).count()
+}

@@ -1,0 +1,109 @@
+//! What rules cost: two of ten thousand beside two of ten, beside the bare checks, and beside limitador. Times are compared
+//! within one run, in turns, so that what disturbs one disturbs all.
+
+mod instructions;
+mod rules;
+mod subjects;
+
+use anyhow::Result;
+use rules::REQUESTS;
+use subjects::{Peer, Subject};
+
+const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
+const ROUNDS: usize = 41;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, subject] = &*words
+        && first == "child"
+    {
+        return instructions::child(subject);
+    }
+    let mut bars = Bars::default();
+    matching(&mut bars)?;
+    peer(&mut bars)?;
+    match instructions::count_all()? {
+        Some([ten, many, bare]) => {
+            println!("\ninstructions per decision: {bare:.0} in two bare checks, {ten:.0} by 2 of 10 rules, {many:.0} by 2 of 10,000");
+            bars.at_most("instructions of the engine against the bare checks, 10 rules", ten / bare, 3.0);
+            bars.at_most("instructions of the engine against the bare checks, 10,000 rules", many / bare, 3.0);
+        }
+        None => println!("\ninstructions are not counted: valgrind is not installed"),
+    }
+    std::process::exit(bars.missed.into())
+}
+
+/// By how many rules there are.
+fn matching(bars: &mut Bars) -> Result<()> {
+    let mut subjects = Vec::new();
+    for size in SIZES {
+        subjects.push(Subject::new(size)?);
+    }
+    let mut figures: Vec<[Vec<f64>; 4]> = SIZES.iter().map(|_| Default::default()).collect();
+    for _ in 0..ROUNDS {
+        for (subject, figures) in subjects.iter().zip(&mut figures) {
+            figures[0].push(subject.find(1));
+            figures[1].push(subject.find(REQUESTS));
+            figures[2].push(subject.check(1));
+            figures[3].push(subject.check(REQUESTS));
+        }
+    }
+    println!("{:>32} {:>9} {:>9} {:>9} {:>9} rules", "ns, median", SIZES[0], SIZES[1], SIZES[2], SIZES[3]);
+    let rows = ["finding, one request", "finding, 1,000 requests", "check, one request", "check, 1,000 requests"];
+    for (row, name) in rows.iter().enumerate() {
+        let shown: Vec<String> = figures.iter().map(|figures| format!("{:9.1}", median(&figures[row]))).collect();
+        println!("{name:>32} {}", shown.join(" "));
+    }
+    for (row, name) in rows.iter().enumerate().skip(2) {
+        let ratios: Vec<f64> = figures[3][row].iter().zip(&figures[0][row]).map(|(many, few)| many / few).collect();
+        bars.at_most(&format!("{name}: 2 of 10,000 rules against 2 of 10"), median(&ratios), 1.5);
+    }
+    bars.at_most("reading 10,000 rules and putting them in force, ms", subjects[3].loaded_ms, 1_000.0);
+    Ok(())
+}
+
+/// The same two limits, alone and among a thousand.
+fn peer(bars: &mut Bars) -> Result<()> {
+    println!();
+    for (size, times, bar) in [(2, 2_000, 5.0), (1_000, 20, 50.0)] {
+        let (ours, theirs) = (Subject::new(size)?, Peer::new(size)?);
+        theirs.check(times)?;
+        let mut ratios = Vec::new();
+        let mut both = (Vec::new(), Vec::new());
+        for _ in 0..11 {
+            let (ours, theirs) = (ours.check(REQUESTS), theirs.check(times)?);
+            ratios.push(theirs / ours);
+            both.0.push(ours);
+            both.1.push(theirs);
+        }
+        println!("2 of {size} rules: {:.0} ns, limitador {:.0} ns", median(&both.0), median(&both.1));
+        bars.at_least(&format!("limitador's time against ours, 2 of {size} rules"), median(&ratios), bar);
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Bars {
+    missed: bool,
+}
+
+impl Bars {
+    fn at_most(&mut self, what: &str, value: f64, bar: f64) {
+        self.tell(what, value, value <= bar, &format!("at most {bar:.2}"));
+    }
+
+    fn at_least(&mut self, what: &str, value: f64, bar: f64) {
+        self.tell(what, value, value >= bar, &format!("at least {bar:.2}"));
+    }
+
+    fn tell(&mut self, what: &str, value: f64, holds: bool, bar: &str) {
+        println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
+        self.missed |= !holds;
+    }
+}
+
+fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}

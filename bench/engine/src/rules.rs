@@ -1,0 +1,47 @@
+//! Rules of three kinds, a third path patterns, a third equality, a third any-of lists, and requests that meet two of them.
+
+/// How many different requests there are.
+pub(crate) const REQUESTS: usize = 1_000;
+
+/// What a request says of itself: a path, a tenant, a method and a client.
+pub(crate) type Attributes = [(&'static str, String); 4];
+
+/// A rule file with so many rules.
+pub(crate) fn text(size: usize) -> String {
+    let mut text = String::from("domain: api\nrules:\n");
+    for n in 0..size {
+        let when = match n % 3 {
+            0 => format!("path: /service-{n}/*/items/**"),
+            1 => format!("tenant: tenant-{n}"),
+            _ => format!("plan: [basic-{n}, silver-{n}, gold-{n}], method: [GET, POST]"),
+        };
+        text += &format!("- {{id: rule-{n}, when: {{{when}}}, per: [client], limit: 1000000/s}}\n");
+    }
+    text
+}
+
+/// The condition of such a rule in the words of the peer, which has no patterns for paths.
+pub(crate) fn condition(n: usize) -> String {
+    match n % 3 {
+        0 => format!("path.startsWith('/service-{n}/') && path.contains('/items/')"),
+        1 => format!("tenant == 'tenant-{n}'"),
+        _ => format!("(plan == 'basic-{n}' || plan == 'silver-{n}' || plan == 'gold-{n}') && (method == 'GET' || method == 'POST')"),
+    }
+}
+
+/// Requests that each meet one pattern and one tenant.
+pub(crate) fn requests(size: usize) -> Vec<Attributes> {
+    let request = |n: usize| {
+        // Steps that visit everything, in no order.
+        let path = n * 7_919 % size.div_ceil(3) * 3;
+        let tenant = n * 104_729 % (size + 1).div_euclid(3) * 3 + 1;
+        [
+            ("path", format!("/service-{path}/17/items/4711")),
+            ("tenant", format!("tenant-{tenant}")),
+            ("method", "GET".into()),
+            // As many counters for few rules as for many.
+            ("client", format!("client {n}")),
+        ]
+    };
+    (0..REQUESTS).map(request).collect()
+}

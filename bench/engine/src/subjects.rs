@@ -1,0 +1,131 @@
+//! What is measured: the engine with so many rules, the bare checks it comes down to, and the peer.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use limitador::RateLimiter;
+use limitador::limit::{Context, Limit, Namespace};
+use tollgate::{Keyed, TokenBucket};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, Matched, MemoryStore, Request};
+
+use crate::rules::{Attributes, condition, requests, text};
+
+/// The engine with so many rules.
+pub(crate) struct Subject {
+    engine: Engine<MemoryStore>,
+    requests: Vec<Attributes>,
+    /// How long it took to read the rules and put them in force.
+    pub(crate) loaded_ms: f64,
+}
+
+impl Subject {
+    pub(crate) fn new(size: usize) -> Result<Self> {
+        let text = text(size);
+        let engine = Engine::new(MemoryStore::new(100_000)?)?;
+        let started = Instant::now();
+        engine.put(&Rules::read(&[Source { name: "made up", text: text.as_bytes() }])?)?;
+        Ok(Self { engine, requests: requests(size), loaded_ms: started.elapsed().as_secs_f64() * 1e3 })
+    }
+
+    /// Nanoseconds to find the rules of a request.
+    pub(crate) fn find(&self, requests: usize) -> f64 {
+        let rules = self.engine.rules();
+        let mut matched = Matched::default();
+        each(&self.entries(requests), |entries| {
+            let met = rules.meets(b"api", entries, &mut matched).map_or(0, <[u32]>::len);
+            assert_eq!(black_box(met), 2);
+        })
+    }
+
+    /// Nanoseconds of a decision.
+    pub(crate) fn check(&self, requests: usize) -> f64 {
+        let mut decisions = Decisions::default();
+        each(&self.entries(requests), |entries| {
+            assert!(self.decide(entries, &mut decisions));
+        })
+    }
+
+    pub(crate) fn decide(&self, entries: &[Entry<'_>], decisions: &mut Decisions) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let items = [Item::new(entries)];
+        let request = Request::new("api", &items);
+        match std::pin::pin!(self.engine.check(&request, decisions)).poll(&mut context) {
+            std::task::Poll::Ready(decision) => decision.is_ok_and(|decision| decision.is_allowed()),
+            std::task::Poll::Pending => false,
+        }
+    }
+
+    pub(crate) fn entries(&self, requests: usize) -> Vec<[Entry<'_>; 4]> {
+        let requests = self.requests[..requests].iter();
+        requests.map(|attributes| attributes.each_ref().map(|(name, value)| Entry::new(*name, value))).collect()
+    }
+}
+
+/// The two checks that a request comes down to, without rules.
+pub(crate) struct Bare {
+    limiters: [Keyed; 2],
+}
+
+impl Bare {
+    pub(crate) fn new() -> Result<Self> {
+        let limit = TokenBucket::new("1000000/s".parse()?, 1_000_000)?;
+        Ok(Self { limiters: [Keyed::new(limit, 100_000)?, Keyed::new(limit, 100_000)?] })
+    }
+
+    #[inline(always)]
+    pub(crate) fn decide(&self, client: &[u8]) -> bool {
+        self.limiters.iter().all(|limiter| limiter.check(client, 1).is_allowed())
+    }
+}
+
+/// The same limits in limitador.
+pub(crate) struct Peer {
+    limiter: RateLimiter,
+    namespace: Namespace,
+    contexts: Vec<Context<'static>>,
+}
+
+impl Peer {
+    pub(crate) fn new(size: usize) -> Result<Self> {
+        let limiter = RateLimiter::new(100_000);
+        for n in 0..size {
+            let condition = condition(n).try_into().ok().context("a condition")?;
+            let variable = "client".try_into().ok().context("a variable")?;
+            ensure!(limiter.add_limit(Limit::with_id(format!("rule-{n}"), "api", 1_000_000_000, 1, vec![condition], vec![variable])));
+        }
+        let context = |attributes: Attributes| {
+            let mut values: HashMap<String, String> =
+                attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            // What is not there makes a condition of the peer fail altogether.
+            values.insert("plan".into(), "none".into());
+            Context::from(values)
+        };
+        let contexts = requests(size).into_iter().take(100).map(context).collect();
+        Ok(Self { limiter, namespace: "api".into(), contexts })
+    }
+
+    /// Nanoseconds of a decision.
+    pub(crate) fn check(&self, times: usize) -> Result<f64> {
+        let started = Instant::now();
+        for n in 0..times {
+            let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &self.contexts[n % 100], 1);
+            let checked = checked.ok().context("a decision")?;
+            ensure!(!checked.limited && checked.counters.len() == 2, "it met {} limits", checked.counters.len());
+        }
+        Ok(started.elapsed().as_nanos() as f64 / times as f64)
+    }
+}
+
+const TIMES: usize = 10_000;
+
+/// Nanoseconds per call.
+fn each(requests: &[[Entry<'_>; 4]], mut call: impl FnMut(&[Entry<'_>])) -> f64 {
+    let started = Instant::now();
+    for n in 0..TIMES {
+        call(black_box(&requests[n % requests.len()]));
+    }
+    started.elapsed().as_nanos() as f64 / TIMES as f64
+}

@@ -1,0 +1,247 @@
+//! Windows that follow the calendar of a time zone: days of 23 hours, months, billing days.
+//!
+//! A window goes from one beginning to the next. The beginning of a day is its first instant there: where a clock is set forward at
+//! midnight, the day begins at one o'clock. Days, weeks, months and years lie back to back whatever clocks do. Minutes and
+//! hours are what the clock on the wall shows, and end where it is set: when 2:00 comes twice, that is two hours.
+//!
+//! The rules of all zones are compiled in, so that every node has the same, whatever is installed beside it.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use jiff::Timestamp;
+use jiff::ToSpan;
+use jiff::civil::Date;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use tollgate::{Nanos, Time, Wall, Window};
+
+/// A time zone.
+#[derive(Clone)]
+pub struct Zone {
+    name: Box<str>,
+    zone: TimeZone,
+}
+
+impl Zone {
+    /// The zone of a name like `Europe/Paris`.
+    pub fn new(name: &str) -> Option<Self> {
+        if name == "UTC" {
+            return Some(Self::utc());
+        }
+        let zone = TimeZoneDatabase::bundled().get(name).ok()?;
+        Some(Self { name: zone.iana_name().unwrap_or(name).into(), zone })
+    }
+
+    /// Universal time.
+    pub fn utc() -> Self {
+        Self { name: "UTC".into(), zone: TimeZone::UTC }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All names there are.
+    pub(crate) fn names() -> Vec<String> {
+        TimeZoneDatabase::bundled().available().map(|name| name.as_str().to_owned()).collect()
+    }
+
+    pub(crate) fn timestamp(&self, civil: jiff::civil::DateTime) -> Option<Timestamp> {
+        civil.to_zoned(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
+    }
+
+    pub(crate) fn date(&self, at: Time<Wall>) -> Option<Date> {
+        Some(timestamp(at)?.to_zoned(self.zone.clone()).date())
+    }
+
+    /// When a day begins, or a time on it.
+    pub(crate) fn instant(&self, date: Date, minutes: u16) -> Option<Time<Wall>> {
+        let date = date.checked_add(i32::from(minutes / DAY).days()).ok()?;
+        let minutes = minutes % DAY;
+        self.timestamp(date.at((minutes / 60) as i8, (minutes % 60) as i8, 0, 0)).map(time)
+    }
+}
+
+const DAY: u16 = 24 * 60;
+
+impl PartialEq for Zone {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Zone {}
+
+impl Hash for Zone {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl fmt::Debug for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// How long a window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// What the clock on the wall shows.
+    Minute,
+    /// What the clock on the wall shows.
+    Hour,
+    /// From midnight to midnight.
+    Day,
+    /// Beginning with this day, 0 for Monday.
+    Week(i8),
+    /// Beginning with this day, or the last one of a shorter month.
+    Month(i8),
+    /// Beginning with this month and day.
+    Year(i8, i8),
+}
+
+/// Which windows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Calendar {
+    /// How long they are.
+    pub unit: Unit,
+    /// Where.
+    pub zone: Zone,
+}
+
+impl Calendar {
+    /// About how long a window is.
+    pub fn length(&self) -> Nanos {
+        Nanos::from_secs(match self.unit {
+            Unit::Minute => 60,
+            Unit::Hour => 3_600,
+            Unit::Day => 86_400,
+            Unit::Week(_) => 7 * 86_400,
+            // The mean of four hundred years.
+            Unit::Month(_) => 2_629_746,
+            Unit::Year(..) => 31_556_952,
+        })
+    }
+
+    /// The window that `at` lies in.
+    pub fn window(&self, at: Time<Wall>) -> Window {
+        let window = match self.unit {
+            Unit::Minute | Unit::Hour => self.on_the_clock(at),
+            Unit::Day | Unit::Week(_) | Unit::Month(_) | Unit::Year(..) => self.by_date(at),
+        };
+        // Beyond the calendars there are, a window is as long as it is on average.
+        let before = Time::from_nanos(at.as_nanos().min(u64::MAX - 1));
+        let after = Time::from_nanos(before.as_nanos().saturating_add(self.length().as_nanos()));
+        window.or_else(|| Window::new(before, after)).expect("the end is later, by at least one nanosecond")
+    }
+
+    fn by_date(&self, at: Time<Wall>) -> Option<Window> {
+        let date = self.zone.date(at)?;
+        let (mut from, mut to) = self.dates(date)?;
+        let (mut start, mut end) = (self.zone.instant(from, 0)?, self.zone.instant(to, 0)?);
+        // Where midnight comes twice, the second one is still, or again, of the day before.
+        if end <= at {
+            (from, to) = (to, self.dates(to)?.1);
+            (start, end) = (self.zone.instant(from, 0)?, self.zone.instant(to, 0)?);
+        }
+        Window::new(start, end)
+    }
+
+    /// The first date of the window that a date is in, and of the next one.
+    fn dates(&self, date: Date) -> Option<(Date, Date)> {
+        match self.unit {
+            Unit::Week(first) => {
+                let into = (date.weekday().to_monday_zero_offset() - first).rem_euclid(7);
+                let from = date.checked_sub(into.days()).ok()?;
+                Some((from, from.checked_add(7.days()).ok()?))
+            }
+            Unit::Month(day) => {
+                let begin = |months: i32| begin_of_month(date.year(), i32::from(date.month()) + months, day);
+                let this = begin(0)?;
+                if date < this { Some((begin(-1)?, this)) } else { Some((this, begin(1)?)) }
+            }
+            Unit::Year(month, day) => {
+                let begin = |years: i16| begin_of_month(date.year().checked_add(years)?, month.into(), day);
+                let this = begin(0)?;
+                if date < this { Some((begin(-1)?, this)) } else { Some((this, begin(1)?)) }
+            }
+            Unit::Minute | Unit::Hour | Unit::Day => Some((date, date.tomorrow().ok()?)),
+        }
+    }
+
+    /// What the clock shows, between two times at which it is set.
+    fn on_the_clock(&self, at: Time<Wall>) -> Option<Window> {
+        let length = self.length().as_nanos();
+        let now = timestamp(at)?;
+        let offset = i128::from(self.zone.zone.to_offset(now).seconds()) * i128::from(NANOS);
+        let shown = i128::from(at.as_nanos()) + offset;
+        let into = shown.rem_euclid(length.into());
+        let start = i128::from(at.as_nanos()) - into;
+        let clip = |nanos: i128| u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
+        let (mut start, mut end) = (clip(start), clip(start + i128::from(length)));
+        // A setting of the clock at this very instant begins a window.
+        let set_before = self.zone.zone.preceding(now.checked_add(1.nanosecond()).ok()?).next();
+        if let Some(set) = set_before {
+            start = start.max(time(set.timestamp()).as_nanos());
+        }
+        if let Some(set) = self.zone.zone.following(now).next() {
+            end = end.min(time(set.timestamp()).as_nanos());
+        }
+        Window::new(Time::from_nanos(start), Time::from_nanos(end))
+    }
+}
+
+const NANOS: u64 = Nanos::SECOND.as_nanos();
+
+fn begin_of_month(year: i16, month: i32, day: i8) -> Option<Date> {
+    let months = i32::from(year) * 12 + month - 1;
+    let first = Date::new(i16::try_from(months.div_euclid(12)).ok()?, (months.rem_euclid(12) + 1) as i8, 1).ok()?;
+    first.checked_add((day.min(first.days_in_month()) - 1).days()).ok()
+}
+
+fn timestamp(at: Time<Wall>) -> Option<Timestamp> {
+    Timestamp::from_nanosecond(at.as_nanos().into()).ok()
+}
+
+/// Before 1970 is 1970.
+pub(crate) fn time(at: Timestamp) -> Time<Wall> {
+    Time::from_nanos(u64::try_from(at.as_nanosecond().max(0)).unwrap_or(u64::MAX))
+}
+
+/// A calendar that remembers the window it was last asked for: it is the same for as long as that lasts.
+pub(crate) struct Kept {
+    calendar: Calendar,
+    last: ArcSwapOption<Window>,
+}
+
+impl Kept {
+    pub(crate) fn new(calendar: Calendar) -> Self {
+        Self { calendar, last: ArcSwapOption::empty() }
+    }
+
+    pub(crate) fn calendar(&self) -> &Calendar {
+        &self.calendar
+    }
+
+    pub(crate) fn window(&self, at: Time<Wall>) -> Window {
+        if let Some(last) = &*self.last.load()
+            && last.start() <= at
+            && at < last.end()
+        {
+            return **last;
+        }
+        let window = self.calendar.window(at);
+        self.last.store(Some(Arc::new(window)));
+        window
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.calendar.fmt(f)
+    }
+}

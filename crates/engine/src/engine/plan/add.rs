@@ -1,0 +1,245 @@
+//! A request is added to a plan: its items meet rules, and each rule becomes a charge.
+
+use std::mem::take;
+
+use tollgate::{Cost, Nanos};
+
+use super::{Answered, Asked, By, Met, Plan, Planned};
+use crate::key;
+use crate::request::{Item, Request, RequestError, Sent, check_size};
+use crate::rules::OnFault;
+use crate::ruleset::{Does, Judgement, Matched, RuleSet, RunningRule};
+
+/// How many rules the items of a request may meet, if they are several: each is compared with all before.
+const MAX_MET: usize = 4096;
+
+/// That an item meets a rule.
+struct Meeting<'a> {
+    /// Which item.
+    place: usize,
+    item: &'a Item<'a>,
+    rules: &'a RuleSet,
+    /// Which rule.
+    number: u32,
+    /// The first charge of the request.
+    first: usize,
+    /// How many items the request has.
+    items: usize,
+}
+
+impl Plan {
+    /// Adds a request. One that is refused for its form has no charges.
+    pub(crate) fn add(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
+        let (first_charge, first_met) = (self.charges.len(), self.met.len());
+        let added = check_size(request).and_then(|()| self.add_items(request, rules, first_charge));
+        if added.is_err() {
+            self.charges.truncate(first_charge);
+            self.met.truncate(first_met);
+        }
+        self.asked.push(Asked {
+            charges: first_charge as u32..self.charges.len() as u32,
+            met: first_met as u32..self.met.len() as u32,
+            denied: self.charges[first_charge..].iter().any(|planned| planned.is_denied() && !planned.shadow),
+        });
+        added
+    }
+
+    fn add_items(&mut self, request: &Request<'_>, rules: &RuleSet, first: usize) -> Result<(), RequestError> {
+        let first_met = self.met.len();
+        for (place, item) in request.items.iter().enumerate() {
+            match &item.limit {
+                Some(sent) => self.add_sent(request, place, item, sent, first)?,
+                None => self.add_ruled(request, place, item, rules, first)?,
+            }
+            let (given, max) = (self.met.len() - first_met, MAX_MET);
+            if given > max && request.items.len() > 1 {
+                return Err(RequestError::TooMany { what: "rules met by the items of a request", given, max });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_ruled(
+        &mut self,
+        request: &Request<'_>,
+        place: usize,
+        item: &Item<'_>,
+        rules: &RuleSet,
+        first: usize,
+    ) -> Result<(), RequestError> {
+        let Some(domain) = rules.domain(request.domain) else {
+            let domain = String::from_utf8_lossy(request.domain).chars().take(64).collect();
+            return Err(RequestError::UnknownDomain { domain });
+        };
+        let mut matched = take(&mut self.matched);
+        domain.index.find(item.entries, &mut matched);
+        let judged = rules.judge(domain, matched.rules(), self.now());
+        if let Some((number, _)) = judged {
+            self.add_special(Meeting { place, item, rules, number, first, items: request.items.len() }, &matched);
+            self.matched = matched;
+            return Ok(());
+        }
+        for number in matched.rules() {
+            let rule = &rules.rules()[*number as usize];
+            if rule.special().is_some() {
+                let meeting = Meeting { place, item, rules, number: *number, first, items: request.items.len() };
+                self.add_special(meeting, &matched);
+                continue;
+            }
+            let key_start = self.keys.len();
+            self.keys.extend_from_slice(rules.key_prefix(rule));
+            for attribute in rules.per(rule) {
+                key::push_value(&mut self.keys, matched.value(item.entries, *attribute));
+            }
+            let cost = item.cost.unwrap_or(rule.cost);
+            let charge = match self.same_key(first, key_start, request.items.len()) {
+                Some(same) => self.join(same, cost, key_start),
+                None => self.push_rule(*number, rule, rules.id_of(rule), cost, key_start),
+            };
+            self.met.push(Met { item: place as u32, charge });
+        }
+        self.matched = matched;
+        Ok(())
+    }
+
+    fn add_sent(
+        &mut self,
+        request: &Request<'_>,
+        place: usize,
+        item: &Item<'_>,
+        sent: &Sent<'_>,
+        first: usize,
+    ) -> Result<(), RequestError> {
+        let key_start = self.keys.len();
+        key::push_sent(&mut self.keys, request.domain, sent.key);
+        let cost = item.cost.unwrap_or(Cost::ONE);
+        let sheet = sent.limits.sheet();
+        let charge = match self.same_key(first, key_start, request.items.len()) {
+            Some(same) if self.charges[same as usize].sent().is_some_and(|other| other.id == sheet.id) => {
+                self.join(same, cost, key_start)
+            }
+            Some(_) => {
+                let why = "two items with the same key have different limits".into();
+                return Err(RequestError::BadLimit { why });
+            }
+            None => self.push(By::Sent(sheet.clone()), "", &sheet.windows, cost, key_start),
+        };
+        self.met.push(Met { item: place as u32, charge });
+        Ok(())
+    }
+
+    /// The charge of this request that has the key which begins at `key_start` and goes on to the end. Only different items
+    /// can have the same.
+    fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
+        if items == 1 {
+            return None;
+        }
+        let key = &self.keys[key_start..];
+        let same = self.charges[first..].iter().position(|planned| self.key(planned) == key)?;
+        Some((first + same) as u32)
+    }
+
+    /// Two items that are counted together weigh their sum.
+    fn join(&mut self, charge: u32, cost: Cost, key_start: usize) -> u32 {
+        self.keys.truncate(key_start);
+        let planned = &mut self.charges[charge as usize];
+        planned.cost = Cost::new(planned.cost.get().saturating_add(cost.get()));
+        charge
+    }
+
+    /// A rule that has more to say. It may not apply after all.
+    fn add_special(&mut self, meeting: Meeting<'_>, matched: &Matched) {
+        let Meeting { place, item, rules, number, first, items } = meeting;
+        let rule = &rules.rules()[number as usize];
+        let Some(special) = rule.special() else { return };
+        if special.schedule.as_ref().is_some_and(|schedule| !schedule.applies(self.now())) {
+            return;
+        }
+        let key_start = self.keys.len();
+        self.keys.extend_from_slice(rules.key_prefix(rule));
+        if !special.push_values(&mut self.keys, matched, item.entries) {
+            for attribute in rules.per(rule) {
+                key::push_value(&mut self.keys, matched.value(item.entries, *attribute));
+            }
+        }
+        let cost = item.cost.or_else(|| special.cost(matched, item.entries)).unwrap_or(rule.cost);
+        let charge = match self.same_key(first, key_start, items) {
+            Some(same) => self.join(same, cost, key_start),
+            None => self.push_special(number, rule, rules.id_of(rule), item, cost, key_start),
+        };
+        self.met.push(Met { item: place as u32, charge });
+    }
+
+    fn push_special(
+        &mut self,
+        number: u32,
+        rule: &RunningRule,
+        id: &str,
+        item: &Item<'_>,
+        cost: Cost,
+        key_start: usize,
+    ) -> u32 {
+        let Some(special) = rule.special() else { return self.push_rule(number, rule, id, cost, key_start) };
+        let now = self.now();
+        let mut overriding = take(&mut self.overriding);
+        let overrides = special.overrides.as_ref();
+        let overridden = overrides.and_then(|overrides| {
+            let place = overrides.first(item.entries, &mut overriding, now)?;
+            Some(&overrides.get(place).does)
+        });
+        self.overriding = overriding;
+        let (by, numbered) = match (special.judges, overridden, &rule.numbered) {
+            (Some(Judgement::Deny), _, _) | (_, Some(Does::Deny), _) => (By::Denied(number), None),
+            (Some(Judgement::Allow), _, _) | (_, Some(Does::Nothing), _) | (_, None, None) => {
+                (By::Unlimited(number), None)
+            }
+            (None, Some(Does::Limit(numbered)), _) => (By::Overridden(number, numbered.clone()), Some(numbered)),
+            (None, None, Some(numbered)) => (By::Rule(number), Some(numbered)),
+        };
+        let key_end = self.keys.len();
+        let shadow = rule.is_shadow() || special.spares(&self.keys[key_start..]);
+        let given = self.given.len() as u32;
+        let calendars = numbered.map_or(&[][..], |numbered| &numbered.calendars);
+        self.given.extend(calendars.iter().map(|calendar| calendar.window(now)));
+        let windows = numbered.map_or(&[][..], |numbered| numbered.windows());
+        let charge = self.push(by, id, windows, cost, key_start);
+        let planned = &mut self.charges[charge as usize];
+        (planned.shadow, planned.on_fault, planned.given) = (shadow, rule.on_fault, given);
+        if special.ban.is_some() && !shadow && numbered.is_some() {
+            let ban_start = self.keys.len();
+            key::push_beside(&mut self.keys, key_start..key_end, key::Beside::Ban);
+            self.push(By::Ban(number), id, &[], Cost::ONE, ban_start);
+        }
+        charge
+    }
+
+    fn push_rule(&mut self, number: u32, rule: &RunningRule, id: &str, cost: Cost, key_start: usize) -> u32 {
+        let charge = match &rule.numbered {
+            Some(numbered) => self.push(By::Rule(number), id, numbered.windows(), cost, key_start),
+            None => self.push(By::Unlimited(number), id, &[], cost, key_start),
+        };
+        let planned = &mut self.charges[charge as usize];
+        planned.shadow = rule.is_shadow();
+        planned.on_fault = rule.on_fault;
+        charge
+    }
+
+    fn push(&mut self, by: By, name: &str, windows: &[Option<Nanos>], cost: Cost, key_start: usize) -> u32 {
+        let name_start = self.names.len() as u32;
+        self.names.push_str(name);
+        let windows_start = self.windows.len() as u32;
+        self.windows.extend_from_slice(windows);
+        self.charges.push(Planned {
+            by,
+            key: key_start as u32..self.keys.len() as u32,
+            name: name_start..self.names.len() as u32,
+            windows: windows_start..self.windows.len() as u32,
+            given: 0,
+            cost,
+            shadow: false,
+            on_fault: OnFault::Local,
+            answered: Answered::Not,
+        });
+        self.charges.len() as u32 - 1
+    }
+}

@@ -1,0 +1,222 @@
+//! What a request weighs, and what happens to those beyond the limits.
+
+use tollgate::{Cost, Nanos};
+
+use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
+use super::super::mistake::{Notes, Place};
+use super::super::raw::{Placed, RawCost, RawExceed, RawMap, RawRule, shorten};
+use super::super::rule::{ALL, Ban, CostOf, Effect, OnExceed, Refusal};
+use super::super::words::valid_instead;
+use super::condition::check_attribute;
+use crate::calendar::Zone;
+use crate::schedule::Hours;
+
+/// The longest message of a refusal.
+const MAX_MESSAGE_BYTES: usize = 1024;
+/// How many hours a rule may have.
+const MAX_HOURS: usize = 32;
+
+pub(super) fn check_cost(raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
+    let one = CostOf::Fixed(Cost::ONE);
+    let count = |raw: &Placed, notes: &mut Notes| {
+        let count = parse_count(&raw.text).map(Cost::new);
+        if count.is_none() {
+            notes.add_with_help(raw.place, not_a_count(&raw.text), "`cost` is what a request weighs, like 1 or 5");
+        }
+        count
+    };
+    match raw {
+        None => one,
+        Some(RawCost::Fixed(raw)) => count(raw, notes).map_or(one, CostOf::Fixed),
+        Some(RawCost::From(map)) => {
+            let from = required(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
+            let help = "what more than this, or no whole number, counts as";
+            let max = required(map, "cost", "max", help, notes).and_then(|max| count(max, notes));
+            let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| count(missing, notes));
+            match (from.filter(|from| check_attribute(from, notes)), max, missing) {
+                (Some(from), Some(max), Some(missing)) => {
+                    CostOf::From { attribute: from.text.as_str().into(), max, missing }
+                }
+                _ => one,
+            }
+        }
+    }
+}
+
+pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExceed {
+    match raw {
+        None => OnExceed::Deny,
+        Some(RawExceed::Word(word)) if word.text == "delay" => {
+            notes.add_with_help(
+                word.place,
+                "a delay has a longest wait",
+                "write `on_exceed: { delay: { max_wait: 2s } }`",
+            );
+            OnExceed::Deny
+        }
+        Some(RawExceed::Word(word)) => match OnExceed::WORDS.iter().find(|(known, _)| *known == word.text) {
+            Some((_, on_exceed)) => *on_exceed,
+            None => {
+                let problem = format!("`{}` is not a choice of `on_exceed`", shorten(&word.text));
+                let words = ["deny", "shadow", "drop", "delay"];
+                notes.add_with_help(word.place, problem, valid_instead(&word.text, &words));
+                OnExceed::Deny
+            }
+        },
+        Some(RawExceed::Delay(map)) => {
+            length(map, "delay", "max_wait", notes).map_or(OnExceed::Deny, |max_wait| OnExceed::Delay { max_wait })
+        }
+    }
+}
+
+/// Of ten thousand counters, how many.
+pub(super) fn check_enforce(raw: Option<&Placed>, notes: &mut Notes) -> u16 {
+    let Some(raw) = raw else { return ALL };
+    let digits = |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parse = || {
+        let number = raw.text.strip_suffix('%')?.trim_end();
+        let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+        if !digits(whole) || !digits(part) || part.len() > 2 {
+            return None;
+        }
+        let hundredths = format!("{part:0<2}").parse::<u16>().ok()?;
+        (whole.parse::<u16>().ok()? * 100 + hundredths).into()
+    };
+    parse().filter(|share| *share <= ALL).unwrap_or_else(|| {
+        let problem = format!("`{}` is not a percentage", shorten(&raw.text));
+        notes.add_with_help(raw.place, problem, "write it like 25% or 0.5%, up to 100%");
+        ALL
+    })
+}
+
+pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> {
+    let map = raw?;
+    let after = required(map, "ban", "after", "write how many refusals", notes).and_then(|raw| {
+        let count = parse_count(&raw.text).filter(|count| *count > 0);
+        if count.is_none() {
+            let problem = format!("`{}` is not a number of refusals", shorten(&raw.text));
+            notes.add_with_help(raw.place, problem, "write how many lead to a ban, at least 1");
+        }
+        count
+    });
+    let (within, long) = (length(map, "ban", "within", notes), length(map, "ban", "for", notes));
+    Some(Ban { after: after?, within: within?, length: long? })
+}
+
+pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {
+    if let Some(first) = raw.get(MAX_HOURS) {
+        notes.add(first.place, format!("a rule has at most {MAX_HOURS} times in its schedule"));
+        return Vec::new();
+    }
+    raw.iter().filter_map(|map| check_hours(map, notes)).collect()
+}
+
+fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
+    let mut days = 0;
+    for day in map.all("days") {
+        match WEEKDAYS.iter().position(|known| *known == day.text) {
+            Some(place) => days |= 1 << place,
+            None => {
+                let problem = format!("`{}` is not a day of the week", shorten(&day.text));
+                notes.add_with_help(day.place, problem, valid_instead(&day.text, WEEKDAYS));
+            }
+        }
+    }
+    if map.all("days").is_empty() {
+        days = 0x7f;
+    }
+    let from = map.get("from").map_or(Some(0), |from| time_of_day(from, notes));
+    let to = map.get("to").map_or(Some(DAY), |to| time_of_day(to, notes));
+    let zone = match map.get("zone") {
+        None => Some(Zone::utc()),
+        Some(zone) => match read_zone(&zone.text) {
+            Ok(zone) => Some(zone),
+            Err((problem, help)) => {
+                notes.add_with_help(zone.place, problem, help);
+                None
+            }
+        },
+    };
+    let (from, to) = (from?, to?);
+    // What ends no later than it begins, ends on the next day.
+    Some(Hours { days, from, to: if to > from { to } else { to + DAY }, zone: zone? })
+}
+
+const DAY: u16 = 24 * 60;
+
+/// In minutes.
+fn time_of_day(raw: &Placed, notes: &mut Notes) -> Option<u16> {
+    let digits = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parse = || {
+        let (hours, minutes) = raw.text.split_once(':').filter(|(hours, minutes)| digits(hours) && digits(minutes))?;
+        let (hours, minutes) = (hours.parse::<u16>().ok()?, minutes.parse::<u16>().ok()?);
+        (minutes < 60 && hours * 60 + minutes <= DAY).then_some(hours * 60 + minutes)
+    };
+    let time = parse();
+    if time.is_none() {
+        let problem = format!("`{}` is not a time of the day", shorten(&raw.text));
+        notes.add_with_help(raw.place, problem, "write it like \"09:00\", in quotes");
+    }
+    time
+}
+
+pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Notes) -> Refusal {
+    let status = raw.status.as_ref().and_then(|raw| {
+        let status = raw.text.parse::<u16>().ok().filter(|status| (400..600).contains(status));
+        if status.is_none() {
+            let problem = format!("`{}` is not the status of a refusal", shorten(&raw.text));
+            notes.add_with_help(raw.place, problem, "write one from 400 to 599, like 429 or 503");
+        }
+        status
+    });
+    if let Some(message) = raw.message.as_ref().filter(|message| message.text.len() > MAX_MESSAGE_BYTES) {
+        let problem = format!("a message has at most {MAX_MESSAGE_BYTES} bytes, this has {}", message.text.len());
+        notes.add(message.place, problem);
+    }
+    let message = raw.message.as_ref().map(|message| message.text.as_str().into());
+    Refusal { status, message, silent: on_exceed == OnExceed::Drop }
+}
+
+/// Words that mean nothing beside others.
+pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
+    let ban = raw.ban.as_ref().map(|ban| ("ban", ban.place));
+    let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.place));
+    let on_change = raw.on_change.as_ref().map(|on_change| ("on_change", on_change.place));
+    let overrides = raw.overrides.first().map(|first| ("overrides", first.place));
+    let texts = [("status", &raw.status), ("message", &raw.message)];
+    let texts = texts.map(|(name, text)| text.as_ref().map(|text| (name, text.place)));
+    let mut tell = |words: &[Option<(&str, Place)>], why: &str| {
+        for (name, place) in words.iter().flatten() {
+            notes.add_with_help(*place, format!("`{name}` means nothing to {why}"), "leave one of them out");
+        }
+    };
+    match effect {
+        Effect::Limits(_) => {}
+        Effect::Unlimited if overrides.is_some() => {}
+        Effect::Unlimited => tell(&[ban, enforce, on_change, texts[0], texts[1]], "a rule without limits"),
+        Effect::Allow => tell(&[ban, enforce, on_change, overrides, texts[0], texts[1]], "a rule that allows"),
+        Effect::Deny => tell(&[ban, enforce, on_change, overrides], "a rule that denies"),
+    }
+    if on_exceed == OnExceed::Shadow {
+        tell(&[ban, enforce, texts[0], texts[1]], "a shadow, which refuses nobody");
+    }
+}
+
+/// A key that a map must have.
+fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m Placed> {
+    let value = map.get(name);
+    if value.is_none() {
+        notes.add_with_help(map.place, format!("`{what}` has no `{name}`"), help);
+    }
+    value
+}
+
+fn length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nanos> {
+    let raw = required(map, what, name, "write a length of time, like 30s or 5m", notes)?;
+    let length = parse_length(&raw.text).filter(|length| *length > Nanos::ZERO);
+    if length.is_none() {
+        let problem = format!("`{}` is not a length of time", shorten(&raw.text));
+        notes.add_with_help(raw.place, problem, "write it like 500ms, 30s or 5m");
+    }
+    length
+}

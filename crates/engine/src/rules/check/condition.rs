@@ -1,0 +1,190 @@
+//! Conditions, and what is counted by.
+
+use super::super::cidr::Cidr;
+use super::super::glob::Glob;
+use super::super::mistake::{Notes, Place};
+use super::super::raw::{Kind, Placed, RawTest, RawValues, shorten};
+use super::super::rule::{Condition, Counted, Origin, Pattern, Test};
+use super::{Checker, MAX_NAME_BYTES, check_truth};
+
+/// The longest text that an attribute is compared with.
+const MAX_VALUE_BYTES: usize = 1024;
+/// How many attributes a rule may test or count by.
+const MAX_ATTRIBUTES: usize = 16;
+/// How many attributes may stand in for one another.
+const MAX_CHAIN: usize = 8;
+
+impl Checker<'_> {
+    pub(super) fn when(&mut self, raw: &[(Placed, RawTest)], notes: &mut Notes) -> Vec<Condition> {
+        if let Some((attribute, _)) = raw.get(MAX_ATTRIBUTES) {
+            notes.add(attribute.place, format!("a rule tests at most {MAX_ATTRIBUTES} attributes"));
+            return Vec::new();
+        }
+        let conditions = raw.iter().filter_map(|(attribute, test)| {
+            let named = check_attribute(attribute, notes);
+            let test = self.test(test, attribute.place, notes)?;
+            named.then(|| Condition { attribute: attribute.text.as_str().into(), test })
+        });
+        conditions.collect()
+    }
+
+    fn test(&mut self, raw: &RawTest, place: Place, notes: &mut Notes) -> Option<Test> {
+        match raw {
+            RawTest::Present(truth) => {
+                check_truth(truth, notes).map(|is| if is { Test::Present } else { Test::Absent })
+            }
+            RawTest::NotPresent(truth) => {
+                check_truth(truth, notes).map(|is| if is { Test::Absent } else { Test::Present })
+            }
+            RawTest::Values(values) => self.values(values, place, notes).map(Test::AnyOf),
+            RawTest::Not(values) => self.values(values, place, notes).map(Test::NoneOf),
+        }
+    }
+
+    fn values(&mut self, raw: &RawValues, place: Place, notes: &mut Notes) -> Option<Vec<Pattern>> {
+        if raw.texts.is_empty() {
+            notes.add_with_help(place, "the list of values is empty, so this would never apply", "name at least one");
+            return None;
+        }
+        let mut patterns: Vec<Pattern> = Vec::with_capacity(raw.texts.len());
+        let mut wrong = false;
+        for value in &raw.texts {
+            if value.text.len() > MAX_VALUE_BYTES {
+                let problem = format!("a value has at most {MAX_VALUE_BYTES} bytes, this has {}", value.text.len());
+                notes.add(value.place, problem);
+                wrong = true;
+            } else if raw.kind == Kind::File {
+                wrong |= self.read_values(value, &mut patterns, notes).is_none();
+            } else {
+                let pattern = check_pattern(raw.kind, value, notes);
+                wrong |= pattern.is_none();
+                patterns.extend(pattern);
+            }
+        }
+        (!wrong).then_some(patterns)
+    }
+
+    /// The lines of a file that the rules name.
+    fn read_values(&mut self, name: &Placed, patterns: &mut Vec<Pattern>, notes: &mut Notes) -> Option<()> {
+        let bytes = match (self.file)(notes.file(), &name.text) {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                notes.add(name.place, format!("`{}` cannot be read: {why}", shorten(&name.text)));
+                return None;
+            }
+        };
+        let Ok(text) = str::from_utf8(&bytes) else {
+            notes.add(name.place, format!("`{}` is not UTF-8 text", shorten(&name.text)));
+            return None;
+        };
+        let before = patterns.len();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            if line.len() > MAX_VALUE_BYTES {
+                let problem =
+                    format!("line {} of `{}` has more than {MAX_VALUE_BYTES} bytes", number + 1, shorten(&name.text));
+                notes.add(name.place, problem);
+                return None;
+            }
+            // What looks like an address is one, so that its other notations are found, too.
+            let network = Cidr::new(line).ok().map(Pattern::Cidr);
+            patterns.push(network.unwrap_or_else(|| Pattern::Equals(line.into())));
+        }
+        if patterns.len() == before {
+            let problem = format!("`{}` has no values, so this would never apply", shorten(&name.text));
+            notes.add_with_help(name.place, problem, "write one on each line");
+            return None;
+        }
+        Some(())
+    }
+}
+
+fn check_pattern(kind: Kind, value: &Placed, notes: &mut Notes) -> Option<Pattern> {
+    let text = &*value.text;
+    match kind {
+        Kind::AnyOf if Glob::is_meant(text) => match Glob::new(text) {
+            Ok(glob) => return Some(Pattern::Glob(glob)),
+            Err(problem) => {
+                let help = "stars and braces that are meant literally are written `{ equals: \"*\" }`";
+                notes.add_with_help(value.place, format!("`{}`: {problem}", shorten(text)), help);
+            }
+        },
+        Kind::AnyOf | Kind::Equals | Kind::File => return Some(Pattern::Equals(text.into())),
+        Kind::Prefix if text.is_empty() => {
+            notes.add_with_help(value.place, "everything begins with nothing", "write `{ present: true }`");
+        }
+        Kind::Prefix => return Some(Pattern::Prefix(text.into())),
+        Kind::Cidr => match Cidr::new(text) {
+            Ok(network) => return Some(Pattern::Cidr(network)),
+            Err(problem) => {
+                let help = "networks are written like 10.0.0.0/8 or 2001:db8::/32";
+                notes.add_with_help(value.place, format!("`{}`: {problem}", shorten(text)), help);
+            }
+        },
+    }
+    None
+}
+
+pub(super) fn check_attribute(name: &Placed, notes: &mut Notes) -> bool {
+    let problem = match &name.text {
+        text if text.is_empty() => "the name of an attribute is empty".into(),
+        text if text.len() > MAX_NAME_BYTES => {
+            format!("the name of an attribute has at most {MAX_NAME_BYTES} bytes, this has {}", text.len())
+        }
+        text if text.chars().any(char::is_control) => "the name of an attribute has a control character".into(),
+        _ => return true,
+    };
+    notes.add(name.place, problem);
+    false
+}
+
+pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -> Vec<Counted> {
+    if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
+        notes.add(attribute.place, format!("a rule counts by at most {MAX_ATTRIBUTES} attributes"));
+        return Vec::new();
+    }
+    let mut per: Vec<Counted> = Vec::with_capacity(raw.len());
+    for written in raw {
+        if !check_attribute(written, notes) {
+            continue;
+        }
+        if per.iter().any(|known| *known.text == *written.text) {
+            notes.add(written.place, format!("`{}` is named twice", shorten(&written.text)));
+            continue;
+        }
+        let names: Vec<&str> = written.text.split(" or ").map(str::trim).collect();
+        if names.iter().any(|name| name.is_empty()) || names.len() > MAX_CHAIN {
+            let problem = format!("`{}` is not a choice between attributes", shorten(&written.text));
+            notes.add_with_help(
+                written.place,
+                problem,
+                format!("write it like `user or client_ip`, at most {MAX_CHAIN}"),
+            );
+            continue;
+        }
+        let origins = names.iter().filter_map(|name| check_origin(name, written.place, when, notes));
+        per.push(Counted { text: written.text.as_str().into(), origins: origins.collect() });
+    }
+    per
+}
+
+/// A name in a pattern of the rule, or else an attribute.
+fn check_origin(name: &str, place: Place, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
+    for Condition { attribute, test } in when {
+        let Test::AnyOf(patterns) = test else { continue };
+        let having = patterns.iter().filter(|pattern| pattern.capture(name).is_some()).count();
+        if having == 0 {
+            continue;
+        }
+        if having < patterns.len() {
+            let problem = format!("`{name}` is a name in some patterns of `{attribute}` and not in others");
+            notes.add_with_help(place, problem, "give all of them one, or make two rules of it");
+            return None;
+        }
+        return Some(Origin::Capture { attribute: attribute.clone(), name: name.into() });
+    }
+    Some(Origin::Attribute(name.into()))
+}

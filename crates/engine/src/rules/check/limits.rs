@@ -1,0 +1,169 @@
+//! Limits, what stands instead of them, and overrides.
+
+use tollgate::{LeakyBucket, Limit, LimitError, Limits, Nanos, Terms};
+
+use super::super::limit::{self, Words};
+use super::super::mistake::Notes;
+use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride, shorten};
+use super::super::rule::{Effect, LimitSet, OnExceed, Override};
+use super::{Checker, check_truth};
+use crate::calendar::{self, Calendar};
+
+/// How many overrides a rule may have.
+const MAX_OVERRIDES: usize = 100_000;
+
+impl Checker<'_> {
+    pub(super) fn overrides(&mut self, raw: &[RawOverride], on_exceed: OnExceed, notes: &mut Notes) -> Vec<Override> {
+        if let Some(first) = raw.get(MAX_OVERRIDES) {
+            notes.add(first.place, format!("a rule has at most {MAX_OVERRIDES} overrides"));
+            return Vec::new();
+        }
+        let overrides = raw.iter().filter_map(|raw| {
+            let when = self.when(&raw.when, notes);
+            let until = raw.until.as_ref().map(|until| check_until(until, notes));
+            let effect = check_effect(&raw.effect, "the override", on_exceed, notes)?;
+            if effect == Effect::Allow {
+                notes.add_with_help(raw.place, "an override allows nothing beyond its rule", "write `unlimited: true`");
+                return None;
+            }
+            let until = match until {
+                Some(until) => Some(until?),
+                None => None,
+            };
+            Some(Override { place: raw.place, when, effect, until })
+        });
+        overrides.collect()
+    }
+}
+
+fn check_until(raw: &Placed, notes: &mut Notes) -> Option<tollgate::Time<tollgate::Wall>> {
+    let text = &*raw.text;
+    let at = text.parse::<jiff::Timestamp>().ok();
+    // With the name of a zone, if there is one of that name among those we bring along.
+    let at = at.or_else(|| {
+        let (civil, zone) = text.strip_suffix(']')?.split_once('[')?;
+        let zone = calendar::Zone::new(zone)?;
+        let civil: jiff::civil::DateTime = civil.parse().ok()?;
+        zone.timestamp(civil)
+    });
+    if at.is_none() {
+        let help = "write it like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or 2030-01-31T18:00[Europe/Paris]";
+        notes.add_with_help(raw.place, format!("`{}` is not a time", shorten(text)), help);
+    }
+    at.map(calendar::time)
+}
+
+/// What applies, unless something is wrong with it.
+pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, notes: &mut Notes) -> Option<Effect> {
+    let mut chosen = None;
+    for (name, truth) in &raw.instead {
+        if check_truth(truth, notes) != Some(true) {
+            continue;
+        }
+        if let Some(before) = chosen.replace(*name) {
+            notes.add(truth.place, format!("`{name}` and `{before}` exclude each other"));
+            return None;
+        }
+        if !raw.limits.is_empty() {
+            let adjective = if *name == "unlimited" { "is unlimited" } else { "decides by itself" };
+            notes.add(truth.place, format!("{} has limits or {adjective}, not both", what.replacen("the", "a", 1)));
+            return None;
+        }
+    }
+    match chosen {
+        Some("unlimited") => Some(Effect::Unlimited),
+        Some("allow") => Some(Effect::Allow),
+        Some(_) => Some(Effect::Deny),
+        None if raw.limits.is_empty() => {
+            let help = "add one like `limit: 100/s`, or `unlimited: true`";
+            notes.add_with_help(raw.place, format!("{what} has no `limit`"), help);
+            None
+        }
+        None => check_limits(raw, on_exceed, notes).map(Effect::Limits),
+    }
+}
+
+fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Option<LimitSet> {
+    let mut calendars = Vec::new();
+    let mut limits = Vec::with_capacity(raw.limits.len());
+    for raw in &raw.limits {
+        let Some((limit, calendar)) = check_limit(raw, calendars.len(), notes) else { continue };
+        calendars.extend(calendar);
+        limits.extend(match on_exceed {
+            OnExceed::Delay { max_wait } => check_delay(raw, &limit, max_wait, notes),
+            OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop => Some(limit),
+        });
+    }
+    // What is wrong with one of them has been noted.
+    if limits.len() < raw.limits.len() {
+        return None;
+    }
+    match Limits::new(limits) {
+        Ok(limits) => Some(LimitSet { limits, calendars }),
+        Err(error) => {
+            notes.add(raw.place, error.to_string());
+            None
+        }
+    }
+}
+
+fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Limit, Option<Calendar>)> {
+    let option = |name: &str| raw.options.iter().find(|(option, _)| *option == name).map(|(_, value)| &*value.text);
+    let words = Words {
+        limit: raw.limit.as_ref().map(|limit| &*limit.text),
+        algorithm: raw.algorithm.as_ref().map(|algorithm| &*algorithm.text),
+        option: &option,
+        position,
+    };
+    let mistakes = match limit::read(&words) {
+        Ok(limit) => return Some(limit),
+        Err(mistakes) => mistakes,
+    };
+    for mistake in mistakes {
+        let place = match mistake.word {
+            "limit" => raw.limit.as_ref().map(|limit| limit.place),
+            "algorithm" => raw.algorithm.as_ref().map(|algorithm| algorithm.place),
+            option => raw.options.iter().find(|(name, _)| *name == option).map(|(_, value)| value.place),
+        };
+        let place = place.unwrap_or(raw.place);
+        match mistake.help {
+            Some(help) => notes.add_with_help(place, mistake.problem, help),
+            None => notes.add(place, mistake.problem),
+        }
+    }
+    None
+}
+
+fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes) -> Option<Limit> {
+    match delayed(limit, max_wait) {
+        Some(Ok(limit)) => Some(limit),
+        Some(Err(error)) => {
+            notes.add(raw.place, error.to_string());
+            None
+        }
+        None => {
+            let problem = "only buckets can tell how long to wait, this limit cannot be delayed";
+            notes.add_with_help(raw.place, problem, "use `token_bucket`, `leaky_bucket` or `interval_bucket`");
+            None
+        }
+    }
+}
+
+/// The limit that lets pass at once what it did before, and after a wait what fits into the longest one. For a token bucket
+/// that is a leaky bucket whose free part is the burst, with room behind it for as much as flows in that time.
+fn delayed(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
+    let leaky = |bucket: tollgate::BucketTerms| {
+        let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
+        let room = u64::try_from(flows / u128::from(bucket.rate.per().as_nanos())).unwrap_or(u64::MAX);
+        let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(room))?;
+        // A request waits for what it finds, not for itself: so the last one to pass at once finds one less.
+        let leaky = leaky.free(bucket.burst - 1)?.max_wait(max_wait).max_debt(bucket.max_debt)?;
+        Ok(leaky.initial(bucket.initial.saturating_add(room))?.into())
+    };
+    match (limit.terms(), limit) {
+        (Terms::TokenBucket(bucket), _) => Some(leaky(bucket)),
+        (_, Limit::LeakyBucket(bucket)) => Some(Ok(bucket.max_wait(max_wait).into())),
+        (_, Limit::IntervalBucket(bucket)) => Some(bucket.max_wait(max_wait).map(Limit::from)),
+        _ => None,
+    }
+}

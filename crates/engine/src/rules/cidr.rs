@@ -1,0 +1,132 @@
+//! Networks of addresses.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// A network like `10.0.0.0/8`. Both kinds of addresses are kept as the longer one, where the shorter ones have a place of their
+/// own: an IPv4 address is the same in either notation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cidr {
+    network: u128,
+    /// How many of the 128 bits are given.
+    bits: u8,
+}
+
+impl Cidr {
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn new(text: &str) -> Result<Self, String> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| "it is no IP address or network".to_owned())?;
+        let (longest, before) = match address {
+            IpAddr::V4(_) => (32, 96),
+            IpAddr::V6(_) => (128, 0),
+        };
+        let digits = |length: &str| length.len() <= 3 && length.bytes().all(|byte| byte.is_ascii_digit());
+        let length: u8 = match length {
+            None => longest,
+            Some(length) => length
+                .parse()
+                .ok()
+                .filter(|bits| *bits <= longest && digits(length))
+                .ok_or_else(|| format!("the length of its network is a number up to {longest}"))?,
+        };
+        let (all, bits) = (number(address), before + length);
+        let network = all & mask(bits);
+        if network != all {
+            return Err(format!("it has bits beyond its length; the network is {}", Self { network, bits }));
+        }
+        Ok(Self { network, bits })
+    }
+
+    /// Whether an address is in it.
+    pub fn contains(&self, address: u128) -> bool {
+        address & mask(self.bits) == self.network
+    }
+
+    /// The network of that many bits that an address is in, in bytes that are the same only for the same network.
+    pub(crate) fn bytes_of(address: u128, bits: u8) -> [u8; 16] {
+        (address & mask(bits)).to_be_bytes()
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        self.network.to_be_bytes()
+    }
+
+    pub(crate) fn bits(&self) -> u8 {
+        self.bits
+    }
+}
+
+/// The address that a value is, if it is one.
+pub(crate) fn address(value: &[u8]) -> Option<u128> {
+    // Addresses are short and begin with a digit, a letter up to f or a colon: most other values are told at once.
+    let first = value.first()?;
+    if value.len() > 45 || !(first.is_ascii_hexdigit() || *first == b':') {
+        return None;
+    }
+    str::from_utf8(value).ok()?.parse().ok().map(number)
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn mask(bits: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Ipv6Addr::from_bits(self.network).to_ipv4_mapped() {
+            Some(address) if self.bits >= 96 => write!(f, "{}/{}", address, self.bits - 96),
+            Some(_) | None => write!(f, "{}/{}", Ipv6Addr::from_bits(self.network), self.bits),
+        }
+    }
+}
+
+impl fmt::Debug for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cidr({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(network: &str, inside: &[&str], outside: &[&str]) {
+        let network = Cidr::new(network).unwrap();
+        assert_eq!(Cidr::new(&network.to_string()), Ok(network));
+        let holds = |value: &&str| address(value.as_bytes()).is_some_and(|address| network.contains(address));
+        assert!(inside.iter().all(holds), "{network}");
+        assert!(!outside.iter().any(holds), "{network}");
+    }
+
+    #[test]
+    fn networks_hold_their_addresses_in_either_notation() {
+        check(
+            "10.0.0.0/8",
+            &["10.0.0.0", "10.255.1.2", "::ffff:10.1.2.3"],
+            &["11.0.0.0", "::10.0.0.1", "10.0.0", "x", ""],
+        );
+        check("192.0.2.7", &["192.0.2.7"], &["192.0.2.8"]);
+        check("2001:db8::/32", &["2001:db8::1", "2001:DB8:1::"], &["2001:db9::", "10.0.0.1"]);
+        check("::/0", &["::1", "1.2.3.4"], &["", "1.2.3.4/8"]);
+    }
+
+    #[test]
+    fn what_is_no_network_is_told() {
+        let problem = |text: &str| Cidr::new(text).unwrap_err();
+        assert_eq!(problem("10.0.0.0/33"), "the length of its network is a number up to 32");
+        assert_eq!(problem("10.0.0.0/+8"), "the length of its network is a number up to 32");
+        assert_eq!(problem("10.0.0.1/8"), "it has bits beyond its length; the network is 10.0.0.0/8");
+        assert_eq!(problem("localhost"), "it is no IP address or network");
+    }
+}

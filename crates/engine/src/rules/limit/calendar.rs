@@ -1,0 +1,121 @@
+//! The words that make a window follow the calendar.
+
+use super::{Reader, parse_count};
+use crate::calendar::{Calendar, Unit, Zone};
+use crate::rules::raw::shorten;
+use crate::rules::words::{nearest, valid_instead};
+
+/// The days of the week, as they are written.
+pub(crate) const WEEKDAYS: &[&str] = &["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+
+const UNITS: &[(Unit, &[&str])] = &[
+    (Unit::Minute, &["minute", "m", "min"]),
+    (Unit::Hour, &["hour", "h"]),
+    (Unit::Day, &["day", "d"]),
+    (Unit::Week(0), &["week", "w"]),
+    (Unit::Month(1), &["month"]),
+    (Unit::Year(1, 1), &["year"]),
+];
+
+/// The zone of a name.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
+    Zone::new(name).ok_or_else(|| {
+        let names = Zone::names();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        let help = match nearest(name, &names) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => "zones are written like `Europe/Paris` or `UTC`".into(),
+        };
+        (format!("`{}` is not a time zone", shorten(name)), help)
+    })
+}
+
+impl Reader<'_> {
+    /// Which windows of the calendar are meant; none if no word is about the calendar, or one of them was noted.
+    pub(super) fn calendar(&mut self) -> Option<Calendar> {
+        let (zone, anchor) = ((self.words.option)("zone"), (self.words.option)("anchor"));
+        let unit = self.words.limit.and_then(|limit| unit_of(period_of(limit)?));
+        let calendar_word = unit.filter(|unit| matches!(unit, Unit::Month(_) | Unit::Year(..)));
+        if self.words.algorithm != Some("fixed_window") {
+            if calendar_word.is_some() {
+                let help = "write `algorithm: fixed_window` beside it, or a number of days";
+                self.note_with_help("limit", "`month` and `year` are windows of the calendar", help);
+            }
+            return None;
+        }
+        if zone.is_none() && anchor.is_none() && calendar_word.is_none() {
+            return None;
+        }
+        let Some(unit) = unit else {
+            let problem = "a window of the calendar is one of its minutes, hours, days, weeks, months or years";
+            self.note_with_help("limit", problem, "write it like 100/day, without a number before `day`");
+            return None;
+        };
+        let zone = match zone.map_or_else(|| Ok(Zone::utc()), read_zone) {
+            Ok(zone) => Some(zone),
+            Err((problem, help)) => {
+                self.note_with_help("zone", problem, help);
+                None
+            }
+        };
+        let unit = match anchor {
+            Some(anchor) => self.anchored(unit, anchor),
+            None => Some(unit),
+        };
+        Some(Calendar { unit: unit?, zone: zone? })
+    }
+
+    /// How much per window.
+    pub(super) fn count_per_window(&mut self) -> Option<u64> {
+        let text = self.given_limit()?;
+        let count = text.split_once('/').or_else(|| text.split_once(" per ")).map_or(text, |(count, _)| count).trim();
+        let number = parse_count(count).filter(|count| *count > 0);
+        if number.is_none() {
+            let problem = format!("`{}` is not a whole number above 0", shorten(count));
+            self.note_with_help("limit", problem, "write it like 100/day or 10k/month");
+        }
+        number
+    }
+
+    fn anchored(&mut self, unit: Unit, anchor: &str) -> Option<Unit> {
+        let (anchored, help) = match unit {
+            Unit::Minute | Unit::Hour | Unit::Day => {
+                self.note_with_help("anchor", "only weeks, months and years have an `anchor`", "leave it out");
+                return None;
+            }
+            Unit::Week(_) => {
+                let day = WEEKDAYS.iter().position(|day| *day == anchor);
+                (day.map(|day| Unit::Week(day as i8)), valid_instead(anchor, WEEKDAYS))
+            }
+            Unit::Month(_) => {
+                let day = anchor.parse::<i8>().ok().filter(|day| (1..=31).contains(day));
+                (day.map(Unit::Month), "write the day of the month, 1 to 31".into())
+            }
+            Unit::Year(..) => (day_of_year(anchor), "write month and day, like `04-01`".into()),
+        };
+        if anchored.is_none() {
+            let problem = format!("`{}` is no day on which such a window begins", shorten(anchor));
+            self.note_with_help("anchor", problem, help);
+        }
+        anchored
+    }
+}
+
+fn day_of_year(text: &str) -> Option<Unit> {
+    let (month, day) = text.split_once('-')?;
+    let (month, day) = (month.parse::<i8>().ok()?, day.parse::<i8>().ok()?);
+    // In a leap year, so that the 29th of February is one: in other years it is the 28th.
+    jiff::civil::Date::new(2024, month, day).ok().map(|_| Unit::Year(month, day))
+}
+
+fn period_of(limit: &str) -> Option<&str> {
+    let (_, period) = limit.split_once('/').or_else(|| limit.split_once(" per "))?;
+    Some(period.trim())
+}
+
+fn unit_of(period: &str) -> Option<Unit> {
+    UNITS.iter().find(|(_, words)| words.contains(&period)).map(|(unit, _)| *unit)
+}

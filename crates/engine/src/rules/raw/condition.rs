@@ -1,0 +1,102 @@
+//! What attributes must be.
+
+use super::super::keys;
+use super::super::mistake::Notes;
+use super::super::text::{Node, Value};
+use super::super::words::listed;
+use super::Placed;
+use super::fields::{Fields, text, texts};
+
+/// What an attribute must be.
+#[derive(Debug)]
+pub(crate) enum RawTest {
+    /// One of these.
+    Values(RawValues),
+    /// None of these.
+    Not(RawValues),
+    Present(Placed),
+    /// `not` of it.
+    NotPresent(Placed),
+}
+
+/// Texts, and how they are meant.
+#[derive(Debug)]
+pub(crate) struct RawValues {
+    pub(crate) kind: Kind,
+    pub(crate) texts: Vec<Placed>,
+}
+
+/// How texts are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// As they are, or as patterns.
+    AnyOf,
+    /// As they are, stars included.
+    Equals,
+    Prefix,
+    Cidr,
+    /// As names of files with values.
+    File,
+}
+
+const KINDS: &[(&str, Kind)] = &[
+    ("equals", Kind::Equals),
+    ("any_of", Kind::AnyOf),
+    ("prefix", Kind::Prefix),
+    ("cidr", Kind::Cidr),
+    ("file", Kind::File),
+];
+
+pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(Placed, RawTest)> {
+    let pairs = match &node.value {
+        Value::Map(pairs) => pairs,
+        Value::Empty => return Vec::new(),
+        Value::Text(_) | Value::List(_) => {
+            let help = "write it like `when: { path: \"/v1/**\", method: [GET, POST] }`";
+            notes.add_with_help(node.place, format!("`when` is a map of attributes, this is {}", node.kind()), help);
+            return Vec::new();
+        }
+    };
+    let tests = pairs.iter().filter_map(|(key, value)| {
+        let attribute = text(key, "the name of an attribute", notes);
+        Some((attribute?, read_test(value, notes)?))
+    });
+    tests.collect()
+}
+
+fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
+    let pairs = match &node.value {
+        Value::Text(_) | Value::List(_) => {
+            return Some(RawTest::Values(RawValues { kind: Kind::AnyOf, texts: texts(node, "a value", notes) }));
+        }
+        Value::Map(pairs) => pairs,
+        Value::Empty => {
+            let help = "an empty text is written `\"\"`, any value `{ present: true }`";
+            notes.add_with_help(node.place, "there is no value to compare with", help);
+            return None;
+        }
+    };
+    let fields = Fields::of(node, "a condition", &[keys::TEST], notes)?;
+    if pairs.len() != 1 {
+        let count = pairs.len();
+        let help = format!("valid are {}", listed(&keys::names(&[keys::TEST])));
+        notes.add_with_help(node.place, format!("a condition has one key, this has {count}"), help);
+        return None;
+    }
+    for (name, kind) in KINDS {
+        if let Some((_, node)) = fields.find(name) {
+            return Some(RawTest::Values(RawValues { kind: *kind, texts: texts(node, &format!("`{name}`"), notes) }));
+        }
+    }
+    if let Some((_, inner)) = fields.find("not") {
+        return match read_test(inner, notes)? {
+            RawTest::Values(values) => Some(RawTest::Not(values)),
+            RawTest::Present(truth) => Some(RawTest::NotPresent(truth)),
+            RawTest::Not(_) | RawTest::NotPresent(_) => {
+                notes.add_with_help(inner.place, "`not` of `not`", "leave both out");
+                None
+            }
+        };
+    }
+    fields.text("present", notes).map(RawTest::Present)
+}

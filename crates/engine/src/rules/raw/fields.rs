@@ -1,0 +1,116 @@
+//! Maps with known keys, lists and texts.
+
+use super::super::keys::{Key, names};
+use super::super::mistake::{Notes, Place};
+use super::super::text::{Node, Value};
+use super::super::words::{listed, valid_instead};
+use super::{Placed, shorten};
+
+/// The pairs of a map whose keys are all known.
+pub(super) struct Fields<'n> {
+    pairs: Vec<(Place, &'n str, &'n Node)>,
+}
+
+impl<'n> Fields<'n> {
+    /// Notes keys that are in none of the tables, with the word that was probably meant.
+    pub(super) fn of(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
+        let valid = names(tables);
+        let Value::Map(pairs) = &node.value else {
+            let help = format!("its keys are {}", listed(&valid));
+            notes.add_with_help(node.place, format!("{what} is a map, this is {}", node.kind()), help);
+            return None;
+        };
+        let mut known = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            let Some(name) = text_of(key) else {
+                notes.add(key.place, format!("a key of {what} is a text, this is {}", key.kind()));
+                continue;
+            };
+            if valid.contains(&name) {
+                known.push((key.place, name, value));
+            } else {
+                let problem = format!("`{}` is not a key of {what}", shorten(name));
+                notes.add_with_help(key.place, problem, valid_instead(name, &valid));
+            }
+        }
+        Some(Self { pairs: known })
+    }
+
+    /// The place of a key and its value.
+    pub(super) fn find(&self, name: &str) -> Option<(Place, &'n Node)> {
+        self.pairs.iter().find(|(_, key, _)| *key == name).map(|(place, _, node)| (*place, *node))
+    }
+
+    pub(super) fn text(&self, name: &str, notes: &mut Notes) -> Option<Placed> {
+        self.find(name).and_then(|(_, node)| text(node, &format!("`{name}`"), notes))
+    }
+
+    pub(super) fn texts(&self, name: &str, notes: &mut Notes) -> Vec<Placed> {
+        self.find(name).map(|(_, node)| texts(node, &format!("`{name}`"), notes)).unwrap_or_default()
+    }
+}
+
+pub(super) fn list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<&'n [Node]> {
+    match &node.value {
+        Value::List(nodes) => Some(nodes),
+        Value::Empty => Some(&[]),
+        Value::Text(_) | Value::Map(_) => {
+            let problem = format!("{what} is a list, this is {}", node.kind());
+            notes.add_with_help(node.place, problem, "begin each with `- `");
+            None
+        }
+    }
+}
+
+/// A list of texts, or a single one.
+pub(super) fn texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<Placed> {
+    match &node.value {
+        Value::List(nodes) => nodes.iter().filter_map(|node| text(node, what, notes)).collect(),
+        Value::Empty => Vec::new(),
+        Value::Text(_) | Value::Map(_) => text(node, what, notes).into_iter().collect(),
+    }
+}
+
+pub(super) fn text(node: &Node, what: &str, notes: &mut Notes) -> Option<Placed> {
+    match text_of(node) {
+        Some(text) => Some(Placed { place: node.place, text: text.into() }),
+        None => {
+            notes.add(node.place, format!("{what} is a text or a number, this is {}", node.kind()));
+            None
+        }
+    }
+}
+
+pub(super) fn text_of(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Text(text) => Some(text),
+        Value::Empty | Value::List(_) | Value::Map(_) => None,
+    }
+}
+
+/// A map of texts, by the names of a table.
+#[derive(Debug)]
+pub(crate) struct RawMap {
+    pub(crate) place: Place,
+    values: Vec<(&'static str, Vec<Placed>)>,
+}
+
+impl RawMap {
+    pub(super) fn read(node: &Node, what: &str, table: &[Key], notes: &mut Notes) -> Option<Self> {
+        let fields = Fields::of(node, what, &[table], notes)?;
+        let values = table
+            .iter()
+            .filter(|key| fields.find(key.name).is_some())
+            .map(|key| (key.name, fields.texts(key.name, notes)))
+            .collect();
+        Some(Self { place: node.place, values })
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Placed> {
+        self.all(name).first()
+    }
+
+    pub(crate) fn all(&self, name: &str) -> &[Placed] {
+        self.values.iter().find(|(key, _)| *key == name).map_or(&[], |(_, values)| values)
+    }
+}

@@ -1,0 +1,116 @@
+//! Limits with their options, by name.
+
+use super::super::keys;
+use super::super::mistake::{Notes, Place};
+use super::super::text::{Node, Value};
+use super::Placed;
+use super::fields::{Fields, list, text};
+
+/// A limit with its options.
+#[derive(Clone, Debug)]
+pub(crate) struct RawLimit {
+    pub(crate) place: Place,
+    pub(crate) limit: Option<Placed>,
+    pub(crate) algorithm: Option<Placed>,
+    pub(crate) options: Vec<(&'static str, Placed)>,
+}
+
+/// What applies: limits, or something instead of them.
+#[derive(Debug)]
+pub(crate) struct RawEffect {
+    pub(crate) place: Place,
+    pub(crate) limits: Vec<RawLimit>,
+    /// `unlimited`, `allow` and `deny`, as far as they are given.
+    pub(crate) instead: Vec<(&'static str, Placed)>,
+}
+
+/// What may stand instead of limits.
+const INSTEAD: [&str; 3] = ["unlimited", "allow", "deny"];
+
+/// Options that go with the number they were written for: an override that has another number does not take them over.
+const OF_THE_NUMBER: [&str; 4] = ["burst", "free", "initial", "max_debt"];
+
+/// `base` is the one limit of the rule, for an override that may say only what differs.
+pub(super) fn read_effect(place: Place, fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> RawEffect {
+    let instead = INSTEAD.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
+    RawEffect { place, limits: read_limits(fields, base, notes), instead }
+}
+
+fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> Vec<RawLimit> {
+    let options = keys::OPTIONS.iter().map(|key| key.name).chain(["algorithm"]);
+    let beside: Vec<(Place, &str)> =
+        options.filter_map(|name| fields.find(name).map(|(place, _)| (place, name))).collect();
+    let one = fields.find("limit");
+    let Some((place, several)) = fields.find("limits") else {
+        let first = one.map(|(place, _)| place).or(beside.first().map(|(place, _)| *place));
+        return match (one, first, base) {
+            (Some((_, node)), _, _) if matches!(node.value, Value::Map(_)) => {
+                stray_options(&beside, "`limit`", notes);
+                read_limit(node, notes).into_iter().collect()
+            }
+            (Some(_), Some(place), None) => vec![read_words(place, fields, notes)],
+            (_, Some(place), Some(base)) => vec![over(base, read_words(place, fields, notes))],
+            _ => {
+                for (place, name) in beside {
+                    notes.add_with_help(place, format!("`{name}` without a `limit`"), "add one like `limit: 100/s`");
+                }
+                Vec::new()
+            }
+        };
+    };
+    if one.is_some() {
+        notes.add_with_help(place, "`limit` and `limits` exclude each other", "put all of them into `limits`");
+    }
+    stray_options(&beside, "`limits`", notes);
+    let Some(several) = list(several, "`limits`", notes) else { return Vec::new() };
+    if several.is_empty() {
+        notes.add_with_help(place, "`limits` is empty", "for no limit at all write `unlimited: true`");
+    }
+    several.iter().filter_map(|node| read_limit(node, notes)).collect()
+}
+
+/// What an override says, and what it leaves to the rule. Another algorithm begins with nothing.
+fn over(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
+    let other =
+        |limit: &RawLimit| limit.algorithm.as_ref().map_or("token_bucket", |name| &*name.text) != algorithm(base);
+    if limit.algorithm.is_some() && other(&limit) {
+        limit.limit = limit.limit.or_else(|| base.limit.clone());
+        return limit;
+    }
+    limit.algorithm = limit.algorithm.or_else(|| base.algorithm.clone());
+    for (name, value) in &base.options {
+        let given = limit.options.iter().any(|(option, _)| option == name);
+        let goes_with_another = limit.limit.is_some() && OF_THE_NUMBER.contains(name);
+        if !given && !goes_with_another {
+            limit.options.push((name, value.clone()));
+        }
+    }
+    limit.limit = limit.limit.or_else(|| base.limit.clone());
+    limit
+}
+
+fn algorithm(limit: &RawLimit) -> &str {
+    limit.algorithm.as_ref().map_or("token_bucket", |name| &name.text)
+}
+
+fn stray_options(beside: &[(Place, &str)], list: &str, notes: &mut Notes) {
+    for (place, name) in beside {
+        let help = format!("put it into the map in {list} that it is for");
+        notes.add_with_help(*place, format!("`{name}` beside {list} belongs to none of them"), help);
+    }
+}
+
+/// One of several: a map, or the rate alone.
+fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
+    if let Value::Text(_) = node.value {
+        let limit = text(node, "a limit", notes);
+        return Some(RawLimit { place: node.place, limit, algorithm: None, options: Vec::new() });
+    }
+    let fields = Fields::of(node, "a limit", &[keys::LIMIT, keys::OPTIONS], notes)?;
+    Some(read_words(node.place, &fields, notes))
+}
+
+fn read_words(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
+    let options = keys::OPTIONS.iter().filter_map(|key| Some((key.name, fields.text(key.name, notes)?))).collect();
+    RawLimit { place, limit: fields.text("limit", notes), algorithm: fields.text("algorithm", notes), options }
+}

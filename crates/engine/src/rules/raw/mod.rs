@@ -1,0 +1,187 @@
+//! What was written, by name: keys are known or refused here, values are still text.
+
+mod condition;
+mod fields;
+mod limits;
+
+use super::keys;
+use super::mistake::{Notes, Place};
+use super::text::{Node, Value};
+use condition::read_when;
+pub(crate) use condition::{Kind, RawTest, RawValues};
+pub(crate) use fields::RawMap;
+use fields::{Fields, list, text};
+use limits::read_effect;
+pub(crate) use limits::{RawEffect, RawLimit};
+
+/// A text and where it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) place: Place,
+    pub(crate) text: String,
+}
+
+/// Rules under one name.
+#[derive(Debug)]
+pub(crate) struct RawDomain {
+    pub(crate) name: Option<Placed>,
+    pub(crate) rules: Vec<RawRule>,
+}
+
+#[derive(Debug)]
+pub(crate) struct RawRule {
+    pub(crate) place: Place,
+    pub(crate) id: Option<Placed>,
+    pub(crate) when: Vec<(Placed, RawTest)>,
+    pub(crate) per: Vec<Placed>,
+    pub(crate) effect: RawEffect,
+    pub(crate) overrides: Vec<RawOverride>,
+    pub(crate) cost: Option<RawCost>,
+    pub(crate) on_exceed: Option<RawExceed>,
+    pub(crate) on_fault: Option<Placed>,
+    pub(crate) consistency: Option<Placed>,
+    pub(crate) on_change: Option<Placed>,
+    pub(crate) enforce: Option<Placed>,
+    pub(crate) ban: Option<RawMap>,
+    pub(crate) schedule: Vec<RawMap>,
+    pub(crate) status: Option<Placed>,
+    pub(crate) message: Option<Placed>,
+}
+
+/// Other numbers for some.
+#[derive(Debug)]
+pub(crate) struct RawOverride {
+    pub(crate) place: Place,
+    pub(crate) when: Vec<(Placed, RawTest)>,
+    pub(crate) effect: RawEffect,
+    pub(crate) until: Option<Placed>,
+}
+
+#[derive(Debug)]
+pub(crate) enum RawCost {
+    Fixed(Placed),
+    From(RawMap),
+}
+
+#[derive(Debug)]
+pub(crate) enum RawExceed {
+    Word(Placed),
+    Delay(RawMap),
+}
+
+/// The domains of a file. What is out of place is noted and left out.
+pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
+    if tree.value == Value::Empty {
+        notes.add_with_help(tree.place, "the file is empty", "begin with `domain: NAME` and `rules:`");
+        return Vec::new();
+    }
+    let Some(fields) = Fields::of(tree, "a rule file", &[keys::FILE], notes) else { return Vec::new() };
+    let Some((key, domains)) = fields.find("domains") else {
+        return vec![read_domain(tree.place, &fields, notes)];
+    };
+    for other in keys::DOMAIN {
+        if let Some((place, _)) = fields.find(other.name) {
+            let problem = format!("`{}` and `domains` exclude each other", other.name);
+            notes.add_with_help(place, problem, "put it into the list");
+        }
+    }
+    let Some(domains) = list(domains, "`domains`", notes) else { return Vec::new() };
+    if domains.is_empty() {
+        notes.add(key, "`domains` is empty");
+    }
+    let domains = domains.iter().filter_map(|node| {
+        let fields = Fields::of(node, "a domain", &[keys::DOMAIN], notes)?;
+        Some(read_domain(node.place, &fields, notes))
+    });
+    domains.collect()
+}
+
+fn read_domain(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawDomain {
+    let name = fields.text("domain", notes);
+    if fields.find("domain").is_none() {
+        notes.add_with_help(place, "there is no `domain`", "rules belong to one; name it like `domain: api`");
+    }
+    let rules = match fields.find("rules") {
+        Some((_, node)) => list(node, "`rules`", notes).unwrap_or_default(),
+        None => {
+            notes.add_with_help(place, "there are no `rules`", "an empty list is written `rules: []`");
+            &[]
+        }
+    };
+    RawDomain { name, rules: rules.iter().filter_map(|node| read_rule(node, notes)).collect() }
+}
+
+fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
+    let fields = Fields::of(node, "a rule", &[keys::RULE, keys::LIMIT, keys::OPTIONS], notes)?;
+    let effect = read_effect(node.place, &fields, None, notes);
+    let overrides = fields.find("overrides").and_then(|(_, node)| list(node, "`overrides`", notes)).unwrap_or_default();
+    let base = effect.limits.first().filter(|_| effect.limits.len() == 1);
+    Some(RawRule {
+        place: node.place,
+        id: fields.text("id", notes),
+        when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
+        per: fields.texts("per", notes),
+        overrides: overrides.iter().filter_map(|node| read_override(node, base, notes)).collect(),
+        effect,
+        cost: fields.find("cost").and_then(|(_, node)| read_cost(node, notes)),
+        on_exceed: fields.find("on_exceed").and_then(|(_, node)| read_exceed(node, notes)),
+        on_fault: fields.text("on_fault", notes),
+        consistency: fields.text("consistency", notes),
+        on_change: fields.text("on_change", notes),
+        enforce: fields.text("enforce", notes),
+        ban: fields.find("ban").and_then(|(_, node)| RawMap::read(node, "`ban`", keys::BAN, notes)),
+        schedule: fields.find("schedule").map(|(_, node)| read_schedule(node, notes)).unwrap_or_default(),
+        status: fields.text("status", notes),
+        message: fields.text("message", notes),
+    })
+}
+
+fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {
+    let fields = Fields::of(node, "an override", &[keys::OVERRIDE, keys::LIMIT, keys::OPTIONS], notes)?;
+    Some(RawOverride {
+        place: node.place,
+        when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
+        effect: read_effect(node.place, &fields, base, notes),
+        until: fields.text("until", notes),
+    })
+}
+
+fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
+    match &node.value {
+        Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, notes).map(RawCost::From),
+        Value::Text(_) | Value::List(_) | Value::Empty => text(node, "`cost`", notes).map(RawCost::Fixed),
+    }
+}
+
+/// A word, or a map with the one key `delay`.
+fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
+    let Value::Map(pairs) = &node.value else { return text(node, "`on_exceed`", notes).map(RawExceed::Word) };
+    let [(key, delay)] = &**pairs else {
+        notes.add_with_help(node.place, "`on_exceed` is a word or a delay", EXCEED);
+        return None;
+    };
+    if !matches!(&key.value, Value::Text(text) if text == "delay") {
+        notes.add_with_help(key.place, "`on_exceed` is a word or a delay", EXCEED);
+        return None;
+    }
+    RawMap::read(delay, "`delay`", keys::DELAY, notes).map(RawExceed::Delay)
+}
+
+const EXCEED: &str = "write `deny`, `shadow`, `drop` or `{ delay: { max_wait: 2s } }`";
+
+fn read_schedule(node: &Node, notes: &mut Notes) -> Vec<RawMap> {
+    let read = |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE, notes);
+    match &node.value {
+        Value::List(nodes) => nodes.iter().filter_map(|node| read(node, notes)).collect(),
+        Value::Map(_) | Value::Text(_) | Value::Empty => read(node, notes).into_iter().collect(),
+    }
+}
+
+/// So much of a text as belongs into a message.
+pub(crate) fn shorten(text: &str) -> String {
+    const LONGEST: usize = 60;
+    if text.chars().count() <= LONGEST {
+        return text.into();
+    }
+    text.chars().take(LONGEST).chain(['…']).collect()
+}

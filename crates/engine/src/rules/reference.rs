@@ -1,0 +1,160 @@
+//! The reference page of the language, made of the definitions that the reader itself goes by.
+
+use std::fmt::Write;
+
+use super::keys::{self, Key};
+use super::limit::ALGORITHMS;
+use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
+
+/// The whole page, in Markdown. `docs/rules.md` is this.
+pub fn reference() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    let sections: [(&str, &str, &[&[Key]]); 10] = [
+        ("A file", FILE, &[keys::FILE]),
+        ("A rule", RULE, &[keys::RULE]),
+        ("A limit", LIMIT, &[keys::LIMIT, keys::OPTIONS]),
+        ("A condition", CONDITION, &[keys::TEST]),
+        ("An override", OVERRIDE, &[keys::OVERRIDE]),
+        ("A cost from an attribute", COST, &[keys::COST]),
+        ("A delay", DELAY, &[keys::DELAY]),
+        ("A ban", BAN, &[keys::BAN]),
+        ("A schedule", SCHEDULE, &[keys::SCHEDULE]),
+        ("Sizes", "", &[]),
+    ];
+    for (title, prose, tables) in sections {
+        let _ = writeln!(page, "\n## {title}\n");
+        page += prose;
+        if title == "A limit" {
+            algorithms(&mut page);
+        }
+        table(&mut page, tables);
+    }
+    let _ = write!(
+        page,
+        "A file has at most {} MiB, lists and maps {MAX_DEPTH} deep, and aliases that stand for {MAX_ALIASED} values; all files \
+         together have at most {MAX_RULES} rules. What is beyond is told, and nothing is loaded.\n",
+        MAX_FILE_BYTES >> 20
+    );
+    page
+}
+
+fn table(page: &mut String, tables: &[&[Key]]) {
+    if tables.is_empty() {
+        return;
+    }
+    *page += "| key | takes | if left out | what it does |\n|---|---|---|---|\n";
+    for key in tables.iter().flat_map(|table| table.iter()) {
+        let _ = writeln!(page, "| `{}` | {} | {} | {} |", key.name, key.takes, key.default, key.about);
+    }
+    let mut examples: Vec<&str> = Vec::new();
+    for key in tables.iter().flat_map(|table| table.iter()).filter(|key| !key.example.is_empty()) {
+        if !examples.contains(&key.example) {
+            examples.push(key.example);
+        }
+    }
+    if examples.is_empty() {
+        return;
+    }
+    *page += "\n```yaml\ndomain: examples\nrules:\n";
+    for (number, example) in examples.iter().enumerate() {
+        // Each is a rule by itself; together they need names of their own.
+        let (_, rest) = example.split_once(',').unwrap_or((example, "}"));
+        let _ = writeln!(page, "- {{id: example-{}-{},{rest}", page_place(tables), number + 1);
+    }
+    *page += "```\n";
+}
+
+fn page_place(tables: &[&[Key]]) -> &'static str {
+    tables.first().and_then(|table| table.first()).map_or("", |key| key.name)
+}
+
+fn algorithms(page: &mut String) {
+    *page += "| algorithm | what it does | takes |\n|---|---|---|\n";
+    for (name, takes, about) in ALGORITHMS {
+        let takes: Vec<String> = takes.iter().map(|option| format!("`{option}`")).collect();
+        let _ = writeln!(page, "| `{name}` | {about} | {} |", takes.join(", "));
+    }
+    *page += "\n";
+}
+
+const INTRODUCTION: &str = r#"# The rule language
+
+This page is made of the definitions in the code; a test compares them, and another one loads every example.
+
+Rules say who may do how much. A request brings attributes, names and values such as `path`, `method`, `client_ip` or `plan`;
+it meets every rule whose `when` holds, and must fit the limits of all of them. It is charged to all or to none.
+
+Plans, a guarded login, an expensive export and a monthly quota are written like this:
+
+```yaml
+domain: api
+rules:
+- id: plans
+  when: {path: /v1/**}
+  per: [api_key or client_ip]
+  limit: 5/s                                  # who has no plan
+  burst: 10
+  message: slow down, or choose a larger plan
+  overrides:
+  - {when: {plan: enterprise}, unlimited: true}
+  - {when: {plan: pro}, limit: 100/s}
+  - {when: {api_key: acme}, limit: 500/s, until: '2030-01-31T18:00[Europe/Paris]'}
+- id: quota
+  when: {path: /v1/**, api_key: {present: true}}
+  per: [api_key]
+  limit: 10k/month
+  algorithm: fixed_window
+  zone: Europe/Paris
+  anchor: 15                                  # the billing day
+- id: export
+  when: {path: '/v1/shops/{shop}/export'}
+  per: [shop]
+  limits: [10/h, {limit: 2, algorithm: concurrency}]
+- id: login
+  when: {path: /login, method: POST}
+  per: [client_ip]
+  limit: 5/m
+  algorithm: sliding_log
+  on_fault: closed
+  ban: {after: 20, within: 10m, for: 1h}
+```
+
+An attribute in `per` that a request does not have counts as a value of its own: all requests without an API key share one
+counter, so leaving it out is no way around the limit. Values are compared as they are written: `1.10` is not 1.1.
+
+Everything that is wrong with a file is told at once, each with its place, the line, and what would be right; a file with a mistake
+is not loaded, and the rules in force stay.
+"#;
+
+const FILE: &str = "YAML or JSON. Rules of one domain may be in several files.\n\n";
+
+const RULE: &str = "A rule has `limit`, `limits`, `unlimited`, `allow` or `deny`. The keys of a single limit stand in the rule \
+    itself. Its identity is its `id` and what it counts by: everything else may change, and what was spent stays spent.\n\n\
+    Of the rules that a request meets, the first with `allow` or `deny` decides alone. Otherwise the shadows are \
+    asked when all others let it pass, and change nothing but what is told.\n\n";
+
+const LIMIT: &str = "Rates are a count, which may end in `k`, `M` or `G`, and a period with a unit from `ns` to `week`; for \
+    `fixed_window` also `month` and `year`. With `zone` or `anchor`, and for `month` and `year`, the window is one of the \
+    calendar.\n\n";
+
+const CONDITION: &str = "A text is compared as it is. With a star or braces it is a pattern for paths: `*` is anything \
+    within a segment, `**` any number of whole segments, `{name}` one segment that `per` can count by. Of a list, one has \
+    to match. Of an attribute that a request has several times, one value has to match. Anything else is a map with one \
+    of these keys:\n\n";
+
+const OVERRIDE: &str = "An override changes the numbers, not the counter: what was spent under the rule is spent under the \
+    override, and back. It has the keys of a limit, too. With a `limit` it takes over everything else from the rule \
+    but `burst`, `free`, `initial` and `max_debt`, which go with the number they were written for; without, it changes only \
+    what it says. Looking for it costs the same for ten as for ten thousand.\n\n";
+
+const COST: &str = "A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. A request \
+    that says itself what it weighs is believed.\n\n";
+
+const DELAY: &str = "For buckets. What the bucket lets pass at once passes at once; what comes on top is told how long to \
+    wait, up to the longest wait, and is refused beyond. What is reported as remaining includes what may wait.\n\n";
+
+const BAN: &str = "Each value that is counted by is banned for itself, together with the decision, and told when it ends. \
+    Requests while banned spend nothing and do not prolong it; `reset` lifts it. While the store does not \
+    answer, bans are neither kept nor given.\n\n";
+
+const SCHEDULE: &str = "A rule with a schedule applies only then. Times are those on the clock there.\n\n";

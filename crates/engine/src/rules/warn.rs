@@ -1,0 +1,182 @@
+//! What is valid and yet probably not meant.
+//!
+//! A warning is worth its line only if it is true, so these are told only where they can be proved from the text: for
+//! conditions that name values, by asking the rules what a request with exactly these values would meet.
+
+use std::collections::HashMap;
+
+use tollgate::{Algorithm, Time, Wall};
+
+use super::mistake::{Mistake, Notes};
+use super::rule::{Condition, Effect, Override, Pattern, Rule, Test};
+use super::words::nearest;
+use super::{Domain, Rules};
+use crate::key;
+use crate::request::Entry;
+use crate::ruleset::{Index, Matched, RuleSet, Sought, windows_of};
+
+/// A number that grew or shrank by more than this is pointed out.
+const JUMP: u128 = 10;
+/// Lists of values are multiplied out up to so many requests.
+const MAX_REQUESTS: usize = 256;
+
+/// Everything worth a warning, in the order of the files.
+pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
+    let mut notes = Notes::new("");
+    for domain in rules.domains() {
+        unreachable_rules(domain, &mut notes);
+        lonely_attributes(domain, &mut notes);
+        for rule in domain.rules() {
+            notes.turn_to(&rule.place().file);
+            shadowed_overrides(rule, now, &mut notes);
+            jumped_limits(domain.name(), rule, running, &mut notes);
+        }
+    }
+    notes.into_all()
+}
+
+/// Rules that an `allow` or `deny` rule leaves nothing to.
+fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
+    let judges = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny) && rule.schedule.is_empty();
+    let judging: Vec<(usize, &Rule)> =
+        domain.rules().iter().enumerate().filter(|(_, rule)| judges(rule) && is_positive(rule.when())).collect();
+    if judging.is_empty() {
+        return;
+    }
+    let sought: Vec<Sought<'_>> = judging.iter().map(|(_, rule)| sought(rule.when())).collect();
+    let index = Index::new(&sought, 0);
+    for (place, rule) in domain.rules().iter().enumerate() {
+        // Another one that judges is only stopped by those before it.
+        let stops = |number: u32| {
+            let (judge, _) = judging[number as usize];
+            judge != place && (judge < place || !judges(&rule))
+        };
+        if let Some(number) = always_meets(&index, rule.when(), stops) {
+            let (_, judge) = judging[number as usize];
+            let verb = if *judge.effect() == Effect::Allow { "allows" } else { "denies" };
+            notes.turn_to(&rule.place().file);
+            let problem =
+                format!("`{}` is never asked: `{}` {verb} every request that it is for", rule.id(), judge.id());
+            notes.add(rule.place().place, problem);
+        }
+    }
+}
+
+/// Overrides that an earlier one leaves nothing to, and those that have ended.
+fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
+    let overrides = rule.overrides();
+    if overrides.is_empty() {
+        return;
+    }
+    let index = Index::new(&overrides.iter().map(|other| sought(&other.when)).collect::<Vec<_>>(), 0);
+    let lasts = |earlier: &Override, later: &Override| match (earlier.until, later.until) {
+        (None, _) => true,
+        (Some(earlier), Some(later)) => earlier >= later,
+        (Some(_), None) => false,
+    };
+    for (place, other) in overrides.iter().enumerate() {
+        if other.until.is_some_and(|until| until <= now) {
+            notes.add(other.place, "this override has ended");
+            continue;
+        }
+        let stops = |number: u32| {
+            let earlier = &overrides[number as usize];
+            (number as usize) < place && is_positive(&earlier.when) && lasts(earlier, other)
+        };
+        if let Some(number) = always_meets(&index, &other.when, stops) {
+            let at = overrides[number as usize].place;
+            let problem = "this override never counts: an earlier one holds whenever it does";
+            notes.add_with_help(other.place, problem, format!("that one is at {}:{}", at.line, at.column));
+        }
+    }
+}
+
+fn sought(when: &[Condition]) -> Sought<'_> {
+    Sought { when, names: Vec::new() }
+}
+
+/// Whether conditions ask only for what is there: then a request with more to it meets them, too.
+fn is_positive(when: &[Condition]) -> bool {
+    when.iter().all(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
+}
+
+/// Something that `stops` accepts and every request meets that meets `when`; `None` if that cannot be told.
+fn always_meets(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
+    let mut requests: Vec<Vec<Entry<'_>>> = vec![Vec::new()];
+    for Condition { attribute, test } in when {
+        let Test::AnyOf(patterns) = test else { continue };
+        let texts: Option<Vec<&str>> = patterns
+            .iter()
+            .map(|pattern| match pattern {
+                Pattern::Equals(text) => Some(&**text),
+                Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
+            })
+            .collect();
+        // What is no text is left out: whoever is met without it is met with it.
+        let Some(texts) = texts.filter(|texts| texts.len() * requests.len() <= MAX_REQUESTS) else { continue };
+        requests = requests
+            .iter()
+            .flat_map(|request| {
+                texts.iter().map(|text| {
+                    let mut request = request.clone();
+                    request.push(Entry::new(&**attribute, *text));
+                    request
+                })
+            })
+            .collect();
+    }
+    let mut matched = Matched::default();
+    let mut found = None;
+    for request in &requests {
+        index.find(request, &mut matched);
+        found = Some(matched.rules().iter().copied().find(|number| stops(*number))?);
+    }
+    found
+}
+
+/// Attributes that are named once and look like a slip of one that is named more often.
+fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
+    let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
+    for rule in domain.rules() {
+        let counted = rule.per().iter().flat_map(|counted| counted.origins.iter()).map(|origin| match origin {
+            super::Origin::Attribute(name) | super::Origin::Capture { attribute: name, .. } => &**name,
+        });
+        let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
+        for name in tested.map(|condition| &*condition.attribute).chain(counted) {
+            named.entry(name).or_insert((0, rule)).0 += 1;
+        }
+    }
+    let often: Vec<&str> = named.iter().filter(|(_, (times, _))| *times > 1).map(|(name, _)| *name).collect();
+    for (name, (times, rule)) in &named {
+        if *times == 1
+            && let Some(meant) = nearest(name, &often).filter(|meant| meant.len() > 3 && name.len() > 3)
+        {
+            notes.turn_to(&rule.place().file);
+            let problem = format!("`{}` is the only rule that names the attribute `{name}`", rule.id());
+            notes.add_with_help(rule.place().place, problem, format!("did you mean `{meant}`?"));
+        }
+    }
+}
+
+/// Limits that let more than ten times as much pass as those in force, or less than a tenth.
+fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
+    let old = running.find(&key::rule_name(domain, rule.id()));
+    let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };
+    let speeds = |limits: &tollgate::Limits| -> Vec<Option<(u128, u128)>> {
+        let windows = windows_of(limits);
+        let both = limits.as_slice().iter().zip(windows);
+        both.map(|(limit, window)| Some((limit.capacity().into(), window?.as_nanos().into()))).collect()
+    };
+    for (old, new) in speeds(old).into_iter().zip(speeds(new)) {
+        let (Some((old_count, old_time)), Some((new_count, new_time))) = (old, new) else { continue };
+        let (before, after) = (old_count.saturating_mul(new_time), new_count.saturating_mul(old_time));
+        let jump = if after > before.saturating_mul(JUMP) {
+            "more than ten times as much as the one in force"
+        } else if before > after.saturating_mul(JUMP) {
+            "less than a tenth of the one in force"
+        } else {
+            continue;
+        };
+        notes.add(rule.place().place, format!("a limit of `{}` lets pass {jump}", rule.id()));
+    }
+}

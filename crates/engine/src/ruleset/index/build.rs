@@ -1,0 +1,213 @@
+//! Rules are packed into an index: each is put where its anchor is.
+
+use rustc_hash::FxHashMap;
+
+use super::super::lookup::Lookup;
+use super::super::paths::Paths;
+use super::super::values::Values;
+use super::{ASKS_MORE, Asks, Attribute, Index, NAMES, Remaining, SHARED, Sought, Starts, network_text, space_of};
+use crate::rules::{Condition, Glob, Pattern, Test};
+
+/// Rules before they are packed.
+#[derive(Default)]
+pub(super) struct Builder {
+    names: FxHashMap<Box<[u8]>, u32>,
+    /// How many rules ask for a value or pattern of an attribute.
+    popularity: FxHashMap<(u32, Box<str>), u32>,
+    anchors: Vec<Anchors>,
+    unanchored: Vec<u32>,
+    others: Vec<Box<[Remaining]>>,
+}
+
+/// The rules that are found by one attribute.
+#[derive(Default)]
+struct Anchors {
+    equals: FxHashMap<Box<[u8]>, Vec<u32>>,
+    globs: Vec<(Glob, u32)>,
+    prefixes: FxHashMap<Box<[u8]>, Vec<u32>>,
+    networks: FxHashMap<[u8; 17], Vec<u32>>,
+    present: Vec<u32>,
+}
+
+impl Builder {
+    fn name(&mut self, attribute: &str) -> u32 {
+        let next = self.names.len() as u32;
+        let number = *self.names.entry(attribute.as_bytes().into()).or_insert(next);
+        if number == next {
+            self.anchors.push(Anchors::default());
+        }
+        number
+    }
+
+    pub(super) fn count(&mut self, sought: &Sought<'_>) {
+        sought.names.iter().for_each(|attribute| {
+            self.name(attribute);
+        });
+        for Condition { attribute, test } in sought.when {
+            let attribute = self.name(attribute);
+            match test {
+                Test::AnyOf(patterns) => {
+                    for pattern in patterns {
+                        *self.popularity.entry((attribute, text(pattern))).or_default() += 1;
+                    }
+                }
+                Test::NoneOf(_) | Test::Present | Test::Absent => {}
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, sought: &Sought<'_>, number: u32) {
+        let anchor = self.anchor(sought);
+        let others = sought.when.iter().enumerate().filter(|(place, _)| Some(*place) != anchor);
+        let others: Box<[Remaining]> = others
+            .map(|(_, when)| Remaining { attribute: self.name(&when.attribute), asks: Asks::of(&when.test) })
+            .collect();
+        let marked = if others.is_empty() { number } else { number | ASKS_MORE };
+        self.others.push(others);
+        let Some(Condition { attribute, test }) = anchor.map(|anchor| &sought.when[anchor]) else {
+            self.unanchored.push(marked);
+            return;
+        };
+        let attribute = self.name(attribute) as usize;
+        let anchors = &mut self.anchors[attribute];
+        match test {
+            Test::AnyOf(patterns) => patterns.iter().for_each(|pattern| anchors.add(pattern, marked)),
+            Test::Present => anchors.present.push(marked),
+            // Nothing is found by what is not there.
+            Test::Absent | Test::NoneOf(_) => self.unanchored.push(marked),
+        }
+    }
+
+    /// The place of the condition that fewest other rules share.
+    fn anchor(&mut self, sought: &Sought<'_>) -> Option<usize> {
+        let mut best = None;
+        for (place, Condition { attribute, test }) in sought.when.iter().enumerate() {
+            let attribute = self.name(attribute);
+            let shared = match test {
+                Test::Absent | Test::NoneOf(_) => continue,
+                // Whoever has the attribute at all would find it.
+                Test::Present => u32::MAX,
+                Test::AnyOf(patterns) => {
+                    patterns.iter().map(|pattern| self.shared(attribute, pattern)).max().unwrap_or(0)
+                }
+            };
+            if best.is_none_or(|(least, _)| shared < least) {
+                best = Some((shared, place));
+            }
+        }
+        best.map(|(_, place)| place)
+    }
+
+    /// How many rules are found together by this pattern. A pattern of stars alone matches about anything, and is taken only
+    /// where there is nothing better.
+    fn shared(&self, attribute: u32, pattern: &Pattern) -> u32 {
+        let same = self.popularity.get(&(attribute, text(pattern))).copied().unwrap_or(0);
+        match pattern {
+            Pattern::Equals(_) => same,
+            Pattern::Cidr(network) if network.bits() == 0 => u32::MAX - 1,
+            Pattern::Glob(glob) if glob.as_str().bytes().all(|byte| b"/*".contains(&byte)) => u32::MAX - 1,
+            Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => same.saturating_add(1),
+        }
+    }
+
+    pub(super) fn finish(self, first: u32) -> Index {
+        let mut packing =
+            Packing { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
+        packing.texts.extend(self.names.into_iter().map(|(name, number)| (NAMES, name, number)));
+        let attributes =
+            self.anchors.into_iter().zip(0..).map(|(anchors, number)| packing.pack(anchors, number)).collect();
+        Index {
+            first,
+            lookup: Lookup::new(&packing.texts),
+            attributes,
+            shared: packing.shared.into(),
+            unanchored: self.unanchored.into(),
+            others: self.others.into(),
+        }
+    }
+}
+
+/// What goes into the one table of texts.
+struct Packing {
+    texts: Vec<(u32, Box<[u8]>, u32)>,
+    shared: Vec<Box<[u32]>>,
+    free_space: u32,
+}
+
+impl Packing {
+    fn pack(&mut self, anchors: Anchors, number: u32) -> Attribute {
+        for (value, rules) in anchors.equals {
+            self.add(space_of(number), value, rules);
+        }
+        let starts = (!anchors.prefixes.is_empty() || !anchors.networks.is_empty())
+            .then(|| Box::new(self.starts(anchors.prefixes, anchors.networks)));
+        let paths = (!anchors.globs.is_empty()).then(|| {
+            let (paths, next_free) = Paths::new(&anchors.globs, self.free_space, &mut self.texts);
+            self.free_space = next_free;
+            paths
+        });
+        Attribute { paths, present: anchors.present.into(), starts }
+    }
+
+    fn starts(&mut self, prefixes: FxHashMap<Box<[u8]>, Vec<u32>>, networks: FxHashMap<[u8; 17], Vec<u32>>) -> Starts {
+        let (text_space, network_space) = (self.free_space, self.free_space + 1);
+        self.free_space += 2;
+        let mut lengths: Vec<u32> = prefixes.keys().map(|text| text.len() as u32).collect();
+        let mut bits: Vec<u8> = networks.keys().map(|text| text[0]).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        bits.sort_unstable();
+        bits.dedup();
+        prefixes.into_iter().for_each(|(text, rules)| self.add(text_space, text, rules));
+        networks.into_iter().for_each(|(text, rules)| self.add(network_space, Box::new(text), rules));
+        Starts { lengths: lengths.into(), text_space, bits: bits.into(), network_space }
+    }
+
+    /// A text that leads to a rule, or to several.
+    fn add(&mut self, space: u32, text: Box<[u8]>, rules: Vec<u32>) {
+        let found = match &*rules {
+            [rule] => *rule,
+            _ => {
+                self.shared.push(rules.into_boxed_slice());
+                SHARED | (self.shared.len() as u32 - 1)
+            }
+        };
+        self.texts.push((space, text, found));
+    }
+}
+
+impl Anchors {
+    fn add(&mut self, pattern: &Pattern, rule: u32) {
+        let rules = match pattern {
+            Pattern::Equals(text) => self.equals.entry(text.as_bytes().into()).or_default(),
+            Pattern::Prefix(text) => self.prefixes.entry(text.as_bytes().into()).or_default(),
+            Pattern::Cidr(network) => self.networks.entry(network_text(network.bits(), network.bytes())).or_default(),
+            Pattern::Glob(glob) => return self.globs.push((glob.clone(), rule)),
+        };
+        // A rule that names a value twice is still found once.
+        if rules.last() != Some(&rule) {
+            rules.push(rule);
+        }
+    }
+}
+
+impl Asks {
+    fn of(test: &Test) -> Self {
+        match test {
+            Test::AnyOf(patterns) => Self::AnyOf(Values::new(patterns)),
+            Test::NoneOf(patterns) => Self::NoneOf(Values::new(patterns)),
+            Test::Present => Self::Present,
+            Test::Absent => Self::Absent,
+        }
+    }
+}
+
+/// What tells patterns apart.
+fn text(pattern: &Pattern) -> Box<str> {
+    match pattern {
+        Pattern::Equals(text) => text.clone(),
+        Pattern::Glob(glob) => glob.as_str().into(),
+        Pattern::Prefix(text) => format!("{text}\0").into(),
+        Pattern::Cidr(network) => network.to_string().into(),
+    }
+}

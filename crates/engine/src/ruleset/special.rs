@@ -1,0 +1,287 @@
+//! What only some rules have. The others do not pay for it: they are marked, and none of this is looked at.
+
+use std::sync::Arc;
+
+use tollgate::{Cost, FixedWindow, Limit, LimitError, Limits, Nanos, Phase, Rate, Time, TokenBucket, Wall};
+
+use super::index::{Index, Matched, Sought};
+use super::numbers::{Numbered, Numbers};
+use crate::key;
+use crate::request::Entry;
+use crate::rules::{
+    Ban, CapturePlace, Condition, CostOf, Counted, Effect, Glob, LimitSet, OnExceed, Origin, Override, Pattern,
+    Refusal, Rule, Test,
+};
+use crate::schedule::Schedule;
+
+/// What a rule says beyond its limits and when it applies.
+#[derive(Debug)]
+pub(crate) struct Special {
+    pub(crate) judges: Option<Judgement>,
+    pub(crate) schedule: Option<Schedule>,
+    pub(crate) overrides: Option<Overrides>,
+    cost: Option<CostFrom>,
+    /// What is counted by, if attributes alone do not say it.
+    per: Option<Box<[Box<[From]>]>>,
+    /// Of ten thousand counters, for how many it is enforced.
+    enforce: u16,
+    pub(crate) ban: Option<Banning>,
+    pub(crate) refusal: Option<Arc<Refusal>>,
+}
+
+/// What a rule says of a request, without counting anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    Allow,
+    Deny,
+}
+
+#[derive(Debug)]
+struct CostFrom {
+    attribute: u32,
+    max: Cost,
+    missing: Cost,
+}
+
+/// Where a value comes from.
+#[derive(Debug)]
+enum From {
+    Attribute(u32),
+    /// The segment of the first value that one of these patterns matches.
+    Capture(u32, Box<[(Glob, CapturePlace)]>),
+}
+
+/// The numbers that some have instead of the rule's, found like rules are.
+#[derive(Debug)]
+pub(crate) struct Overrides {
+    index: Index,
+    each: Box<[Exception]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Exception {
+    until: Option<Time<Wall>>,
+    pub(crate) does: Does,
+}
+
+/// What an override does.
+#[derive(Debug)]
+pub(crate) enum Does {
+    Limit(Arc<Numbered>),
+    Nothing,
+    Deny,
+}
+
+impl Special {
+    /// What is special about a rule, if anything is. `index` is that of its domain.
+    pub(super) fn of(rule: &Rule, index: &Index, numbers: &mut Numbers) -> Option<Self> {
+        let number = |name: &str| index.attribute(name).unwrap_or(u32::MAX);
+        let judges = match rule.effect() {
+            Effect::Allow => Some(Judgement::Allow),
+            Effect::Deny => Some(Judgement::Deny),
+            Effect::Limits(_) | Effect::Unlimited => None,
+        };
+        let cost = match rule.cost() {
+            CostOf::Fixed(_) => None,
+            CostOf::From { attribute, max, missing } => {
+                Some(CostFrom { attribute: number(attribute), max: *max, missing: *missing })
+            }
+        };
+        let plain = |counted: &Counted| matches!(&*counted.origins, [Origin::Attribute(name)] if *name == counted.text);
+        let per = (!rule.per().iter().all(plain)).then(|| {
+            rule.per()
+                .iter()
+                .map(|counted| counted.origins.iter().map(|o| From::new(o, rule, &number)).collect())
+                .collect()
+        });
+        let overrides = (!rule.overrides().is_empty()).then(|| Overrides::new(rule.overrides(), numbers));
+        let has_refusal = rule.refusal != Refusal::default();
+        let special = Self {
+            judges,
+            schedule: (!rule.schedule.is_empty()).then(|| Schedule::new(&rule.schedule)),
+            overrides,
+            cost,
+            per,
+            enforce: rule.enforce,
+            ban: rule.ban.as_ref().map(|ban| Banning::new(ban, numbers)),
+            refusal: has_refusal.then(|| Arc::new(rule.refusal.clone())),
+        };
+        let calendars = rule.effect().limits().is_some_and(|set| !set.calendars.is_empty());
+        let is_plain = special.judges.is_none()
+            && special.schedule.is_none()
+            && special.overrides.is_none()
+            && special.cost.is_none()
+            && special.per.is_none()
+            && special.enforce == crate::rules::ALL
+            && special.ban.is_none()
+            && special.refusal.is_none()
+            && !calendars;
+        (!is_plain).then_some(special)
+    }
+
+    /// The attributes that a rule needs the numbers of, beside those it tests.
+    pub(super) fn names(rule: &Rule) -> Vec<&str> {
+        let origins = rule.per().iter().flat_map(|counted| &counted.origins);
+        let counted = origins.map(|origin| match origin {
+            Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
+        });
+        let cost = match rule.cost() {
+            CostOf::Fixed(_) => None,
+            CostOf::From { attribute, .. } => Some(&**attribute),
+        };
+        counted.chain(cost).collect()
+    }
+
+    /// Whether it depends on the time.
+    pub(super) fn uses_time(&self) -> bool {
+        let until = |overrides: &Overrides| overrides.each.iter().any(|each| each.until.is_some() || each.uses_time());
+        self.schedule.is_some() || self.overrides.as_ref().is_some_and(until)
+    }
+
+    /// What the request weighs, if an attribute says so.
+    pub(crate) fn cost(&self, matched: &Matched, entries: &[Entry<'_>]) -> Option<Cost> {
+        let from = self.cost.as_ref()?;
+        let Some(value) = matched.value(entries, from.attribute) else { return Some(from.missing) };
+        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let number = str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse::<u64>().ok());
+        Some(number.map_or(from.max, |number| Cost::new(number).min(from.max)))
+    }
+
+    /// Adds the values that are counted by to a key, if attributes alone do not say them.
+    pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
+        let Some(per) = &self.per else { return false };
+        for origins in per {
+            let mut found = origins.iter().enumerate().filter_map(|(n, from)| Some((n, from.value(matched, entries)?)));
+            match (found.next(), origins.len()) {
+                (None, _) => key::push_value(key, None),
+                (Some((_, value)), 1) => key::push_value(key, Some(value)),
+                (Some((place, value)), _) => key::push_chosen(key, place as u8, value),
+            }
+        }
+        true
+    }
+
+    /// Whether the rule is only a shadow for a key. The same ones on every node and after every restart; more of them are
+    /// enforced when the share is raised, and none of those that were are not any more.
+    pub(crate) fn spares(&self, key: &[u8]) -> bool {
+        self.enforce < crate::rules::ALL && key::place_of(key) >= self.enforce
+    }
+}
+
+impl From {
+    fn new(origin: &Origin, rule: &Rule, number: &impl Fn(&str) -> u32) -> Self {
+        match origin {
+            Origin::Attribute(name) => Self::Attribute(number(name)),
+            Origin::Capture { attribute, name } => {
+                let patterns = rule.when().iter().filter(|when| when.attribute == *attribute);
+                let patterns = patterns.flat_map(|Condition { test, .. }| match test {
+                    Test::AnyOf(patterns) => &patterns[..],
+                    Test::NoneOf(_) | Test::Present | Test::Absent => &[],
+                });
+                let captures = patterns.filter_map(|pattern| match pattern {
+                    Pattern::Glob(glob) => Some((glob.clone(), glob.capture(name)?)),
+                    Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
+                });
+                Self::Capture(number(attribute), captures.collect())
+            }
+        }
+    }
+
+    fn value<'e>(&self, matched: &Matched, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
+        match self {
+            Self::Attribute(attribute) => matched.value(entries, *attribute),
+            Self::Capture(attribute, patterns) => matched.values(entries, *attribute).find_map(|value| {
+                let (_, place) = patterns.iter().find(|(glob, _)| glob.matches(value))?;
+                place.of(value)
+            }),
+        }
+    }
+}
+
+impl Overrides {
+    fn new(overrides: &[Override], numbers: &mut Numbers) -> Self {
+        let sought: Vec<Sought<'_>> =
+            overrides.iter().map(|other| Sought { when: &other.when, names: Vec::new() }).collect();
+        let each = overrides.iter().map(|other| Exception {
+            until: other.until,
+            does: match &other.effect {
+                Effect::Limits(set) => Does::Limit(numbers.of(set)),
+                Effect::Unlimited | Effect::Allow => Does::Nothing,
+                Effect::Deny => Does::Deny,
+            },
+        });
+        Self { each: each.collect(), index: Index::new(&sought, 0) }
+    }
+
+    /// The place of the first that holds.
+    pub(crate) fn first(&self, entries: &[Entry<'_>], matched: &mut Matched, now: Time<Wall>) -> Option<u32> {
+        self.index.find(entries, matched);
+        let holds = |place: &&u32| self.each[**place as usize].until.is_none_or(|until| now < until);
+        matched.rules().iter().find(holds).copied()
+    }
+
+    pub(crate) fn get(&self, place: u32) -> &Exception {
+        &self.each[place as usize]
+    }
+
+    /// All sets of numbers.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = &Arc<Numbered>> {
+        self.each.iter().filter_map(|each| match &each.does {
+            Does::Limit(numbered) => Some(numbered),
+            Does::Nothing | Does::Deny => None,
+        })
+    }
+}
+
+impl Exception {
+    fn uses_time(&self) -> bool {
+        matches!(&self.does, Does::Limit(numbered) if !numbered.calendars.is_empty())
+    }
+}
+
+/// How somebody is banned: two counters beside that of the rule, under keys of their own.
+///
+/// The ban is a bucket that holds a second of nanoseconds and gets one back with every nanosecond. A request takes one of
+/// them, which no number of requests can use up; a ban takes them all, and as many more as it is to last: into debt. So it is
+/// decided together with the limits of the rule, ends by itself, says how long it still lasts, and leaves nothing behind. It
+/// lasts a nanosecond longer for every request in the last one.
+#[derive(Debug)]
+pub(crate) struct Banning {
+    pub(crate) ban: Arc<Numbered>,
+    /// What a ban takes.
+    pub(crate) takes: Cost,
+    /// Lets one refusal less pass than it takes to be banned.
+    pub(crate) refusals: Option<Arc<Numbered>>,
+}
+
+const SPARE_NANOS: u64 = 1_000_000_000;
+
+impl Banning {
+    fn new(ban: &Ban, numbers: &mut Numbers) -> Self {
+        let sets = limits_of(ban).unwrap_or_else(|_| (Limit::Unlimited, None));
+        let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
+        Self {
+            ban: of(sets.0),
+            takes: Cost::new(ban.length.as_nanos().saturating_add(SPARE_NANOS)),
+            refusals: sets.1.map(of),
+        }
+    }
+}
+
+/// The limits of a ban, and of the refusals that lead to it, unless the first one does.
+pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
+    let nanosecond = Rate::new(1, Nanos::from_nanos(1))?;
+    let banned =
+        TokenBucket::new(nanosecond, SPARE_NANOS)?.max_debt(ban.length.as_nanos().saturating_add(SPARE_NANOS))?;
+    let refusals = (ban.after > 1)
+        .then(|| FixedWindow::new(ban.after - 1, ban.within).map(|window| window.phase(Phase::FirstRequest).into()));
+    Ok((banned.into(), refusals.transpose()?))
+}
+
+/// Whether a rule only says what it would do.
+pub(super) fn is_shadow(on_exceed: OnExceed) -> bool {
+    match on_exceed {
+        OnExceed::Deny | OnExceed::Drop | OnExceed::Delay { .. } => false,
+        OnExceed::Shadow => true,
+    }
+}

@@ -1,0 +1,74 @@
+//! What a value is compared with once a rule was found by something else: lists of any length, each looked into once.
+
+use rustc_hash::FxHashSet;
+
+use crate::rules::{Cidr, Glob, Pattern, address};
+
+/// Texts, patterns and networks of one condition.
+#[derive(Debug)]
+pub(super) struct Values {
+    texts: Texts,
+    globs: Box<[Glob]>,
+    prefixes: Box<[Box<[u8]>]>,
+    networks: Option<Box<Networks>>,
+}
+
+/// A few are compared one by one, which is quicker than hashing the value.
+#[derive(Debug)]
+enum Texts {
+    Few(Box<[Box<[u8]>]>),
+    Many(FxHashSet<Box<[u8]>>),
+}
+
+const FEW: usize = 8;
+
+#[derive(Debug)]
+struct Networks {
+    /// The lengths that occur.
+    bits: Box<[u8]>,
+    known: FxHashSet<(u8, [u8; 16])>,
+}
+
+impl Values {
+    pub(super) fn new(patterns: &[Pattern]) -> Self {
+        let (mut texts, mut globs, mut prefixes, mut networks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for pattern in patterns {
+            match pattern {
+                Pattern::Equals(text) => texts.push(Box::<[u8]>::from(text.as_bytes())),
+                Pattern::Glob(glob) => globs.push(glob.clone()),
+                Pattern::Prefix(text) => prefixes.push(Box::<[u8]>::from(text.as_bytes())),
+                Pattern::Cidr(network) => networks.push(*network),
+            }
+        }
+        let texts =
+            if texts.len() <= FEW { Texts::Few(texts.into()) } else { Texts::Many(texts.into_iter().collect()) };
+        let networks = (!networks.is_empty()).then(|| Box::new(Networks::new(&networks)));
+        Self { texts, globs: globs.into(), prefixes: prefixes.into(), networks }
+    }
+
+    #[inline]
+    pub(super) fn hold(&self, value: &[u8]) -> bool {
+        let among_texts = match &self.texts {
+            Texts::Few(texts) => texts.iter().any(|text| **text == *value),
+            Texts::Many(texts) => texts.contains(value),
+        };
+        among_texts
+            || self.globs.iter().any(|glob| glob.matches(value))
+            || self.prefixes.iter().any(|prefix| value.starts_with(prefix))
+            || self.networks.as_ref().is_some_and(|networks| networks.hold(value))
+    }
+}
+
+impl Networks {
+    fn new(networks: &[Cidr]) -> Self {
+        let mut bits: Vec<u8> = networks.iter().map(Cidr::bits).collect();
+        bits.sort_unstable();
+        bits.dedup();
+        Self { bits: bits.into(), known: networks.iter().map(|network| (network.bits(), network.bytes())).collect() }
+    }
+
+    fn hold(&self, value: &[u8]) -> bool {
+        let Some(address) = address(value) else { return false };
+        self.bits.iter().any(|bits| self.known.contains(&(*bits, Cidr::bytes_of(address, *bits))))
+    }
+}

@@ -1,0 +1,142 @@
+//! Times of the week at which a rule applies.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use jiff::ToSpan;
+use tollgate::{Time, Wall};
+
+use crate::calendar::Zone;
+
+/// Certain hours of certain days.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hours {
+    /// A bit for each day on which they begin, the lowest for Monday.
+    pub(crate) days: u8,
+    /// In minutes since midnight.
+    pub(crate) from: u16,
+    /// In minutes since the midnight before `from`, so it may be beyond 24 hours.
+    pub(crate) to: u16,
+    pub(crate) zone: Zone,
+}
+
+/// Whether something applies, and between which instants that is so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spell {
+    from: Time<Wall>,
+    to: Time<Wall>,
+    applies: bool,
+}
+
+/// How far ahead is looked for the next change: beyond a week there is none that would not have come before.
+const DAYS_AHEAD: i32 = 9;
+
+/// Hours, and what was last found out about them.
+pub(crate) struct Schedule {
+    hours: Box<[Hours]>,
+    last: ArcSwapOption<Spell>,
+}
+
+impl Schedule {
+    pub(crate) fn new(hours: &[Hours]) -> Self {
+        Self { hours: hours.into(), last: ArcSwapOption::empty() }
+    }
+
+    /// Whether `at` is in any of the hours.
+    pub(crate) fn applies(&self, at: Time<Wall>) -> bool {
+        if let Some(last) = &*self.last.load()
+            && last.from <= at
+            && at < last.to
+        {
+            return last.applies;
+        }
+        let spell = self.spell(at);
+        self.last.store(Some(Arc::new(spell)));
+        spell.applies
+    }
+
+    /// From `at` to the next change.
+    fn spell(&self, at: Time<Wall>) -> Spell {
+        let mut spell = Spell { from: at, to: Time::from_nanos(u64::MAX), applies: false };
+        for hours in &self.hours {
+            let Some(today) = hours.zone.date(at) else { continue };
+            for day in -2..DAYS_AHEAD {
+                let Ok(date) = today.checked_add(day.days()) else { continue };
+                if hours.days >> date.weekday().to_monday_zero_offset() & 1 == 0 {
+                    continue;
+                }
+                let ends = (hours.zone.instant(date, hours.from), hours.zone.instant(date, hours.to));
+                let (Some(start), Some(end)) = ends else { continue };
+                spell.applies |= start <= at && at < end;
+                for edge in [start, end] {
+                    if at < edge && edge < spell.to {
+                        spell.to = edge;
+                    }
+                }
+            }
+        }
+        spell
+    }
+}
+
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hours.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(hours: &Hours, expected: &[(&str, bool)]) {
+        let schedule = Schedule::new(std::slice::from_ref(hours));
+        for (at, applies) in expected {
+            let at = crate::calendar::time(at.parse().unwrap());
+            assert_eq!((schedule.spell(at).applies, schedule.applies(at)), (*applies, *applies), "at {at:?}");
+        }
+    }
+
+    #[test]
+    fn office_hours_follow_the_clock_there() {
+        let zone = Zone::new("Europe/Paris").unwrap();
+        // In March 2025 the clock is set forward on Sunday the 30th.
+        check(
+            &Hours { days: 0b001_1111, from: 9 * 60, to: 17 * 60, zone },
+            &[
+                ("2025-03-28T07:59:59Z", false),
+                ("2025-03-28T08:00:00Z", true),
+                ("2025-03-28T15:59:59Z", true),
+                ("2025-03-28T16:00:00Z", false),
+                ("2025-03-29T09:00:00Z", false),
+                ("2025-03-31T06:59:59Z", false),
+                ("2025-03-31T07:00:00Z", true),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_night_begins_on_its_day_and_ends_on_the_next() {
+        let zone = Zone::utc();
+        check(
+            &Hours { days: 0b001_0000, from: 22 * 60, to: 30 * 60, zone },
+            &[
+                ("2025-03-28T21:59:59Z", false),
+                ("2025-03-28T22:00:00Z", true),
+                ("2025-03-29T05:59:59Z", true),
+                ("2025-03-29T06:00:00Z", false),
+                ("2025-03-29T23:00:00Z", false),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_whole_week_never_ends() {
+        let zone = Zone::utc();
+        check(
+            &Hours { days: 0x7f, from: 0, to: 24 * 60, zone },
+            &[("2025-03-28T00:00:00Z", true), ("2025-03-28T23:59:59Z", true)],
+        );
+    }
+}

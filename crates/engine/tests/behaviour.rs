@@ -1,0 +1,213 @@
+//! What requests weigh, and what happens to those beyond the limits.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Bench, Flaky, START, bench, memory, run, unavailable};
+use tollgate::Nanos;
+use tollgate::clock::ManualClock;
+use tollgate_engine::{Item, Request};
+
+#[test]
+fn an_attribute_says_what_a_request_weighs() {
+    let mut bench = bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
+    let weighs = |bench: &mut Bench, value: Option<&str>| {
+        let before = bench.remaining(&[])[0];
+        let attributes: Vec<(&str, &str)> = value.map(|value| ("bytes", value)).into_iter().collect();
+        bench.decide(&attributes, None, |decision| assert!(decision.is_allowed()));
+        before - bench.remaining(&[])[0]
+    };
+    assert_eq!(weighs(&mut bench, Some("12")), 12);
+    assert_eq!(weighs(&mut bench, None), 7);
+    assert_eq!(weighs(&mut bench, Some("0")), 0);
+    for garbled in ["501", "-1", "1e3", "", "99999999999999999999999"] {
+        let mut bench = support::bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
+        assert_eq!(weighs(&mut bench, Some(garbled)), 500, "for {garbled:?}");
+    }
+    // A request that says itself what it weighs is believed.
+    assert_eq!(bench.check_cost(&[("bytes", "12")], 900), "allow");
+}
+
+#[test]
+fn a_delayed_bucket_lets_the_burst_pass_and_the_next_wait() {
+    let mut bench = bench("- {id: r, limit: 10/s, burst: 3, on_exceed: {delay: {max_wait: 300ms}}}\n");
+    let said: Vec<String> = (0..7).map(|_| bench.check(&[])).collect();
+    assert_eq!(said, ["allow", "allow", "allow", "delay 100ms", "delay 200ms", "delay 300ms", "deny 100ms"]);
+    bench.advance(Nanos::from_millis(100));
+    assert_eq!(bench.check(&[]), "delay 300ms");
+}
+
+#[test]
+fn a_dropped_request_is_refused_without_an_answer() {
+    let mut bench = bench("- {id: r, limit: 1/m, on_exceed: drop}\n");
+    bench.decide(&[], None, |decision| assert!(decision.is_allowed() && decision.refusal().is_none()));
+    bench.decide(&[], None, |decision| {
+        assert!(!decision.is_allowed());
+        assert!(decision.refusal().is_some_and(|refusal| refusal.silent && refusal.status.is_none()));
+    });
+}
+
+#[test]
+fn a_refusal_is_told_in_the_words_of_the_rule_that_refused() {
+    let mut bench = bench("- {id: r, limit: 1/m, status: 503, message: come back later}\n- {id: s, limit: 2/m}\n");
+    bench.check(&[]);
+    bench.decide(&[], None, |decision| {
+        let refusal = decision.refusal().unwrap();
+        assert_eq!(
+            (refusal.status, refusal.message.as_deref(), refusal.silent),
+            (Some(503), Some("come back later"), false)
+        );
+    });
+}
+
+#[test]
+fn a_share_of_the_counters_is_enforced_and_always_the_same() {
+    let refused = |share: &str| {
+        let mut bench = bench(&format!("- {{id: r, per: [user], limit: 1/m, enforce: {share}}}\n"));
+        let mut refused = Vec::new();
+        for n in 0..2_000 {
+            let name = n.to_string();
+            assert_eq!(bench.check(&[("user", &name)]), "allow");
+            let (allowed, shadow) = bench
+                .decide(&[("user", &name)], None, |decision| (decision.is_allowed(), decision.is_shadow_refused()));
+            assert_ne!(!allowed, shadow, "whoever is not refused would have been");
+            refused.extend((!allowed).then_some(n));
+        }
+        refused
+    };
+    let (quarter, half) = (refused("25%"), refused("50%"));
+    assert!((430..570).contains(&quarter.len()), "{} of 2000", quarter.len());
+    assert!(quarter.iter().all(|n| half.contains(n)), "raising the share only adds");
+    assert_eq!((refused("0%").len(), refused("100%").len()), (0, 2_000));
+}
+
+#[test]
+fn who_is_refused_too_often_is_banned() {
+    let mut bench =
+        bench("- {id: r, per: [ip], limit: 2/s, ban: {after: 3, within: 10s, for: 60s}}\n- {id: all, limit: 100/h}\n");
+    let mallory = [("ip", "m")];
+    let said: Vec<String> = (0..5).map(|_| bench.check(&mallory)).collect();
+    assert_eq!(said, ["allow", "allow", "deny 500ms", "deny 500ms", "deny 500ms"]);
+    assert_eq!(bench.engine.counts().bans, 1);
+    bench.advance(Nanos::from_secs(1));
+    bench.decide(&mallory, None, |decision| {
+        assert!(decision.is_banned() && decision.rule() == Some("r"));
+        let wait = Nanos::from_nanos(59_000_000_003);
+        assert_eq!(decision.retry(), Some(tollgate::Retry::After(wait)), "two passed at the same instant");
+    });
+    // It spends nothing of what others share, and does not prolong the ban.
+    assert_eq!(bench.remaining(&[("ip", "x")]), [2, 98]);
+    assert_eq!(bench.check(&[("ip", "other")]), "allow");
+    bench.advance(Nanos::from_nanos(59_000_000_002));
+    assert_eq!(bench.check(&mallory), "deny 1ns");
+    bench.advance(Nanos::from_nanos(1));
+    assert_eq!(bench.check(&mallory), "allow");
+    // And it begins anew.
+    bench.advance(Nanos::from_micros(1));
+    assert_eq!(bench.check(&mallory), "allow");
+    assert_eq!(bench.check(&mallory), "deny 500ms");
+    bench.advance(Nanos::from_secs(1));
+    assert_eq!(bench.check(&mallory), "allow");
+}
+
+#[test]
+fn refusals_far_apart_lead_to_no_ban_and_a_reset_lifts_one() {
+    let mut bench = bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
+    for _ in 0..5 {
+        assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 1s".into()));
+        bench.advance(Nanos::from_secs(11));
+    }
+    assert_eq!(
+        (bench.check(&[]), bench.check(&[]), bench.check(&[])),
+        ("allow".into(), "deny 1s".into(), "deny 1s".into())
+    );
+    bench.advance(Nanos::from_secs(30));
+    assert_eq!(bench.check(&[]), "deny 30.000000002s");
+    let items = [Item::default()];
+    run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+    assert_eq!(bench.check(&[]), "allow");
+}
+
+#[test]
+fn a_ban_is_neither_kept_nor_given_while_the_store_does_not_answer() {
+    let clock = Arc::new(ManualClock::at(START));
+    let mut bench =
+        Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
+    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 1s".into()));
+    bench.advance(Nanos::from_secs(1));
+    assert_eq!(bench.check(&[]), "deny 59.000000002s");
+    bench.engine.store().fail(unavailable(), usize::MAX);
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "deny 1s");
+    bench.engine.store().recover();
+    assert_eq!(bench.check(&[]), "deny 59.000000002s");
+}
+
+#[test]
+fn a_rule_keeps_to_its_schedule() {
+    // It is Tuesday, 22:13:20 UTC, and 23:13:20 in Paris.
+    let mut bench = bench(
+        "- {id: evening, limit: 1/h, schedule: {from: '22:00', to: '22:30'}}\n\
+         - {id: paris, limit: 2/h, schedule: [{days: [wed], zone: Europe/Paris}, {days: [mon], from: '23:00', to: '23:30', zone: Europe/Paris}]}\n",
+    );
+    assert_eq!(bench.remaining(&[]), [1]);
+    bench.advance(Nanos::from_secs(17 * 60));
+    assert!(bench.remaining(&[]).is_empty());
+    bench.advance(Nanos::from_secs(30 * 60));
+    assert_eq!(bench.remaining(&[]), [2]);
+    bench.advance(Nanos::from_secs(24 * 3_600));
+    assert!(bench.remaining(&[]).is_empty());
+    bench.advance(Nanos::from_secs(23 * 3_600 + 13 * 60));
+    assert_eq!(bench.remaining(&[]), [1]);
+}
+
+#[test]
+fn allowing_and_denying_need_no_limits() {
+    let mut bench = bench(
+        "- {id: friends, when: {ip: {cidr: [10.0.0.0/8, '2001:db8::/32']}}, allow: true}\n\
+         - {id: foes, when: {ip: {cidr: 10.1.0.0/16}}, deny: true, status: 403}\n\
+         - {id: others, when: {ip: [11.0.0.1, 11.0.0.2]}, deny: true}\n\
+         - {id: all, limit: 1/h}\n",
+    );
+    for _ in 0..3 {
+        assert_eq!(bench.check(&[("ip", "10.1.2.3")]), "allow", "the first that judges counts");
+        assert_eq!(bench.check(&[("ip", "2001:DB8::7")]), "allow");
+        assert_eq!(bench.check(&[("ip", "11.0.0.2")]), "deny for ever");
+    }
+    bench.decide(&[("ip", "11.0.0.1")], None, |decision| {
+        assert_eq!((decision.rule(), decision.reports().count()), (Some("others"), 0));
+        assert!(decision.receipt().is_empty());
+    });
+    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 3600s".into()), "none of them was counted");
+    bench.put("- {id: foes, when: {ip: '1'}, deny: true, on_exceed: shadow}\n- {id: all, limit: 1/h}\n");
+    bench.advance(Nanos::from_secs(3_600));
+    bench.decide(&[("ip", "1")], None, |decision| assert!(decision.is_allowed() && decision.is_shadow_refused()));
+}
+
+#[test]
+fn a_change_forgets_what_was_spent_if_told_to() {
+    let mut bench = bench("- {id: r, limit: 10/h, on_change: reset}\n");
+    assert_eq!(bench.check_cost(&[], 4), "allow");
+    bench.put("- {id: r, limit: 10/h, on_change: reset, status: 430}\n");
+    assert_eq!(bench.remaining(&[]), [6], "the limits are the same");
+    bench.put("- {id: r, limit: 20/h, on_change: reset}\n");
+    assert_eq!(bench.remaining(&[]), [20]);
+}
+
+#[test]
+fn spread_windows_do_not_all_end_at_once() {
+    let clock = Arc::new(ManualClock::at(START));
+    let mut bench = Bench::on(
+        memory(&clock),
+        clock,
+        "- {id: r, per: [user], limit: 1/h, algorithm: fixed_window, phase: spread}\n",
+    );
+    let mut waits: Vec<String> = Vec::new();
+    for user in ["a", "b", "c", "d"] {
+        assert_eq!(bench.check(&[("user", user)]), "allow");
+        waits.push(bench.check(&[("user", user)]));
+    }
+    waits.dedup();
+    assert!(waits.len() > 1, "{waits:?}");
+}

@@ -1,0 +1,213 @@
+//! Windows of the calendar: against an independent calculation, and in rules.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Bench, Flaky, bench, memory, stale};
+use tollgate::clock::ManualClock;
+use tollgate::{Nanos, Time};
+use tollgate_engine::calendar::{Calendar, Unit, Zone};
+use tollgate_engine::store::StoreError;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Days since 1970 of a date, by counting.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
+    365 * y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) + (153 * m + 2) / 5 + day - 719_469
+}
+
+fn date(day: i64) -> (i64, i64, i64) {
+    let year = (2026..2030).rfind(|year| days(*year, 1, 1) <= day).unwrap();
+    let month = (1..=12).rfind(|month| days(year, *month, 1) <= day).unwrap();
+    (year, month, day - days(year, month, 1) + 1)
+}
+
+/// The `n`th Sunday of a month, or the last one, in days since 1970. The first of January 1970 was a Thursday.
+fn sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
+    let weekday = |days: i64| (days + 4).rem_euclid(7);
+    match n {
+        Some(n) => {
+            let first = days(year, month, 1);
+            first + (7 - weekday(first)) % 7 + 7 * (n - 1)
+        }
+        None => {
+            let next = if month == 12 { days(year + 1, 1, 1) } else { days(year, month + 1, 1) };
+            next - 1 - weekday(next - 1)
+        }
+    }
+}
+
+/// Seconds east of UTC at an instant, as the laws of the place say.
+fn offset(zone: &str, at: i64) -> i64 {
+    let (year, ..) = date(at.div_euclid(86_400));
+    let between = |from: i64, to: i64| from <= at && at < to;
+    match zone {
+        // From the last Sunday of March to the last of October, changed at 1:00 UTC.
+        "Europe/Paris" => {
+            let summer = between(sunday(year, 3, None) * 86_400 + 3_600, sunday(year, 10, None) * 86_400 + 3_600);
+            if summer { 7_200 } else { 3_600 }
+        }
+        // From the second Sunday of March to the first of November, changed at 2:00 there.
+        "America/New_York" => {
+            let summer =
+                between(sunday(year, 3, Some(2)) * 86_400 + 7 * 3_600, sunday(year, 11, Some(1)) * 86_400 + 6 * 3_600);
+            if summer { -4 * 3_600 } else { -5 * 3_600 }
+        }
+        // Half an hour, from the first Sunday of October to the first of April, changed at 2:00 there.
+        "Australia/Lord_Howe" => {
+            let winter = between(
+                sunday(year, 4, Some(1)) * 86_400 - 11 * 3_600 + 2 * 3_600,
+                sunday(year, 10, Some(1)) * 86_400 - 10 * 3_600 - 1_800 + 2 * 3_600,
+            );
+            if winter { 10 * 3_600 + 1_800 } else { 11 * 3_600 }
+        }
+        "Asia/Kathmandu" => 5 * 3_600 + 45 * 60,
+        other => panic!("no law for {other}"),
+    }
+}
+
+/// What names the window that an instant is in: what the clock and the calendar on the wall show, and whether the clock has
+/// been set since.
+fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
+    let offset = offset(zone, at);
+    let local = at + offset;
+    let day = local.div_euclid(86_400);
+    let (year, month, of_month) = date(day);
+    let length = |month: i64| days(year + month.div_euclid(12), month.rem_euclid(12) + 1, 1);
+    match unit {
+        Unit::Minute => (local.div_euclid(60), offset),
+        Unit::Hour => (local.div_euclid(3_600), offset),
+        Unit::Day => (day, 0),
+        // The first Monday of 1970 was the fifth.
+        Unit::Week(first) => ((day - 4 - i64::from(first)).div_euclid(7), 0),
+        Unit::Month(anchor) => {
+            let last = length(month) - length(month - 1);
+            (year * 12 + month - i64::from(of_month < i64::from(anchor).min(last)), 0)
+        }
+        Unit::Year(first, anchor) => (year - i64::from((month, of_month) < (i64::from(first), i64::from(anchor))), 0),
+    }
+}
+
+#[test]
+fn a_year_of_windows_in_four_zones_agrees_with_the_laws_of_the_place() {
+    let units = [
+        Unit::Hour,
+        Unit::Day,
+        Unit::Week(0),
+        Unit::Week(6),
+        Unit::Month(1),
+        Unit::Month(15),
+        Unit::Month(31),
+        Unit::Year(4, 1),
+    ];
+    for zone in ["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"] {
+        for unit in units {
+            let calendar = Calendar { unit, zone: Zone::new(zone).unwrap() };
+            let (first, last) = (days(2027, 1, 1) * 86_400, days(2028, 1, 10) * 86_400);
+            // Every quarter of an hour: all of these zones change their clocks at one.
+            let mut window = calendar.window(Time::from_nanos((first - 900) as u64 * SECOND));
+            for at in (first..last).step_by(900) {
+                let time = Time::from_nanos(at as u64 * SECOND);
+                let same = name(unit, zone, at) == name(unit, zone, at - 900);
+                if !same {
+                    assert_eq!(window.end(), time, "{unit:?} in {zone} ends at {at}");
+                }
+                window = calendar.window(time);
+                assert!(window.start() <= time && time < window.end());
+                assert_eq!(window.start() == time, !same, "{unit:?} in {zone} begins at {at}");
+                assert_eq!(
+                    calendar.window(Time::from_nanos(window.end().as_nanos() - 1)),
+                    window,
+                    "{unit:?} in {zone}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn minutes_follow_the_clock_too() {
+    let calendar = Calendar { unit: Unit::Minute, zone: Zone::new("Asia/Kathmandu").unwrap() };
+    let window = calendar.window(Time::from_nanos(1_700_000_030 * SECOND));
+    assert_eq!((window.start().as_nanos() / SECOND, window.end().as_nanos() / SECOND), (1_699_999_980, 1_700_000_040));
+}
+
+fn at(text: &str) -> u64 {
+    u64::try_from(text.parse::<jiff::Timestamp>().unwrap().as_nanosecond()).unwrap()
+}
+
+#[test]
+fn a_day_in_paris_ends_at_midnight_there() {
+    let clock = Arc::new(ManualClock::at(at("2025-03-29T22:30:00Z")));
+    let mut bench =
+        Bench::on(memory(&clock), clock, "- {id: r, limit: 2/day, algorithm: fixed_window, zone: Europe/Paris}\n");
+    assert_eq!(
+        (bench.check(&[]), bench.check(&[]), bench.check(&[])),
+        ("allow".into(), "allow".into(), "deny 1800s".into())
+    );
+    bench.advance(Nanos::from_secs(1_800));
+    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "allow".into()));
+    // The thirtieth has 23 hours.
+    assert_eq!(bench.check(&[]), "deny 82800s");
+}
+
+#[test]
+fn a_billing_month_begins_on_its_day() {
+    let clock = Arc::new(ManualClock::at(at("2025-02-27T12:00:00Z")));
+    let mut bench =
+        Bench::on(memory(&clock), clock, "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n");
+    assert_eq!(bench.check_cost(&[], 10), "allow");
+    assert_eq!(bench.check(&[]), "deny 43200s");
+    bench.advance(Nanos::from_secs(43_200));
+    assert_eq!(bench.check_cost(&[], 10), "allow");
+    assert_eq!(bench.check(&[]), format!("deny {}s", 31 * 86_400));
+}
+
+#[test]
+fn several_calendars_in_one_rule_keep_apart() {
+    let clock = Arc::new(ManualClock::at(at("2025-06-30T23:59:59Z")));
+    let mut bench = Bench::on(
+        memory(&clock),
+        clock,
+        "- {id: r, limits: [{limit: 5/day, algorithm: fixed_window, zone: UTC}, 100/s, {limit: 9/month, algorithm: fixed_window, zone: America/New_York}]}\n",
+    );
+    assert_eq!(bench.check_cost(&[], 5), "allow");
+    assert_eq!(bench.remaining(&[]), [0, 95, 4]);
+    bench.advance(Nanos::from_secs(1));
+    assert_eq!(bench.remaining(&[]), [5, 100, 4]);
+    bench.advance(Nanos::from_secs(4 * 3_600));
+    assert_eq!(bench.remaining(&[]), [5, 100, 9]);
+}
+
+#[test]
+fn windows_are_computed_anew_for_the_time_of_the_store() {
+    let start = at("2025-06-30T23:59:59Z");
+    let clock = Arc::new(ManualClock::at(start));
+    let store_clock = Arc::new(ManualClock::at(start + 5 * SECOND));
+    let mut bench =
+        Bench::on(memory(&store_clock), clock, "- {id: r, limit: 5/day, algorithm: fixed_window, zone: UTC}\n");
+    assert_eq!(bench.check_cost(&[], 5), "allow");
+    assert_eq!(bench.check(&[]), format!("deny {}s", 86_400 - 4));
+    assert_eq!(bench.engine.counts().stale, 2);
+    assert_eq!(bench.engine.counts().fallback, 0);
+}
+
+#[test]
+fn a_store_whose_time_fits_nothing_falls_back() {
+    let clock = Arc::new(ManualClock::at(at("2025-06-30T12:00:00Z")));
+    let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
+    bench.engine.store().fail(stale(), 2);
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.engine.counts().fallback, 1);
+    assert!(matches!(stale(), StoreError::Stale { .. }));
+}
+
+#[test]
+fn a_limit_sent_along_has_no_calendar() {
+    let text = tollgate_engine::rules::LimitText { limit: "10/month", burst: None, algorithm: Some("fixed_window") };
+    assert_eq!(text.read().unwrap_err().to_string(), "limit: windows of the calendar need a rule");
+    let mut bench = bench("- {id: r, limit: 5/day, algorithm: fixed_window, zone: Asia/Tokyo}\n");
+    assert_eq!(bench.remaining(&[]), [5]);
+}

@@ -1,0 +1,83 @@
+//! Which requests a rule applies to, and what it counts by.
+
+mod support;
+
+use support::{bench, read};
+use tollgate_engine::rules::{Rules, Source};
+
+#[test]
+fn prefixes_networks_and_their_opposites() {
+    let mut bench = bench(
+        "- {id: a, limit: 1/s, when: {agent: {prefix: [curl/, Wget/]}}}\n\
+         - {id: b, limit: 2/s, when: {agent: {not: {prefix: curl/}}}}\n\
+         - {id: c, limit: 3/s, when: {ip: {cidr: 10.0.0.0/8}}}\n\
+         - {id: d, limit: 4/s, when: {ip: {not: {cidr: [10.0.0.0/8, 127.0.0.1]}}}}\n\
+         - {id: e, limit: 5/s, when: {method: {not: [GET, HEAD]}, ip: {present: true}}}\n\
+         - {id: f, limit: 6/s, when: {path: {not: /public/**}}}\n",
+    );
+    assert_eq!(bench.remaining(&[("agent", "curl/8"), ("ip", "10.1.1.1"), ("path", "/public/x")]), [1, 3, 5]);
+    assert_eq!(bench.remaining(&[("agent", "Wget/1"), ("ip", "::ffff:127.0.0.1"), ("method", "GET")]), [1, 2, 6]);
+    assert_eq!(bench.remaining(&[("agent", "curl"), ("ip", "x"), ("method", "PUT"), ("path", "/")]), [2, 4, 5, 6]);
+    assert_eq!(bench.remaining(&[("path", "/public")]), [2, 4]);
+}
+
+#[test]
+fn a_segment_with_a_name_is_counted_by() {
+    let mut bench = bench("- {id: r, limit: 1/h, when: {path: ['/shops/{shop}/**', '/**/of/{shop}']}, per: [shop]}\n");
+    assert_eq!(bench.check(&[("path", "/shops/a/carts/7")]), "allow");
+    assert_eq!(bench.check(&[("path", "/shops/a")]), "deny 3600s");
+    assert_eq!(bench.check(&[("path", "/x/y/of/a")]), "deny 3600s");
+    assert_eq!(bench.check(&[("path", "/shops/b")]), "allow");
+    // Of several values, the one that the pattern matched.
+    assert_eq!(bench.check(&[("path", "/other"), ("path", "/shops/c")]), "allow");
+    assert_eq!(bench.check(&[("path", "/shops/c/d")]), "deny 3600s");
+}
+
+#[test]
+fn one_attribute_stands_in_for_another() {
+    let mut bench = bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
+    assert_eq!(bench.check(&[("user", "1.2.3.4"), ("client_ip", "5.6.7.8")]), "allow");
+    assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is nobody's name");
+    assert_eq!(bench.check(&[("client_ip", "9.9.9.9"), ("user", "1.2.3.4")]), "deny 3600s");
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "deny 3600s");
+}
+
+#[test]
+fn lists_may_be_in_files() {
+    let text =
+        "domain: d\nrules:\n- {id: r, when: {ip: {file: blocked.txt}, user: {not: {file: staff.txt}}}, deny: true}\n";
+    let sources = [Source { name: "etc/rules.yaml", text: text.as_bytes() }];
+    let file = |rules: &str, name: &str| match (rules, name) {
+        ("etc/rules.yaml", "blocked.txt") => Ok(b"# bad ones\n10.0.0.0/8\n192.0.2.7 # this one\n\nunknown\n".to_vec()),
+        ("etc/rules.yaml", "staff.txt") => Ok((0..1_000).map(|n| format!("s{n}\n")).collect::<String>().into_bytes()),
+        _ => Err("it is not there".into()),
+    };
+    let rules = Rules::read_with(&sources, &file).unwrap();
+    let mut bench = bench("");
+    bench.engine.put(&rules).unwrap();
+    assert_eq!(bench.check(&[("ip", "10.2.3.4")]), "deny for ever");
+    assert_eq!(bench.check(&[("ip", "192.0.2.7"), ("user", "s1000")]), "deny for ever");
+    assert_eq!(bench.check(&[("ip", "unknown"), ("user", "s999")]), "allow");
+    assert_eq!(bench.check(&[("ip", "192.0.2.8")]), "allow");
+    let mistakes = Rules::read(&sources).unwrap_err().to_string();
+    assert!(
+        mistakes.starts_with("etc/rules.yaml:3:29: `blocked.txt` cannot be read: files are not read here"),
+        "{mistakes}"
+    );
+}
+
+#[test]
+fn a_long_list_is_found_by_its_values() {
+    let list: Vec<String> = (0..20_000).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect();
+    let rules = read(&format!(
+        "- {{id: r, limit: 1/s, when: {{ip: {{cidr: [{}]}}, m: {{not: [{}]}}}}}}\n",
+        list.join(", "),
+        list.join(", ")
+    ));
+    let mut bench = bench("");
+    bench.engine.put(&rules).unwrap();
+    assert_eq!(bench.remaining(&[("ip", "10.77.3.9")]), [1]);
+    assert!(bench.remaining(&[("ip", "10.79.3.9")]).is_empty());
+    assert!(bench.remaining(&[("ip", "10.77.3.9"), ("m", "10.3.3.0/24")]).is_empty());
+}

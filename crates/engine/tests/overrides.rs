@@ -1,0 +1,90 @@
+//! Other numbers for some: plans, tenants, and exceptions that end by themselves.
+
+mod support;
+
+use support::{START, bench, run};
+use tollgate::Nanos;
+
+#[test]
+fn the_first_override_that_holds_counts() {
+    let mut bench = bench(
+        "- id: r\n  per: [user]\n  limit: 10/m\n  overrides:\n  \
+         - {when: {user: acme}, limit: 100/m}\n  - {when: {plan: pro}, limit: 50/m}\n  - {when: {plan: [pro, own]}, unlimited: true}\n  \
+         - {when: {plan: ended}, deny: true}\n",
+    );
+    assert_eq!(bench.remaining(&[("user", "a")]), [10]);
+    assert_eq!(bench.remaining(&[("user", "acme"), ("plan", "pro")]), [100]);
+    assert_eq!(bench.remaining(&[("user", "b"), ("plan", "pro")]), [50]);
+    assert!(bench.remaining(&[("user", "c"), ("plan", "own")]).is_empty());
+    assert_eq!(bench.check_cost(&[("user", "c"), ("plan", "own")], 1_000_000), "allow");
+    assert_eq!(bench.check(&[("user", "d"), ("plan", "ended")]), "deny for ever");
+}
+
+#[test]
+fn an_override_says_only_what_differs() {
+    let mut bench = bench(
+        "- id: r\n  limit: 10/m\n  burst: 20\n  overrides:\n  - {when: {a: x}, burst: 40}\n  - {when: {a: y}, limit: 30/m}\n  \
+         - {when: {a: z}, limits: [5/m, 100/h]}\n\
+         - id: s\n  when: {w: x}\n  limit: 3/day\n  algorithm: fixed_window\n  zone: Europe/Paris\n  overrides: [{when: {a: x}, limit: 9/day}]\n",
+    );
+    assert_eq!(bench.remaining(&[]), [20]);
+    assert_eq!(bench.remaining(&[("a", "x")]), [40]);
+    assert_eq!(bench.remaining(&[("a", "y")]), [30]);
+    assert_eq!(bench.remaining(&[("a", "z")]), [5, 100]);
+    // It is a day in Paris for those, too.
+    let resets = |bench: &mut support::Bench, a: &str| {
+        bench.decide(&[("w", "x"), ("a", a)], None, |decision| decision.reports().last().unwrap().report.reset)
+    };
+    assert_eq!(resets(&mut bench, "x"), resets(&mut bench, "y"));
+}
+
+#[test]
+fn a_temporary_override_ends_by_itself_and_the_counter_stays() {
+    // START is 2023-11-14T22:13:20Z.
+    let mut bench = bench(
+        "- {id: r, per: [user], limit: 10/h, overrides: [{when: {user: acme}, limit: 100/h, until: '2023-11-14T22:23:20Z'}]}\n",
+    );
+    let acme = [("user", "acme")];
+    assert_eq!(START, 1_700_000_000_000_000_000);
+    assert_eq!(bench.check_cost(&acme, 40), "allow");
+    assert_eq!(bench.remaining(&acme), [60]);
+    bench.advance(Nanos::from_nanos(599_999_999_999));
+    assert!(bench.remaining(&acme)[0] > 60);
+    bench.advance(Nanos::from_nanos(1));
+    // Of the forty, not all have come back: there is nothing left of ten.
+    assert_eq!(bench.remaining(&acme), [0]);
+    assert_eq!(bench.remaining(&[("user", "other")]), [10]);
+}
+
+#[test]
+fn a_counter_moves_between_states_of_different_length() {
+    let mut bench = bench(
+        "- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 500/h, algorithm: sliding_log}, {when: {a: y}, limits: [20/h, 30/day]}]}\n",
+    );
+    assert_eq!(bench.check_cost(&[], 4), "allow");
+    assert_eq!(bench.remaining(&[("a", "x")]), [496]);
+    assert_eq!(bench.check_cost(&[("a", "x")], 2), "allow");
+    assert_eq!(bench.remaining(&[("a", "y")]), [14, 30]);
+    assert_eq!(bench.check(&[("a", "y")]), "allow");
+    assert_eq!(bench.remaining(&[]), [3]);
+}
+
+#[test]
+fn ten_thousand_tenants_have_their_own() {
+    let overrides: String =
+        (0..10_000).map(|n| format!("  - {{when: {{tenant: t{n}}}, limit: {}/s}}\n", n + 1)).collect();
+    let mut bench = bench(&format!("- id: r\n  per: [tenant]\n  limit: 7/s\n  overrides:\n{overrides}"));
+    assert_eq!(bench.remaining(&[("tenant", "t0")]), [1]);
+    assert_eq!(bench.remaining(&[("tenant", "t9999")]), [10_000]);
+    assert_eq!(bench.remaining(&[("tenant", "else")]), [7]);
+}
+
+#[test]
+fn a_refund_goes_to_the_numbers_it_was_taken_under() {
+    let mut bench = bench("- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 100/h}]}\n");
+    let receipt = bench.decide(&[("a", "x")], Some(50), |decision| decision.receipt());
+    assert_eq!(bench.check_cost(&[("a", "x")], 20), "allow");
+    let receipt = receipt.to_string().parse().unwrap();
+    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 50);
+    assert_eq!(bench.remaining(&[("a", "x")]), [80]);
+}

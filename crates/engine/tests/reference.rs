@@ -1,0 +1,55 @@
+//! The reference page is what the definitions say, and everything in it can be loaded. After a change on purpose: `BLESS=1`.
+
+use tollgate_engine::rules::{Rules, Source, keys, reference};
+use tollgate_engine::{Engine, MemoryStore};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md");
+
+#[test]
+fn the_page_is_what_the_definitions_say() {
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(PAGE, reference()).expect("a place to write");
+    }
+    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    assert!(page == reference(), "docs/rules.md is stale: run this test with BLESS=1");
+}
+
+#[test]
+fn every_example_can_be_put_in_force() {
+    let page = reference();
+    let examples: Vec<&str> = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() > 8, "only {} examples", examples.len());
+    for example in examples {
+        put(example);
+    }
+}
+
+#[test]
+fn every_key_has_an_example_that_uses_it() {
+    let tables = [
+        keys::RULE,
+        keys::LIMIT,
+        keys::OPTIONS,
+        keys::TEST,
+        keys::OVERRIDE,
+        keys::COST,
+        keys::DELAY,
+        keys::BAN,
+        keys::SCHEDULE,
+    ];
+    for key in tables.into_iter().flatten() {
+        // A file is somewhere else: it has a test of its own.
+        if key.name == "file" {
+            continue;
+        }
+        assert!(key.example.contains(&format!("{}:", key.name)), "the example of {} does not use it", key.name);
+        put(&format!("domain: d\nrules:\n- {}\n", key.example));
+    }
+}
+
+fn put(text: &str) {
+    let rules = Rules::read(&[Source { name: "example", text: text.as_bytes() }]);
+    let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{text}"));
+    let engine = Engine::new(MemoryStore::new(100).expect("a table")).expect("a table");
+    engine.put(&rules).unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{text}"));
+}
