@@ -191,7 +191,7 @@ impl Contender for Batched {
 }
 
 /// The keyed limiter with another algorithm, or with the token bucket to be compared with.
-pub(crate) struct Other<A> {
+pub(crate) struct Other<A: Algorithm> {
     name: &'static str,
     /// What keeps an entry alive for the whole run.
     fill: u64,
