@@ -268,8 +268,11 @@ impl IntervalBucket {
     fn since_first(&self, mark: u64, origin: u64, at: u64) -> Current {
         let begin = |owed| Current { elapsed: 0, base: 0, owed, origin: at };
         let Some(since) = at.checked_sub(origin) else {
-            // Some thread was ahead of this one; or else the clock stepped back, and all of it counts from now on.
-            if origin - at <= STALE.as_nanos() {
+            // Some thread was ahead of this one, by at least as many steps as it takes for so much to be owed; or else the clock
+            // stepped back, and all of it counts from now on.
+            let steps = mark.saturating_sub(self.deepest) / self.refill;
+            let ahead = (origin - at).saturating_add(steps.saturating_mul(self.period));
+            if ahead <= STALE.as_nanos() {
                 return Current { elapsed: 0, base: 0, owed: self.owed(mark, 0), origin };
             }
             return begin(mark.min(self.deepest));

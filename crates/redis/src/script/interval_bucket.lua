@@ -29,8 +29,10 @@
       local period, refill = limit.period, limit.refill
       if limit.first then
         if now < origin then
-          -- Some other node was ahead; or else the clock was set back, and all of it counts from now on.
-          if origin - now <= BELIEVED then return 0, 0, owed_by(limit, mark, 0), origin end
+          -- The clock was set back, by at least as many steps as it takes for so much to be owed; if that is more than a little,
+          -- all of it counts from now on.
+          local ahead = origin - now + floor(max(mark - limit.deepest, 0) / refill) * period
+          if ahead <= BELIEVED then return 0, 0, owed_by(limit, mark, 0), origin end
           return 0, 0, min(mark, limit.deepest), now
         end
         local elapsed = (now - origin) % period
