@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::{AcquireError, Keyed, Limiter, Pacer, TokenBucket};
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("an executor of one thread")
 }
 
 #[test]
