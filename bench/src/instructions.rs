@@ -7,11 +7,12 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::child::CHILD;
 use crate::contender::{Contender, Empty};
 use crate::keys::key;
+use crate::layer;
 use crate::ours;
 use crate::peers::governor;
 use crate::report::{Bar, Report, Row};
@@ -28,7 +29,8 @@ const CASES: [(&str, &str, &[&str], Option<Bar>); 4] = [
 
 /// Runs the cases that the report wants; without valgrind it says so and runs none.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
-    if !CASES.iter().any(|(case, ..)| report.wants(case)) {
+    let wants_layer = layer::CASES.iter().any(|(case, _)| report.wants(&format!("instructions-{case}")));
+    if !wants_layer && !CASES.iter().any(|(case, ..)| report.wants(case)) {
         return Ok(());
     }
     report.section("instructions per decision, hot key (callgrind)");
@@ -51,6 +53,9 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
                 bar: bar.filter(|_| index == 0),
             });
         }
+    }
+    if wants_layer {
+        layer::count(report, count("ours")? - bare_loop, count)?;
     }
     Ok(())
 }
@@ -92,7 +97,7 @@ pub(crate) fn region(contender: &str) -> Result<()> {
         "governor-direct" => Box::new(governor::Direct::precise()),
         "governor-dashmap" => Box::new(governor::Keyed::new()),
         "governor-dashmap-ahash" => Box::new(governor::Keyed::ahash()),
-        _ => bail!("unknown contender {contender}"),
+        _ => layer::contender(contender)?,
     };
     let keys: Vec<String> = (0..DECISIONS).map(|_| key(0)).collect();
     contender.fill(&keys[0]);

@@ -5,13 +5,16 @@ mod contender;
 mod flood;
 mod instructions;
 mod keys;
+mod layer;
 mod measure;
 mod memory;
 mod ours;
 mod pause;
 mod peers;
 mod report;
+mod snapshot;
 mod speed;
+mod waiting;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,7 +29,8 @@ const USAGE: &str = "usage: tollgate-bench [--repetitions N] [filter]
 Measures the library beside its peers and prints one line per comparison:
   case=keyed-million ours=… peer=governor-dashmap theirs=… ratio=… bar=1.8 pass
 Smaller numbers are better, and so is a larger ratio (theirs ÷ ours). A filter selects the cases
-whose name contains it: direct, keyed, keyed-million, 2t, batch16, memory, pause, flood, instructions.
+whose name contains it: direct, keyed, keyed-million, 2t, batch16, interval-bucket, sliding-slices, acquire, waiters,
+layer, memory, pause, snapshot, flood, instructions.
 Ends with a table of bars, and with status 1 if one of them fails.";
 
 /// With 20 ms each, all cases take about two minutes.
@@ -72,8 +76,11 @@ fn start(arguments: Vec<String>) -> Result<ExitCode> {
 fn measure_all(plan: Plan, filter: &str) -> Result<ExitCode> {
     let mut report = Report::new(filter);
     speed::run(&mut report, plan)?;
+    waiting::run(&mut report, plan)?;
+    layer::run(&mut report, plan)?;
     memory::run(&mut report)?;
     pause::run(&mut report)?;
+    snapshot::run(&mut report)?;
     flood::run(&mut report)?;
     instructions::run(&mut report)?;
     ensure!(!report.is_empty(), "nothing was measured that is called like {filter:?}");

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tollgate::clock::{CachedClock, Clock, PreciseClock};
-use tollgate::{Limiter, Nanos, Rate, TokenBucket};
+use tollgate::{Algorithm, IntervalBucket, Limiter, Nanos, Rate, SlidingSlices, TokenBucket};
 
 use crate::contender::{Contender, DENY_PERIOD_SECONDS, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
+use crate::waiting::is_ready;
 
 /// The name of [`Batched`].
 pub(crate) const BATCHED: &str = "ours-batch16";
@@ -62,6 +63,52 @@ impl<C: Clock + Send + Sync + 'static> Contender for Direct<C> {
     }
 }
 
+/// [`Limiter::acquire`] where nobody has to wait.
+pub(crate) struct Acquiring<C> {
+    name: &'static str,
+    limiter: Arc<Limiter<TokenBucket, C>>,
+}
+
+impl Acquiring<PreciseClock> {
+    /// With the default clock.
+    pub(crate) fn precise() -> Result<Self> {
+        Ok(Acquiring { name: "ours", limiter: Arc::new(Limiter::new(wide()?)) })
+    }
+}
+
+impl Acquiring<CachedClock> {
+    /// With the clock that a thread of its own sets every millisecond.
+    pub(crate) fn cached() -> Result<Self> {
+        let clock = CachedClock::start(Duration::from_millis(1))?;
+        Ok(Acquiring { name: "ours-cached", limiter: Arc::new(Limiter::with_clock(wide()?, clock)) })
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Contender for Acquiring<C> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        is_ready(self.limiter.acquire(1))
+    }
+}
+
+/// Ours under another name, where it is not the one that is compared with the others.
+pub(crate) struct Named<T>(pub(crate) &'static str, pub(crate) T);
+
+impl<T: Contender> Contender for Named<T> {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.1.decide(key)
+    }
+}
+
 /// The keyed limiter, one decision at a time.
 pub(crate) struct Keyed {
     limiter: Arc<tollgate::Keyed>,
@@ -76,6 +123,11 @@ impl Keyed {
     /// The same with a rate whose exact state is more than a word.
     pub(crate) fn odd_rate(capacity: usize) -> Result<Self> {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(limit(7777)?, capacity)?) })
+    }
+
+    /// The limiter itself.
+    pub(crate) fn into_limiter(self) -> Arc<tollgate::Keyed> {
+        self.limiter
     }
 
     /// Whether the key has an entry that says anything.
@@ -140,6 +192,61 @@ impl Contender for Batched {
             self.limiter.check_many(requests, |verdict| allowed += usize::from(verdict.is_allowed()));
         }
         allowed
+    }
+}
+
+/// The keyed limiter with another algorithm, or with the token bucket to be compared with.
+pub(crate) struct Other<A: Algorithm> {
+    name: &'static str,
+    /// What keeps an entry alive for the whole run.
+    fill: u64,
+    limiter: Arc<tollgate::Keyed<A>>,
+}
+
+/// What other algorithms are measured against.
+pub(crate) const TOKEN_BUCKET: &str = "token-bucket";
+
+impl Other<TokenBucket> {
+    /// The token bucket itself.
+    pub(crate) fn token_bucket(capacity: usize) -> Result<Self> {
+        Ok(Other {
+            name: TOKEN_BUCKET,
+            fill: FILL_COST.into(),
+            limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?),
+        })
+    }
+}
+
+impl Other<IntervalBucket> {
+    /// As much every second as the token bucket has, in steps.
+    pub(crate) fn interval_bucket(capacity: usize) -> Result<Self> {
+        let limit =
+            IntervalBucket::new(u64::from(WIDE_RATE_PER_SECOND), Nanos::SECOND)?.burst(u64::from(WIDE_BURST))?;
+        Ok(Other { name: "ours", fill: FILL_COST.into(), limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
+    }
+}
+
+impl Other<SlidingSlices> {
+    /// In ten seconds as much as nobody takes of one of so many keys, by ten slices of which some go by while it is measured.
+    /// How large the limit is says how wide the slices are.
+    pub(crate) fn sliding_slices(capacity: usize, limit: u64) -> Result<Self> {
+        let limit = SlidingSlices::new(limit, Nanos::from_secs(10), Nanos::SECOND)?.max_debt(0)?;
+        Ok(Other { name: "ours", fill: 1, limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
+    }
+}
+
+impl<A: Algorithm<Stamp: Send> + Send + Sync + 'static> Contender for Other<A> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, key: &String) -> bool {
+        self.limiter.check(key, 1).is_allowed()
+    }
+
+    fn fill(&mut self, key: &String) {
+        self.limiter.check(key, self.fill);
     }
 }
 

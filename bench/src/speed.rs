@@ -15,7 +15,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     for stage in &STAGES {
         keyed(report, plan, stage)?;
     }
-    Ok(())
+    algorithms(report, plan)
 }
 
 type Contenders = Vec<Box<dyn Contender>>;
@@ -143,6 +143,39 @@ fn keyed(report: &mut Report, plan: Plan, stage: &Stage) -> Result<()> {
 
 fn batched(case: &str) -> String {
     format!("{case}-batch16")
+}
+
+/// Other algorithms beside the token bucket: at most one and a half times its time. With many keys that is told of the slices, but no
+/// bar: they are several words to the token bucket's one, and then it is the memory that takes the time.
+fn algorithms(report: &mut Report, plan: Plan) -> Result<()> {
+    type Make = fn(usize, u64) -> Result<Box<dyn Contender>>;
+    const ALGORITHMS: [(&str, Make); 2] = [
+        ("interval-bucket", |capacity, _| Ok(Box::new(ours::Other::interval_bucket(capacity)?))),
+        ("sliding-slices", |capacity, limit| Ok(Box::new(ours::Other::sliding_slices(capacity, limit)?))),
+    ];
+    // With a limit that a run cannot exhaust.
+    let patterns =
+        [("hot", Pattern::Hot, u32::MAX.into()), ("1k", Pattern::Thousand, 65_535), ("million", Pattern::Million, 255)];
+    for (algorithm, make) in ALGORITHMS {
+        for (keys, pattern, limit) in patterns {
+            let case = format!("keyed-{keys}-{algorithm}");
+            if !report.wants(&case) {
+                continue;
+            }
+            let population = pattern.population();
+            let capacity = usize::try_from(population)?.max(1_000);
+            let mut contenders: Contenders =
+                vec![make(capacity, limit)?, Box::new(ours::Other::token_bucket(capacity)?)];
+            for contender in &mut contenders {
+                (0..population).for_each(|number| contender.fill(&key(number)));
+            }
+            report.section(&format!("{case}, ns per decision"));
+            let medians = race(plan, Expect::Allowed, &mut contenders, &[pattern.sequence(1)])?;
+            let bar = (keys == "hot" || algorithm == "interval-bucket").then_some(Bar::RatioAtLeast(0.67));
+            compare(report, &case, "ours", &medians, |_| bar);
+        }
+    }
+    Ok(())
 }
 
 /// All keyed contenders, each filled with the keys `0..population`.

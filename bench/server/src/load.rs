@@ -34,6 +34,15 @@ pub(crate) fn redis_benchmark(server: &Server, pipeline: usize, count: usize, co
     Ok(Run { per_second: per_second.with_context(|| format!("no figure in {text}"))?, cpu_micros })
 }
 
+/// Gives a Redis a script and tells the name it has there.
+pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String> {
+    let output = Command::new("redis-cli")
+        .args(["-p", &server.address.port().to_string(), "SCRIPT", "LOAD", script])
+        .output()
+        .context("redis-cli does not run; it is in the package redis-tools")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 /// Fifty connections of wrk for two seconds, with a random key in every body.
 pub(crate) fn wrk(server: &Server, path: &str, script: &str) -> anyhow::Result<Run> {
     let before = server.cpu_micros();

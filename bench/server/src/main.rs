@@ -4,6 +4,7 @@
 //! processor time for each is told; that is the steadier figure. Ratios of one run hold on other machines, numbers do not.
 
 mod load;
+mod outage;
 mod process;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use load::Run;
+use outage::Waits;
 use process::{Server, free_address};
 
 const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
@@ -22,18 +24,19 @@ const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
     let tollgate =
-        args.next().context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|latency|rules|memory]]")?;
+        args.next().context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|latency|rules|memory|outage]]")?;
     let repetitions = args.next().map_or(Ok(5), |text| text.parse())?;
     let only = args.next();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
     let bench = Bench { tollgate: tollgate.into(), repetitions };
     let mut bars = Bars::default();
-    let parts: [(&str, fn(&Bench, &mut Bars) -> anyhow::Result<()>); 5] = [
+    let parts: [(&str, Part); 6] = [
         ("resp", Bench::resp),
         ("http", Bench::http),
         ("latency", Bench::latency),
         ("rules", Bench::rules),
         ("memory", Bench::memory),
+        ("outage", Bench::outage),
     ];
     for (_, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
         part(&bench, &mut bars)?;
@@ -47,6 +50,9 @@ struct Bench {
     tollgate: PathBuf,
     repetitions: usize,
 }
+
+/// One group of measurements.
+type Part = fn(&Bench, &mut Bars) -> anyhow::Result<()>;
 
 /// What was promised, and whether it is so.
 #[derive(Default)]
@@ -82,7 +88,14 @@ impl Bench {
 
     fn resp(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let mut servers = vec![("floor", floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
-        servers.extend(redis(&[])?.map(|server| ("redis INCR", server)));
+        let mut script = String::new();
+        for name in ["redis INCR", "redis script"] {
+            let Some(server) = redis(&[])? else { continue };
+            if name == "redis script" {
+                script = load::put_script(&server, include_str!("../gcra.lua"))?;
+            }
+            servers.push((name, server));
+        }
         if let Some(module) = std::env::var_os("TOLLGATE_REDIS_CELL") {
             let module = module.to_string_lossy().into_owned();
             servers.extend(redis(&["--loadmodule", &module])?.map(|server| ("redis-cell", server)));
@@ -90,9 +103,14 @@ impl Bench {
         servers.extend(throttlecrab("redis")?.map(|server| ("throttlecrab", server)));
         for (pipeline, count) in [(1, 60_000), (16, 600_000), (64, 1_500_000)] {
             let figures = self.race(&servers, |name, server| {
-                let count = if matches!(name, "redis-cell" | "throttlecrab") { count / 4 } else { count };
+                let count =
+                    if matches!(name, "redis script" | "redis-cell" | "throttlecrab") { count / 8 } else { count };
                 match name {
                     "redis INCR" => load::redis_benchmark(server, pipeline, count, &["INCR", "key:__rand_int__"]),
+                    "redis script" => {
+                        let command = ["EVALSHA", &script, "1", "key:__rand_int__", "1000000", "1000000", "60"];
+                        load::redis_benchmark(server, pipeline, count, &command)
+                    }
                     "throttlecrab" => {
                         let command = ["THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
                         load::redis_benchmark(server, pipeline, count, &command)
@@ -184,6 +202,32 @@ impl Bench {
         let after = server.megabytes()?;
         println!("\na million keys: {before:.1} MB before, {after:.1} MB after");
         bars.at_most("resident memory with a million keys, in MB", after, 80.);
+        Ok(())
+    }
+
+    fn outage(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        const LENGTH: Duration = Duration::from_secs(2);
+        let Some(redis) = redis(&[])? else { return Ok(()) };
+        let server = self.ours_resp(&["--store", &format!("redis://{}", redis.address)])?;
+        let (mut control, mut stopped) = (Vec::new(), Vec::new());
+        for _ in 0..self.repetitions {
+            control.push(outage::ask(server.address, LENGTH, || Ok(()))?);
+            stopped.push(outage::ask(server.address, LENGTH, || outage::signal(redis.id(), "STOP"))?);
+            outage::signal(redis.id(), "CONT")?;
+        }
+        println!(
+            "\n20 callers, deadline 10 ms; every question decided; the store is stopped after a third of the time"
+        );
+        let middle_of = |waits: &[Waits], figure: fn(&Waits) -> f64| middle(waits.iter().map(figure).collect());
+        let longest = [("control", control), ("stopped", stopped)].map(|(name, waits)| {
+            let (usual, longest) = (middle_of(&waits, |waits| waits.middle), middle_of(&waits, |waits| waits.longest));
+            let answers = middle_of(&waits, |waits| waits.answers as f64);
+            println!(
+                "  {name:<14} {answers:>8.0} answers, mostly after {usual:.2} ms, the latest after {longest:.2} ms"
+            );
+            longest
+        });
+        bars.at_most("longest wait with the store stopped, ms beyond the control's", longest[1] - longest[0], 10.);
         Ok(())
     }
 

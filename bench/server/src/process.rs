@@ -30,6 +30,11 @@ impl Server {
         bail!("{command:?} does not listen on {address}")
     }
 
+    /// Its number, to send it signals.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time of all its threads, in microseconds.
     pub(crate) fn cpu_micros(&self) -> f64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();

@@ -13,6 +13,7 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 
 use crate::contender::{Contender, DENY_PERIOD_SECONDS, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
+use crate::waiting::is_ready;
 
 /// The keyed limiter over `String` keys.
 pub(crate) type KeyedLimiter<S> = RateLimiter<String, DashMapStateStore<String, S>, DefaultClock>;
@@ -71,6 +72,33 @@ where
 
     fn share(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Direct { name: self.name, limiter: Arc::clone(&self.limiter) }))
+    }
+}
+
+/// The name of [`UntilReady`].
+pub(crate) const UNTIL_READY: &str = "governor-until-ready";
+
+/// `until_ready` where nobody has to wait.
+#[derive(Debug)]
+pub(crate) struct UntilReady {
+    limiter: DirectLimiter<QuantaClock>,
+}
+
+impl UntilReady {
+    /// With governor's default clock, precise.
+    pub(crate) fn new() -> Self {
+        UntilReady { limiter: RateLimiter::direct(wide()) }
+    }
+}
+
+impl Contender for UntilReady {
+    fn name(&self) -> &'static str {
+        UNTIL_READY
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        is_ready(self.limiter.until_ready())
     }
 }
 

@@ -1,4 +1,4 @@
-//! leaky-bucket: made for waiting; its `try_acquire` is what compares.
+//! leaky-bucket: made for waiting; where nobody waits its `try_acquire` is what compares.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use leaky_bucket::RateLimiter;
 
 use crate::contender::{Contender, DENY_PERIOD_SECONDS, WIDE_BURST, WIDE_RATE_PER_SECOND};
+use crate::waiting::is_ready;
 
 /// One limiter without keys.
 pub(crate) struct Direct {
@@ -55,5 +56,28 @@ impl Contender for Direct {
 
     fn share(&self) -> Option<Box<dyn Contender>> {
         Some(Box::new(Direct { limiter: Arc::clone(&self.limiter) }))
+    }
+}
+
+/// `acquire` where nobody has to wait.
+pub(crate) struct Acquiring {
+    limiter: Direct,
+}
+
+impl Acquiring {
+    /// The wide limit.
+    pub(crate) fn new() -> Self {
+        Acquiring { limiter: Direct::new() }
+    }
+}
+
+impl Contender for Acquiring {
+    fn name(&self) -> &'static str {
+        "leaky-bucket-acquire"
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        is_ready(self.limiter.limiter.acquire(1))
     }
 }

@@ -7,7 +7,7 @@ use core::num::NonZeroU64;
 
 use crate::algorithm::{Cells, CellsMut, STALE};
 use crate::error::LimitError;
-use crate::quantity::{Cost, Now, Time};
+use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{BucketTerms, Kept};
 use crate::ticks::{Flow, HORIZON, Ticks};
@@ -108,6 +108,12 @@ impl Bucket {
         self.flow.store(state, self.one_word, ticks);
     }
 
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        let (ticks, from, to) = (self.flow.load(state, self.one_word), self.flow.instant(from), self.flow.instant(to));
+        // What was owed until before the other clock's zero is not owed any more, so that zero says it as well.
+        self.keep(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
+    }
+
     pub(crate) const fn words(&self) -> usize {
         if self.one_word { 1 } else { 2 }
     }
@@ -172,6 +178,17 @@ impl Bucket {
     #[inline]
     pub(crate) fn retry(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
         room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
+    }
+
+    /// The same, with `ahead` taken first.
+    pub(crate) fn retry_behind<S: Cells + ?Sized>(
+        &self,
+        state: &S,
+        now: &Now<'_>,
+        ahead: Cost,
+        room: Option<Ticks>,
+    ) -> Retry {
+        self.retry(self.owed(state, now).saturating_add(self.flow.ticks(ahead.get())), room)
     }
 
     #[inline]

@@ -9,7 +9,8 @@ use crate::algorithm::sliding_slices::SlidingSlices;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Cells, CellsMut};
-use crate::quantity::{Cost, Nanos, Now};
+use crate::limits::Limits;
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
 /// An algorithm with its numbers, or one of the two limits that need neither.
@@ -44,6 +45,12 @@ macro_rules! from_algorithm {
             fn from(limit: $algorithm) -> Self {
                 Self::$algorithm(limit)
             }
+        }
+
+        impl From<$algorithm> for Limits {
+            fn from(limit: $algorithm) -> Self {
+                Limit::from(limit).into()
+            }
         })*
     };
 }
@@ -75,6 +82,23 @@ macro_rules! ask {
             Limit::Concurrency($algorithm) => $answer,
         }
     };
+}
+
+impl Limit {
+    /// Rewrites a state so that it says by another clock what it said by the one it was written under, given one instant as
+    /// both tell it: `from` on the old clock, `to` on the new. The monotonic clock of another process begins elsewhere; the
+    /// wall clock is the same for all, and what is told by it stays.
+    pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        match self {
+            Self::Unlimited | Self::DenyAll | Self::SlidingWindow(_) | Self::SlidingSlices(_) => {}
+            Self::TokenBucket(limit) => limit.rebase(state, from, to),
+            Self::LeakyBucket(limit) => limit.rebase(state, from, to),
+            Self::IntervalBucket(limit) => limit.rebase(state, from, to),
+            Self::FixedWindow(limit) => limit.rebase(state, from, to),
+            Self::SlidingLog(limit) => limit.rebase(state, from, to),
+            Self::Concurrency(limit) => limit.rebase(state, from, to),
+        }
+    }
 }
 
 impl Algorithm for Limit {
@@ -123,6 +147,14 @@ impl Algorithm for Limit {
         ask!(self, unlimited: true, deny_all: true, algorithm => algorithm.is_new(state, now))
     }
 
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        ask!(self, unlimited: Retry::NOW, deny_all: Retry::Never, algorithm => algorithm.wait_behind(state, now, ahead, cost))
+    }
+
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.look_again(state, now))
+    }
+
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         match self {
@@ -156,6 +188,67 @@ impl Algorithm for Limit {
                 let used = report.limit.saturating_sub(report.remaining).min(new.capacity());
                 new.fresh(state, now);
                 new.decide(state, now, Ask::UpTo(Cost::new(used)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::fixed_window::Phase;
+    use crate::algorithm::interval_bucket::Steps;
+
+    const SECOND: Nanos = Nanos::SECOND;
+
+    fn limits() -> Vec<Limit> {
+        vec![
+            TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().into(),
+            TokenBucket::new("7777/s".parse().unwrap(), 10).unwrap().into(),
+            LeakyBucket::new("3/s".parse().unwrap(), 10).unwrap().into(),
+            FixedWindow::new(10, SECOND).unwrap().phase(Phase::FirstRequest).into(),
+            FixedWindow::new(10, SECOND).unwrap().into(),
+            SlidingWindow::new(10, SECOND).unwrap().into(),
+            SlidingSlices::new(10, SECOND, Nanos::from_millis(100)).unwrap().into(),
+            IntervalBucket::new(10, SECOND).unwrap().into(),
+            IntervalBucket::new(10, SECOND).unwrap().steps(Steps::FirstRequest).into(),
+            SlidingLog::new(10, SECOND).unwrap().into(),
+            Concurrency::new(10, SECOND).unwrap().into(),
+            Limit::Unlimited,
+            Limit::DenyAll,
+        ]
+    }
+
+    #[test]
+    fn a_state_says_on_another_clock_what_it_said_on_its_own() {
+        const ZERO: u64 = 1 << 40;
+        for (limit, other) in limits().into_iter().flat_map(|limit| [(limit, ZERO + 777), (limit, ZERO - 777)]) {
+            let mut state = vec![0; limit.words()];
+            let at =
+                |mono: u64, nanos: u64| Now::new(Time::from_nanos(mono + nanos), Time::from_nanos(1 << 60 | nanos));
+            limit.fresh(&mut *state, &at(ZERO, 0));
+            for step in 0..5 {
+                limit.decide(&mut *state, &at(ZERO, step * 50_000_000), Ask::Exactly(Cost::new(2)));
+            }
+            let mut rebased = state.clone();
+            limit.rebase(&mut *rebased, Time::from_nanos(ZERO), Time::from_nanos(other));
+            for nanos in (0..40).map(|step| 200_000_000 + step * 50_000_000) {
+                for cost in 0..11 {
+                    let report = |state: &[u64], zero| limit.report(state, &at(zero, nanos), Cost::new(cost));
+                    assert_eq!(report(&rebased, other), report(&state, ZERO), "{limit:?} for {cost} at {nanos}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_words_can_be_rebased_to_anywhere() {
+        for (limit, word) in limits().into_iter().flat_map(|limit| [0, 5, 1 << 63, u64::MAX].map(|word| (limit, word)))
+        {
+            for (from, to) in [(0, u64::MAX), (u64::MAX, 0), (1 << 40, 7)] {
+                let mut state = vec![word; limit.words()];
+                limit.rebase(&mut *state, Time::from_nanos(from), Time::from_nanos(to));
+                limit.decide(&mut *state, &Now::at(1 << 61), Ask::Exactly(Cost::ONE));
             }
         }
     }

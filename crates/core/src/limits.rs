@@ -3,7 +3,7 @@
 use crate::algorithm::{Algorithm, Cells, CellsMut};
 use crate::error::LimitError;
 use crate::limit::Limit;
-use crate::quantity::{Cost, Nanos, Now};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// A group of limits that decides as one: what one refuses, none is charged for.
@@ -63,6 +63,13 @@ impl Limits {
         cost: Cost,
     ) -> impl Iterator<Item = Report> + 'a {
         self.parts().map(move |(limit, first, _)| limit.report(&Part { state, first }, now, cost))
+    }
+
+    /// [`Limit::rebase`] for the state of each.
+    pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        for (limit, first, _) in self.parts() {
+            limit.rebase(&mut PartMut { state, first }, from, to);
+        }
     }
 
     /// Each limit with the place of its words and its place in the group.
@@ -185,6 +192,16 @@ impl Algorithm for Limits {
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.parts().all(|(limit, first, _)| limit.is_new(&Part { state, first }, now))
+    }
+
+    /// The longest wait counts.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let waits = self.parts().map(|(limit, first, _)| limit.wait_behind(&Part { state, first }, now, ahead, cost));
+        waits.max().unwrap_or(Retry::NOW)
+    }
+
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        self.parts().filter_map(|(limit, first, _)| limit.look_again(&Part { state, first }, now)).min()
     }
 
     #[inline]
@@ -379,5 +396,48 @@ mod tests {
             Limits::new([Limit::Unlimited; 20]).unwrap_err().to_string(),
             "the number of limits is 9, it must be between 1 and 8"
         );
+    }
+
+    #[test]
+    fn who_queues_is_told_the_longest_wait_behind_those_ahead() {
+        let leaky = LeakyBucket::new("1/s".parse().unwrap(), 4).unwrap().free(1).unwrap();
+        let window = FixedWindow::new(2, Nanos::from_secs(10)).unwrap();
+        let wait = |limit: Limit, spent: u64, ahead, cost| {
+            let limits = Limits::from(limit);
+            let mut state = state_of(&limits);
+            limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(spent)));
+            limits.wait_behind(&*state, &Now::at(0), Cost::new(ahead), Cost::new(cost))
+        };
+        let after = |secs| Retry::After(Nanos::from_secs(secs));
+        assert_eq!([0, 1, 4, 100].map(|ahead| wait(bucket(3), 2, ahead, 2)), [1, 2, 5, 101].map(after));
+        assert_eq!(wait(bucket(3), 2, 1, 4), Retry::Never);
+        assert_eq!([0, 1, 4].map(|ahead| wait(leaky.into(), 2, ahead, 1)), [1, 2, 5].map(after));
+        assert_eq!([0, 1, 2, 3].map(|ahead| wait(window.into(), 1, ahead, 1)), [0, 10, 10, 20].map(after));
+        assert_eq!(
+            wait(SlidingLog::new(2, SECOND).unwrap().into(), 2, 100, 1),
+            after(1),
+            "those ahead are not counted"
+        );
+        let both = Limits::new([bucket(3), window.into()]).unwrap();
+        let state = state_of(&both);
+        assert_eq!(both.wait_behind(&*state, &Now::at(0), Cost::new(3), Cost::new(2)), after(20));
+        assert_eq!(Limit::Unlimited.wait_behind(&[0; 0], &Now::at(0), Cost::MAX, Cost::MAX), Retry::NOW);
+        assert_eq!(Limit::DenyAll.wait_behind(&[0; 0], &Now::at(0), Cost::ZERO, Cost::ONE), Retry::Never);
+    }
+
+    #[test]
+    fn only_leases_end_by_themselves_and_the_next_end_is_told() {
+        let limits = Limits::new([bucket(9), Concurrency::new(3, SECOND).unwrap().into()]).unwrap();
+        let mut state = state_of(&limits);
+        let look = |state: &[u64], at| limits.look_again(state, &Now::at(at));
+        assert_eq!(look(&state, 0), None);
+        let first = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
+        limits.decide(&mut *state, &Now::at(400), Ask::Exactly(Cost::ONE));
+        assert_eq!(
+            (look(&state, 500), look(&state, 1_000_000_000)),
+            (Some(Nanos::from_nanos(999_999_500)), Some(Nanos::from_nanos(400)))
+        );
+        limits.refund(&mut *state, &Now::at(500), Cost::ONE, Some(first.stamp()));
+        assert_eq!((look(&state, 500), look(&state, 2_000_000_000)), (Some(Nanos::from_nanos(999_999_900)), None));
     }
 }

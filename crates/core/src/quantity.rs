@@ -138,6 +138,17 @@ impl<C> Time<C> {
         Self::from_nanos(self.nanos.saturating_add(length.0))
     }
 
+    /// This point on another clock, given one instant as both tell it: `from` on this clock, `to` on the other. What lies
+    /// before the other clock's zero becomes its zero.
+    #[must_use]
+    pub const fn rebased(self, from: Self, to: Self) -> Self {
+        Self::from_nanos(if to.nanos >= from.nanos {
+            self.nanos.saturating_add(to.nanos - from.nanos)
+        } else {
+            self.nanos.saturating_sub(from.nanos - to.nanos)
+        })
+    }
+
     /// The time from `earlier` to this point; zero when `earlier` is not earlier.
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.nanos.saturating_sub(earlier.nanos))
@@ -304,6 +315,15 @@ mod tests {
         assert_eq!(early.saturating_add(Nanos::from_nanos(3)), late);
         assert_eq!(early.saturating_add(Nanos::MAX).as_nanos(), u64::MAX);
         assert!(early < late && Time::<Mono>::ZERO < early);
+    }
+
+    #[test]
+    fn a_point_is_as_far_from_an_instant_on_one_clock_as_on_another() {
+        let rebased = |nanos, from, to| {
+            Time::<Mono>::from_nanos(nanos).rebased(Time::from_nanos(from), Time::from_nanos(to)).as_nanos()
+        };
+        assert_eq!((rebased(7, 5, 105), rebased(107, 105, 5), rebased(3, 5, 105)), (107, 7, 103));
+        assert_eq!((rebased(3, 5, 1), rebased(7, 5, u64::MAX)), (0, u64::MAX));
     }
 
     #[test]

@@ -1,8 +1,15 @@
 //! A limit and its state in plain numbers, for whoever computes the same elsewhere, such as a script in a store.
 
-use crate::algorithm::fixed_window::Phase;
-use crate::algorithm::interval_bucket::Steps;
+use crate::algorithm::concurrency::Concurrency;
+use crate::algorithm::fixed_window::{FixedWindow, Phase};
+use crate::algorithm::interval_bucket::{IntervalBucket, Steps};
+use crate::algorithm::leaky_bucket::LeakyBucket;
+use crate::algorithm::sliding_log::SlidingLog;
+use crate::algorithm::sliding_slices::SlidingSlices;
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Cells, CellsMut};
+use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::quantity::Nanos;
 use crate::rate::Rate;
@@ -155,6 +162,64 @@ impl Limit {
         }
     }
 
+    /// The limit with these numbers: what [`terms`](Self::terms) told makes the same limit again.
+    ///
+    /// # Errors
+    /// When the numbers make no limit, as the constructors say.
+    pub fn from_terms(terms: Terms) -> Result<Self, LimitError> {
+        Ok(match terms {
+            Terms::Unlimited => Self::Unlimited,
+            Terms::DenyAll => Self::DenyAll,
+            Terms::TokenBucket(BucketTerms { rate, burst, max_debt, initial }) => {
+                TokenBucket::new(rate, burst)?.max_debt(max_debt)?.initial(initial)?.into()
+            }
+            Terms::LeakyBucket { bucket: BucketTerms { rate, burst, max_debt, initial }, free, max_wait } => {
+                let limit = LeakyBucket::new(rate, burst)?.max_debt(max_debt)?.initial(initial)?;
+                limit.free(free)?.max_wait(max_wait).into()
+            }
+            Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
+                let limit = IntervalBucket::new(refill, period)?.burst(burst)?.steps(steps).max_wait(max_wait)?;
+                limit.max_debt(max_debt)?.initial(initial)?.into()
+            }
+            Terms::FixedWindow { window: WindowTerms { limit, length, max_debt, initial }, phase } => {
+                FixedWindow::new(limit, length)?.phase(phase).max_debt(max_debt)?.initial(initial)?.into()
+            }
+            Terms::SlidingWindow(WindowTerms { limit, length, max_debt, initial }) => {
+                SlidingWindow::new(limit, length)?.max_debt(max_debt)?.initial(initial)?.into()
+            }
+            Terms::SlidingSlices { window: WindowTerms { limit, length, max_debt, initial }, precision } => {
+                SlidingSlices::new(limit, length, precision)?.max_debt(max_debt)?.initial(initial)?.into()
+            }
+            Terms::SlidingLog { window, minimum_gap, count_refused } => {
+                let WindowTerms { limit, length, max_debt, initial } = window;
+                let log = SlidingLog::new(limit, length)?.max_debt(max_debt)?.initial(initial)?;
+                let log = log.minimum_gap(minimum_gap)?;
+                if count_refused { log.count_refused() } else { log }.into()
+            }
+            Terms::Concurrency { limit, lease, max_debt } => Concurrency::new(limit, lease)?.max_debt(max_debt)?.into(),
+        })
+    }
+
+    /// The time in which as much as the limit comes back: the window, or how long an empty bucket takes to fill, rounded up. What
+    /// is held at a time has none, nor has what is not counted.
+    pub fn window(&self) -> Option<Nanos> {
+        match self.terms() {
+            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+                let nanos = u128::from(bucket.burst) * u128::from(bucket.rate.per().as_nanos());
+                let nanos = nanos.div_ceil(u128::from(bucket.rate.count()));
+                Some(Nanos::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+            }
+            Terms::IntervalBucket { refill, period, burst, .. } => {
+                Some(Nanos::from_nanos(period.as_nanos().saturating_mul(burst.div_ceil(refill))))
+            }
+            Terms::FixedWindow { window, .. }
+            | Terms::SlidingWindow(window)
+            | Terms::SlidingSlices { window, .. }
+            | Terms::SlidingLog { window, .. } => Some(window.length),
+            Terms::Concurrency { .. } | Terms::Unlimited | Terms::DenyAll => None,
+        }
+    }
+
     /// What a state says; `None` for slices, logs and leases, which are more than a few numbers, and for limits that keep nothing.
     pub fn kept<S: Cells + ?Sized>(&self, state: &S) -> Option<Kept> {
         match self {
@@ -187,10 +252,7 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Now, SlidingLog, SlidingSlices, SlidingWindow,
-        TokenBucket,
-    };
+    use crate::{Algorithm, Ask, Cost, Now};
 
     fn rate(text: &str) -> Rate {
         text.parse().unwrap()
@@ -223,6 +285,34 @@ mod tests {
         let log: Limit = log.minimum_gap(Nanos::from_nanos(7)).unwrap().count_refused().into();
         let minimum_gap = Nanos::from_nanos(7);
         assert_eq!(log.terms(), Terms::SlidingLog { window, minimum_gap, count_refused: true });
+        let sliding = SlidingWindow::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap().into();
+        let leases = Concurrency::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().into();
+        let first = IntervalBucket::new(5, Nanos::SECOND).unwrap().steps(Steps::FirstRequest).into();
+        let steps: [Limit; 3] = [interval.into(), first, slices.into()];
+        for limit in
+            [Limit::Unlimited, Limit::DenyAll, token, leaky, fixed, log, sliding, leases].into_iter().chain(steps)
+        {
+            assert_eq!(Limit::from_terms(limit.terms()).unwrap(), limit);
+        }
+    }
+
+    #[test]
+    fn terms_that_make_no_limit_are_refused() {
+        let bucket = BucketTerms { rate: rate("10/s"), burst: 9, max_debt: 4, initial: 10 };
+        assert!(Limit::from_terms(Terms::TokenBucket(bucket)).is_err());
+        let leases = Terms::Concurrency { limit: 0, lease: Nanos::SECOND, max_debt: 0 };
+        assert!(Limit::from_terms(leases).is_err());
+    }
+
+    #[test]
+    fn a_window_is_the_time_in_which_the_limit_comes_back() {
+        let bucket = |text: &str, burst| Limit::from(TokenBucket::new(rate(text), burst).unwrap());
+        let fixed = Limit::from(FixedWindow::new(9, Nanos::from_secs(60)).unwrap());
+        let leases = Limit::from(Concurrency::new(3, Nanos::SECOND).unwrap());
+        assert_eq!(bucket("10/s", 20).window(), Some(Nanos::from_secs(2)));
+        assert_eq!(bucket("3/s", 1).window(), Some(Nanos::from_nanos(333_333_334)));
+        assert_eq!(fixed.window(), Some(Nanos::from_secs(60)));
+        assert_eq!([leases.window(), Limit::Unlimited.window(), Limit::DenyAll.window()], [None; 3]);
     }
 
     #[test]

@@ -105,6 +105,11 @@ impl<S: Copy + Default> Verdict<S> {
         Self::pass(Outcome::Allow, cost, S::default())
     }
 
+    /// The same from a limit that does need one.
+    pub const fn stamped(cost: Cost, stamp: S) -> Self {
+        Self::pass(Outcome::Allow, cost, stamp)
+    }
+
     /// A refusal for reasons outside the limit, such as a full table.
     pub fn refused(retry: Retry) -> Self {
         Self::pass(Outcome::Deny(retry), Cost::ZERO, S::default())

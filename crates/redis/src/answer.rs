@@ -1,11 +1,11 @@
 //! What the script's reply means: the Rust functions say it, given what is kept.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, Kept, Limit, Nanos, Now, Outcome, Report, Retry, Stamp, Stamps, Terms, Time,
+    Algorithm, Ask, Cost, Kept, Limit, Nanos, Now, Outcome, Report, Retry, SlidingSlices, Stamp, Stamps, Terms, Time,
 };
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, Verb};
 
-use crate::numbers::{EXACT, HEAD, Unit, is_plain, micros_ceil, told_len};
+use crate::numbers::{EXACT, HEAD, Unit, count_width, is_plain, micros_ceil, slices, told_len};
 use crate::request::{says_taken, spread};
 
 /// How far ahead of the clock an instant is believed; beyond it the clock was set back.
@@ -32,7 +32,7 @@ impl<'a> Reader<'a> {
     /// Adds the answer to the next group, which is `group`.
     pub(crate) fn read(&mut self, group: &Group<'_>, answers: &mut Answers) -> Result<(), TooShort> {
         let status = self.take(1)?[0];
-        let store_time = Time::from_nanos(self.now * 1_000);
+        let store_time = Time::from_nanos(nanos(self.now));
         let reject = |why: &str| {
             let rules: Vec<&str> = group.charges.iter().map(|charge| charge.rule).collect();
             StoreError::Rejected { why: format!("{why} (rules: {})", rules.join(", ")) }
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
             Verb::Refund | Verb::Reset => false,
         };
         let now =
-            Now::at(self.now * 1_000).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
+            Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
         let told = Told { ask: charge.ask, taken, committed, now };
 
         if charge.limits.as_slice().iter().all(is_plain) {
@@ -142,14 +142,34 @@ impl Told<'_> {
                 let before = if self.committed { ticks.saturating_sub(taken) } else { ticks };
                 self.judge(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
             }
+            Terms::IntervalBucket { .. } => {
+                let (mark, origin) = (bytes.number(7)?, bytes.number(7)? * 1_000);
+                let words = |mark| self.words(limit, Kept::Interval { mark, origin });
+                let before = if self.committed { mark.saturating_sub(self.taken.get()) } else { mark };
+                self.judge(limit, &words(mark), &words(before), Stamp::NONE, refuses)
+            }
             Terms::FixedWindow { .. } => {
-                let (end, used) = (bytes.number(7)? * 1_000, bytes.number(7)?);
+                let (end, used) = (nanos(bytes.number(7)?), bytes.number(7)?);
                 let words = self.words(limit, Kept::Window { end, used });
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Terms::SlidingWindow(_) => {
-                let (end, previous, used) = (bytes.number(7)? * 1_000, bytes.number(7)?, bytes.number(7)?);
+                let (end, previous, used) = (nanos(bytes.number(7)?), bytes.number(7)?, bytes.number(7)?);
                 let words = self.words(limit, Kept::Windows { end, previous, used });
+                self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
+            }
+            Terms::SlidingSlices { window, precision } => {
+                let end = bytes.number(7)? * 1_000;
+                let (_, present) = (bytes.number(7)?, bytes.number(7)?);
+                let (slices, width) = (slices(&window, precision), count_width(&window));
+                let mut counts = [0; SlidingSlices::MAX_SLICES as usize];
+                for count in counts.iter_mut().take(slices) {
+                    *count = bytes.number(width)?;
+                }
+                let mut words = [0; SlidingSlices::MAX_WORDS];
+                if let Limit::SlidingSlices(limit) = limit {
+                    limit.restore(&mut words, end, present, &counts);
+                }
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Terms::SlidingLog { window, minimum_gap, .. } => {
@@ -168,7 +188,7 @@ impl Told<'_> {
                     } else {
                         Outcome::Allow
                     },
-                    stamp: Stamp::from_bits(newest * 1_000 + 1),
+                    stamp: Stamp::from_bits(nanos(newest).saturating_add(1)),
                     report: Report {
                         limit: window.limit,
                         remaining: window.limit.saturating_sub(inside),
@@ -240,6 +260,11 @@ impl Told<'_> {
         let report = Report { retry: to_the_tick(report.retry), reset: ceil(report.reset), ..report };
         Said { outcome, stamp, report }
     }
+}
+
+/// An instant of the store in our unit. What is kept may be damaged, so it need not fit.
+const fn nanos(micros: u64) -> u64 {
+    micros.saturating_mul(1_000)
 }
 
 /// The tick of the clock that decides.

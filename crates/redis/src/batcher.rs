@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tollgate_engine::store::StoreError;
 
 use crate::breaker::Breaker;
-use crate::config::Config;
+use crate::config::{BATCH, Config, PROBE_EVERY};
 use crate::link::{CallError, Link};
 use crate::request::{Call, Entry, answer_end};
 use crate::script::Script;
@@ -116,7 +116,7 @@ impl Batcher {
                 Ok(link) => return Some(link),
                 Err(why) => self.health.send_replace(Health::Down { why }),
             };
-            self.turn_away_during(tokio::time::sleep(self.config.probe_every)).await?;
+            self.turn_away_during(tokio::time::sleep(PROBE_EVERY)).await?;
         }
     }
 
@@ -152,20 +152,22 @@ impl Batcher {
             let result = link.call(&call, &self.config).await;
             drop(call);
             self.figures.calls.fetch_add(1, Ordering::Relaxed);
-            let (failed, lost) = match result {
-                Ok(reply) => (!answer(&mut batch, reply), None),
+            let failure = match result {
+                Ok(reply) => {
+                    let short = || CallError::Lost("the answer of the script is too short".to_owned());
+                    (!answer(&mut batch, reply)).then(short)
+                }
                 Err(error) => {
-                    let error = self.fail(&mut batch, error);
-                    (true, error)
+                    self.fail(&mut batch, &error);
+                    Some(error)
                 }
             };
-            self.figures.failures.fetch_add(failed.into(), Ordering::Relaxed);
-            if let Some(why) = lost {
-                self.turn_away(left_over, &why);
-                return Ended::Failed(why);
-            }
-            if breaker.note(failed) {
-                let why = "half of the last calls failed".to_owned();
+            self.figures.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
+            let trips = breaker.note(failure.is_some());
+            if let Some(error) = failure
+                && (trips || matches!(error, CallError::Lost(_)))
+            {
+                let why = error.told(&self.config);
                 self.turn_away(left_over, &why);
                 return Ended::Failed(why);
             }
@@ -177,7 +179,7 @@ impl Batcher {
         let mut charges = 0;
         let mut next = Some(first);
         while let Some(waiting) = next.take() {
-            if charges > 0 && charges + waiting.entries.len() > self.config.batch {
+            if charges > 0 && charges + waiting.entries.len() > BATCH {
                 next = Some(waiting);
                 break;
             }
@@ -191,23 +193,17 @@ impl Batcher {
         next
     }
 
-    /// Tells everybody in the batch; why the link has to be given up, if it has.
-    fn fail(&self, batch: &mut Vec<Waiting>, error: CallError) -> Option<String> {
-        let address = &self.config.address;
-        let (told, lost) = match error {
-            CallError::Refused(why) => (StoreError::Unavailable { why: format!("{address} refused: {why}") }, None),
-            CallError::Late => {
-                (StoreError::Unknown { why: format!("{address} was silent for {:?}", self.config.deadline) }, None)
-            }
-            CallError::Lost(why) => {
-                (StoreError::Unknown { why: format!("the connection to {address} broke: {why}") }, Some(why))
-            }
+    /// Tells everybody in the batch.
+    fn fail(&self, batch: &mut Vec<Waiting>, error: &CallError) {
+        let why = format!("{}: {}", self.config.address, error.told(&self.config));
+        let told = match error {
+            CallError::Refused(_) => StoreError::Unavailable { why },
+            CallError::Late | CallError::Lost(_) => StoreError::Unknown { why },
         };
         for waiting in batch.drain(..) {
             // Whoever has given up needs no answer.
             let _ = waiting.reply.send(Err(told.clone()));
         }
-        lost
     }
 
     fn turn_away(&self, waiting: Option<Waiting>, why: &str) {

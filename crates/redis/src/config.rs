@@ -6,6 +6,15 @@ use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
+/// The longest that connecting may take, which no decision waits for.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a store that failed is tried again, by itself, with no decision depending on it.
+pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(100);
+/// How many requests may wait to be sent. Those beyond are not sent at all.
+pub(crate) const QUEUE: usize = 4096;
+/// How many charges go into one call, unless one group has more. The store answers nobody else meanwhile, about 5 µs for each.
+pub(crate) const BATCH: usize = 128;
+
 /// Where the store is and how it is dealt with.
 ///
 /// ```
@@ -22,13 +31,10 @@ pub struct Config {
     pub(crate) server: ConnectionInfo,
     /// For the log: host and port.
     pub(crate) address: String,
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS nobody has to be trusted"))]
     pub(crate) authority: Option<PathBuf>,
     pub(crate) namespace: String,
     pub(crate) deadline: Duration,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) probe_every: Duration,
-    pub(crate) queue: usize,
-    pub(crate) batch: usize,
 }
 
 /// Why an address cannot be used. For whoever wrote it; it never holds the password.
@@ -94,17 +100,8 @@ impl Config {
         if !server.addr().is_supported() {
             return Err(wrong("TLS is not compiled in"));
         }
-        let config = Self {
-            server,
-            address,
-            authority,
-            namespace: "tollgate".to_owned(),
-            deadline: Duration::from_millis(10),
-            connect_timeout: Duration::from_secs(1),
-            probe_every: Duration::from_millis(100),
-            queue: 4096,
-            batch: 128,
-        };
+        let config =
+            Self { server, address, authority, namespace: "tollgate".to_owned(), deadline: Duration::from_millis(10) };
         match namespace {
             Some(namespace) => config.namespace(&namespace),
             None => Ok(config),
@@ -128,31 +125,6 @@ impl Config {
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
-    }
-
-    /// The longest that connecting may take, which no decision waits for: 1 s unless said otherwise.
-    #[must_use]
-    pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
-        Self { connect_timeout, ..self }
-    }
-
-    /// How often a store that failed is tried again, by itself, with no decision depending on it: 100 ms unless said otherwise.
-    #[must_use]
-    pub fn probe_every(self, probe_every: Duration) -> Self {
-        Self { probe_every, ..self }
-    }
-
-    /// How many requests may wait to be sent: 4096 unless said otherwise. Those beyond are not sent at all.
-    #[must_use]
-    pub fn queue(self, queue: usize) -> Self {
-        Self { queue: queue.max(1), ..self }
-    }
-
-    /// How many charges go into one call at most: 128 unless said otherwise, 255 at most. The store answers nobody else
-    /// meanwhile, about 5 µs for each.
-    #[must_use]
-    pub fn batch(self, batch: usize) -> Self {
-        Self { batch: batch.clamp(1, crate::request::MAX_CHARGES), ..self }
     }
 }
 

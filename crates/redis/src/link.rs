@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::time::timeout;
+use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
+use tollgate_engine::store::{Charge, Verb};
 
-use crate::config::Config;
-use crate::request::Call;
+use crate::config::{CONNECT_TIMEOUT, Config};
+use crate::numbers::Packed;
+use crate::request::{Call, Entry};
 use crate::script::Script;
 
 /// A connection on which the script has been tried out.
@@ -27,23 +30,32 @@ pub(crate) enum CallError {
     Late,
 }
 
+impl CallError {
+    /// For the log, in one line.
+    pub(crate) fn told(&self, config: &Config) -> String {
+        match self {
+            Self::Refused(why) => format!("it refused: {why}"),
+            Self::Lost(why) => format!("the connection broke: {why}"),
+            Self::Late => format!("it was silent for {:?}", config.deadline),
+        }
+    }
+}
+
 impl Link {
-    /// Connects, brings the script along and runs it once with nothing to decide. An answer to a ping would not prove
-    /// that the script can be run.
+    /// Connects, brings the script along and lets it write a key of its own and delete it again. An answer to a ping would not
+    /// prove that the script can be run and may write: a replica, a full store and a user without permission all answer pings.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
     pub(crate) async fn open(config: &Config, script: &Arc<Script>) -> Result<Self, String> {
         // The client's own timeout does not cover everything it does, so ours is around all of it.
-        let connection = timeout(config.connect_timeout, connect(config, script)).await;
-        let connection = connection.map_err(|_| format!("no connection within {:?}", config.connect_timeout))?;
+        let connection = timeout(CONNECT_TIMEOUT, connect(config, script)).await;
+        let connection = connection.map_err(|_| format!("no connection within {:?}", CONNECT_TIMEOUT))?;
         let connection = connection.map_err(|error| told(&error))?;
         let mut link = Self { connection, script: script.clone() };
-        match link.call(&Call::default(), config).await {
-            Ok(_) => Ok(link),
-            Err(CallError::Refused(why) | CallError::Lost(why)) => Err(why),
-            Err(CallError::Late) => Err(format!("the script did not answer within {:?}", config.deadline)),
-        }
+        let probe = probe(config)?;
+        link.call(&Call::new(&probe), config).await.map_err(|error| error.told(config))?;
+        Ok(link)
     }
 
     /// Runs the script. A store that does not know it gets it once more, within the same deadline; nothing else is repeated.
@@ -53,10 +65,10 @@ impl Link {
 
     async fn call_without_end(&mut self, call: &Call<'_>) -> Result<Vec<u8>, CallError> {
         let known = call.command(["EVALSHA", self.script.sha()]);
-        let result = match self.connection.send_packed_command(&known).await {
+        let result = match send(&mut self.connection, &known).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 let whole = call.command(["EVAL", self.script.source()]);
-                self.connection.send_packed_command(&whole).await
+                send(&mut self.connection, &whole).await
             }
             result => result,
         };
@@ -72,13 +84,45 @@ impl Link {
     }
 }
 
+/// Charges that make the script set a key and delete it. No key of a limit has this name, which is without braces.
+fn probe(config: &Config) -> Result<[Entry; 2], String> {
+    let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
+    let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
+    let limits = Limit::from(bucket).into();
+    let charge = Charge {
+        rule: "",
+        key: b"",
+        numbers: 0,
+        limits: &limits,
+        earlier: &[],
+        ask: Ask::Exactly(Cost::ONE),
+        stamps: None,
+        windows: &[],
+    };
+    let packed = Arc::new(Packed::new(&limits)?);
+    let entry = |verb| Entry::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), packed.clone());
+    Ok([entry(Verb::Check), entry(Verb::Reset)])
+}
+
+/// Sends a command. The client hands errors of the server over as a value, among the others.
+pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+    connection.send_packed_command(command).await?.extract_error()
+}
+
 async fn connect(config: &Config, script: &Script) -> Result<MultiplexedConnection, RedisError> {
-    let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    let mut connection = client(config)?.get_multiplexed_async_connection_with_config(&settings).await?;
+    let mut connection = dial(config).await?;
+    // Who has not said the password may not send anything as long as the script, and would be told that instead.
+    send(&mut connection, &redis::cmd("PING")).await?;
     let mut load = redis::cmd("SCRIPT");
     load.arg("LOAD").arg(script.source());
-    connection.send_packed_command(&load).await?;
+    send(&mut connection, &load).await?;
     Ok(connection)
+}
+
+/// A connection without timeouts: those who use it have their own.
+pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, RedisError> {
+    let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    client(config)?.get_multiplexed_async_connection_with_config(&settings).await
 }
 
 #[cfg(feature = "tls")]
@@ -99,9 +143,15 @@ fn client(config: &Config) -> Result<Client, RedisError> {
     Client::open(config.server.clone())
 }
 
-/// For the log, in one line.
+/// For the log, in one line: what the server said with its code, and without the place in the script.
 fn told(error: &RedisError) -> String {
-    let mut text = error.to_string();
+    let mut text = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        _ => error.to_string(),
+    };
     text.truncate(text.find(['\r', '\n']).unwrap_or(text.len()));
+    if let Some(place) = text.find(", on @user_script").and_then(|place| text[..place].rfind(" script: ")) {
+        text.truncate(place);
+    }
     text
 }

@@ -5,7 +5,7 @@
 //! make it whole: 7777 per second has 7777 ticks to the microsecond, and a unit takes 128 µs and 4544 ticks. Instants are
 //! kept the same way, so no number is larger than some years of microseconds or a burst times a part.
 
-use tollgate_core::{BucketTerms, Limit, Limits, Nanos, Phase, Terms, WindowTerms};
+use tollgate_core::{BucketTerms, Limit, Limits, Nanos, Phase, Steps, Terms, WindowTerms};
 
 /// Below this every integer, and every quotient of two of them rounded down, is exact in a double.
 pub(crate) const EXACT: u64 = 1 << 52;
@@ -88,8 +88,10 @@ pub(crate) fn is_plain(limit: &Limit) -> bool {
         | Terms::DenyAll
         | Terms::TokenBucket(_)
         | Terms::LeakyBucket { .. }
+        | Terms::IntervalBucket { .. }
         | Terms::FixedWindow { .. }
-        | Terms::SlidingWindow(_) => true,
+        | Terms::SlidingWindow(_)
+        | Terms::SlidingSlices { .. } => true,
     }
 }
 
@@ -98,11 +100,23 @@ pub(crate) fn told_len(limit: &Limit) -> usize {
     match limit.terms() {
         Terms::Unlimited | Terms::DenyAll => 0,
         Terms::TokenBucket(_) | Terms::LeakyBucket { .. } => 13,
-        Terms::FixedWindow { .. } => 14,
+        Terms::IntervalBucket { .. } | Terms::FixedWindow { .. } => 14,
         Terms::SlidingWindow(_) => 21,
+        Terms::SlidingSlices { window, precision } => 21 + slices(&window, precision) * count_width(&window),
         Terms::SlidingLog { .. } => 23,
         Terms::Concurrency { .. } => 16,
     }
+}
+
+/// How many slices make up a window.
+pub(crate) fn slices(window: &WindowTerms, precision: Nanos) -> usize {
+    window.length.as_nanos().div_ceil(precision.as_nanos().max(1)) as usize
+}
+
+/// How many bytes the count of a slice has.
+pub(crate) const fn count_width(window: &WindowTerms) -> usize {
+    let bits = u64::BITS - (window.limit + window.max_debt).leading_zeros();
+    bits.div_ceil(8) as usize
 }
 
 /// A length of time in microseconds, rounded up. Where only whole microseconds are compared with it, nothing is lost.
@@ -143,6 +157,7 @@ fn fields(limit: &Limit) -> Result<Vec<u64>, String> {
             fields.push(free);
             fields
         }
+        Terms::IntervalBucket { .. } => interval_fields(limit)?,
         Terms::FixedWindow { window, phase } => {
             let phase = match phase {
                 Phase::Epoch => 0,
@@ -154,6 +169,12 @@ fn fields(limit: &Limit) -> Result<Vec<u64>, String> {
             window_fields(3, &window, &[phase])?
         }
         Terms::SlidingWindow(window) => window_fields(4, &window, &[])?,
+        Terms::SlidingSlices { window, precision } => {
+            // Only the slices have to be whole microseconds.
+            let mut fields = window_fields(10, &WindowTerms { length: precision, ..window }, &[])?;
+            fields.push(slices(&window, precision) as u64);
+            fields
+        }
         Terms::SlidingLog { window, minimum_gap, count_refused } => {
             // An entry is compared with these in whole microseconds, so rounding them up changes nothing.
             let window = WindowTerms { length: Nanos::from_micros(micros_ceil(window.length)), ..window };
@@ -184,6 +205,41 @@ fn bucket_fields(kind: u64, bucket: &BucketTerms) -> Result<Vec<u64>, String> {
         ));
     }
     Ok(vec![kind, unit.ticks, unit.whole, unit.part, bucket.burst, bucket.max_debt, bucket.initial])
+}
+
+fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
+    let Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } = limit.terms() else {
+        return Err("it is no interval bucket".to_owned());
+    };
+    let (first, offset) = match steps {
+        Steps::FirstRequest => (1, Nanos::ZERO),
+        Steps::Aligned(offset) => (0, offset),
+    };
+    for (what, length) in [("period", period), ("offset", offset)] {
+        if length.as_nanos() % 1_000 != 0 {
+            return Err(format!(
+                "the {what} of {length} is not a whole number of microseconds, in which the clock of the store ticks"
+            ));
+        }
+    }
+    let micros = period.as_nanos() / 1_000;
+    if refill > micros {
+        return Err(format!(
+            "a refill of {refill} every {period} is more than one per microsecond, which the store cannot count exactly; at \
+             this period it must be at most {micros}"
+        ));
+    }
+    // The grid and the longest wait are in whole microseconds, so a part of one makes no difference.
+    let max_wait = max_wait.as_nanos() / 1_000;
+    let sold = if max_wait == 0 { 0 } else { (u128::from(max_wait / micros) + 1) * u128::from(refill) };
+    let believed = u128::from(burst) + sold.max(max_debt.into()) + u128::from((1_000_000 / micros + 1) * refill);
+    if believed >= u128::from(EXACT) {
+        return Err(format!(
+            "a burst of {burst}, a debt of {max_debt} and what comes within the longest wait cannot be computed exactly by the \
+             store; together they must be below {EXACT}"
+        ));
+    }
+    Ok(vec![9, refill, micros, burst, max_debt, initial, first, offset.as_nanos() / 1_000, max_wait])
 }
 
 /// The most that may be in a leaky bucket for nobody to wait too long: the free part, and what flows out in the longest wait.
@@ -245,7 +301,10 @@ fn write_number(bytes: &mut Vec<u8>, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::{Concurrency, FixedWindow, LeakyBucket, Rate, SlidingLog, SlidingWindow, TokenBucket};
+    use tollgate_core::{
+        Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Rate, SlidingLog, SlidingSlices, SlidingWindow,
+        TokenBucket,
+    };
 
     fn bucket(rate: &str, burst: u64) -> TokenBucket {
         TokenBucket::new(rate.parse().unwrap(), burst).unwrap()
@@ -276,6 +335,29 @@ mod tests {
             leaky.max_wait(Nanos::from_nanos(500)),
             Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 666_667, 0, 2]),
         );
+    }
+
+    #[test]
+    fn steps_and_slices_are_sent_in_microseconds() {
+        let interval = IntervalBucket::new(5, Nanos::SECOND).unwrap().burst(9).unwrap();
+        check(interval, Ok(&[9, 5, 1_000_000, 9, 9, 9, 0, 0, 0]));
+        let first = interval.steps(Steps::FirstRequest).max_wait(Nanos::from_nanos(1_999)).unwrap();
+        check(first, Ok(&[9, 5, 1_000_000, 9, 9, 9, 1, 0, 1]));
+        check(
+            interval.steps(Steps::Aligned(Nanos::from_nanos(1))),
+            Err("the offset of 1ns is not a whole number of microseconds, in which the clock of the store ticks"),
+        );
+        check(
+            IntervalBucket::new(2_000, Nanos::from_micros(3)).unwrap(),
+            Err(
+                "a refill of 2000 every 3µs is more than one per microsecond, which the store cannot count exactly; at this \
+                 period it must be at most 3",
+            ),
+        );
+        let slices = SlidingSlices::new(100, Nanos::SECOND, Nanos::from_millis(300)).unwrap();
+        check(slices, Ok(&[10, 100, 300_000, 100, 100, 4]));
+        assert_eq!(told_len(&slices.into()), 21 + 4);
+        assert_eq!(told_len(&slices.max_debt(156).unwrap().into()), 21 + 8);
     }
 
     #[test]

@@ -102,10 +102,14 @@ pub fn spread(key: &[u8]) -> u64 {
 /// A stamp in the script's numbers: instants are nanoseconds with us.
 fn told_stamp(terms: Terms, stamp: Stamp) -> u64 {
     match terms {
-        Terms::FixedWindow { .. } | Terms::SlidingWindow(_) => stamp.to_bits() / 1_000,
+        Terms::FixedWindow { .. } | Terms::SlidingWindow(_) | Terms::SlidingSlices { .. } => stamp.to_bits() / 1_000,
         Terms::SlidingLog { .. } => stamp.to_bits().saturating_sub(1) / 1_000,
         Terms::Concurrency { .. } => stamp.to_bits(),
-        Terms::Unlimited | Terms::DenyAll | Terms::TokenBucket(_) | Terms::LeakyBucket { .. } => 0,
+        Terms::Unlimited
+        | Terms::DenyAll
+        | Terms::TokenBucket(_)
+        | Terms::LeakyBucket { .. }
+        | Terms::IntervalBucket { .. } => 0,
     }
 }
 

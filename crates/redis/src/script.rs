@@ -4,8 +4,10 @@
 pub const SOURCE: &str = concat!(
     include_str!("script/head.lua"),
     include_str!("script/bucket.lua"),
+    include_str!("script/interval_bucket.lua"),
     include_str!("script/fixed_window.lua"),
     include_str!("script/sliding_window.lua"),
+    include_str!("script/sliding_slices.lua"),
     include_str!("script/sliding_log.lua"),
     include_str!("script/concurrency.lua"),
     include_str!("script/unkept.lua"),

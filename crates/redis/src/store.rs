@@ -13,7 +13,8 @@ use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
 
 use crate::answer::Reader;
 use crate::batcher::{Batcher, Figures, Health, Part, Turn, Waiting, unavailable};
-use crate::config::Config;
+use crate::census::take_part;
+use crate::config::{BATCH, Config, QUEUE};
 use crate::numbers::Packed;
 use crate::request::{Entry, MAX_CHARGES};
 use crate::script::Script;
@@ -26,6 +27,7 @@ pub struct RedisStore {
     config: Arc<Config>,
     queue: mpsc::Sender<Waiting>,
     health: watch::Receiver<Health>,
+    nodes: watch::Receiver<u32>,
     figures: Arc<Figures>,
     /// Limits as the script takes them, by their id. Read for every charge and written once per set of numbers.
     packed: RwLock<HashMap<u32, Arc<Packed>>>,
@@ -57,7 +59,7 @@ impl RedisStore {
 
     /// [`RedisStore::connect`] with another script: tests replace the clock.
     pub async fn with_script(config: Config, script: Script) -> Self {
-        let (queue, waiting) = mpsc::channel(config.queue);
+        let (queue, waiting) = mpsc::channel(QUEUE);
         let (health_sender, mut health) = watch::channel(Health::Connecting);
         let figures = Arc::new(Figures::default());
         let batcher = Batcher {
@@ -68,9 +70,11 @@ impl RedisStore {
             figures: figures.clone(),
         };
         tokio::spawn(batcher.run());
+        let (nodes_sender, nodes) = watch::channel(1);
+        tokio::spawn(take_part(config.clone(), nodes_sender));
         // It only fails if the task is gone, and then requests say so.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
-        Self { config: Arc::new(config), queue, health, figures, packed: RwLock::default() }
+        Self { config: Arc::new(config), queue, health, nodes, figures, packed: RwLock::default() }
     }
 
     /// How the store is at the moment.
@@ -81,6 +85,11 @@ impl RedisStore {
     /// A receiver that is told when that changes.
     pub fn watch_health(&self) -> watch::Receiver<Health> {
         self.health.clone()
+    }
+
+    /// How many nodes use the store and namespace at the moment, this one included; when the store is gone, how many did last.
+    pub fn watch_nodes(&self) -> watch::Receiver<u32> {
+        self.nodes.clone()
     }
 
     /// What it has done so far.
@@ -146,7 +155,7 @@ impl RedisStore {
         let ticket = Ticket { turn: turn.clone(), answer };
         let why = match self.queue.try_send(Waiting { entries, turn, reply }) {
             Ok(()) => return Ok(ticket),
-            Err(mpsc::error::TrySendError::Full(_)) => format!("{} requests are waiting already", self.config.queue),
+            Err(mpsc::error::TrySendError::Full(_)) => format!("{} requests are waiting already", QUEUE),
             Err(mpsc::error::TrySendError::Closed(_)) => "the runtime of its connection has ended".to_owned(),
         };
         Err(StoreError::Unavailable { why })
@@ -154,10 +163,10 @@ impl RedisStore {
 
     /// The groups from the first on that fit one call, queued; or what is wrong with the first.
     fn send_some(&self, groups: &[Group<'_>]) -> (usize, Result<Ticket, StoreError>) {
-        let mut entries = Vec::with_capacity(groups.len().min(self.config.batch));
+        let mut entries = Vec::with_capacity(groups.len().min(BATCH));
         let mut count = 0;
         for group in groups {
-            if count > 0 && entries.len() + group.charges.len() > self.config.batch {
+            if count > 0 && entries.len() + group.charges.len() > BATCH {
                 break;
             }
             match self.entries(group, &mut entries) {

@@ -63,6 +63,9 @@ impl Trace<'_> {
             _ => match self.rules[chance.below(KEYS) as usize].1.as_slice()[0] {
                 Limit::FixedWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
                 Limit::SlidingWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
+                // A few slices or a part of one, so that they leave one by one.
+                Limit::SlidingSlices(slices) => chance.below(slices.precision().as_nanos() / 300 + 1),
+                Limit::IntervalBucket(bucket) => chance.below(bucket.period().as_nanos() / 500 + 1),
                 Limit::SlidingLog(log) => chance.below(log.length().as_nanos() / 2_000 + 1),
                 Limit::Concurrency(leases) => chance.below(leases.lease().as_nanos() / 2_000 + 1),
                 Limit::TokenBucket(bucket) => {
@@ -256,6 +259,16 @@ fn token_buckets_decide_as_in_rust() {
 #[test]
 fn leaky_buckets_decide_as_in_rust() {
     trace("leaky buckets", |chance| chance::leaky_bucket(chance).into());
+}
+
+#[test]
+fn interval_buckets_decide_as_in_rust() {
+    trace("interval buckets", |chance| chance::interval_bucket(chance).into());
+}
+
+#[test]
+fn sliding_slices_decide_as_in_rust() {
+    trace("sliding slices", |chance| chance::sliding_slices(chance).into());
 }
 
 #[test]

@@ -5,12 +5,12 @@
 #[path = "choices/key.rs"]
 mod key;
 
-use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Phase, Retry};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Pacing, Phase, Retry, Steps, Time};
 use tollgate_testkit::clock::HandClock;
 
 use key::{
-    Key, SECOND, START, concurrency, fixed_window, for_each_algorithm, leaky_bucket, millis, sliding_log,
-    sliding_window, token_bucket,
+    Key, SECOND, START, concurrency, fixed_window, for_each_algorithm, interval_bucket, leaky_bucket, millis,
+    sliding_log, sliding_slices, sliding_window, token_bucket,
 };
 
 // 1
@@ -41,6 +41,16 @@ fn the_caller_pays_its_own_cost() {
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(100))), "nothing is left of others' to pay");
 }
 
+// 2
+#[test]
+fn with_a_pacer_the_next_one_pays() {
+    let pacing = Pacing::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
+    let mut pace = pacing.start(Time::ZERO);
+    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(5)), Nanos::ZERO, "whatever it asks for");
+    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), millis(500));
+    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), millis(600));
+}
+
 // 3
 #[test]
 fn a_cost_above_capacity_is_refused_as_never() {
@@ -55,6 +65,8 @@ fn a_cost_above_capacity_is_refused_as_never() {
     // Also where others wait, and with all the time there is.
     let patient = leaky_bucket("10/s", 10).max_wait(Nanos::MAX);
     assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
+    let patient = interval_bucket(10, SECOND).max_wait(Nanos::from_secs(60)).expect("a limit");
+    assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
 }
 
 // 4
@@ -67,6 +79,26 @@ fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(50))), "it would wait 300 ms, and may 250");
     assert_eq!(bucket.state, before);
     assert_eq!(bucket.wait(millis(50)).check(1), Outcome::Delay(millis(250)));
+
+    let mut bucket = Key::new(interval_bucket(2, SECOND).max_wait(millis(1_500)).expect("a limit"));
+    assert_eq!(bucket.check(2), Outcome::Allow);
+    assert_eq!(bucket.check(2), Outcome::Delay(SECOND));
+    let before = bucket.state.clone();
+    assert_eq!(
+        bucket.check(1),
+        Outcome::Deny(Retry::After(millis(500))),
+        "the second to come is sold, the third too far"
+    );
+    assert_eq!(bucket.state, before);
+    assert_eq!(bucket.wait(millis(500)).check(1), Outcome::Delay(millis(1_500)));
+
+    let pacing = Pacing::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
+    let mut pace = pacing.start(Time::ZERO);
+    pacing.reserve(&mut pace, Time::ZERO, Cost::new(5));
+    let before = pace;
+    assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, millis(499)), None);
+    assert_eq!(pace, before);
+    assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, millis(500)), Some(millis(500)));
 }
 
 // 5
@@ -98,6 +130,8 @@ fn a_new_key_starts_full_unless_initial_says_otherwise() {
     holds(leaky_bucket("10/s", 10).initial(3).expect("a limit"), 3);
     holds(fixed_window(10, SECOND).initial(3).expect("a limit"), 3);
     holds(sliding_window(10, SECOND).initial(3).expect("a limit"), 3);
+    holds(interval_bucket(10, SECOND).initial(3).expect("a limit"), 3);
+    holds(sliding_slices(10, SECOND).initial(3).expect("a limit"), 3);
     holds(sliding_log(10, SECOND).initial(3).expect("a limit"), 3);
 }
 
@@ -117,6 +151,7 @@ fn buckets_follow_the_monotonic_clock() {
     does_not_notice(Key::new(sliding_log(10, SECOND)));
     does_not_notice(Key::new(concurrency(10)));
     does_not_notice(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
+    does_not_notice(Key::new(interval_bucket(10, SECOND).steps(Steps::FirstRequest)));
 }
 
 // 7
@@ -152,6 +187,10 @@ fn clock_steps_neither_grant_nor_lock_out_beyond_one_burst() {
     a_day_back(fixed_window(10, SECOND), SECOND);
     a_day_back(fixed_window(10, SECOND).phase(Phase::FirstRequest), SECOND);
     a_day_back(sliding_window(10, SECOND), Nanos::from_secs(2));
+    a_day_back(sliding_slices(10, SECOND), millis(1_100));
+    let interval = interval_bucket(10, SECOND).max_debt(0).expect("a limit");
+    a_day_back(interval, SECOND);
+    a_day_back(interval.steps(Steps::FirstRequest), SECOND);
     a_day_back(sliding_log(10, SECOND), SECOND);
     a_day_back(concurrency(10), Nanos::from_secs(30));
 
@@ -219,6 +258,12 @@ fn a_change_of_numbers_keeps_what_was_spent() {
     seven_stay_spent(Key::new(leaky_bucket("10/s", 10)), leaky_bucket("7777/s", 20), leaky_bucket("1/h", 5));
     seven_stay_spent(Key::new(fixed_window(10, SECOND)), fixed_window(20, SECOND), fixed_window(5, millis(100)));
     seven_stay_spent(Key::new(sliding_window(10, SECOND)), sliding_window(20, SECOND), sliding_window(5, millis(100)));
+    seven_stay_spent(
+        Key::new(interval_bucket(10, SECOND)),
+        interval_bucket(20, SECOND),
+        interval_bucket(5, millis(100)),
+    );
+    seven_stay_spent(Key::new(sliding_slices(10, SECOND)), sliding_slices(20, SECOND), sliding_slices(5, millis(100)));
     seven_stay_spent(Key::new(sliding_log(10, SECOND)), sliding_log(20, SECOND), sliding_log(5, millis(100)));
     seven_stay_spent(Key::new(concurrency(10)), concurrency(20), concurrency(5));
 }
@@ -239,6 +284,8 @@ fn debt_is_bounded() {
     by_four(leaky_bucket("10/s", 10).max_debt(4).expect("a limit"));
     by_four(fixed_window(10, SECOND).max_debt(4).expect("a limit"));
     by_four(sliding_window(10, SECOND).max_debt(4).expect("a limit"));
+    by_four(interval_bucket(10, SECOND).max_debt(4).expect("a limit"));
+    by_four(sliding_slices(10, SECOND).max_debt(4).expect("a limit"));
     by_four(sliding_log(10, SECOND).max_debt(4).expect("a limit"));
     by_four(concurrency(10).max_debt(4).expect("a limit"));
 }
@@ -273,6 +320,8 @@ fn several_limits_are_charged_all_or_none() {
         sliding_window(7, SECOND).into(),
         sliding_log(6, SECOND).into(),
         concurrency(5).into(),
+        interval_bucket(7, SECOND).into(),
+        sliding_slices(6, SECOND).into(),
     ];
     let mut group = Key::new(Limits::new(limits).expect("a group"));
     assert!(group.passes(3));
@@ -282,7 +331,7 @@ fn several_limits_are_charged_all_or_none() {
     }
     assert_eq!(group.state, before, "the one that refused costs the others nothing");
     assert_eq!(group.drain(), 2, "as much as the tightest has");
-    assert_eq!(remaining(&group), [5, 4, 3, 2, 1, 0]);
+    assert_eq!(remaining(&group), [5, 4, 3, 2, 1, 0, 2, 1]);
 }
 
 /// What remains of each limit.

@@ -1,8 +1,8 @@
 //! Three simulated years at rates that do not divide: what passed equals the exact bound to the unit, all the way.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, FixedWindow, LeakyBucket, Nanos, Now, Outcome, Phase, Rate, Retry, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Now, Outcome, Pacing, Phase, Rate, Retry,
+    SlidingLog, SlidingSlices, SlidingWindow, Steps, Time, TokenBucket,
 };
 
 const RATES: [&str; 5] = ["7777/s", "86399/day", "999983/s", "1000000007/day", "10/s"];
@@ -146,6 +146,12 @@ fn windows_and_logs_admit_the_limit_once_per_window_for_three_years() {
         total(&FixedWindow::new(count, length).expect("a limit"), length.as_nanos());
         total(&FixedWindow::new(count, length).expect("a limit").phase(Phase::FirstRequest), length.as_nanos());
         total(&SlidingWindow::new(count, length).expect("a limit"), 2 * length.as_nanos());
+        let interval = IntervalBucket::new(count, length).expect("a limit");
+        total(&interval, length.as_nanos());
+        total(&interval.steps(Steps::FirstRequest), length.as_nanos());
+        // What is taken at the beginning of a slice leaves one slice late.
+        let precision = Nanos::from_nanos(length.as_nanos().div_ceil(7));
+        total(&SlidingSlices::new(count, length, precision).expect("a limit"), 8 * precision.as_nanos());
     }
     total(&SlidingLog::new(77, length).expect("a limit"), length.as_nanos());
 }
@@ -176,6 +182,24 @@ fn a_token_bucket_admits_each_unit_at_its_nanosecond_for_three_years() {
                 }
                 now += 100 * SECOND + dice.below(THREE_YEARS / (DECISIONS / IN_A_ROW));
             }
+        }
+    }
+}
+
+/// Callers of all sizes who never let a pacer idle: each passes at the very nanosecond at which all before it are paid for.
+#[test]
+fn a_pacer_grants_at_the_nanosecond_for_three_years() {
+    for text in RATES {
+        let exactly = Exactly(text.parse().expect("a rate"));
+        let pacing = Pacing::bursty(exactly.0, Nanos::SECOND).expect("a pacer");
+        let start = 777;
+        let (mut pace, mut dice, mut total) = (pacing.start(Time::from_nanos(start)), Dice(4711), 0);
+        let mut now = start;
+        while now < start + THREE_YEARS {
+            let cost = dice_cost(&mut dice, exactly.units_within(2 * THREE_YEARS / DECISIONS));
+            now += pacing.reserve(&mut pace, Time::from_nanos(now), cost).as_nanos();
+            assert_eq!(now, start + exactly.nanos_for(total), "{text}");
+            total += cost.get();
         }
     }
 }

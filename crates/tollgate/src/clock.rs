@@ -9,11 +9,17 @@
 //! | [`CachedClock`] | one load, under 1 ns | up to its period late, plus what the scheduler adds |
 //! | [`ManualClock`] | one load | none: tests move it |
 
+mod bells;
+
+use std::io;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::{Algorithm, Mono, Nanos, Now, Time, Wall};
+
+pub use bells::Bell;
+use bells::{Bells, Timer, ring};
 
 /// A source of time.
 pub trait Clock {
@@ -36,9 +42,34 @@ pub trait Clock {
         let wall = if limit.uses_wall_clock() { self.wall(mono) } else { Time::ZERO };
         Now::new(mono, wall)
     }
+
+    /// Arranges for `bell` to be rung when this clock has reached `at`, instead of any earlier arrangement for it. Whoever
+    /// waits for something is woken by this, so a clock that does not keep real time has to ring by its own.
+    ///
+    /// # Errors
+    /// When there is no thread to ring it, and none can be started.
+    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
+        Timer::shared()?.set(at.since(self.mono()).into(), bell);
+        Ok(())
+    }
+
+    /// Takes back what was arranged for `bell`.
+    fn silence(&self, bell: &Arc<dyn Bell>) {
+        if let Ok(timer) = Timer::shared() {
+            timer.remove(bell);
+        }
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
+        (**self).ring_at(at, bell)
+    }
+
+    fn silence(&self, bell: &Arc<dyn Bell>) {
+        (**self).silence(bell);
+    }
+
     #[inline]
     fn mono(&self) -> Time<Mono> {
         (**self).mono()
@@ -52,6 +83,9 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// How often the distance between the two clocks is looked at again: a step of the wall clock is noticed this late.
 const WALL_CHECK: Nanos = Nanos::SECOND;
+
+/// How far back in the past the zero of a clock lies. Of the 73 years that a state of one word can tell, 64 are left.
+const AGE: Nanos = Nanos::from_nanos(1 << 58);
 
 /// Reads the processor's time stamp counter, or the system's monotonic clock where the counter cannot be trusted.
 #[derive(Debug)]
@@ -67,12 +101,14 @@ pub struct PreciseClock {
 }
 
 impl PreciseClock {
-    /// Starts a clock a few seconds after its zero. The first one in a process spends up to 200 ms on calibrating the counter.
+    /// Starts a clock nine years after its zero. The first one in a process spends up to 200 ms on calibrating the counter.
     pub fn new() -> Self {
         let source = quanta::Clock::new();
-        // A little before now, so that the counter of another core may lag behind and still be after it.
-        let start = source.raw().wrapping_sub(1 << 32);
-        let nanos_per_unit = source.delta_as_nanos(0, 1 << 40);
+        let nanos_per_unit = source.delta_as_nanos(0, 1 << 40).max(1);
+        // Long before now, so that what happened before this process began, and is restored, lies after the zero too. The
+        // counter of another core may also lag behind a little.
+        let units = (u128::from(AGE.as_nanos()) << 40) / u128::from(nanos_per_unit);
+        let start = source.raw().wrapping_sub(units as u64);
         let wall_check_due = AtomicU64::new(0);
         Self { source, start, nanos_per_unit, wall_at_zero: AtomicU64::new(0), wall_check_due }
     }
@@ -132,7 +168,7 @@ impl CachedClock {
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(period: Duration) -> std::io::Result<Self> {
+    pub fn start(period: Duration) -> io::Result<Self> {
         let source = PreciseClock::new();
         let mono = AtomicU64::new(source.mono().as_nanos());
         let shared = Arc::new(Cached { source, mono });
@@ -183,27 +219,61 @@ pub struct ManualClock {
     mono: AtomicU64,
     /// The wall clock's zero on the monotonic clock, negated; only tests that step the wall clock change it.
     wall_offset: AtomicI64,
+    /// A mutex, for it is held only to change the list, never while a bell rings.
+    bells: Mutex<Bells<u64>>,
 }
 
 impl ManualClock {
     /// A clock whose both readings are `nanos`.
     pub fn at(nanos: u64) -> Self {
-        Self { mono: AtomicU64::new(nanos), wall_offset: AtomicI64::new(0) }
+        Self { mono: AtomicU64::new(nanos), ..Self::default() }
     }
 
-    /// Moves both readings forward.
+    /// Moves both readings forward in one leap, and wakes those whose time has come.
     pub fn advance(&self, length: Nanos) {
         self.mono.fetch_add(length.as_nanos(), Ordering::Relaxed);
+        self.ring_due();
+    }
+
+    /// Moves both readings forward from one awaited moment to the next, as time that passes does: whoever waits sees each
+    /// of them.
+    pub fn run(&self, length: Nanos) {
+        let end = self.mono().saturating_add(length).as_nanos();
+        loop {
+            let next = self.bells().first().filter(|at| *at <= end);
+            self.mono.store(next.unwrap_or(end).max(self.mono.load(Ordering::Relaxed)), Ordering::Relaxed);
+            if next.is_none() {
+                return;
+            }
+            self.ring_due();
+        }
     }
 
     /// Moves both readings to `nanos`, backwards too.
     pub fn set(&self, nanos: u64) {
         self.mono.store(nanos, Ordering::Relaxed);
+        self.ring_all();
     }
 
     /// Steps the wall clock alone, as an operator or a time server would.
     pub fn step_wall(&self, nanos: i64) {
         self.wall_offset.fetch_add(nanos, Ordering::Relaxed);
+        self.ring_all();
+    }
+
+    fn ring_due(&self) {
+        let due = self.bells().take_due(self.mono.load(Ordering::Relaxed));
+        due.iter().for_each(ring);
+    }
+
+    /// After a step nobody knows what is due; everybody looks.
+    fn ring_all(&self) {
+        let all = self.bells().take_all();
+        all.iter().for_each(ring);
+    }
+
+    fn bells(&self) -> MutexGuard<'_, Bells<u64>> {
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,6 +287,15 @@ impl Clock for ManualClock {
     fn wall(&self, mono: Time<Mono>) -> Time<Wall> {
         Time::from_nanos(mono.as_nanos().saturating_add_signed(self.wall_offset.load(Ordering::Relaxed)))
     }
+
+    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
+        self.bells().set(at.as_nanos(), bell);
+        Ok(())
+    }
+
+    fn silence(&self, bell: &Arc<dyn Bell>) {
+        self.bells().remove(bell);
+    }
 }
 
 #[cfg(test)]
@@ -226,6 +305,7 @@ mod tests {
     #[test]
     fn a_precise_clock_goes_forward_and_agrees_with_the_wall() {
         let clock = PreciseClock::new();
+        assert!(clock.mono().since(Time::from_nanos(AGE.as_nanos())) < Nanos::from_secs(60), "{:?}", clock.mono());
         let (first, second) = (clock.mono(), clock.mono());
         assert!(first <= second);
         let wall = clock.wall(second).as_nanos();
@@ -235,11 +315,13 @@ mod tests {
     #[test]
     fn the_wall_is_looked_at_again_when_due() {
         let clock = PreciseClock::new();
-        assert!(clock.wall(clock.mono()).as_nanos() > Nanos::from_secs(60).as_nanos());
+        // What the wall says is far beyond what the clock by itself does.
+        let far = 2 * AGE.as_nanos();
+        assert!(clock.wall(clock.mono()).as_nanos() > far);
         clock.wall_at_zero.store(0, Ordering::Relaxed);
-        assert!(clock.wall(clock.mono()).as_nanos() < Nanos::from_secs(60).as_nanos());
+        assert!(clock.wall(clock.mono()).as_nanos() < far);
         clock.wall_check_due.store(0, Ordering::Relaxed);
-        assert!(clock.wall(clock.mono()).as_nanos() > Nanos::from_secs(60).as_nanos());
+        assert!(clock.wall(clock.mono()).as_nanos() > far);
     }
 
     #[test]

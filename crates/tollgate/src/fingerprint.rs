@@ -56,7 +56,7 @@ impl<T: Hash> Key for Hashed<T> {
 }
 
 /// What is stored of a key. Zero stands for nobody; a key has it with no more chance than it has any other's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint {
     /// Spread evenly: tells the places in the table.
     pub(crate) low: u64,
@@ -92,6 +92,11 @@ impl Secret {
                 })
             }),
         }
+    }
+
+    /// What [`from_points`](Self::from_points) makes the same secret of.
+    pub(crate) fn points(&self) -> [u64; 2] {
+        self.powers.map(|powers| powers[0])
     }
 
     // Not inlined: two numbers come back in registers, and all in between stays in them.

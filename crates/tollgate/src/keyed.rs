@@ -1,5 +1,7 @@
 //! A limit for each key.
 
+mod snapshot;
+
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,6 +11,8 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, GENERATIONS, Owner, State, Table};
+use crate::wait::Rooms;
+pub use snapshot::RestoreError;
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
@@ -25,7 +29,7 @@ use crate::table::{Arrival, BATCH, GENERATIONS, Owner, State, Table};
 /// assert!(per_user.check("bob", 1).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Keyed<A = TokenBucket, C = PreciseClock> {
+pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     table: Table,
     capacity: usize,
     secret: Secret,
@@ -37,7 +41,16 @@ pub struct Keyed<A = TokenBucket, C = PreciseClock> {
     /// What all keys without an entry of their own share.
     overflow: Mutex<Box<[u64]>>,
     overflowed: AtomicU64,
+    /// Held by whoever takes a snapshot.
+    walking: Mutex<()>,
+    rooms: Rooms<Fingerprint, A::Stamp>,
 }
+
+/// How many waiting rooms there are, so that those who wait for different keys seldom meet at a lock.
+const ROOMS: usize = 16;
+
+/// How many may wait for one key unless said otherwise: far fewer than in all, lest one key keep the others from waiting.
+const MAX_WAITERS_PER_KEY: usize = 1_024;
 
 /// What happens to a new key when every entry it could have is in use and more spent than the newcomer would be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +106,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             when_full: WhenFull::default(),
             overflow: Mutex::new(overflow.into()),
             overflowed: AtomicU64::new(0),
+            walking: Mutex::new(()),
+            rooms: Rooms::new(ROOMS).max_in_line(MAX_WAITERS_PER_KEY),
         })
     }
 
@@ -184,13 +199,26 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Gives back what `verdict` took, as far as the limit still holds it against the key; returns how much that was.
     pub fn refund<K: Key + ?Sized>(&self, key: &K, verdict: &Verdict<A::Stamp>) -> u64 {
-        self.write(key, |limit, state, now| limit.refund(state, now, verdict.taken(), Some(verdict.stamp())))
-            .map_or(0, Cost::get)
+        self.refund_part(key.fingerprint(&self.secret), verdict, verdict.taken())
     }
 
     /// Forgets what the key has spent.
     pub fn reset<K: Key + ?Sized>(&self, key: &K) {
-        self.write(key, |limit, state, now| limit.fresh(state, now));
+        let print = key.fingerprint(&self.secret);
+        self.find(print, self.now(), |limit, state, now| limit.fresh(state, now));
+        self.rooms.look_at(room_of(print), print);
+    }
+
+    /// With other bounds on how many may wait at the same time: in all, instead of 65,536, and for one key, instead of 1,024.
+    #[must_use]
+    pub fn max_waiters(mut self, in_all: usize, per_key: usize) -> Self {
+        (self.rooms.max, self.rooms.max_in_line) = (in_all, per_key);
+        self
+    }
+
+    /// How many wait, for all keys together.
+    pub fn waiters(&self) -> usize {
+        self.rooms.waiting()
     }
 
     /// Puts other numbers in force. What was spent stays spent: an entry is converted when it is next looked at.
@@ -310,7 +338,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Runs `read` on the key's state, or on that of a new key where there is none.
     fn read<K: Key + ?Sized, R>(&self, key: &K, read: impl Fn(&Entry<'_, A>) -> R) -> R {
-        let (print, now) = (key.fingerprint(&self.secret), self.clock.now_for(&self.limit));
+        self.read_at(key.fingerprint(&self.secret), self.now(), read)
+    }
+
+    fn read_at<R>(&self, print: Fingerprint, now: Now<'_>, read: impl Fn(&Entry<'_, A>) -> R) -> R {
         let found = self.find(print, now, |limit, state, now| read(&Entry { limit, state: &*state, now }));
         found.unwrap_or_else(|| {
             let now = now.with_spread(print.low);
@@ -318,9 +349,18 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         })
     }
 
-    /// Runs `write` on the key's state, if there is one.
-    fn write<K: Key + ?Sized, R>(&self, key: &K, write: impl FnOnce(&A, &mut State<'_>, &Now<'_>) -> R) -> Option<R> {
-        self.find(key.fingerprint(&self.secret), self.clock.now_for(&self.limit), write)
+    fn refund_part(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let stamp = Some(verdict.stamp());
+        let refund = |limit: &A, state: &mut State<'_>, now: &Now<'_>| limit.refund(state, now, cost, stamp);
+        let refunded = self.find(print, self.now(), refund).map_or(0, Cost::get);
+        if refunded > 0 {
+            self.rooms.look_at(room_of(print), print);
+        }
+        refunded
+    }
+
+    fn now(&self) -> Now<'static> {
+        self.clock.now_for(&self.limit)
     }
 
     fn find<R>(
@@ -355,6 +395,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.earlier.clear();
         Ok(())
     }
+}
+
+/// The waiting room for a key, counted round.
+const fn room_of(print: Fingerprint) -> usize {
+    // Not the bits that tell the place in the table, though any would do.
+    print.high as usize
 }
 
 /// How spent `ask` leaves a new entry.
@@ -439,11 +485,12 @@ impl<A: Algorithm> Owner for Judge<'_, A> {
     }
 }
 
-impl<A: fmt::Debug, C> fmt::Debug for Keyed<A, C> {
+impl<A: Algorithm + fmt::Debug, C> fmt::Debug for Keyed<A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed").field("limit", &self.limit).field("table", &self.table).finish_non_exhaustive()
     }
 }
 
+mod acquire;
 #[cfg(test)]
 mod tests;

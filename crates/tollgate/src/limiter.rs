@@ -1,12 +1,13 @@
 //! One limit for everybody.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_core::{Algorithm, Ask, Cost, Now, Report, TokenBucket, Verdict};
+use tollgate_core::{Algorithm, Ask, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, TokenBucket, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
 use crate::sync::{AtomicU64, Ordering, relax};
+use crate::wait::{Acquire, Gate, Rooms};
 
 /// One limit, or several together, shared by all callers.
 ///
@@ -22,13 +23,14 @@ use crate::sync::{AtomicU64, Ordering, relax};
 /// assert_eq!(limiter.report(1).remaining, 19);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub struct Limiter<A = TokenBucket, C = PreciseClock> {
-    limit: A,
-    state: Shared,
-    clock: C,
+pub struct Limiter<A: Algorithm = TokenBucket, C = PreciseClock> {
+    pub(crate) limit: A,
+    pub(crate) state: Shared,
+    pub(crate) clock: C,
+    pub(crate) rooms: Rooms<(), A::Stamp>,
 }
 
-enum Shared {
+pub(crate) enum Shared {
     Word(AtomicU64),
     /// A mutex, because the states that do not fit a word take longer to compute and their holder may be preempted.
     Words(Mutex<Box<[u64]>>),
@@ -51,7 +53,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
             [word] => Shared::Word(AtomicU64::new(*word)),
             _ => Shared::Words(Mutex::new(words)),
         };
-        Self { limit, state, clock }
+        Self { limit, state, clock, rooms: Rooms::new(1) }
     }
 
     /// Takes `cost` or refuses, spending nothing.
@@ -98,13 +100,25 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     /// Gives back what `verdict` took, as far as the limit still holds it against the caller; returns how much that was.
     pub fn refund(&self, verdict: &Verdict<A::Stamp>) -> u64 {
-        self.write(self.now(), |limit, state, now| limit.refund(state, now, verdict.taken(), Some(verdict.stamp())))
-            .get()
+        self.refund_part(verdict, verdict.taken())
     }
 
     /// As good as new.
     pub fn reset(&self) {
         self.write(self.now(), |limit, state, now| limit.fresh(state, now));
+        self.rooms.look_at(0, ());
+    }
+
+    /// With another bound on how many may wait at the same time, instead of 65,536; a waiter takes some hundred bytes.
+    #[must_use]
+    pub fn max_waiters(mut self, max: usize) -> Self {
+        self.rooms.max = max;
+        self
+    }
+
+    /// How many wait.
+    pub fn waiters(&self) -> usize {
+        self.rooms.waiting()
     }
 
     /// Puts other numbers in force. What was spent stays spent.
@@ -131,11 +145,20 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         &self.limit
     }
 
+    fn refund_part(&self, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let stamp = Some(verdict.stamp());
+        let refunded = self.write(self.now(), |limit, state, now| limit.refund(state, now, cost, stamp)).get();
+        if refunded > 0 {
+            self.rooms.look_at(0, ());
+        }
+        refunded
+    }
+
     fn decide(&self, ask: Ask) -> Verdict<A::Stamp> {
         self.write(self.now(), |limit, state, now| limit.decide(state, now, ask))
     }
 
-    fn now(&self) -> Now<'static> {
+    pub(crate) fn now(&self) -> Now<'static> {
         self.clock.now_for(&self.limit)
     }
 
@@ -150,7 +173,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// Runs `write` on the state and keeps what it wrote. It runs again if another caller came in between, so it must have
     /// no effect but on the state.
     #[inline(never)]
-    fn write<R>(&self, now: Now<'_>, write: impl Fn(&A, &mut [u64], &Now<'_>) -> R) -> R {
+    pub(crate) fn write<R>(&self, now: Now<'_>, write: impl Fn(&A, &mut [u64], &Now<'_>) -> R) -> R {
         let word = match &self.state {
             Shared::Word(word) => word,
             Shared::Words(words) => {
@@ -176,7 +199,105 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     }
 }
 
-impl<A: fmt::Debug, C> fmt::Debug for Limiter<A, C> {
+impl<A, C> Limiter<A, C>
+where
+    A: Algorithm + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    /// Takes `cost` as soon as there is room for it, behind all who wait already; see [`Acquire`].
+    ///
+    /// Of an `Arc`, since the clock's bell has to find the limiter when the turn comes.
+    #[inline]
+    pub fn acquire(self: &Arc<Self>, cost: u64) -> Acquire<'_, Self> {
+        Acquire::new(self, (), cost)
+    }
+}
+
+impl<A, C> Gate for Limiter<A, C>
+where
+    A: Algorithm + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    type Key = ();
+    type Stamp = A::Stamp;
+    type Clock = C;
+
+    #[inline]
+    fn rooms(&self) -> &Rooms<(), A::Stamp> {
+        &self.rooms
+    }
+
+    #[inline]
+    fn room_of((): ()) -> usize {
+        0
+    }
+
+    fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    fn now(&self) -> Now<'static> {
+        self.now()
+    }
+
+    fn uses_wall_clock(&self) -> bool {
+        self.limit.uses_wall_clock()
+    }
+
+    #[inline]
+    fn take_now(&self, (): (), cost: Cost) -> Verdict<A::Stamp> {
+        let now = self.now();
+        if let Shared::Word(word) = &self.state {
+            let before = word.load(Ordering::Relaxed);
+            if let Some(after) = self.limit.take_from_word(before, &now, cost)
+                && word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                return Verdict::granted(cost);
+            }
+        }
+        self.take((), cost, &now, false)
+    }
+
+    fn take(&self, (): (), cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {
+        self.write(*now, |limit, state, now| take_undelayed(limit, state, now, cost, repair))
+    }
+
+    fn wait_behind(&self, (): (), ahead: Cost, cost: Cost, _: &Now<'_>) -> Retry {
+        self.read(|limit, state, now| limit.wait_behind(state, now, ahead, cost))
+    }
+
+    fn look_again(&self, (): (), _: &Now<'_>) -> Option<Nanos> {
+        self.read(|limit, state, now| limit.look_again(state, now))
+    }
+
+    fn give_back(&self, (): (), verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        self.refund_part(verdict, cost)
+    }
+
+    fn charge(&self, (): (), cost: Cost) -> Verdict<A::Stamp> {
+        self.decide(Ask::Regardless(cost))
+    }
+}
+
+/// Takes `cost` if it passes undelayed; see [`Gate::take`].
+#[inline]
+pub(crate) fn take_undelayed<A: Algorithm, S: CellsMut + ?Sized>(
+    limit: &A,
+    state: &mut S,
+    now: &Now<'_>,
+    cost: Cost,
+    repair: bool,
+) -> Verdict<A::Stamp> {
+    let verdict = limit.weigh(state, now, Ask::Exactly(cost));
+    match verdict.outcome() {
+        Outcome::Allow => limit.commit(state, now, &verdict),
+        Outcome::Deny(_) if repair => limit.commit(state, now, &verdict),
+        Outcome::Delay(_) | Outcome::Deny(_) => {}
+    }
+    verdict
+}
+
+impl<A: Algorithm + fmt::Debug, C> fmt::Debug for Limiter<A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter").field("limit", &self.limit).finish_non_exhaustive()
     }

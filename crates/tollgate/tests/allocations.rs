@@ -1,6 +1,8 @@
 //! No decision about an existing key allocates, nor does inserting one.
 
 // The counting allocator is a crate of its own because writing one takes unsafe code. It counts what this thread allocates.
+use std::sync::Arc;
+
 use allocation_counter::measure;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::{
@@ -177,5 +179,28 @@ fn reading_the_clock_does_not_allocate() {
     let clock = tollgate::clock::PreciseClock::new();
     assert_no_allocation("the precise clock", || {
         (0..10).for_each(|_| _ = clock.now());
+    });
+}
+
+#[test]
+fn a_snapshot_allocates_as_often_whatever_the_number_of_keys() {
+    let allocations = |keys: u64| {
+        let limits = Keyed::with_clock(FixedWindow::new(10, HOUR).unwrap(), 10_000, ManualClock::at(1)).unwrap();
+        (0..keys).for_each(|key| _ = limits.check(&Hashed(key), 10));
+        measure(|| assert_eq!(limits.snapshot(std::io::sink()).unwrap(), keys)).count_total
+    };
+    assert_eq!(allocations(10_000), allocations(1));
+    assert!(allocations(1) < 10);
+}
+
+#[test]
+fn acquiring_what_is_there_allocates_nothing() {
+    let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap();
+    let limiter = Arc::new(Limiter::with_clock(limit, ManualClock::at(HOUR.as_nanos())));
+    let keyed = Arc::new(Keyed::with_clock(limit, 100, ManualClock::at(HOUR.as_nanos())).unwrap());
+    assert_no_allocation("acquire", || {
+        assert!(limiter.acquire(4).wait().is_ok() && keyed.acquire("alice", 4).wait().is_ok());
+        drop(limiter.acquire(4).wait_held().unwrap());
+        assert!(limiter.acquire(11).wait().is_err());
     });
 }

@@ -1,6 +1,6 @@
 //! The floor of the Redis protocol: counts the commands in what it reads and answers `+OK` to each, on tokio.
 //!
-//! `floor-resp ADDRESS [multi]`: one event loop per core, connections dealt out in turn, or tokio's own scheduler.
+//! `floor-resp ADDRESS`: one event loop per core, connections dealt out in turn.
 
 use std::net::TcpStream as StdStream;
 
@@ -8,18 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 fn main() -> anyhow::Result<()> {
-    let mut args = std::env::args().skip(1);
-    let address = args.next().unwrap_or_else(|| "127.0.0.1:6390".into());
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:6390".into());
     let cores = std::thread::available_parallelism()?.get();
-    if args.next().as_deref() == Some("multi") {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores).enable_all().build()?;
-        return runtime.block_on(async {
-            let listener = TcpListener::bind(address).await?;
-            loop {
-                tokio::spawn(serve(listener.accept().await?.0));
-            }
-        });
-    }
     let queues: Vec<_> = (0..cores)
         .map(|_| {
             let (queue, mut streams) = tokio::sync::mpsc::channel::<StdStream>(128);

@@ -134,6 +134,11 @@ impl Concurrency {
         true
     }
 
+    /// Leases keep their numbers, so that whoever holds one can still give it back.
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        Book::load(state, self.slots()).rebase(state, from, to);
+    }
+
     /// Whether leases last longer than this clock can have promised: it was read long ago, or stepped back.
     fn stepped_back<S: Cells + ?Sized>(&self, book: &Book, state: &S, now: Time<Mono>) -> bool {
         book.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(STALE))
@@ -251,6 +256,11 @@ impl Algorithm for Concurrency {
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
         Spent::of(Book::load(state, self.slots()).held(state, now.mono()).into(), self.limit.into())
+    }
+
+    /// Until the next lease ends.
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        Book::load(state, self.slots()).next_end(state, now.mono())
     }
 
     /// No lease lasts longer than the new length from now: its holder has that long to renew it. If there are more leases than

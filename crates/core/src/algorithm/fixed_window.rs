@@ -39,7 +39,7 @@
 
 use super::{Algorithm, Cells, CellsMut};
 use crate::error::LimitError;
-use crate::quantity::{Cost, Nanos, Now, Window};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time, Window};
 use crate::quota::{Quota, instant};
 use crate::terms::{Kept, Terms};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
@@ -156,6 +156,13 @@ impl FixedWindow {
 
     pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, used: u64) {
         self.write(state, end, used);
+    }
+
+    /// Only windows from the first request on are told by the monotonic clock.
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        if self.phase == Phase::FirstRequest {
+            state.set(0, Time::from_nanos(state.get(0)).rebased(from, to).as_nanos());
+        }
     }
 
     /// The instant on the clock that the windows are told by, and how they lie around it.
@@ -355,6 +362,13 @@ impl Algorithm for FixedWindow {
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.current(state, now).used == 0
+    }
+
+    /// As if those ahead could be cut to fill every window.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let mut current = self.current(state, now);
+        current.used = current.used.saturating_add(ahead.get());
+        self.retry(&current, cost, self.quota.limit())
     }
 
     /// Windows that lie as they did keep their count; otherwise it counts in the present one of the new windows. What

@@ -41,7 +41,7 @@
 
 use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::error::LimitError;
-use crate::quantity::{Cost, Nanos, Now};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
@@ -241,6 +241,13 @@ impl IntervalBucket {
         }
     }
 
+    /// Only steps from the first request on are told by the monotonic clock.
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        if self.steps == Steps::FirstRequest {
+            state.set(1, Time::from_nanos(state.get(1)).rebased(from, to).as_nanos());
+        }
+    }
+
     #[inline]
     fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
         let mark = state.get(0);
@@ -268,8 +275,11 @@ impl IntervalBucket {
     fn since_first(&self, mark: u64, origin: u64, at: u64) -> Current {
         let begin = |owed| Current { elapsed: 0, base: 0, owed, origin: at };
         let Some(since) = at.checked_sub(origin) else {
-            // Some thread was ahead of this one; or else the clock stepped back, and all of it counts from now on.
-            if origin - at <= STALE.as_nanos() {
+            // Some thread was ahead of this one, by at least as many steps as it takes for so much to be owed; or else the clock
+            // stepped back, and all of it counts from now on.
+            let steps = mark.saturating_sub(self.deepest) / self.refill;
+            let ahead = (origin - at).saturating_add(steps.saturating_mul(self.period));
+            if ahead <= STALE.as_nanos() {
                 return Current { elapsed: 0, base: 0, owed: self.owed(mark, 0), origin };
             }
             return begin(mark.min(self.deepest));
@@ -474,6 +484,16 @@ impl Algorithm for IntervalBucket {
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.current(state, now).owed == 0
+    }
+
+    /// As if those ahead could be cut to use up every step.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        if cost.get() > self.burst {
+            return Retry::Never;
+        }
+        let current = self.current(state, now);
+        let steps = self.steps_for(current.owed.saturating_add(ahead.get()), cost.get(), self.burst);
+        Retry::After(Nanos::from_nanos(self.until(&current, now, steps)))
     }
 
     /// What is owed stays owed, by the steps of the new grid: that of before if it lies as it did.

@@ -42,11 +42,11 @@
 use super::{Algorithm, Cells, CellsMut};
 use crate::bucket::Bucket;
 use crate::error::LimitError;
-use crate::quantity::{Cost, Nanos, Now, Time};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
-use crate::verdict::{Ask, Outcome, Report, Spent, Stamp, Verdict};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// A steady rate out, a bounded queue in.
 ///
@@ -150,6 +150,10 @@ impl LeakyBucket {
         self.bucket.keep(state, ticks);
     }
 
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        self.bucket.rebase(state, from, to);
+    }
+
     /// The most that may be in the bucket when `cost` comes, for both bounds to hold.
     #[inline]
     fn room(&self, cost: Cost) -> Option<Ticks> {
@@ -229,6 +233,12 @@ impl Algorithm for LeakyBucket {
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.bucket.owed(state, now) == 0
+    }
+
+    /// Until it would pass undelayed.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let undelayed = self.bucket.flow().ticks(self.free);
+        self.bucket.retry_behind(state, now, ahead, self.bucket.room(cost).map(|room| room.min(undelayed)))
     }
 
     fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {

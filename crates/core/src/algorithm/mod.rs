@@ -12,7 +12,7 @@ mod testing;
 pub mod token_bucket;
 
 use crate::quantity::{Cost, Nanos, Now};
-use crate::verdict::{Ask, Report, Spent, Verdict};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 
 /// A limit that can decide: its numbers are `self`, its state is a few words kept by somebody else.
 ///
@@ -23,7 +23,7 @@ use crate::verdict::{Ask, Report, Spent, Verdict};
 /// peeking is weighing without committing, and a group of limits weighs all before it commits any.
 pub trait Algorithm {
     /// What undoes a taking exactly; [`Stamp`](crate::Stamp) for a single limit.
-    type Stamp: Copy + Default;
+    type Stamp: Copy + Default + Send + Sync + 'static;
 
     /// How many words the state takes. Constant for a given limit.
     fn words(&self) -> usize;
@@ -93,6 +93,26 @@ pub trait Algorithm {
         let verdict = self.weigh(state, now, ask);
         self.commit(state, now, &verdict);
         verdict
+    }
+
+    /// How long a request of `cost` has to wait if others, of `ahead` in all, must pass before it: at least so long, as long as
+    /// nobody else takes or gives back. Who queues is told by it at once that a deadline cannot be met. For the buckets it is
+    /// exact, but for a part of a nanosecond for each of those ahead where the rate does not divide it.
+    ///
+    /// By default those ahead are not counted: still true, if they pass at once.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let _ = ahead;
+        match self.weigh(state, now, Ask::Exactly(cost)).outcome() {
+            Outcome::Allow => Retry::NOW,
+            Outcome::Delay(wait) => Retry::After(wait),
+            Outcome::Deny(retry) => retry,
+        }
+    }
+
+    /// After [`Retry::OnRelease`], how long until time alone may have let somebody pass; `None` if it never does.
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        let _ = (state, now);
+        None
     }
 
     /// Whether the state says no more than a key never seen before would.

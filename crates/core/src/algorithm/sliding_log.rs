@@ -154,6 +154,13 @@ impl SlidingLog {
         Terms::SlidingLog { window, minimum_gap: self.minimum_gap, count_refused: self.refused_count }
     }
 
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        let ring = Ring::load(state, self.slots());
+        for word in (0..ring.len).map(|place| ring.word(place)) {
+            state.set(word, Time::from_nanos(state.get(word)).rebased(from, to).as_nanos());
+        }
+    }
+
     const fn slots(&self) -> u64 {
         self.limit + self.max_debt
     }

@@ -34,6 +34,8 @@
 //! **Poor choice** for limits of a few, where a log is as small and forgets to the nanosecond; and where about right is right
 //! enough: a sliding window does with two counters.
 
+use ring::{Head, Ring};
+
 use super::{Algorithm, Cells, CellsMut};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now};
@@ -61,6 +63,9 @@ pub struct SlidingSlices {
     precision: u64,
     /// How many slices make up the window; the present one comes on top.
     slices: u64,
+    /// How far ahead a slice may end that is used as it is.
+    believable: u64,
+    ring: Ring,
 }
 
 /// The slice that a request is counted in, and what is counted.
@@ -91,6 +96,8 @@ enum Turn {
 impl SlidingSlices {
     /// The most slices a window is cut into.
     pub const MAX_SLICES: u64 = 64;
+    /// The most words a state has.
+    pub const MAX_WORDS: usize = 3 + Self::MAX_SLICES as usize;
 
     /// `limit` in any `length`, by slices of `precision`. If those do not make up the length exactly, the window is as much longer as
     /// makes them. Debt is bounded by another limit.
@@ -110,7 +117,9 @@ impl SlidingSlices {
             let what = "the number of slices (the length divided by the precision)";
             return Err(LimitError::OutOfRange { what, given: slices, min: 1, max: Self::MAX_SLICES });
         }
-        Ok(Self { quota, precision, slices })
+        // Neither sum is above three times the longest period.
+        let believable = precision + quota.slack(slices * precision);
+        Ok(Self { quota, precision, slices, believable, ring: Ring::new(slices, quota.deepest()) })
     }
 
     /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
@@ -118,7 +127,8 @@ impl SlidingSlices {
     /// # Errors
     /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        Ok(Self { quota: self.quota.max_debt(max_debt)?, ..self })
+        let quota = self.quota.max_debt(max_debt)?;
+        Ok(Self { quota, ring: Ring::new(self.slices, quota.deepest()), ..self })
     }
 
     /// With only `initial` for a new key, as if the rest had just been spent.
@@ -150,14 +160,24 @@ impl SlidingSlices {
         Terms::SlidingSlices { window: self.quota.terms(), precision: Nanos::from_nanos(self.precision) }
     }
 
-    const fn ring(&self) -> Ring {
-        Ring::new(self.slices, self.quota.deepest())
+    /// Writes the state that counts `present` in the slice that ends at `end`, in nanoseconds, and `older` in those before, each at
+    /// the place of its number modulo how many there are. For whoever keeps them elsewhere, such as a script in a store.
+    pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, present: u64, older: &[u64]) {
+        let ring = self.ring;
+        let deepest = self.quota.deepest();
+        let mut sum = present.min(deepest);
+        for (place, count) in (0..self.slices).zip(older) {
+            let count = (*count).min(deepest - sum);
+            sum += count;
+            ring.set(state, place, count);
+        }
+        self.write_head(state, end, sum, present.min(deepest));
     }
 
     /// The sum and the present count, no more than can be.
     #[inline]
     fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
-        let (sum, present) = match self.ring().head {
+        let (sum, present) = match self.ring.head {
             Head::Packed => (state.get(1) >> 32, state.get(1) & u64::from(u32::MAX)),
             Head::Wide => (state.get(1), state.get(2)),
         };
@@ -171,7 +191,7 @@ impl SlidingSlices {
         let end = state.get(0);
         let (sum, present) = self.counts(state);
         // The present slice, or one that the clock was set back from.
-        if at < end && end <= at.saturating_add(self.precision + self.quota.slack(self.window())) {
+        if at < end && end <= at.saturating_add(self.believable) {
             return Current { end, left: end - at, sum, present, turn: Turn::Same };
         }
         self.enter(state, at, end, sum)
@@ -189,7 +209,7 @@ impl SlidingSlices {
         if turns > self.slices || sum == 0 {
             return current(0, 0, Turn::Anew);
         }
-        let ring = self.ring();
+        let ring = self.ring;
         let number = self.number(end);
         // What is overwritten by the present count and those that stayed empty has left.
         let left: u64 = (0..turns).map(|turn| ring.get(state, number.wrapping_add(turn))).fold(0, u64::saturating_add);
@@ -208,7 +228,7 @@ impl SlidingSlices {
 
     fn write_head<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, sum: u64, present: u64) {
         state.set(0, end);
-        match self.ring().head {
+        match self.ring.head {
             Head::Packed => state.set(1, sum << 32 | present),
             Head::Wide => {
                 state.set(1, sum);
@@ -227,7 +247,7 @@ impl SlidingSlices {
     }
 
     fn turn<S: CellsMut + ?Sized>(&self, state: &mut S, turn: Turn) {
-        let ring = self.ring();
+        let ring = self.ring;
         match turn {
             Turn::Same => {}
             Turn::Anew => ring.clear(state),
@@ -245,7 +265,7 @@ impl SlidingSlices {
         state: &'a S,
         current: &'a Current,
     ) -> impl DoubleEndedIterator<Item = (u64, u64)> + 'a {
-        let ring = self.ring();
+        let ring = self.ring;
         let (number, slices) = (self.number(current.end), self.slices);
         let kept = self.number(state.get(0));
         let (_, last) = self.counts(state);
@@ -326,7 +346,7 @@ impl Algorithm for SlidingSlices {
     type Stamp = Stamp;
 
     fn words(&self) -> usize {
-        let ring = self.ring();
+        let ring = self.ring;
         ring.first + ring.words()
     }
 
@@ -343,7 +363,7 @@ impl Algorithm for SlidingSlices {
         let used = self.quota.used_at_first();
         // Where nothing is counted, it does not matter in which slice.
         let end = if used == 0 { 0 } else { self.enter(&[0u64; 0], instant(now.wall()), 0, 0).end };
-        self.ring().clear(state);
+        self.ring.clear(state);
         self.write_head(state, end, used, used);
     }
 
@@ -385,7 +405,7 @@ impl Algorithm for SlidingSlices {
         if accepted > 0 {
             self.write(state, &current, current.sum.saturating_sub(accepted), current.present - accepted.min(present));
             if back > 0 {
-                let ring = self.ring();
+                let ring = self.ring;
                 ring.set(state, ring.back(self.number(current.end), back), count - accepted);
             }
         }
@@ -416,7 +436,7 @@ impl Algorithm for SlidingSlices {
         let before = old.current(state, now);
         let mut counts = [0; Self::MAX_SLICES as usize];
         old.older(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
-        self.ring().clear(state);
+        self.ring.clear(state);
         self.write_head(state, 0, 0, 0);
         let end = self.enter(state, instant(now.wall()), 0, 0).end;
         let mut room = self.quota.deepest();
@@ -427,7 +447,7 @@ impl Algorithm for SlidingSlices {
         let present = before.present.min(room);
         room -= present;
         // A clock that was set back left the old slices ahead of it, and so they stay.
-        let (ring, number) = (self.ring(), self.number(before.end));
+        let (ring, number) = (self.ring, self.number(before.end));
         for (back, count) in counts.iter().take(self.slices as usize).enumerate() {
             let kept = (*count).min(room);
             room -= kept;
@@ -437,82 +457,6 @@ impl Algorithm for SlidingSlices {
     }
 }
 
-/// Where the counts of the slices before the present one are, several to a word.
-#[derive(Clone, Copy)]
-struct Ring {
-    head: Head,
-    /// The first of its words.
-    first: usize,
-    slices: u64,
-    /// The binary logarithm of how many share a word.
-    shared: u32,
-}
-
-/// How the sum and the present count are kept.
-#[derive(Clone, Copy)]
-enum Head {
-    /// In one word.
-    Packed,
-    /// In a word each.
-    Wide,
-}
-
-impl Ring {
-    /// For counts up to `largest`.
-    #[inline]
-    const fn new(slices: u64, largest: u64) -> Self {
-        let shared = match largest {
-            0..=0xFF => 3,
-            0x100..=0xFFFF => 2,
-            0x1_0000..=0xFFFF_FFFF => 1,
-            _ => 0,
-        };
-        let (head, first) = if shared > 0 { (Head::Packed, 2) } else { (Head::Wide, 3) };
-        Self { head, first, slices, shared }
-    }
-
-    const fn words(self) -> usize {
-        self.slices.div_ceil(1 << self.shared) as usize
-    }
-
-    /// The word that the count of slice `number` is in, how far from its right end, and the largest count.
-    #[inline]
-    const fn place(self, number: u64) -> (usize, u32, u64) {
-        let slot = number % self.slices;
-        let bits = 64 >> self.shared;
-        (
-            self.first + (slot >> self.shared) as usize,
-            (slot as u32 & ((1 << self.shared) - 1)) * bits,
-            u64::MAX >> (64 - bits),
-        )
-    }
-
-    /// A number in the place of the slice `back` before `number`: at the beginning of time there is no such slice.
-    const fn back(self, number: u64, back: u64) -> u64 {
-        number.wrapping_add(self.slices - back)
-    }
-
-    /// The count of the slice `back` before `number`.
-    fn before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
-        self.get(state, self.back(number, back))
-    }
-
-    #[inline]
-    fn get<S: Cells + ?Sized>(self, state: &S, number: u64) -> u64 {
-        let (word, shift, mask) = self.place(number);
-        state.get(word) >> shift & mask
-    }
-
-    #[inline]
-    fn set<S: CellsMut + ?Sized>(self, state: &mut S, number: u64, count: u64) {
-        let (word, shift, mask) = self.place(number);
-        state.set(word, state.get(word) & !(mask << shift) | count.min(mask) << shift);
-    }
-
-    fn clear<S: CellsMut + ?Sized>(self, state: &mut S) {
-        (self.first..self.first + self.words()).for_each(|word| state.set(word, 0));
-    }
-}
-
+mod ring;
 #[cfg(test)]
 mod tests;

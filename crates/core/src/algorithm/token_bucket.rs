@@ -36,11 +36,11 @@
 use super::{Algorithm, Cells, CellsMut};
 use crate::bucket::Bucket;
 use crate::error::LimitError;
-use crate::quantity::{Cost, Now};
+use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
-use crate::verdict::{Ask, Report, Spent, Stamp, Verdict};
+use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
 /// A burst at once, then a steady rate.
 ///
@@ -113,6 +113,10 @@ impl TokenBucket {
     pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
         self.bucket.keep(state, ticks);
     }
+
+    pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        self.bucket.rebase(state, from, to);
+    }
 }
 
 impl Algorithm for TokenBucket {
@@ -176,6 +180,10 @@ impl Algorithm for TokenBucket {
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.bucket.owed(state, now) == 0
+    }
+
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        self.bucket.retry_behind(state, now, ahead, self.bucket.room(cost))
     }
 
     fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {

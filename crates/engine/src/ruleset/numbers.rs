@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tollgate::{Limit, Limits, Nanos, Rate, Terms};
+use tollgate::{Limit, Limits, Nanos};
 
 use super::SPARE_ID;
 use crate::calendar::Kept;
@@ -99,24 +99,7 @@ impl Numbers {
     }
 }
 
-/// For each limit, the time in which as much as the limit comes back: the window, or how long the bucket takes to fill.
-/// What is held at a time has none.
+/// For each limit, the time in which as much as the limit comes back.
 pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
-    let fill = |rate: Rate, burst: u64| {
-        let nanos = u128::from(burst) * u128::from(rate.per().as_nanos());
-        let nanos = nanos.div_ceil(u128::from(rate.count()));
-        Some(Nanos::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
-    };
-    let window = |limit: &Limit| match limit.terms() {
-        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => fill(bucket.rate, bucket.burst),
-        Terms::IntervalBucket { refill, period, burst, .. } => {
-            Some(Nanos::from_nanos(period.as_nanos().saturating_mul(burst.div_ceil(refill))))
-        }
-        Terms::FixedWindow { window, .. }
-        | Terms::SlidingWindow(window)
-        | Terms::SlidingSlices { window, .. }
-        | Terms::SlidingLog { window, .. } => Some(window.length),
-        Terms::Concurrency { .. } | Terms::Unlimited | Terms::DenyAll => None,
-    };
-    limits.as_slice().iter().map(window).collect()
+    limits.as_slice().iter().map(Limit::window).collect()
 }

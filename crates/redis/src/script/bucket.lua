@@ -125,25 +125,22 @@
       return part > 0 and whole + 1 or whole
     end
 
-    function bucket.short(limit, state, cost)
-      local cell = limit.cell
-      local whole, part, per_micro = state[cell] - now, state[cell + 1], limit.ticks
+    function bucket.short(limit, whole, part, cost)
+      local per_micro, patience, full = limit.ticks, limit.patience_whole, limit.full_whole
+      whole = whole - now
       if whole < 0 then
         whole, part = 0, 0
       elseif whole >= limit.believed then
         return nil
       end
-      local patience = limit.patience_whole
       if cost == 0 or (patience and whole >= patience) then return nil end
       whole, part = whole + cost * limit.whole, part + cost * limit.part
       if part >= per_micro then
         local carry = floor(part / per_micro)
         whole, part = whole + carry, part - carry * per_micro
       end
-      local full = limit.full_whole
       if whole > full or (whole == full and part > limit.full_part) then return nil end
-      state[cell], state[cell + 1] = now + whole, part
-      return part > 0 and whole + 1 or whole
+      return now + whole, part, part > 0 and whole + 1 or whole
     end
 
     function bucket.refuse(limit, state)

@@ -34,7 +34,8 @@ local function general()
         algorithm.convert(limit, state, old, before)
       else
         algorithm.fresh(limit, state)
-        if old and old.kind < 7 and limit.kind < 7 then
+        -- Seven and eight keep nothing.
+        if old and old.cells > 0 and limit.cells > 0 then
           local used = min(old.capacity - old.algorithm.available(old, before), limit.capacity)
           local taken = limit.weigh(limit, state, UP_TO, used)
           if taken then limit.commit(limit, state, taken) else algorithm.refuse(limit, state, UP_TO, used) end
@@ -99,7 +100,13 @@ local function general()
       states[place], under[place] = state, old_set
     end
     if old_set ~= set then
-      state = converted(set, old_set, state)
+      -- Numbers that were damaged in a way that still reads as numbers may make no sense to compute with.
+      local sound
+      sound, state = pcall(converted, set, old_set, state)
+      if not sound then
+        strangers[place] = 4
+        return nil, 4
+      end
       if verb < PEEK then states[place], under[place], moved[place], bodies[place] = state, set, true, false end
     end
     return state
@@ -287,8 +294,8 @@ local function general()
       local algorithm, cell = limit.algorithm, limit.cell
       if algorithm.tell then
         parts[#parts + 1] = algorithm.tell(limit, state, verb, cost, settled)
-      elseif algorithm.cells > 0 then
-        parts[#parts + 1] = pack('<' .. algorithm.format, unpack(state, cell, cell + algorithm.cells - 1))
+      elseif limit.cells > 0 then
+        parts[#parts + 1] = pack('<' .. limit.format, unpack(state, cell, cell + limit.cells - 1))
       end
     end
     return concat(parts)
@@ -332,8 +339,8 @@ local function general()
         parts[#parts + 1] = pack('<I2c0', #state[cell], state[cell])
       elseif limit.kind == 6 then
         parts[#parts + 1] = pack('<I4I7I2c0', state[cell], state[cell + 1], #state[cell + 2], state[cell + 2])
-      elseif algorithm.cells > 0 then
-        parts[#parts + 1] = pack('<' .. algorithm.format, unpack(state, cell, cell + algorithm.cells - 1))
+      elseif limit.cells > 0 then
+        parts[#parts + 1] = pack('<' .. limit.format, unpack(state, cell, cell + limit.cells - 1))
       end
     end
     return concat(parts)

@@ -19,8 +19,8 @@
 --
 -- Value    a byte for the version of the format (1), the numbers it was written under (2 bytes for the length, then as in
 --          ARGV), and the cells of each limit. A value written under other numbers is converted when it is next touched.
--- Expiry   every write sets it: until the state is as good as new, and a second more, rounded up to a quarter of a second. A key that lost its expiry gets one
---          with its next write, and until then locks nobody out, since what is kept are instants.
+-- Expiry   every write sets it: until the state is as good as new, and a second more, rounded up to a quarter of a second. A key
+--          that lost its expiry gets one with its next write, and until then locks nobody out, since what is kept are instants.
 --
 -- A call costs some microseconds before anything is decided, most of them for making functions. So what a plain request needs
 -- is written out in the last part, and everything else is made when it is first needed: `algorithm_of` and `general`.
@@ -53,8 +53,8 @@ local spread, windows = 0, NO_WINDOWS
 --   commit(limit, state, taken)         takes it, directly after weighing it; the microseconds until the limit is as good as
 --                                       new, or nil if nothing was written
 --   refuse(limit, state, verb, cost)    counts a refusal, directly after weighing it; true if anything was written
---   short(limit, state, cost)    weighs and commits a cost that passes without more ado, as `commit` does; nil if it does not, or
---                                if anything is odd, and then nothing was written
+--   short(limit, one, other, cost)      only of an algorithm with two cells: both after a cost that passes without more ado, and
+--                                       what `commit` gives; nil if it does not pass, or if anything is odd
 --   refund(limit, state, cost, stamp)   how much is accepted
 --   available(limit, state)      how much would pass
 --   fades(limit, state)          microseconds until it is as good as new

@@ -18,7 +18,7 @@ local function set_of(numbers)
     local kind = fields[place][1]
     local algorithm = algorithms[kind]
     if not algorithm then
-      if kind > 8 then error('not a limit') end
+      if kind > 10 then error('not a limit') end
       algorithm = algorithm_of(kind)
       algorithms[kind] = algorithm
     end
@@ -32,7 +32,9 @@ local function set_of(numbers)
       if set.windows == NO_WINDOWS then set.windows = {} end
       set.windows[#set.windows + 1], set.simple = limit.phase - 2, false
     end
-    set.format, set.cells = set.format .. algorithm.format, set.cells + algorithm.cells
+    -- How many cells there are may depend on the numbers.
+    limit.format, limit.cells = limit.format or algorithm.format, limit.cells or algorithm.cells
+    set.format, set.cells = set.format .. limit.format, set.cells + limit.cells
     set[place] = limit
   end
   if set.plain then set.size = struct.size(set.format) end

@@ -1,7 +1,8 @@
 //! Random numbers from a seed, and limits made of them.
 
 use tollgate_core::{
-    Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Nanos, Phase, Rate, SlidingLog, SlidingWindow, TokenBucket,
+    Algorithm, Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, Limits, Nanos, Phase, Rate, SlidingLog,
+    SlidingSlices, SlidingWindow, Steps, TokenBucket,
 };
 
 /// SplitMix64: short, and good enough to choose tests by.
@@ -110,6 +111,35 @@ pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
     bucket.into()
 }
 
+pub(crate) fn interval_bucket(chance: &mut Chance) -> Limit {
+    let bucket = loop {
+        let (refill, burst) = (limit_amount(chance), limit_amount(chance));
+        if let Ok(bucket) = IntervalBucket::new(refill, length(chance)).and_then(|bucket| bucket.burst(burst)) {
+            break bucket;
+        }
+    };
+    let burst = Limit::from(bucket).capacity();
+    let bucket = perhaps(chance, bucket, 2 * burst, IntervalBucket::max_debt);
+    let bucket = perhaps(chance, bucket, burst, IntervalBucket::initial);
+    let most = bucket.period().as_nanos() * 3;
+    let bucket = perhaps(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_nanos(wait)));
+    let offset = Nanos::from_micros(chance.below(bucket.period().as_nanos() / MICRO));
+    bucket.steps(chance.of(&[Steps::Aligned(Nanos::ZERO), Steps::Aligned(offset), Steps::FirstRequest])).into()
+}
+
+pub(crate) fn sliding_slices(chance: &mut Chance) -> Limit {
+    let limit = limit_amount(chance);
+    let slices = loop {
+        let length = length(chance);
+        let precision = Nanos::from_micros((length.as_nanos() / MICRO).div_ceil(chance.amount(64)).max(1));
+        if let Ok(slices) = SlidingSlices::new(limit, length, precision) {
+            break slices;
+        }
+    };
+    let slices = perhaps(chance, slices, 3 * limit, SlidingSlices::max_debt);
+    perhaps(chance, slices, limit, SlidingSlices::initial).into()
+}
+
 pub(crate) fn fixed_window(chance: &mut Chance) -> Limit {
     let limit = limit_amount(chance);
     let window = FixedWindow::new(limit, length(chance)).unwrap();
@@ -149,7 +179,17 @@ pub(crate) fn any(chance: &mut Chance) -> Limit {
         0 => Limit::Unlimited,
         1 => Limit::DenyAll,
         n => {
-            [token_bucket, leaky_bucket, fixed_window, sliding_window, sliding_log, concurrency][n as usize % 6](chance)
+            let any = [
+                token_bucket,
+                leaky_bucket,
+                interval_bucket,
+                fixed_window,
+                sliding_window,
+                sliding_slices,
+                sliding_log,
+                concurrency,
+            ];
+            any[n as usize % any.len()](chance)
         }
     }
 }

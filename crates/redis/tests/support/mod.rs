@@ -1,18 +1,19 @@
 //! What the tests of this crate have in common.
 #![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
 pub(crate) mod chance;
 pub(crate) mod model;
 
 use std::time::Duration;
 
-use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Report, Stamps, Window};
+use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Report, Stamps, TokenBucket, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, Verb};
-use tollgate_redis::{Config, RedisStore, Script, script};
+use tollgate_redis::{Config, Health, RedisStore, Script, script};
 use tollgate_testkit::servers::{Kind, Link, Server};
 
-/// The sanitizers of patience: a loaded machine may be late, and these tests are about something else.
+/// A loaded machine may be late, and most tests are about something else.
 pub(crate) const UNHURRIED: Duration = Duration::from_secs(5);
 
 /// A store on a server, with a deadline that a loaded machine does not miss.
@@ -66,7 +67,7 @@ impl Owned {
 }
 
 /// The values carry the numbers they were written under, so nobody is asked for them.
-struct NoNumbers;
+pub(crate) struct NoNumbers;
 
 impl tollgate::Numbers for NoNumbers {
     fn get(&self, _: u32) -> Option<&Limits> {
@@ -112,12 +113,55 @@ pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>
     said.remove(0).map(|said| said[0].outcome.is_allowed())
 }
 
+/// How much of a limit is left, without taking any.
+pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Limit>) -> u64 {
+    let charge = Owned::new(key, limit.into(), 1);
+    run(store, &[(Verb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
+}
+
+/// So slow that nothing comes back while a test runs.
+pub(crate) fn bucket(burst: u64) -> Limit {
+    TokenBucket::new("1/day".parse().unwrap(), burst).unwrap().into()
+}
+
+/// The name that the state of a key has in the server.
+pub(crate) fn name_of(key: &str) -> String {
+    format!("tollgate:{{{key}}}")
+}
+
+/// Runs a test on each kind of server.
+pub(crate) fn on_both(test: impl AsyncFn(Server)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        runtime.block_on(test(Server::start(kind)));
+    }
+}
+
+/// Waits until the store is as described; it becomes so by itself.
+pub(crate) async fn wait_until(store: &RedisStore, what: &str, is_so: impl Fn(&Health) -> bool) -> Health {
+    let mut health = store.watch_health();
+    let waited = tokio::time::timeout(Duration::from_secs(20), health.wait_for(is_so)).await;
+    waited.unwrap_or_else(|_| panic!("the store is not {what} but {:?}", store.health())).unwrap().clone()
+}
+
+pub(crate) async fn wait_until_up(store: &RedisStore) {
+    wait_until(store, "up", |health| *health == Health::Up).await;
+}
+
+/// Why it is down.
+pub(crate) async fn wait_until_down(store: &RedisStore) -> String {
+    match wait_until(store, "down", |health| matches!(health, Health::Down { .. })).await {
+        Health::Down { why } => why,
+        health => panic!("{health:?}"),
+    }
+}
+
 /// The script, by a clock that stands where [`Hand::set`] puts it.
 pub(crate) fn script_by_hand() -> Script {
     let replaced = [
         ("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')"),
-        // The server forgets by its own clock, which has nothing to do with ours.
-        ("local MARGIN = 4", "local MARGIN = 4000000"),
+        // The server forgets by its own clock, which has nothing to do with ours: some fifty years later.
+        ("local MARGIN = 4", "local MARGIN = 6000000000"),
     ];
     let source = replaced.iter().fold(script::SOURCE.to_owned(), |source, (line, other)| {
         assert_eq!(source.matches(line).count(), 1, "the script says `{line}` in one place");

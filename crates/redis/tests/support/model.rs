@@ -162,9 +162,11 @@ impl Model {
 fn starts_with_less(limits: &Limits) -> bool {
     limits.as_slice().iter().any(|limit| match limit.terms() {
         Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.initial < bucket.burst,
-        Terms::FixedWindow { window, .. } | Terms::SlidingWindow(window) | Terms::SlidingLog { window, .. } => {
-            window.initial < window.limit
-        }
+        Terms::IntervalBucket { burst, initial, .. } => initial < burst,
+        Terms::FixedWindow { window, .. }
+        | Terms::SlidingWindow(window)
+        | Terms::SlidingSlices { window, .. }
+        | Terms::SlidingLog { window, .. } => window.initial < window.limit,
         Terms::Unlimited | Terms::DenyAll | Terms::Concurrency { .. } => false,
     })
 }

@@ -18,8 +18,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let text = file.read().with_context(|| format!("cannot read {name}"))?;
     match parse(&name, &text) {
         Ok(rules) => {
-            let domains = rules.domains().len();
-            writeln!(std::io::stdout(), "{name}: {} rules in {domains} domains, no mistakes", rules.len())?;
+            let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+            let (rules, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
+            writeln!(std::io::stdout(), "{name}: {rules} in {domains}, no mistakes")?;
             Ok(ExitCode::SUCCESS)
         }
         Err(mistakes) => {

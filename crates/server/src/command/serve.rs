@@ -18,7 +18,6 @@ use crate::config::{Config, StoreConfig};
 use crate::front::accept::{Newcomer, Protocol, accept};
 use crate::front::{http, resp};
 use crate::gate::Gate;
-use crate::observe::health::StoreHealth;
 use crate::retrieve::file::{self, Watched};
 use crate::worker::Workers;
 
@@ -39,38 +38,41 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
             let engine = Engine::new(MemoryStore::new(config.capacity)?)?;
-            serve(config, Gate::new(engine, Some(Throttles::new(config.capacity)?)), pending()).await
+            serve(config, Gate::new(engine, Some(Throttles::new(config.capacity)?)), |_| pending()).await
         }
         StoreConfig::Redis(url) => {
             let store = tollgate_redis::Config::from_url(url.reveal()).context("--store")?;
             let store = store.deadline(config.store_deadline);
             let store = RedisStore::connect(store).await;
-            let health = store.watch_health();
-            let gate = Gate::new(Engine::new(store)?, None);
-            let follow = follow(health, gate.health.clone());
-            serve(config, gate, follow).await
+            let (health, nodes) = (store.watch_health(), store.watch_nodes());
+            serve(config, Gate::new(Engine::new(store)?, None), |gate| follow(health, nodes, gate)).await
         }
     }
 }
 
-/// Passes on how the store is, for as long as there is one.
-async fn follow(mut store: watch::Receiver<Health>, health: Arc<StoreHealth>) {
+/// Passes on how the store is and how many nodes share it, for as long as there is one.
+async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, gate: Arc<Gate<RedisStore>>) {
     loop {
-        match &*store.borrow_and_update() {
-            Health::Up => health.up(),
-            Health::Connecting => health.down("there is no connection yet"),
-            Health::Down { why } => health.down(why),
+        match &*health.borrow_and_update() {
+            Health::Up => gate.health.up(),
+            Health::Connecting => gate.health.down("there is no connection yet"),
+            Health::Down { why } => gate.health.down(why),
         }
-        if store.changed().await.is_err() {
+        gate.engine.set_nodes(*nodes.borrow_and_update());
+        let changed = tokio::select! {
+            changed = health.changed() => changed,
+            changed = nodes.changed() => changed,
+        };
+        if changed.is_err() {
             return pending().await;
         }
     }
 }
 
-async fn serve<S: Store + 'static>(
+async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     config: &Config,
     gate: Gate<S>,
-    follow: impl Future<Output = ()>,
+    follow: impl FnOnce(Arc<Gate<S>>) -> F,
 ) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
     let gate = Arc::new(gate);
@@ -93,7 +95,7 @@ async fn serve<S: Store + 'static>(
         () = take(http, Protocol::Http) => {}
         () = take(resp, Protocol::Resp) => {}
         () = watch => {}
-        () = follow => {}
+        () = follow(gate.clone()) => {}
         () = stop.told() => {}
     }
     tracing::info!(connections = gate.connections(), "stopping");

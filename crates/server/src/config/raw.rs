@@ -35,8 +35,9 @@ pub struct ServeArgs {
 
     /// Where to keep what was spent: `memory`, or a Redis or Valkey shared by several servers
     ///
-    /// `redis://[user:password@]host[:port][/db]`, or `rediss://…` for TLS. What is to happen while it cannot be
-    /// reached is said by each rule.
+    /// `redis://[user:password@]host[:port][/db][?namespace=name]`, or `rediss://…` for TLS, with `?ca=FILE` for an
+    /// authority of your own. Servers with the same store and namespace share limits. What is to happen while it cannot be
+    /// reached is said by each rule's `on_fault`.
     #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub store: String,
 
@@ -104,4 +105,6 @@ It stops on SIGTERM or SIGINT, after answering what it has been asked.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
-  tollgate check rules.yaml                          prints FILE:LINE:COLUMN and the mistake for each, status 1 if any";
+  tollgate check rules.yaml
+
+Each mistake is told with its file, line and column. The status is 1 if there are any.";

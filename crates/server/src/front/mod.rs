@@ -3,3 +3,5 @@
 pub mod accept;
 pub mod http;
 pub mod resp;
+#[cfg(test)]
+mod stalled;

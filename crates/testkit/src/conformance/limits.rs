@@ -1,8 +1,8 @@
 //! Every algorithm with its options, while no time passes.
 
 use tollgate_core::{
-    Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry, SlidingLog,
-    SlidingWindow, TokenBucket,
+    Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry,
+    SlidingLog, SlidingSlices, SlidingWindow, Steps, TokenBucket,
 };
 
 use super::Subject;
@@ -16,6 +16,7 @@ pub(super) const YEAR: Nanos = Nanos::from_secs(365 * 86_400);
 pub(super) fn one_of_each(limit: u64) -> Vec<(&'static str, Limit)> {
     let rate: Rate = "1/day".parse().expect("a rate");
     let fixed = FixedWindow::new(limit, YEAR).expect("a window");
+    let interval = IntervalBucket::new(limit, YEAR).expect("a bucket");
     vec![
         ("token bucket", TokenBucket::new(rate, limit).expect("a bucket").into()),
         ("token bucket of an odd rate", {
@@ -29,6 +30,9 @@ pub(super) fn one_of_each(limit: u64) -> Vec<(&'static str, Limit)> {
         ("sliding window", SlidingWindow::new(limit, YEAR).expect("a window").into()),
         ("sliding log", SlidingLog::new(limit, YEAR).expect("a log").into()),
         ("concurrency", Concurrency::new(limit, YEAR).expect("leases").into()),
+        ("interval bucket", interval.into()),
+        ("interval bucket from the first request on", interval.steps(Steps::FirstRequest).into()),
+        ("sliding slices", SlidingSlices::new(limit, YEAR, Nanos::from_secs(7 * 86_400)).expect("slices").into()),
     ]
 }
 

@@ -9,9 +9,11 @@
 //! on traces that nobody has seen yet. The traces are in `traces/`; `TOLLGATE_ORACLES` names another directory.
 
 mod bucket4j;
+mod guava;
 mod nginx;
 mod python;
 mod redis_cell;
+mod resilience4j;
 mod rolling;
 mod tally;
 mod trace;
@@ -42,6 +44,8 @@ pub struct Replay {
 /// All replays there are.
 pub const REPLAYS: &[Replay] = &[
     Replay { file: "bucket4j", title: "bucket4j", cast: bucket4j::cast },
+    Replay { file: "guava_rate_limiter", title: "guava_rate_limiter", cast: guava::cast },
+    Replay { file: "resilience4j_atomic", title: "resilience4j_atomic", cast: resilience4j::cast },
     Replay { file: "redis_cell", title: "redis_cell, step by step", cast: redis_cell::stepwise },
     Replay { file: "redis_cell", title: "redis_cell, free from first to last", cast: redis_cell::free },
     Replay { file: "rolling_rate_limiter", title: "rolling_rate_limiter", cast: rolling::cast },

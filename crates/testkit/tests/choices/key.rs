@@ -1,8 +1,8 @@
 //! One key of a limit and a clock to move by hand, for tests that read like a calculation.
 
 use tollgate_core::{
-    Algorithm, Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Nanos, Outcome, Report, SlidingLog, SlidingWindow,
-    TokenBucket, Verdict,
+    Algorithm, Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Outcome, Report, SlidingLog,
+    SlidingSlices, SlidingWindow, TokenBucket, Verdict,
 };
 use tollgate_testkit::clock::HandClock;
 
@@ -86,6 +86,15 @@ pub(crate) fn sliding_window(limit: u64, length: Nanos) -> SlidingWindow {
     SlidingWindow::new(limit, length).expect("a limit")
 }
 
+pub(crate) fn interval_bucket(refill: u64, period: Nanos) -> IntervalBucket {
+    IntervalBucket::new(refill, period).expect("a limit")
+}
+
+/// By tenths of the length.
+pub(crate) fn sliding_slices(limit: u64, length: Nanos) -> SlidingSlices {
+    SlidingSlices::new(limit, length, Nanos::from_nanos(length.as_nanos() / 10)).expect("a limit")
+}
+
 pub(crate) fn sliding_log(limit: u64, length: Nanos) -> SlidingLog {
     SlidingLog::new(limit, length).expect("a limit")
 }
@@ -99,9 +108,12 @@ macro_rules! for_each_algorithm {
     ($test:ident) => {
         $test(Key::new(token_bucket("10/s", 10)));
         $test(Key::new(leaky_bucket("10/s", 10)));
+        $test(Key::new(interval_bucket(10, SECOND)));
+        $test(Key::new(interval_bucket(10, SECOND).steps(Steps::FirstRequest)));
         $test(Key::new(fixed_window(10, SECOND)));
         $test(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
         $test(Key::new(sliding_window(10, SECOND)));
+        $test(Key::new(sliding_slices(10, SECOND)));
         $test(Key::new(sliding_log(10, SECOND)));
         $test(Key::new(concurrency(10)));
     };

@@ -158,9 +158,38 @@ impl Table {
         either!(self, buckets => buckets.begin_anew(owner));
     }
 
-    /// Runs `each` on every entry, bucket by bucket.
+    /// Runs `each` on every entry, bucket by bucket. Nobody else may be using the table.
     pub(crate) fn for_each<O: Owner>(&self, owner: &O, each: impl FnMut(Fingerprint, &mut State<'_>)) {
         either!(self, buckets => buckets.for_each(owner, each));
+    }
+
+    /// How many buckets there are.
+    pub(crate) fn buckets(&self) -> usize {
+        either!(self, buckets => buckets.buckets)
+    }
+
+    /// Begins a walk through the table while others use it. Only one may be under way.
+    pub(crate) fn walk(&self) -> Walk<'_> {
+        Walk { table: self }
+    }
+}
+
+/// A walk from the first bucket to the last, during which every entry that stays in the table is met at least once: none moves
+/// from ahead of the walk to behind it.
+pub(crate) struct Walk<'t> {
+    table: &'t Table,
+}
+
+impl Walk<'_> {
+    /// Runs `each` on the entries of the bucket at `index`, the one after that of the last time, while it is locked.
+    pub(crate) fn visit<O: Owner>(&self, index: usize, owner: &O, each: impl FnMut(Fingerprint, &mut State<'_>)) {
+        either!(self.table, buckets => buckets.visit(index, owner, each));
+    }
+}
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        either!(self.table, buckets => buckets.walked.store(0, Ordering::Relaxed));
     }
 }
 
@@ -173,6 +202,9 @@ pub(crate) struct Buckets<S> {
     /// How many searches for room found none since the last that did. It is only a hint, so nothing is ordered by it and a
     /// count lost in a race does no harm.
     vain: AtomicU64,
+    /// How many buckets, from the first on, a walk has been through. It is written by the walk while it holds the last of these,
+    /// so whoever locks one of them afterwards knows that the walk was there. Zero when there is none.
+    walked: AtomicU64,
 }
 
 /// How many entries may move, one making room for the other, to let a newcomer in.
@@ -191,7 +223,7 @@ impl<S: Shape> Buckets<S> {
         }
         let words = zeroed(len)?;
         let first = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS - 1);
-        Some(Self { words, first, buckets, shape, vain: AtomicU64::new(0) })
+        Some(Self { words, first, buckets, shape, vain: AtomicU64::new(0), walked: AtomicU64::new(0) })
     }
 
     pub(crate) fn state_words(&self) -> usize {
@@ -336,6 +368,11 @@ impl<S: Shape> Buckets<S> {
             let (home, other) = (self.home(print), self.other(print));
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, owner) else { continue };
+            // Not behind the back of a walk that is yet to come here, or it would miss the entry.
+            let walked = self.walked.load(Ordering::Relaxed) as usize;
+            if target.index < walked && walked <= from.index {
+                continue;
+            }
             let place = target.vacancy(owner, &[]);
             let place = place.or_else(|| if moves > 1 { self.make_room(&mut target, owner, moves - 1) } else { None });
             let Some(place) = place else { continue };
@@ -359,12 +396,16 @@ impl<S: Shape> Buckets<S> {
     }
 
     pub(crate) fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
-        for index in 0..self.buckets {
-            let bucket = self.lock(index, owner);
-            for entry in (0..self.shape.entries()).filter(|entry| bucket.is_taken(*entry)) {
-                each(bucket.print(entry), &mut bucket.state(entry));
-            }
+        (0..self.buckets).for_each(|index| self.visit(index, owner, &mut each));
+        self.walked.store(0, Ordering::Relaxed);
+    }
+
+    fn visit<O: Owner>(&self, index: usize, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
+        let bucket = self.lock(index, owner);
+        for entry in (0..self.shape.entries()).filter(|entry| bucket.is_taken(*entry)) {
+            each(bucket.print(entry), &mut bucket.state(entry));
         }
+        self.walked.store(index as u64 + 1, Ordering::Relaxed);
     }
 
     #[inline(always)]

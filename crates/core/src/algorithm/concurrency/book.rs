@@ -130,6 +130,23 @@ impl Book {
         (self.last != NONE).then(|| self.lease(state, self.last))
     }
 
+    /// How long until a lease ends that has not yet; those that have are passed over.
+    pub(super) fn next_end<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Nanos> {
+        let mut link = self.first;
+        // The bound is for words that are not ours, which may lead round in circles.
+        for _ in 0..self.slots {
+            if link == NONE {
+                break;
+            }
+            let lease = self.lease(state, link);
+            if lease.left(now) > Nanos::ZERO {
+                return Some(lease.left(now));
+            }
+            link = lease.next;
+        }
+        None
+    }
+
     /// The weight of leases that have ended, counted from the first until it is `enough`.
     pub(super) fn ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
         let (mut ended, mut link) = (0, self.first);
@@ -240,6 +257,16 @@ impl Book {
             }
             self.write(state, link, Lease { ends: latest, ..lease });
             link = lease.prev;
+        }
+    }
+
+    /// Lets every lease end when it did, by another clock. An end that never comes still never comes.
+    pub(super) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
+        for link in 1..=self.touched {
+            let lease = self.lease(state, link);
+            if lease.weight > 0 && lease.ends.as_nanos() < u64::MAX {
+                self.write(state, link, Lease { ends: lease.ends.rebased(from, to), ..lease });
+            }
         }
     }
 

@@ -6,8 +6,9 @@ use hyper::StatusCode;
 use tollgate::Cost;
 use tollgate_engine::rules::LimitText;
 use tollgate_engine::{Decision, EngineError, Item as Asked, Receipt, Request, RequestError, SentLimits, Store};
+use tollgate_http::Styles;
+use tollgate_http::headers::add_decision;
 
-use super::headers;
 use super::memo;
 use super::problem::Problem;
 use super::serve::{Answer, respond};
@@ -40,7 +41,7 @@ async fn decide_one<S: Store>(gate: &Gate<S>, verb: Verb, item: &Item<'_>) -> Re
     let mut out = Vec::with_capacity(256);
     write_decision(&mut out, &decision, wants_receipt(item));
     let mut answer = respond(status(&decision), JSON, out);
-    headers::add(answer.headers_mut(), &decision);
+    add_decision(answer.headers_mut(), Styles::IETF, &decision);
     Ok(answer)
 }
 

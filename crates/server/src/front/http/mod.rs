@@ -1,7 +1,6 @@
 //! HTTP: decisions as JSON, health, metrics and the switch.
 
 mod decide;
-mod headers;
 pub mod limits;
 mod memo;
 pub mod problem;

@@ -53,7 +53,10 @@ impl Problem {
         // The place is told in fields of its own.
         let text = error.to_string();
         let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
-        let mut problem = Self::bad_request(detail);
+        let mut problem = match error.is_data() {
+            true => Self::bad_request(detail),
+            false => Self::bad_request(format!("the body is not JSON: {detail}")),
+        };
         if error.line() > 0 {
             (problem.0.line, problem.0.column) = (Some(error.line()), Some(error.column()));
         }
@@ -104,7 +107,7 @@ mod tests {
         let error = serde_json::from_str::<Vec<u8>>("[1,\n x]").unwrap_err();
         assert_eq!(
             String::from_utf8(Problem::json(&error).to_json()).unwrap(),
-            r#"{"type":"about:blank","title":"Bad request","status":400,"detail":"expected value","line":2,"column":2}"#
+            r#"{"type":"about:blank","title":"Bad request","status":400,"detail":"the body is not JSON: expected value","line":2,"column":2}"#
         );
         let problem = Problem::bad_request("`x` is not a rate").at("/limit");
         assert!(String::from_utf8(problem.to_json()).unwrap().ends_with(r#""pointer":"/limit"}"#));

@@ -126,3 +126,22 @@ pub(super) fn respond(status: StatusCode, kind: &'static str, body: impl Into<By
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::stalled::hangs_up_after;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stalls_is_not_waited_for() {
+        let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n";
+        for (sent, timeout, answer) in [
+            ("", HEAD_TIMEOUT, ""),
+            (&head[..20], HEAD_TIMEOUT, ""),
+            (&format!("{head}{{\"key\""), BODY_TIMEOUT, "HTTP/1.1 408 Request Timeout"),
+        ] {
+            let told = hangs_up_after(timeout, sent, serve).await;
+            assert!(told.starts_with(answer), "{sent}: {told}");
+        }
+    }
+}

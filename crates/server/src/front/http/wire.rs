@@ -28,7 +28,7 @@ pub struct Item<'a> {
     #[serde(borrow, default)]
     pub attributes: Option<Attributes<'a>>,
     /// What it weighs; 1 unless given.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     pub cost: Option<u64>,
     /// Who is counted, for a limit sent along.
     #[serde(borrow, default)]
@@ -37,7 +37,7 @@ pub struct Item<'a> {
     #[serde(borrow, default)]
     pub limit: Option<Text<'a>>,
     /// The most that can pass at once.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     pub burst: Option<u64>,
     /// `token_bucket` unless given.
     #[serde(borrow, default)]
@@ -134,6 +134,27 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
         }
         deserializer.deserialize_str(Texts)
     }
+}
+
+/// A number that counts something, in words that say so where it does not.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Whole;
+    impl Visitor<'_> for Whole {
+        type Value = Option<u64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number below 2^64")
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(Some(number))
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+    }
+    deserializer.deserialize_any(Whole)
 }
 
 /// One value, or several.
@@ -261,7 +282,8 @@ mod tests {
             ("7", "expected an object, or a list of objects"),
             (r#"{"domian":"api"}"#, "unknown field `domian`, expected one of `domain`, `attributes`"),
             (r#"{"domain":7}"#, "expected a text"),
-            (r#"{"cost":-1}"#, "expected u64"),
+            (r#"{"cost":-1}"#, "expected a whole number"),
+            (r#"{"cost":"1"}"#, "expected a whole number"),
             (r#"{"attributes":{"a":null}}"#, "expected a text, a number, a truth value, or a list of these"),
             (r#"{"attributes":{"a":[["b"]]}}"#, "a list of lists is no attribute"),
             (r#"{"domain":"a"} x"#, "trailing characters"),

@@ -181,3 +181,16 @@ async fn write(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::stalled::hangs_up_after;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stalls_within_a_command_is_not_waited_for() {
+        for (sent, answer) in [("*2\r\n", ""), ("PING\r\n*1\r\n$4\r\nPI", "+PONG\r\n"), ("PIN", "")] {
+            assert_eq!(hangs_up_after(STALLED, sent, serve).await, answer, "{sent}");
+        }
+    }
+}

@@ -1,15 +1,23 @@
-//! The bandwidths of a limiter as our token buckets, all or none.
+//! The bandwidths of a limiter as our buckets, all or none.
 
 use serde_json::Value;
-use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Rate, Retry, TokenBucket};
+use tollgate_core::{
+    Algorithm, Ask, Cost, IntervalBucket, Limit as Ours, LimitError, Nanos, Now, Outcome, Rate, Retry, Steps,
+    TokenBucket,
+};
 
 use super::NEVER;
 use crate::oracle::{Comparison, Fields, Step};
 
 /// One bandwidth: our limit and how it is refilled.
+#[derive(Clone)]
 pub(super) struct Bandwidth {
-    limit: TokenBucket,
+    limit: Ours,
+    id: Option<String>,
+    refill: u64,
     period: u64,
+    pub(super) capacity: u64,
+    initial: u64,
     /// For interval bandwidths an instant of refilling, before which nothing is refilled.
     phase: Option<u64>,
 }
@@ -17,44 +25,112 @@ pub(super) struct Bandwidth {
 impl Bandwidth {
     /// None for a limit that takes longer to refill than any of ours may.
     pub(super) fn new(config: &Value, start: u64) -> Option<Self> {
-        let (refill, period) = (config.count("refill_tokens"), config.count("period_ns"));
-        let capacity = config.count("capacity");
-        // Debt is unbounded there: here as deep as it can be.
-        let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(refill) / u128::from(period);
-        let max_debt = u64::try_from(deepest).unwrap_or(u64::MAX).checked_sub(capacity)?;
-        let limit = Rate::new(refill, Nanos::from_nanos(period))
-            .and_then(|rate| TokenBucket::new(rate, capacity)?.max_debt(max_debt))
-            .expect("a limit that refills in time is one of ours");
+        let (refill, period, capacity) =
+            (config.count("refill_tokens"), config.count("period_ns"), config.count("capacity"));
         let phase = match config.text("refill") {
             "greedy" => None,
             "intervally" => Some(start),
             _ => Some(config.count("first_refill_ms") * 1_000_000 - period),
         };
-        Some(Self { limit, period, phase })
+        let id = config.field("id").as_str().map(str::to_owned);
+        let initial = config.maybe_int("initial_tokens").map_or(capacity, |tokens| tokens as u64).min(capacity);
+        let limit = Ours::Unlimited;
+        Self { limit, id, refill, period, capacity, initial, phase }.with_limit()
     }
 
-    /// The time by which tokens were refilled: now, or the last whole period.
-    fn refilled(&self, now: u64) -> u64 {
-        self.phase.map_or(now, |phase| now - now.saturating_sub(phase) % self.period).max(self.phase.unwrap_or(0))
+    fn with_limit(mut self) -> Option<Self> {
+        // Debt is unbounded there: here as deep as it can be.
+        let deep = |made: Result<Ours, LimitError>| match made {
+            Ok(limit) => Some(limit),
+            Err(LimitError::FillTooLong { .. }) => None,
+            Err(error) => panic!("a limit that refills in time is one of ours: {error}"),
+        };
+        self.limit = match self.phase {
+            None => {
+                let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
+                let max_debt = u64::try_from(deepest).unwrap_or(u64::MAX).checked_sub(self.capacity)?;
+                let rate = Rate::new(self.refill, Nanos::from_nanos(self.period)).expect("a rate of ours");
+                deep(TokenBucket::new(rate, self.capacity).and_then(|limit| Ok(limit.max_debt(max_debt)?.into())))?
+            }
+            Some(phase) => {
+                let deepest = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
+                let max_debt = deepest.checked_sub(self.capacity)?;
+                let limit = IntervalBucket::new(self.refill, Nanos::from_nanos(self.period));
+                let limit = limit.and_then(|limit| limit.burst(self.capacity)?.max_debt(max_debt));
+                let steps = Steps::Aligned(Nanos::from_nanos(phase));
+                deep(limit.map(|limit| limit.steps(steps).into()))?
+            }
+        };
+        Some(self)
+    }
+
+    /// This bandwidth where `old` was, which it is known by: it is refilled from when that was refilled last.
+    pub(super) fn in_place_of(mut self, old: &Self, now: u64) -> Option<Self> {
+        if self.phase.is_some() {
+            let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
+            self.phase = Some(old.phase.map_or(now, refilled));
+        }
+        self.with_limit()
+    }
+
+    /// What a greedy bandwidth is refilled by `now` since the last interval of the one it replaces, if that had any, rounded up.
+    pub(super) fn refilled_after(&self, old: &Self, now: u64) -> i128 {
+        let since = |phase: u64| u128::from(now.saturating_sub(phase) % old.period);
+        let since = old.phase.filter(|_| self.phase.is_none()).map_or(0, since);
+        (since * u128::from(self.refill)).div_ceil(self.period.into()) as i128
+    }
+
+    /// Which of `old` a bandwidth of `new` replaces: the one with its id, or the only one without.
+    pub(super) fn counterpart(&self, old: &[Self], new: &[Self]) -> Option<usize> {
+        let alike = |all: &[Self]| all.iter().filter(|other| other.id == self.id).count();
+        let is_clear = self.id.is_some() || (alike(old) <= 1 && alike(new) <= 1);
+        old.iter().position(|other| other.id == self.id).filter(|_| is_clear)
+    }
+
+    /// What the clock says to it: before the first refill it stands.
+    fn clock(&self, now: u64) -> u64 {
+        now.max(self.phase.unwrap_or(0))
     }
 
     /// Our limit in the state that was seen at `at`; none if it is above capacity.
     pub(super) fn load(&self, [tokens, part]: [i128; 2], at: u64, now: u64) -> Option<Limit<'_>> {
-        let rate = self.limit.rate();
-        let missing = u128::try_from(i128::from(self.limit.burst()) - tokens).ok()?;
-        // The rounding error is in parts of `period`, a tick in parts of the reduced period.
-        let part = u128::try_from(part).ok()? / u128::from(self.period / rate.per().as_nanos());
-        let owed = (missing * u128::from(rate.per().as_nanos())).checked_sub(part)?;
-        let full_at = u128::from(self.refilled(at)) * u128::from(rate.count()) + owed;
-        let refilled = self.refilled(now);
-        Some(Limit { bandwidth: self, state: [full_at as u64, (full_at >> 64) as u64], now: refilled, asked: now })
+        let missing = u128::try_from(i128::from(self.capacity) - tokens).ok()?;
+        let mut state = [0; 2];
+        if let Ours::TokenBucket(limit) = self.limit {
+            let rate = limit.rate();
+            // The rounding error is in parts of `period`, a tick in parts of the reduced period.
+            let part = u128::try_from(part).ok()? / u128::from(self.period / rate.per().as_nanos());
+            let owed = (missing * u128::from(rate.per().as_nanos())).checked_sub(part)?;
+            let full_at = u128::from(at) * u128::from(rate.count()) + owed;
+            state = [full_at as u64, (full_at >> 64) as u64];
+        } else {
+            let ask = Ask::Regardless(Cost::new(u64::try_from(missing).ok()?));
+            if !self.limit.decide(&mut state, &Now::at(self.clock(at)), ask).is_allowed() {
+                return None;
+            }
+        }
+        Some(Limit { bandwidth: self, state, now: self.clock(now), asked: now })
+    }
+
+    /// Our limit as new.
+    pub(super) fn fresh(&self, now: u64) -> Limit<'_> {
+        let mut limit = Limit { bandwidth: self, state: [0; 2], now: self.clock(now), asked: now };
+        limit.fill(self.initial);
+        limit
+    }
+
+    /// Our limit in the state of another one that it takes the place of.
+    pub(super) fn converted(&self, old: &Limit<'_>) -> Limit<'_> {
+        let mut state = old.state;
+        self.limit.convert(&old.bandwidth.limit, &mut state, &old.now());
+        Limit { bandwidth: self, state, now: self.clock(old.asked), asked: old.asked }
     }
 }
 
 /// One bandwidth in the middle of a step.
 #[derive(Clone, Copy)]
 pub(super) struct Limit<'a> {
-    bandwidth: &'a Bandwidth,
+    pub(super) bandwidth: &'a Bandwidth,
     state: [u64; 2],
     now: u64,
     asked: u64,
@@ -65,22 +141,25 @@ impl Limit<'_> {
         Now::at(self.now)
     }
 
-    fn remaining(&self) -> i128 {
+    fn fill(&mut self, tokens: u64) {
+        let (limit, now) = (self.bandwidth.limit, self.now());
+        limit.fresh(&mut self.state, &now);
+        limit.decide(&mut self.state, &now, Ask::Exactly(Cost::new(self.bandwidth.capacity - tokens)));
+    }
+
+    pub(super) fn remaining(&self) -> i128 {
         i128::from(self.bandwidth.limit.report(&self.state, &self.now(), Cost::ONE).remaining)
     }
 
     /// Whether `tokens` are more than fit and ours stopped at full.
     pub(super) fn is_cut(&self, tokens: i128) -> bool {
-        tokens.clamp(0, i128::from(self.bandwidth.limit.burst())) == self.remaining()
+        tokens.clamp(0, i128::from(self.bandwidth.capacity)) == self.remaining()
     }
 
-    /// A wait of ours, from when the caller asked. Interval bandwidths only refill in whole periods.
+    /// A wait of ours, from when the caller asked.
     fn since_asked(&self, wait: Nanos) -> i128 {
-        let mut wait = wait.as_nanos();
-        if self.bandwidth.phase.is_some() {
-            wait = wait.next_multiple_of(self.bandwidth.period);
-        }
-        if wait == 0 { 0 } else { i128::from(self.now) + i128::from(wait) - i128::from(self.asked) }
+        let wait = i128::from(wait.as_nanos());
+        if wait == 0 { 0 } else { i128::from(self.now) + wait - i128::from(self.asked) }
     }
 
     fn wait(&self, cost: Cost) -> i128 {
@@ -147,7 +226,7 @@ impl Group<'_> {
             }
             "reset" => {
                 for limit in &mut self.0 {
-                    limit.bandwidth.limit.fresh(&mut limit.state, &Now::at(limit.now));
+                    limit.fill(limit.bandwidth.capacity);
                 }
                 Comparison::new().same("ok", result.flag("ok"), true)
             }
@@ -189,6 +268,10 @@ impl Group<'_> {
         let taken = self.0.iter().map(weigh).min().unwrap_or_default();
         self.take(Ask::Exactly(taken));
         taken
+    }
+
+    pub(super) fn tokens_of(&self, place: usize) -> i128 {
+        self.0[place].remaining()
     }
 
     pub(super) fn tokens(&self) -> Vec<i128> {

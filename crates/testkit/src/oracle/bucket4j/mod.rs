@@ -3,13 +3,14 @@
 //! | theirs | ours |
 //! |---|---|
 //! | greedy bandwidth | [`TokenBucket`](tollgate_core::TokenBucket) of the same rate and capacity |
-//! | interval bandwidth beside a greedy one | the same, read with a clock that only moves in whole periods |
+//! | `intervally`, aligned or not, adaptive or not | [`IntervalBucket`](tollgate_core::IntervalBucket) with steps at that offset |
 //! | several bandwidths | all are weighed, then all are charged or none |
 //! | `try_consume…`, `estimate…` | check, peek; `nanos_to_refill` is `retry`, `nanos_to_reset` is `reset` |
 //! | `try_consume_as_much_as_possible` | take up to |
 //! | `consume_ignoring_rate_limits` | charge; the penalty is the time until the debt is paid |
 //! | `blocking_try_consume` | charge, if the wait is within bounds |
 //! | `add_tokens`, `force_add_tokens`, `reset` | refund, refund, reset |
+//! | `replace_configuration` | convert to the other numbers, where the ids match; otherwise start as new |
 //!
 //! A recorded state is `[tokens, rounding error]`: the error is the part of a token already refilled, in the ticks of
 //! ours, so nothing is lost in the loading. Waits of theirs round down, ours up: one nanosecond more is the same.
@@ -20,7 +21,7 @@ use group::{Bandwidth, Group};
 use serde_json::Value;
 use tollgate_core::Cost;
 
-use super::{Case, Fields, Player, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
 
 const TOO_LARGE: Rule = Rule {
     name: "limit too large for us",
@@ -39,17 +40,23 @@ const EARLY: Rule = Rule {
     reason: "a wait that is longer than allowed by a part of a nanosecond is let through; ours is refused",
 };
 
+const KEEPS_TOKENS: Rule = Rule {
+    name: "tokens kept instead of what was spent",
+    reason: "what is left is taken over, as it is or in proportion; with ours what was spent stays spent",
+};
+
 /// What bucket4j says for never.
 const NEVER: i128 = i64::MAX as i128;
 
-/// The player of a case; interval bandwidths alone and changes of numbers wait for the interval bucket.
+/// The player of a case.
 pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
-    if !["greedy", "multi"].contains(&case.algorithm.as_str()) {
-        return None;
-    }
     let start = case.config.count("start_ns");
-    let bandwidths = case.config.list("bandwidths").iter().map(|config| Bandwidth::new(config, start)).collect();
+    let bandwidths = read_bandwidths(&case.config, start);
     Some(Box::new(Bucket4j { bandwidths, seen: State::read(case.config.field("create")), at: start }))
+}
+
+fn read_bandwidths(config: &Value, start: u64) -> Option<Vec<Bandwidth>> {
+    config.list("bandwidths").iter().map(|config| Bandwidth::new(config, start)).collect()
 }
 
 struct Bucket4j {
@@ -88,6 +95,9 @@ impl Player for Bucket4j {
         let Some(mut group) = loaded.map(Group) else { return Seen::Skipped(Skip::Unholdable) };
         let before = group.clone();
         let after = State::read(&step.result);
+        if step.op == "replace_configuration" {
+            return self.compare_replacing(step, &before, &after);
+        }
         let seen = group.run(step).same("tokens", after.remaining(), group.tokens()).seen();
         let is_cut = || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.is_cut(tokens));
         // As if ours had let pass what theirs did.
@@ -108,7 +118,54 @@ impl Player for Bucket4j {
     }
 
     fn follow(&mut self, step: &Step) {
+        if step.op == "replace_configuration" && !step.failed() {
+            self.bandwidths = self.replaced(step);
+        }
         self.seen = State::read(&step.result);
         self.at = step.at_nanos(1);
     }
+}
+
+impl Bucket4j {
+    /// The bandwidths after their numbers were changed.
+    fn replaced(&self, step: &Step) -> Option<Vec<Bandwidth>> {
+        let now = step.at_nanos(1);
+        let new = read_bandwidths(&step.args, now)?;
+        let old = self.bandwidths.as_ref()?;
+        let place = |bandwidth: &Bandwidth| match bandwidth.counterpart(old, &new) {
+            Some(place) if !is_reset(step) => bandwidth.clone().in_place_of(&old[place], now),
+            _ => Some(bandwidth.clone()),
+        };
+        new.iter().map(place).collect()
+    }
+
+    fn compare_replacing(&self, step: &Step, before: &Group<'_>, after: &State) -> Seen {
+        let (Some(new), Some(old)) = (self.replaced(step), &self.bandwidths) else { return Seen::ByRule(&TOO_LARGE) };
+        let place = |bandwidth: &Bandwidth| bandwidth.counterpart(old, &new).filter(|_| !is_reset(step));
+        let ours = |bandwidth: &Bandwidth| match place(bandwidth) {
+            Some(place) => bandwidth.converted(&before.0[place]).remaining(),
+            None => bandwidth.fresh(step.at_nanos(1)).remaining(),
+        };
+        let ours: Vec<_> = new.iter().map(ours).collect();
+        let seen = Comparison::new().same("tokens", after.remaining(), ours).seen();
+        // What theirs makes of the tokens of one bandwidth: at least what it makes of the whole ones, at most what it makes of one
+        // more, and what a greedy one is refilled since the last interval of the one before it.
+        let is_kept = |(bandwidth, &[told, _]): (&Bandwidth, &[i128; 2])| {
+            let Some(place) = place(bandwidth) else { return true };
+            let (capacity, was) = (i128::from(bandwidth.capacity), i128::from(old[place].capacity));
+            let kept = |tokens: i128| match step.args.text("strategy") {
+                "PROPORTIONALLY" => tokens * capacity / was,
+                "ADDITIVE" => tokens.min(capacity) + (capacity - was).max(0),
+                _ => tokens.min(capacity),
+            };
+            let tokens = before.tokens_of(place);
+            let most = (kept(tokens + 1) + bandwidth.refilled_after(&old[place], step.at_nanos(1))).min(capacity);
+            (kept(tokens)..=most).contains(&told.max(0))
+        };
+        seen.unless(&KEEPS_TOKENS, || new.iter().zip(&after.0).all(is_kept))
+    }
+}
+
+fn is_reset(step: &Step) -> bool {
+    step.args.text("strategy") == "RESET"
 }

@@ -1,0 +1,132 @@
+//! A store that stops answering under load: how long the longest request waits for its decision, beside callers who wait for
+//! nothing but a timer of the same length. What these wait beyond it is the noise of the machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tollgate_core::{Limit, TokenBucket};
+use tollgate_engine::{Decisions, Engine, Item, Request, Standing};
+use tollgate_redis::{Config, Health, RedisStore};
+use tollgate_testkit::servers::{Kind, Server};
+
+const CALLERS: u64 = 64;
+/// Between the answer to a caller and its next question: some ten thousand requests a second.
+const PAUSE: Duration = Duration::from_millis(5);
+const STOPPED: Duration = Duration::from_secs(2);
+const DEADLINE: Duration = Duration::from_millis(10);
+
+/// What the callers saw.
+#[derive(Debug, Default)]
+struct Seen {
+    exact: AtomicU64,
+    fallback: AtomicU64,
+    longest_nanos: AtomicU64,
+}
+
+impl Seen {
+    /// The longest wait since this was last asked.
+    fn longest(&self) -> Duration {
+        Duration::from_nanos(self.longest_nanos.swap(0, Ordering::Relaxed))
+    }
+}
+
+/// Lets callers ask, one after the other, until they are told to stop.
+struct Load {
+    seen: Arc<Seen>,
+    ended: Arc<AtomicBool>,
+    callers: Vec<tokio::task::JoinHandle<Result<()>>>,
+}
+
+impl Load {
+    fn start<F: Future<Output = Result<Standing>> + Send>(ask: impl Fn(u64) -> F + Clone + Send + 'static) -> Self {
+        let (seen, ended) = (Arc::<Seen>::default(), Arc::<AtomicBool>::default());
+        let callers = (0..CALLERS).map(|caller| {
+            let (seen, ended, ask) = (seen.clone(), ended.clone(), ask.clone());
+            tokio::spawn(async move {
+                while !ended.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    let standing = ask(caller).await?;
+                    seen.longest_nanos.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                    let count = match standing {
+                        Standing::Exact => &seen.exact,
+                        Standing::Fallback => &seen.fallback,
+                    };
+                    count.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Ok(())
+            })
+        });
+        let callers = callers.collect();
+        Self { seen, ended, callers }
+    }
+
+    /// An error if any of the callers did not get a decision.
+    async fn end(self) -> Result<()> {
+        self.ended.store(true, Ordering::Relaxed);
+        for caller in self.callers {
+            caller.await??;
+        }
+        Ok(())
+    }
+}
+
+/// Whether somebody waited too long.
+pub(crate) async fn stop(kind: Kind) -> Result<bool> {
+    let control = Load::start(async |_| {
+        tokio::time::sleep(DEADLINE).await;
+        Ok(Standing::Exact)
+    });
+    tokio::time::sleep(STOPPED).await;
+    let timer = control.seen.longest();
+    control.end().await?;
+
+    let server = Server::start(kind);
+    let store = RedisStore::connect(Config::from_url(&server.url())?.deadline(DEADLINE)).await;
+    ensure!(store.health() == Health::Up, "{:?}", store.health());
+    let engine = Arc::new(Engine::new(store)?);
+    let limit = Limit::from(TokenBucket::new("1000000/s".parse()?, 1_000_000)?);
+    let limits = engine.limits(&limit.into())?;
+    let load = Load::start({
+        let (engine, limits) = (engine.clone(), limits.clone());
+        move |caller| {
+            let (engine, limits) = (engine.clone(), limits.clone());
+            async move {
+                let key = format!("caller{caller}");
+                let item = [Item::sent(&key, &limits)];
+                let mut decisions = Decisions::default();
+                Ok(engine.check(&Request::without_rules(&item), &mut decisions).await?.standing())
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (usual, decided) = (load.seen.longest(), load.seen.exact.load(Ordering::Relaxed));
+    ensure!(decided > 0, "nothing was decided by the store");
+    let before = load.seen.fallback.load(Ordering::Relaxed);
+    server.pause();
+    tokio::time::sleep(STOPPED).await;
+    let (stopped, turned) = (load.seen.longest(), load.seen.fallback.load(Ordering::Relaxed) - before);
+    server.resume();
+    let (resumed, mut health) = (Instant::now(), engine.store().watch_health());
+    health.wait_for(|health| *health == Health::Up).await?;
+    let (recovered, exact) = (resumed.elapsed(), load.seen.exact.load(Ordering::Relaxed));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let after = load.seen.exact.load(Ordering::Relaxed) - exact;
+    load.end().await.context("every request gets a decision")?;
+
+    let noise = (timer.saturating_sub(DEADLINE) * 2).max(Duration::from_millis(5));
+    let holds = stopped <= DEADLINE + noise && after > 0;
+    println!("\n{kind:?} stopped for {STOPPED:?} under load, {CALLERS} callers, a deadline of {DEADLINE:?}");
+    println!("       longest wait of callers who only wait for a timer of {DEADLINE:?}: {timer:.1?}");
+    println!("       longest wait while the store answers: {usual:.1?}");
+    println!(
+        "{} longest wait while it is stopped: {stopped:.1?} (at most the deadline and twice the noise of the timer, or 5 ms)",
+        if holds { "ok    " } else { "MISSED" }
+    );
+    println!(
+        "       {turned} requests were decided without it; exact again after {recovered:.1?}, {after} in the next second"
+    );
+    Ok(!holds)
+}

@@ -1,0 +1,170 @@
+//! What the tower layer adds to a request, beside the decision it is about.
+//!
+//! A service that does nothing is called with and without the layer; the difference is what the layer adds, decision and
+//! identification included. The request and its answer are the same objects all the time, so that neither is measured.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use anyhow::{Context as _, Result, bail};
+use http::{Request, Response};
+use tollgate_http::{ByHeader, ClientIp, ForwardedBy, LimitLayer, Tell, TrustedProxies};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::contender::Contender;
+use crate::keys::{Pattern, key};
+use crate::measure::{Expect, Plan, race};
+use crate::ours;
+use crate::report::{Bar, Report, Row};
+
+/// "At most 3 times the cost of the bare keyed check."
+const AT_MOST_THRICE: Bar = Bar::RatioAtLeast(0.333);
+
+/// The contenders and their bars. Walking through two proxies and telling everybody, which writes two headers, have none.
+pub(crate) const CASES: [(&str, Option<Bar>); 4] = [
+    ("layer-header", Some(AT_MOST_THRICE)),
+    ("layer-address", Some(AT_MOST_THRICE)),
+    ("layer-forwarded", None),
+    ("layer-telling", None),
+];
+
+/// The service without a layer.
+const SERVICE: &str = "service";
+
+/// Runs the cases that the report wants.
+pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
+    if !CASES.iter().any(|(case, _)| report.wants(case)) {
+        return Ok(());
+    }
+    report.section("what the tower layer adds to a request, ns, and the bare check of a hot key");
+    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours::Keyed::new(1_000)?), contender(SERVICE)?];
+    for (case, _) in CASES {
+        contenders.push(contender(case)?);
+    }
+    let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.sequence(1)])?;
+    let median = |name: &str| {
+        let found = medians.iter().find(|(own, _)| *own == name);
+        found.map(|(_, nanos)| *nanos).with_context(|| format!("{name} was not measured"))
+    };
+    add_rows(report, "", median("ours")?, median, |bar| bar)
+}
+
+/// The same in instructions, given a way to count them; `check` is what the bare check takes.
+pub(crate) fn count(report: &mut Report, check: f64, count: impl Fn(&str) -> Result<f64>) -> Result<()> {
+    // Without bars: what is promised is time, and finding a header in the request alone takes as many instructions as the check.
+    add_rows(report, "instructions-", check, count, |_| None)
+}
+
+fn add_rows(
+    report: &mut Report,
+    prefix: &str,
+    check: f64,
+    measured: impl Fn(&str) -> Result<f64>,
+    bar_of: fn(Option<Bar>) -> Option<Bar>,
+) -> Result<()> {
+    for (name, bar) in CASES {
+        let case = format!("{prefix}{name}");
+        if report.wants(&case) {
+            let added = measured(name)? - measured(SERVICE)?;
+            let peer = "bare-check".to_owned();
+            report.row(Row { case, ours: added, peer, theirs: check, bar: bar_of(bar) });
+        }
+    }
+    Ok(())
+}
+
+/// One of those above, or the service without a layer.
+pub(crate) fn contender(name: &str) -> Result<Box<dyn Contender>> {
+    let limiter = || anyhow::Ok(ours::Keyed::new(1_000)?.into_limiter());
+    let by_header = || anyhow::Ok(LimitLayer::by_key(limiter()?, ByHeader::named("x-api-key")));
+    Ok(match name {
+        SERVICE => called(SERVICE, Nothing),
+        "layer-header" => called("layer-header", by_header()?.layer(Nothing)),
+        "layer-address" => called("layer-address", LimitLayer::by_key(limiter()?, ClientIp::direct()).layer(Nothing)),
+        "layer-forwarded" => {
+            let proxies = TrustedProxies::parse(["10.0.0.0/8", "fd00::/8"])?;
+            let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
+            called("layer-forwarded", LimitLayer::by_key(limiter()?, client).layer(Nothing))
+        }
+        "layer-telling" => called("layer-telling", by_header()?.tell(Tell::Everybody).layer(Nothing)),
+        _ => bail!("unknown contender {name}"),
+    })
+}
+
+fn called<S, B>(name: &'static str, service: S) -> Box<dyn Contender>
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Send + 'static,
+{
+    Box::new(Called { name, service })
+}
+
+thread_local! {
+    /// The one request, while nobody has it.
+    static REQUEST: Cell<Option<Request<()>>> = const { Cell::new(None) };
+}
+
+fn new_request() -> Request<()> {
+    Request::builder()
+        .header("host", "example.org")
+        .header("user-agent", "bench")
+        .header("accept", "*/*")
+        .header("x-api-key", key(0))
+        .header("x-forwarded-for", "203.0.113.7, 10.0.0.2")
+        .extension(SocketAddr::from(([10, 0, 0, 1], 4711)))
+        .body(())
+        .unwrap_or_default()
+}
+
+/// Answers nothing, and gives the request back.
+#[derive(Clone, Copy, Debug)]
+struct Nothing;
+
+impl Service<Request<()>> for Nothing {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Infallible>>;
+
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        REQUEST.set(Some(request));
+        ready(Ok(Response::new(())))
+    }
+}
+
+/// A service, called and polled until it answers, which it does at once.
+struct Called<S> {
+    name: &'static str,
+    service: S,
+}
+
+impl<S, B> Contender for Called<S>
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Send,
+{
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        let request = REQUEST.take().unwrap_or_else(new_request);
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = self.service.poll_ready(&mut context);
+        let future = pin!(self.service.call(request));
+        match future.poll(&mut context) {
+            Poll::Ready(Ok(response)) => std::hint::black_box(&response).status().is_success(),
+            Poll::Ready(Err(never)) => match never {},
+            Poll::Pending => false,
+        }
+    }
+}

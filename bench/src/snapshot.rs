@@ -1,0 +1,162 @@
+//! Snapshots of a million keys: what they cost those who decide meanwhile, and how soon the keys are back.
+//!
+//! Decisions on all keys go on with one clock reading after each, as in the case of pauses; the longest gap between two
+//! readings is the longest decision. Turns during which another thread saves to a file on the disk alternate with turns of
+//! the same length without: the machine does its worst at random, so the medians of the longest gaps of [`ROUNDS`] turns
+//! of each kind are compared. The promise is a factor of three, a ratio of a third.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tollgate::{Keyed, TokenBucket};
+
+use crate::keys::{Random, key};
+use crate::measure::median;
+use crate::report::{Bar, Report, Row};
+
+const CASE: &str = "snapshot";
+const KEYS: u64 = 1_000_000;
+const ROUNDS: usize = 15;
+/// Five million keys per second.
+const RESTORE_NANOS: f64 = 200.0;
+
+/// Runs the case if the report wants it.
+pub(crate) fn run(report: &mut Report) -> Result<()> {
+    if !report.wants(CASE) {
+        return Ok(());
+    }
+    let keys: Vec<String> = (0..KEYS).map(key).collect();
+    let start = Instant::now();
+    let limits = full(&keys)?;
+    let inserting = per_key(start.elapsed());
+    let file = File(std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id())));
+
+    report.section("snapshot, a million keys saved while decisions go on: longest single decision, µs");
+    let rounds = (0..ROUNDS).map(|_| Round::run(&limits, &keys, &file)).collect::<Result<Vec<_>>>()?;
+    let middle = |of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
+    report.row(Row {
+        case: "snapshot-pause".to_owned(),
+        ours: middle(|round| round.longest_saving),
+        peer: "undisturbed".to_owned(),
+        theirs: middle(|round| round.longest_alone),
+        bar: Some(Bar::RatioAtLeast(0.334)),
+    });
+
+    report.section("snapshot, a million keys: ns per key, beside inserting them one by one");
+    let mut row = |case: &str, ours, bar| {
+        let (case, peer) = (case.to_owned(), "inserting".to_owned());
+        report.row(Row { case, ours, peer, theirs: inserting, bar });
+    };
+    row("snapshot-save", middle(|round| round.save), None);
+    let restores = (0..ROUNDS).map(|_| restore(&limits, &file)).collect::<Result<Vec<_>>>()?;
+    // The fastest: what can be done is asked for, and others on the machine only ever add to it.
+    let fastest = |of: fn(&Restore) -> f64| restores.iter().map(of).fold(f64::INFINITY, f64::min);
+    row("snapshot-restore", fastest(|restore| restore.wall), Some(Bar::OursAtMost(RESTORE_NANOS)));
+    row("snapshot-restore-processor", fastest(|restore| restore.processor), None);
+    Ok(())
+}
+
+/// A table in which every key has spent something.
+fn full(keys: &[String]) -> Result<Keyed> {
+    let limits = Keyed::new(limit()?, keys.len())?;
+    for key in keys {
+        limits.charge(key, 1_000_000);
+    }
+    ensure!(limits.overflowed() == 0, "there was no room for {} keys", limits.overflowed());
+    Ok(limits)
+}
+
+fn limit() -> Result<TokenBucket> {
+    Ok(TokenBucket::new("10/s".parse()?, 2_000_000)?)
+}
+
+/// One turn with a snapshot, and one as long without.
+struct Round {
+    longest_saving: f64,
+    longest_alone: f64,
+    save: f64,
+}
+
+impl Round {
+    fn run(limits: &Keyed, keys: &[String], file: &File) -> Result<Self> {
+        let saved = AtomicBool::new(false);
+        // Relaxed: nothing but the flag itself is exchanged.
+        let is_saving = || !saved.load(Ordering::Relaxed);
+        let (save, longest_saving, turn) = std::thread::scope(|scope| {
+            let saving = scope.spawn(|| {
+                let start = Instant::now();
+                let result = limits.save(&file.0);
+                saved.store(true, Ordering::Relaxed);
+                result.map(|count| (count, start.elapsed()))
+            });
+            let start = Instant::now();
+            let longest = longest(limits, keys, is_saving);
+            saving.join().ok().map(|save| (save, longest, start.elapsed()))
+        })
+        .context("the thread that saves did not return")?;
+        let (count, save) = save?;
+        ensure!(count >= KEYS, "only {count} keys were saved");
+        let start = Instant::now();
+        let longest_alone = longest(limits, keys, || start.elapsed() < turn);
+        Ok(Self { longest_saving, longest_alone, save: per_key(save) })
+    }
+}
+
+/// The longest of all decisions made for as long as it `goes_on`, in microseconds.
+fn longest(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool) -> f64 {
+    let mut random = Random::new(1);
+    let mut longest = Duration::ZERO;
+    let mut last = Instant::now();
+    while goes_on() {
+        for _ in 0..64 {
+            let key = &keys[random.below(KEYS) as usize];
+            std::hint::black_box(limits.check(key, 1));
+            let now = Instant::now();
+            longest = longest.max(now - last);
+            last = now;
+        }
+        // What the condition costs is not part of a decision.
+        last = Instant::now();
+    }
+    longest.as_nanos() as f64 / 1_000.0
+}
+
+/// Nanoseconds per key, on the clock and on the processor: on a busy machine they differ.
+struct Restore {
+    wall: f64,
+    processor: f64,
+}
+
+/// As a process does that begins with the file.
+fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
+    let mut limits = Keyed::new(limit()?, KEYS as usize)?;
+    let (start, processor) = (Instant::now(), processor_time()?);
+    let count = limits.load(&file.0)?;
+    let (wall, processor) = (start.elapsed(), processor_time()? - processor);
+    ensure!(count >= KEYS && limits.overflowed() == 0, "only {count} keys were restored");
+    let (theirs, ours) = (saved.report(&key(7), 1).remaining, limits.report(&key(7), 1).remaining);
+    ensure!(theirs.abs_diff(ours) < 1_000, "{ours} is left instead of {theirs}");
+    Ok(Restore { wall: per_key(wall), processor: per_key(processor) })
+}
+
+/// What this thread has spent on a processor.
+fn processor_time() -> Result<Duration> {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").context("processor time is read from /proc")?;
+    let nanos = times.split_whitespace().next().context("/proc/thread-self/schedstat is empty")?;
+    Ok(Duration::from_nanos(nanos.parse()?))
+}
+
+fn per_key(time: Duration) -> f64 {
+    time.as_nanos() as f64 / KEYS as f64
+}
+
+/// Removed when done with.
+struct File(PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

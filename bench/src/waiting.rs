@@ -1,0 +1,150 @@
+//! Waiting: an acquire that need not wait, and what a grant and a cancel cost among few and among many who do.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use tollgate::clock::ManualClock;
+use tollgate::{Acquire, Limiter, Nanos, TokenBucket};
+
+use crate::contender::Contender;
+use crate::keys::{Pattern, Random};
+use crate::measure::{Expect, Plan, median, race};
+use crate::ours;
+use crate::peers::{governor, leaky_bucket};
+use crate::report::{Bar, Report, Row};
+
+const ACQUIRE: &str = "acquire";
+const CHECK: &str = "ours-check";
+const FEW: usize = 100;
+const MANY: usize = 100_000;
+/// Grants or cancels that are timed among the many, [`FEW`] at a time.
+const TIMED: usize = 10_000;
+
+/// Runs the cases that the report wants.
+pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
+    acquire(report, plan)?;
+    waiters(report, "waiters", None)?;
+    waiters(report, "waiters-deadline", Some(Duration::from_secs(1 << 30)))
+}
+
+/// Polls once. Nobody has to wait, so that is all there is.
+#[inline(always)]
+pub(crate) fn is_ready<F: Future>(future: F) -> bool {
+    matches!(pin!(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
+}
+
+fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
+    if !report.wants(ACQUIRE) {
+        return Ok(());
+    }
+    report.section("acquire, nobody waits: ns each; beside our own check, 0.67 means 1.5 times its cost");
+    let mut contenders: Vec<Box<dyn Contender>> = vec![
+        Box::new(ours::Acquiring::precise()?),
+        Box::new(ours::Acquiring::cached()?),
+        Box::new(governor::UntilReady::new()),
+        Box::new(leaky_bucket::Acquiring::new()),
+        Box::new(ours::Named(CHECK, ours::Direct::precise()?)),
+    ];
+    let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.sequence(1)])?;
+    let [(_, precise), (_, cached), others @ ..] = &*medians else { return Ok(()) };
+    let mut row = |case: &str, ours, peer: &str, theirs, bar| {
+        report.row(Row {
+            case: case.to_owned(),
+            ours,
+            peer: peer.to_owned(),
+            theirs,
+            bar: Some(Bar::RatioAtLeast(bar)),
+        });
+    };
+    for &(peer, theirs) in others {
+        // Both read the same counter once, which is nearly all of what either takes: as for a check, they are to be equal.
+        let bar = match peer {
+            CHECK => 0.67,
+            governor::UNTIL_READY => 0.91,
+            _ => 1.5,
+        };
+        row(ACQUIRE, *precise, peer, theirs, bar);
+    }
+    for &(peer, theirs) in others.iter().filter(|(peer, _)| *peer != CHECK) {
+        row("acquire-cached", *cached, peer, theirs, 1.5);
+    }
+    Ok(())
+}
+
+/// Nanoseconds for each, the median of some rounds of [`FEW`].
+struct Costs {
+    grant: f64,
+    cancel: f64,
+}
+
+fn waiters(report: &mut Report, case: &str, deadline: Option<Duration>) -> Result<()> {
+    if !report.wants(case) {
+        return Ok(());
+    }
+    report.section(&format!("{case}, {MANY} on one limiter beside {FEW}, by a clock that is moved: ns each"));
+    let few = rounds(FEW, FEW, 200, deadline)?;
+    let many = rounds(MANY, TIMED, 15, deadline)?;
+    let mut row = |what: &str, ours, peer: &str, theirs, bar| {
+        report.row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, bar });
+    };
+    // At most three times: theirs, which is ours among few, divided by ours is at least a third.
+    row("grant", many.grant, "grant-among-100", few.grant, Some(Bar::RatioAtLeast(0.33)));
+    row("cancel", many.cancel, "cancel-among-100", few.cancel, Some(Bar::RatioAtLeast(0.33)));
+    row("cancel", many.cancel, "grant-among-100000", many.grant, Some(Bar::RatioAtLeast(1.0)));
+    Ok(())
+}
+
+fn rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration>) -> Result<Costs> {
+    let (mut grants, mut cancels) = (Vec::new(), Vec::new());
+    let mut random = Random::new(3);
+    // As many at a time among many as among few, so that the machine interrupts one as seldom as the other.
+    let per = |start: Instant| start.elapsed().as_nanos() as f64 / FEW as f64;
+    for _ in 0..rounds {
+        let clock = Arc::new(ManualClock::at(1 << 40));
+        let limit = TokenBucket::new("1000/s".parse()?, 1)?;
+        let limiter = Arc::new(Limiter::with_clock(limit, Arc::clone(&clock)).max_waiters(waiters));
+        limiter.drain();
+        let mut line = join(&limiter, waiters, deadline);
+        for places in line[..timed].chunks_mut(FEW) {
+            let start = Instant::now();
+            for place in places {
+                clock.advance(Nanos::from_millis(1));
+                let Some(first) = place else { continue };
+                ensure!(is_ready(first), "the first in line was not served");
+                *place = None;
+            }
+            grants.push(per(start));
+        }
+        drop(line);
+
+        let mut line = join(&limiter, waiters, deadline);
+        // Whoever gives up stands anywhere.
+        for place in 0..timed {
+            let other = place + random.below((waiters - place) as u64) as usize;
+            line.swap(place, other);
+        }
+        for places in line[..timed].chunks_mut(FEW) {
+            let start = Instant::now();
+            for place in places {
+                *black_box(place) = None;
+            }
+            cancels.push(per(start));
+        }
+    }
+    Ok(Costs { grant: median(grants), cancel: median(cancels) })
+}
+
+type Line<'a> = Vec<Option<Acquire<'a, Limiter<TokenBucket, Arc<ManualClock>>>>>;
+
+fn join(limiter: &Arc<Limiter<TokenBucket, Arc<ManualClock>>>, count: usize, deadline: Option<Duration>) -> Line<'_> {
+    let join = |_| {
+        let mut future = deadline.map_or(limiter.acquire(1), |deadline| limiter.acquire(1).within(deadline));
+        (!is_ready(&mut future)).then_some(future)
+    };
+    (0..count).map(join).collect()
+}

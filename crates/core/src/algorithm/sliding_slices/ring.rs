@@ -1,0 +1,80 @@
+//! The counts of past slices, several to a word.
+
+use crate::algorithm::{Cells, CellsMut};
+
+/// Where the counts of the slices before the present one are, several to a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ring {
+    pub(super) head: Head,
+    /// The first of its words.
+    pub(super) first: usize,
+    slices: u64,
+    /// The binary logarithm of how many share a word.
+    shared: u32,
+}
+
+/// How the sum and the present count are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Head {
+    /// In one word.
+    Packed,
+    /// In a word each.
+    Wide,
+}
+
+impl Ring {
+    /// For counts up to `largest`.
+    #[inline]
+    pub(super) const fn new(slices: u64, largest: u64) -> Self {
+        let shared = match largest {
+            0..=0xFF => 3,
+            0x100..=0xFFFF => 2,
+            0x1_0000..=0xFFFF_FFFF => 1,
+            _ => 0,
+        };
+        let (head, first) = if shared > 0 { (Head::Packed, 2) } else { (Head::Wide, 3) };
+        Self { head, first, slices, shared }
+    }
+
+    pub(super) const fn words(self) -> usize {
+        self.slices.div_ceil(1 << self.shared) as usize
+    }
+
+    /// The word that the count of slice `number` is in, how far from its right end, and the largest count.
+    #[inline]
+    const fn place(self, number: u64) -> (usize, u32, u64) {
+        let slot = number % self.slices;
+        let bits = 64 >> self.shared;
+        (
+            self.first + (slot >> self.shared) as usize,
+            (slot as u32 & ((1 << self.shared) - 1)) * bits,
+            u64::MAX >> (64 - bits),
+        )
+    }
+
+    /// A number in the place of the slice `back` before `number`: at the beginning of time there is no such slice.
+    pub(super) const fn back(self, number: u64, back: u64) -> u64 {
+        number.wrapping_add(self.slices - back)
+    }
+
+    /// The count of the slice `back` before `number`.
+    pub(super) fn before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
+        self.get(state, self.back(number, back))
+    }
+
+    #[inline]
+    pub(super) fn get<S: Cells + ?Sized>(self, state: &S, number: u64) -> u64 {
+        let (word, shift, mask) = self.place(number);
+        state.get(word) >> shift & mask
+    }
+
+    #[inline]
+    pub(super) fn set<S: CellsMut + ?Sized>(self, state: &mut S, number: u64, count: u64) {
+        let (word, shift, mask) = self.place(number);
+        state.set(word, state.get(word) & !(mask << shift) | count.min(mask) << shift);
+    }
+
+    pub(super) fn clear<S: CellsMut + ?Sized>(self, state: &mut S) {
+        (self.first..self.first + self.words()).for_each(|word| state.set(word, 0));
+    }
+}

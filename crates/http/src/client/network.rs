@@ -1,0 +1,263 @@
+//! Networks, and lists of those whose word is taken.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A range of addresses: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
+///
+/// IPv4 addresses written in the IPv6 way (`::ffff:10.0.0.0/104`) are the IPv4 network they stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl Network {
+    /// The addresses that agree with `address` in their first `prefix` bits.
+    ///
+    /// # Errors
+    /// When the address has not so many bits, or has some set after them.
+    pub fn new(address: IpAddr, prefix: u8) -> Result<Self, NetworkError> {
+        let bits = bits_of(address);
+        if prefix > bits {
+            return Err(NetworkError::PrefixTooLong { prefix, bits });
+        }
+        if masked(address, prefix) != address {
+            let network = masked(address, prefix);
+            return Err(NetworkError::HostBits { network, prefix });
+        }
+        // A mapped network shorter than 96 bits holds all of IPv4 and some of IPv6; it stays what it is.
+        match address.to_canonical() {
+            v4 @ IpAddr::V4(_) if bits == 128 && prefix >= 96 => Ok(Self { address: v4, prefix: prefix - 96 }),
+            _ => Ok(Self { address, prefix }),
+        }
+    }
+
+    /// Whether `address` lies in it. An IPv4 address counts as such however it is written.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => (own.to_bits() ^ other.to_bits()) & mask_v4(self.prefix) == 0,
+            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits() ^ other.to_bits()) & mask_v6(self.prefix) == 0,
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let unreadable = || NetworkError::Unreadable { text: text.chars().take(64).collect() };
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| unreadable())?;
+        let prefix = match prefix {
+            // Digits only: the standard library would take a plus sign.
+            Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => {
+                digits.parse().map_err(|_| unreadable())?
+            }
+            Some(_) => return Err(unreadable()),
+            None => bits_of(address),
+        };
+        Self::new(address, prefix)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// Why something is no network. Whoever wrote it has to change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkError {
+    /// It is not written as one.
+    Unreadable {
+        /// What was written, cut to a readable length.
+        text: String,
+    },
+    /// The address has fewer bits.
+    PrefixTooLong {
+        /// What was asked for.
+        prefix: u8,
+        /// What the address has.
+        bits: u8,
+    },
+    /// There are bits set after the prefix, so that it is not clear which of the two was meant.
+    HostBits {
+        /// The address without them.
+        network: IpAddr,
+        /// The prefix.
+        prefix: u8,
+    },
+    /// There are more than [`TrustedProxies::MAX`].
+    TooMany,
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { text } => write!(f, "`{text}` is no network, write one as `10.0.0.0/8`"),
+            Self::PrefixTooLong { prefix, bits } => write!(f, "a prefix of {prefix} bits, the address has {bits}"),
+            Self::HostBits { network, prefix } => {
+                write!(f, "the address has bits set after the prefix, write `{network}/{prefix}`")
+            }
+            Self::TooMany => write!(f, "more than {} networks", TrustedProxies::MAX),
+        }
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+/// The proxies whose word is taken for who called them.
+///
+/// Whoever is in this list can claim to speak for any address, so it should hold the proxies and nobody else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustedProxies {
+    networks: Vec<Network>,
+}
+
+impl TrustedProxies {
+    /// How many networks there may be: they are looked through one by one.
+    pub const MAX: usize = 256;
+
+    /// Nobody: who connects is the client.
+    pub const fn none() -> Self {
+        Self { networks: Vec::new() }
+    }
+
+    /// The proxies in these networks.
+    ///
+    /// # Errors
+    /// When there are more than [`TrustedProxies::MAX`].
+    pub fn new(networks: impl IntoIterator<Item = Network>) -> Result<Self, NetworkError> {
+        let networks: Vec<Network> = networks.into_iter().take(Self::MAX + 1).collect();
+        if networks.len() > Self::MAX { Err(NetworkError::TooMany) } else { Ok(Self { networks }) }
+    }
+
+    /// From networks as they are written.
+    ///
+    /// ```
+    /// use tollgate_http::TrustedProxies;
+    ///
+    /// let proxies = TrustedProxies::parse(["10.0.0.0/8", "fd00::/8"])?;
+    /// assert!(proxies.contains("10.1.2.3".parse()?));
+    /// let mistake = TrustedProxies::parse(["10.1.0.0/8"]).unwrap_err().to_string();
+    /// assert_eq!(mistake, "the address has bits set after the prefix, write `10.0.0.0/8`");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When one of them is not a network, or there are more than [`TrustedProxies::MAX`].
+    pub fn parse<'a>(networks: impl IntoIterator<Item = &'a str>) -> Result<Self, NetworkError> {
+        let read: Result<Vec<Network>, NetworkError> =
+            networks.into_iter().take(Self::MAX + 1).map(str::parse).collect();
+        Self::new(read?)
+    }
+
+    /// Everybody in the networks that nobody reaches from outside: loopback, private, link-local and unique local ones. For
+    /// services that only their own proxies can reach.
+    pub fn private() -> Self {
+        let v4 = |a, b, prefix| Network { address: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
+        let v6 = |first, last, prefix| Network { address: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last).into(), prefix };
+        let networks = vec![
+            v4(127, 0, 8),
+            v4(10, 0, 8),
+            v4(172, 16, 12),
+            v4(192, 168, 16),
+            v4(169, 254, 16),
+            v6(0, 1, 128),
+            v6(0xfc00, 0, 7),
+            v6(0xfe80, 0, 10),
+        ];
+        Self { networks }
+    }
+
+    /// Whether this is one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.contains(address))
+    }
+}
+
+/// The address with all bits after the prefix cleared.
+pub(crate) fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & mask_v4(prefix)).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & mask_v6(prefix)).into(),
+    }
+}
+
+const fn bits_of(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+fn mask_v4(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32_u32.saturating_sub(prefix.into())).unwrap_or(0)
+}
+
+fn mask_v6(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128_u32.saturating_sub(prefix.into())).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_in_a_network_or_not() {
+        for (network, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", "::10.1.2.3"),
+            ("0.0.0.0/0", "255.255.255.255", "::"),
+            ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+            ("2001:db8::/33", "2001:db8:7fff::1", "2001:db8:8000::"),
+            ("::/0", "2001:db8::1", "1.2.3.4"),
+            ("::1", "::1", "::2"),
+            ("::ffff:10.0.0.0/104", "10.9.9.9", "11.0.0.0"),
+        ] {
+            let parsed: Network = network.parse().unwrap();
+            assert!(parsed.contains(inside.parse().unwrap()), "{inside} in {network}");
+            assert!(!parsed.contains(outside.parse().unwrap()), "{outside} not in {network}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (text, expected) in [
+            ("", "`` is no network, write one as `10.0.0.0/8`"),
+            ("10.0.0.0/", "`10.0.0.0/` is no network"),
+            ("10.0.0.0/+8", "`10.0.0.0/+8` is no network"),
+            ("10.0.0.0/33", "a prefix of 33 bits, the address has 32"),
+            ("10.0.0.0/256", "`10.0.0.0/256` is no network"),
+            ("2001:db8::1/64", "the address has bits set after the prefix, write `2001:db8::/64`"),
+            ("localhost", "`localhost` is no network"),
+        ] {
+            let error = text.parse::<Network>().unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+        let many = vec!["10.0.0.0/8"; TrustedProxies::MAX + 1];
+        assert_eq!(TrustedProxies::parse(many).unwrap_err(), NetworkError::TooMany);
+        assert!(TrustedProxies::parse(vec!["10.0.0.0/8"; TrustedProxies::MAX]).is_ok());
+    }
+
+    #[test]
+    fn private_networks_are_those_that_nobody_reaches_from_outside() {
+        let private = TrustedProxies::private();
+        for inside in
+            ["127.0.0.1", "10.0.0.1", "172.31.255.255", "192.168.1.1", "169.254.0.1", "::1", "fd00::1", "fe80::1"]
+        {
+            assert!(private.contains(inside.parse().unwrap()), "{inside}");
+        }
+        for outside in ["172.32.0.0", "192.169.0.0", "8.8.8.8", "::2", "2001:db8::1"] {
+            assert!(!private.contains(outside.parse().unwrap()), "{outside}");
+        }
+        assert!(!TrustedProxies::none().contains("127.0.0.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,93 @@
+//! The body of an answer: that of the service, or the few words of a refusal.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+/// What is held while an answer is on its way; dropping it lets go.
+pub(super) type Held = Box<dyn Any + Send + Sync>;
+
+pin_project! {
+    /// The body of an answer that went through a [`LimitLayer`](super::LimitLayer): the service's own, or a refusal.
+    ///
+    /// With limits on what is in flight it also holds the place, and lets go of it with the last frame of the body, or when the
+    /// body is dropped.
+    #[derive(Debug)]
+    pub struct LimitedBody<B> {
+        #[pin]
+        kind: Kind<B>,
+        held: Option<Held>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = KindProjection]
+    enum Kind<B> {
+        Inner { #[pin] body: B },
+        Refusal { text: Option<Bytes> },
+    }
+}
+
+impl<B> LimitedBody<B> {
+    #[inline]
+    pub(super) fn inner(body: B, held: Option<Held>) -> Self {
+        Self { kind: Kind::Inner { body }, held }
+    }
+
+    pub(super) fn refusal(text: Bytes) -> Self {
+        Self { kind: Kind::Refusal { text: Some(text).filter(|text| !text.is_empty()) }, held: None }
+    }
+}
+
+impl<B> Body for LimitedBody<B>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let frame = match this.kind.as_mut().project() {
+            KindProjection::Inner { body } => ready!(body.poll_frame(context)),
+            KindProjection::Refusal { text } => text.take().map(|text| Ok(Frame::data(text.into()))),
+        };
+        // Let go before the last of it is handed on: whoever has it may come back faster than the body is dropped.
+        if this.held.is_some() {
+            let more_follows = match &frame {
+                Some(Ok(frame)) => !frame.is_trailers() && !this.kind.is_end_stream(),
+                Some(Err(_)) | None => false,
+            };
+            if !more_follows {
+                *this.held = None;
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.kind.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Inner { body } => body.size_hint(),
+            Kind::Refusal { text } => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
+        }
+    }
+}
+
+impl<B: Body> Kind<B> {
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Inner { body } => body.is_end_stream(),
+            Self::Refusal { text } => text.is_none(),
+        }
+    }
+}

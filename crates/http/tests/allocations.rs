@@ -1,0 +1,126 @@
+//! What the layer allocates, counted. The numbers are those of the table in the crate's documentation.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+// The counting allocator is a crate of its own because writing one takes unsafe code. It counts what this thread allocates.
+use allocation_counter::measure;
+use http::{Request, Response};
+use http_body_util::Full;
+use support::{Body, Inner};
+use tollgate::{Concurrency, Keyed, LeakyBucket, Nanos, TokenBucket};
+use tollgate_http::{ByCookie, ByHeader, ClientIp, ForwardedBy, LimitLayer, Styles, Tell, TrustedProxies};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// A request as a server would have made it, whose own allocations do not count.
+fn request() -> Request<Body> {
+    let request = Request::builder()
+        .header("x-api-key", "0123456789abcdef")
+        .header("cookie", "a=b; session=0123456789abcdef")
+        .header("x-forwarded-for", "9.9.9.9, 203.0.113.7, 10.0.0.2")
+        .extension(SocketAddr::from(([10, 0, 0, 1], 4711)));
+    request.body(Full::default()).unwrap()
+}
+
+/// How often a call allocates, from the request to the answer, with the answer itself kept out of it.
+#[track_caller]
+fn allocations<S, R>(mut service: S, status: u16) -> u64
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    S::Error: std::fmt::Debug,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    // Once to have everything in place.
+    for count in [false, true] {
+        let request = request();
+        let (mut answer, mut counted) = (None, 0);
+        let measured = measure(|| {
+            let future = pin!(service.call(request));
+            if let Poll::Ready(response) = future.poll(&mut context) {
+                answer = Some(response.unwrap());
+            }
+        });
+        counted += measured.count_total;
+        assert_eq!(answer.unwrap().status().as_u16(), status);
+        if count {
+            return counted;
+        }
+    }
+    unreachable!("the second round counts")
+}
+
+fn keyed(burst: u64) -> Keyed {
+    Keyed::new(TokenBucket::new("1/h".parse().unwrap(), burst).unwrap(), 1_000).unwrap()
+}
+
+const KEY: ByHeader = ByHeader::named("x-api-key");
+
+#[test]
+fn passing_allocates_nothing_however_the_client_is_identified() {
+    assert_eq!(allocations(Inner::default(), 200), 0, "the service itself");
+    assert_eq!(allocations(LimitLayer::by_key(keyed(9), KEY).layer(Inner::default()), 200), 0);
+    let cookie = ByCookie::new("session");
+    assert_eq!(allocations(LimitLayer::by_key(keyed(9), cookie).layer(Inner::default()), 200), 0);
+    let proxies = TrustedProxies::parse(["10.0.0.0/8"]).unwrap();
+    let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
+    assert_eq!(client.address(request().headers(), IpAddr::from([10, 0, 0, 1])).to_string(), "203.0.113.7");
+    assert_eq!(allocations(LimitLayer::by_key(keyed(9), client).layer(Inner::default()), 200), 0);
+}
+
+#[test]
+fn telling_allocates_one_value_for_each_header_that_changes_and_the_room_for_headers() {
+    let layer = LimitLayer::by_key(keyed(99), KEY).tell(Tell::Everybody);
+    assert_eq!(allocations(layer.clone().layer(Inner::default()), 200), 3);
+    let both = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
+    assert_eq!(allocations(both.layer(Inner::default()), 200), 6);
+}
+
+#[test]
+fn a_place_in_flight_allocates_what_it_takes_to_give_it_back() {
+    let keyed = Keyed::new(Concurrency::new(9, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
+    assert_eq!(allocations(LimitLayer::in_flight(keyed, KEY).layer(Inner::default()), 200), 2);
+}
+
+#[test]
+fn a_refusal_allocates_its_answer() {
+    let layer = LimitLayer::by_key(Arc::new(keyed(1)), KEY);
+    let mut service = layer.layer(Inner::default());
+    drop(service.call(request()));
+    assert_eq!(allocations(service, 429), 7);
+}
+
+#[test]
+fn waiting_allocates_what_it_takes_to_wait_and_to_give_the_turn_back() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    let keyed = Keyed::new(LeakyBucket::new("1/h".parse().unwrap(), 9).unwrap(), 1_000).unwrap();
+    let mut service = LimitLayer::by_key(keyed, KEY).layer(Inner::default());
+    drop(service.call(request()));
+    let request = request();
+    let mut future = None;
+    let measured = measure(|| future = Some(service.call(request)));
+    assert_eq!(measured.count_total, 3);
+    assert_eq!(format!("{:?}", future.unwrap()), "ResponseFuture(\"waiting\")");
+}
+
+#[cfg(feature = "engine")]
+#[test]
+fn deciding_by_rules_allocates_the_list_of_attributes_and_the_future() {
+    use tollgate_engine::rules::{Rules, Source};
+    use tollgate_engine::{Engine, MemoryStore};
+    use tollgate_http::Attributes;
+
+    let engine = Engine::new(MemoryStore::new(1_000).unwrap()).unwrap();
+    let text = b"{domain: d, rules: [{id: r, per: [key], limit: 9/h}]}";
+    engine.put(&Rules::read(&[Source { name: "rules.yaml", text }]).unwrap()).unwrap();
+    let attributes = Attributes::new().path().method().with("key", KEY);
+    let layer = LimitLayer::by_rules(Arc::new(engine), "d", attributes);
+    assert_eq!(allocations(layer.layer(Inner::default()), 200), 3);
+}

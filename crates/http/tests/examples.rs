@@ -1,0 +1,90 @@
+//! The examples, served on real ports and asked over HTTP.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+#[path = "../examples/axum_limits.rs"]
+#[allow(dead_code, unreachable_pub, reason = "it is a program of its own")]
+mod axum_limits;
+#[path = "support/http.rs"]
+mod http;
+#[path = "../examples/shared_redis.rs"]
+#[allow(dead_code, unreachable_pub, reason = "it is a program of its own")]
+mod shared_redis;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::net::TcpListener;
+use tollgate_http::TrustedProxies;
+use tollgate_redis::Config;
+use tollgate_testkit::servers::{Kind, Server};
+
+use crate::http::ask;
+
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    address
+}
+
+#[tokio::test]
+async fn an_axum_app_limits_by_user_and_by_address() {
+    let server = serve(axum_limits::app(TrustedProxies::private()).unwrap()).await;
+    let hello = async |user: &str, address: &str| {
+        ask(server, "GET /hello", &[("x-api-key", user), ("x-forwarded-for", address)]).await
+    };
+    for remaining in [2, 1, 0] {
+        let passed = hello("alice", "203.0.113.7").await;
+        assert_eq!((passed.status, passed.body.as_str()), (200, "hello"));
+        assert_eq!(passed.header("ratelimit-policy"), r#""per-user";q=3;w=60"#);
+        assert!(passed.header("ratelimit").starts_with(&format!(r#""per-user";r={remaining};t="#)));
+    }
+    let refused = hello("alice", "203.0.113.8").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, "20"));
+    assert_eq!(refused.header("content-type"), "application/problem+json");
+    assert!(refused.body.contains(r#""violated-policies":["per-user"]"#));
+    // Three of six are left to the address, whoever asks from there and whatever it claims.
+    assert_eq!(hello("bob", "203.0.113.7").await.status, 200);
+    assert_eq!(hello("carol", "9.9.9.9, 203.0.113.7").await.status, 200);
+    assert_eq!(ask(server, "GET /hello", &[("x-forwarded-for", "203.0.113.7")]).await.status, 200);
+    let refused = hello("dave", "203.0.113.7").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, "10"));
+    assert!(refused.header("ratelimit").starts_with(r#""per-address";r=0;t="#));
+    assert_eq!(hello("dave", "203.0.113.9").await.status, 200);
+}
+
+#[tokio::test]
+async fn logins_are_limited_more_strictly_than_the_rest() {
+    let server = serve(axum_limits::app(TrustedProxies::none()).unwrap()).await;
+    // Nobody is believed, so a made-up address does not help.
+    let login = async |claimed: &str| ask(server, "POST /login", &[("x-forwarded-for", claimed)]).await.status;
+    assert_eq!([login("1.1.1.1").await, login("1.1.1.2").await, login("1.1.1.3").await], [200, 200, 429]);
+    assert_eq!(ask(server, "GET /hello", &[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn instances_of_an_app_share_their_limits_through_redis() {
+    let mut redis = Server::start(Kind::Redis);
+    // A loaded machine may be late, and this is about something else.
+    let config = || Config::from_url(&redis.url()).unwrap().deadline(Duration::from_secs(5));
+    let first = serve(shared_redis::app(config()).await.unwrap()).await;
+    let second = serve(shared_redis::app(config()).await.unwrap()).await;
+    let hello = async |server, user: &str| ask(server, "GET /hello", &[("x-api-key", user)]).await;
+    for (server, remaining) in [(first, "3"), (second, "2"), (first, "1"), (second, "0")] {
+        let passed = hello(server, "alice").await;
+        assert_eq!((passed.status, passed.header("x-ratelimit-remaining")), (200, remaining));
+    }
+    for server in [first, second] {
+        let refused = hello(server, "alice").await;
+        assert_eq!((refused.status, refused.header("ratelimit-policy")), (429, r#""per-user";q=4;w=60"#));
+        let wait: u64 = refused.header("retry-after").parse().unwrap();
+        assert!((1..=15).contains(&wait), "{wait}");
+        assert_eq!(hello(server, "bob").await.status, 200);
+    }
+    // Without Redis the app decides by itself, and says no word about it to its clients.
+    redis.kill();
+    assert_eq!(hello(first, "carol").await.status, 200);
+}

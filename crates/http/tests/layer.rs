@@ -1,0 +1,281 @@
+//! The layer around a service in this process, on clocks that are moved by hand.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use support::{Inner, call, get};
+use tollgate::clock::ManualClock;
+use tollgate::{Algorithm, Concurrency, FixedWindow, Keyed, LeakyBucket, Limits, Nanos, Outcome, Retry, TokenBucket};
+use tollgate_http::{ByHeader, ClientIp, LimitLayer, Missing, Observed, Reason, Styles, Tell};
+use tower_layer::Layer;
+
+fn keyed<A: Algorithm>(limit: A) -> (Arc<Keyed<A, Arc<ManualClock>>>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
+    (Arc::new(Keyed::with_clock(limit, 1_000, clock.clone()).unwrap()), clock)
+}
+
+fn bucket(rate: &str, burst: u64) -> TokenBucket {
+    TokenBucket::new(rate.parse().unwrap(), burst).unwrap()
+}
+
+const USER: ByHeader = ByHeader::named("x-user");
+
+fn header<'a, B>(response: &'a Response<B>, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn each_key_has_its_own_limit_and_what_is_refused_says_when_to_come_back() {
+    let (keyed, clock) = keyed(bucket("1/s", 2));
+    let inner = Inner::default();
+    let mut service = LimitLayer::by_key(keyed, USER).name("per-user").layer(inner.clone());
+    for _ in 0..2 {
+        let passed = call(&mut service, get("alice")).await;
+        assert_eq!((passed.status(), passed.headers().len()), (StatusCode::OK, 0));
+    }
+    let refused = call(&mut service, get("alice")).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(&refused, "retry-after"), "1");
+    assert_eq!(header(&refused, "ratelimit-policy"), r#""per-user";q=2;w=2"#);
+    assert_eq!(header(&refused, "ratelimit"), r#""per-user";r=0;t=1"#);
+    assert_eq!(header(&refused, "content-type"), "application/problem+json");
+    let body = refused.into_body().collect().await.unwrap().to_bytes();
+    assert!(body.ends_with(br#""status":429,"violated-policies":["per-user"]}"#), "{body:?}");
+    assert_eq!(call(&mut service, get("bob")).await.status(), StatusCode::OK);
+    clock.advance(Nanos::SECOND);
+    assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
+    assert_eq!(inner.calls(), 4, "a refusal never reaches the service");
+}
+
+#[tokio::test]
+async fn everybody_is_told_where_that_is_wanted_in_the_styles_that_are_wanted() {
+    let (keyed, _) = keyed(bucket("1/s", 10));
+    let layer = LimitLayer::by_key(keyed, USER).tell(Tell::Everybody);
+    let passed = call(&mut layer.clone().layer(Inner::default()), get("alice")).await;
+    assert_eq!(header(&passed, "ratelimit"), r#""default";r=9;t=1"#);
+    assert_eq!(header(&passed, "x-ratelimit-limit"), "");
+    let layer = layer.styles(Styles::X_RATE_LIMIT);
+    let passed = call(&mut layer.layer(Inner::default()), get("alice")).await;
+    assert_eq!(header(&passed, "x-ratelimit-limit"), "10");
+    assert_eq!(header(&passed, "x-ratelimit-remaining"), "8");
+    assert_eq!(header(&passed, "x-ratelimit-reset"), "2");
+    assert_eq!(header(&passed, "ratelimit"), "");
+}
+
+#[tokio::test]
+async fn several_limits_are_told_by_the_tightest() {
+    let limits =
+        Limits::new([bucket("10/s", 10).into(), FixedWindow::new(3, Nanos::from_secs(86_400)).unwrap().into()]);
+    let (keyed, _) = keyed(limits.unwrap());
+    let mut service = LimitLayer::by_key(keyed, USER).name("api").tell(Tell::Everybody).layer(Inner::default());
+    let passed = call(&mut service, get("alice")).await;
+    assert_eq!(header(&passed, "ratelimit-policy"), r#""api";q=10;w=1, "api:2";q=3;w=86400"#);
+    assert!(header(&passed, "ratelimit").starts_with(r#""api:2";r=2;t="#), "{}", header(&passed, "ratelimit"));
+}
+
+#[tokio::test]
+async fn two_layers_are_both_told() {
+    let ((outer, _), (inner, _)) = (keyed(bucket("1/s", 10)), keyed(bucket("1/s", 5)));
+    let inner = LimitLayer::by_key(inner, USER).name("inner").tell(Tell::Everybody).layer(Inner::default());
+    let mut both = LimitLayer::by_key(outer, USER).name("outer").tell(Tell::Everybody).layer(inner);
+    let passed = call(&mut both, get("alice")).await;
+    let told: Vec<&str> = passed.headers().get_all("ratelimit").iter().map(|value| value.to_str().unwrap()).collect();
+    assert_eq!(told, [r#""inner";r=4;t=1"#, r#""outer";r=9;t=1"#]);
+}
+
+#[tokio::test]
+async fn who_is_not_known_is_counted_together_or_passes_or_is_refused() {
+    let anonymous = || Request::new(Full::default());
+    let layer = |missing| LimitLayer::by_key(keyed(bucket("1/s", 1)).0, USER).missing(missing);
+    let mut together = LimitLayer::by_key(keyed(bucket("1/s", 1)).0, USER).layer(Inner::default());
+    assert_eq!(call(&mut together, anonymous()).await.status(), StatusCode::OK);
+    assert_eq!(call(&mut together, anonymous()).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(call(&mut together, get("alice")).await.status(), StatusCode::OK);
+    let mut pass = layer(Missing::Pass).layer(Inner::default());
+    for _ in 0..3 {
+        assert_eq!(call(&mut pass, anonymous()).await.status(), StatusCode::OK);
+    }
+    let refused = call(&mut layer(Missing::Refuse).layer(Inner::default()), anonymous()).await;
+    assert_eq!((refused.status(), header(&refused, "retry-after")), (StatusCode::BAD_REQUEST, ""));
+}
+
+#[tokio::test]
+async fn an_answer_of_ones_own_gets_the_headers_too() {
+    let (keyed, _) = keyed(bucket("1/m", 1));
+    let layer = LimitLayer::by_key(keyed, USER).name("mine").answer(|refusal| {
+        assert!(matches!(refusal.reason(), Reason::Exceeded(Retry::After(_))));
+        Response::builder().status(503).body(format!("{} is busy", refusal.policy()).into()).unwrap()
+    });
+    let mut service = layer.layer(Inner::default());
+    call(&mut service, get("alice")).await;
+    let refused = call(&mut service, get("alice")).await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (503, "60"));
+    assert_eq!(header(&refused, "ratelimit"), r#""mine";r=0;t=60"#);
+    assert_eq!(refused.into_body().collect().await.unwrap().to_bytes(), "mine is busy");
+}
+
+#[tokio::test]
+async fn observing_lets_everybody_pass_and_says_what_it_would_have_done() {
+    let (keyed, _) = keyed(bucket("1/m", 1));
+    let mut service = LimitLayer::by_key(keyed, USER).observe().layer(Inner::default());
+    let passed = call(&mut service, get("alice")).await;
+    assert_eq!(passed.extensions().get::<Observed>(), None);
+    let observed = call(&mut service, get("alice")).await;
+    assert_eq!((observed.status(), observed.headers().len()), (StatusCode::OK, 0));
+    let would_have = observed.extensions().get::<Observed>().unwrap().0;
+    assert_eq!(would_have, Outcome::Deny(Retry::After(Nanos::from_secs(60))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaky_bucket_makes_requests_wait_their_turn() {
+    let (keyed, _) = keyed(LeakyBucket::new("10/s".parse().unwrap(), 3).unwrap());
+    let mut service = LimitLayer::by_key(keyed, USER).layer(Inner::default());
+    let start = tokio::time::Instant::now();
+    assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
+    // The timers of the runtime go by whole milliseconds, and are never early.
+    assert!((100..=101).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    // The limiter's own clock stands still: the third waits for two, and the fourth does not fit.
+    assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
+    assert!((300..=302).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_gives_the_turn_back() {
+    let (keyed, _) = keyed(LeakyBucket::new("10/s".parse().unwrap(), 3).unwrap());
+    let inner = Inner::default();
+    let mut service = LimitLayer::by_key(keyed.clone(), USER).layer(inner.clone());
+    call(&mut service, get("alice")).await;
+    let given_up = tokio::time::timeout(Duration::from_millis(50), call(&mut service, get("alice"))).await;
+    assert!(given_up.is_err());
+    assert_eq!(keyed.report("alice", 1).remaining, 2, "only the first is still in the bucket");
+    assert_eq!(inner.calls(), 1, "the service never saw the second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn observing_does_not_wait() {
+    let (keyed, _) = keyed(LeakyBucket::new("10/s".parse().unwrap(), 3).unwrap());
+    let mut service = LimitLayer::by_key(keyed, USER).observe().layer(Inner::default());
+    let start = tokio::time::Instant::now();
+    call(&mut service, get("alice")).await;
+    let second = call(&mut service, get("alice")).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(second.extensions().get::<Observed>().unwrap().0, Outcome::Delay(Nanos::from_millis(100)));
+}
+
+#[tokio::test]
+async fn what_is_in_flight_comes_back_at_the_end_of_the_body() {
+    let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
+    let layer = LimitLayer::in_flight(keyed.clone(), USER).name("in-flight").tell(Tell::Everybody);
+    let mut service = layer.layer(Inner::default());
+    let first = call(&mut service, get("alice")).await;
+    assert_eq!(first.status(), StatusCode::OK);
+    let refused = call(&mut service, get("alice")).await;
+    assert_eq!((refused.status(), header(&refused, "retry-after")), (StatusCode::TOO_MANY_REQUESTS, "1"));
+    assert_eq!(header(&refused, "ratelimit-policy"), r#""in-flight";q=1;qu="concurrent-requests""#);
+    assert_eq!(header(&refused, "ratelimit"), r#""in-flight";r=0"#);
+    drop(refused);
+    assert_eq!(keyed.report("alice", 1).remaining, 0, "a refusal gives nothing back");
+    // Read to its end, but not dropped.
+    let mut body = first.into_body();
+    assert!(body.frame().await.unwrap().is_ok());
+    assert_eq!(keyed.report("alice", 1).remaining, 1);
+    // Dropped, but not read.
+    let second = call(&mut service, get("alice")).await;
+    assert_eq!((second.status(), keyed.report("alice", 1).remaining), (StatusCode::OK, 0));
+    drop(second);
+    assert_eq!(keyed.report("alice", 1).remaining, 1);
+}
+
+#[tokio::test]
+async fn a_stream_is_in_flight_until_its_last_frame() {
+    for (frames, places_after_each) in [("dd.", &[0, 0, 1][..]), ("dt", &[0, 1]), ("de", &[0, 1])] {
+        let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
+        let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Streaming(frames));
+        let mut body = call(&mut service, get("alice")).await.into_body();
+        for places in places_after_each {
+            // Whether it is one, the last, or a failure.
+            let _ = body.frame().await;
+            assert_eq!(keyed.report("alice", 1).remaining, *places, "{frames}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_flight_comes_back_when_the_service_fails_or_nobody_waits_for_it() {
+    let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
+    let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Failing);
+    let error = support::try_call(&mut service, get("alice")).await.unwrap_err();
+    assert_eq!((error, keyed.report("alice", 1).remaining), ("failed", 1));
+    let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(Inner::default());
+    let abandoned = tower_service::Service::call(&mut service, get("alice"));
+    assert_eq!(keyed.report("alice", 1).remaining, 0);
+    drop(abandoned);
+    assert_eq!(keyed.report("alice", 1).remaining, 1);
+}
+
+#[tokio::test]
+async fn addresses_are_counted_by_what_the_proxy_says() {
+    let (keyed, _) = keyed(bucket("1/m", 1));
+    let proxies = tollgate_http::TrustedProxies::private();
+    let client = ClientIp::behind(proxies, Default::default()).peer(|_| Some(IpAddr::from([10, 0, 0, 1])));
+    let mut service = LimitLayer::by_key(keyed, client).layer(Inner::default());
+    let from = |address: &str| Request::builder().header("x-forwarded-for", address).body(Full::default()).unwrap();
+    for (address, expected) in [
+        ("203.0.113.7", 200),
+        ("203.0.113.7", 429),
+        ("9.9.9.9, 203.0.113.7", 429),
+        ("203.0.113.8", 200),
+        ("2001:db8::1", 200),
+        ("2001:db8::2", 429),
+        ("2001:db8:0:1::2", 200),
+    ] {
+        assert_eq!(call(&mut service, from(address)).await.status().as_u16(), expected, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn grpc_is_answered_in_its_own_way() {
+    let grpc = |content_type: &str| {
+        let request = Request::builder().header("x-user", "alice").header("content-type", content_type);
+        request.body(Full::default()).unwrap()
+    };
+    for (content_type, is_grpc) in [
+        ("application/grpc", true),
+        ("application/grpc+proto", true),
+        ("application/grpc;charset=x", true),
+        ("application/grpc-web+proto", true),
+        ("application/grpcx", false),
+        ("application/json", false),
+    ] {
+        let (keyed, _) = keyed(bucket("1/m", 1));
+        let mut service = LimitLayer::by_key(keyed, USER).layer(Inner::default());
+        call(&mut service, grpc(content_type)).await;
+        let refused = call(&mut service, grpc(content_type)).await;
+        if is_grpc {
+            assert_eq!((refused.status(), header(&refused, "grpc-status")), (StatusCode::OK, "8"), "{content_type}");
+            assert_eq!(header(&refused, "content-type"), content_type);
+            assert_eq!(header(&refused, "grpc-retry-pushback-ms"), "60000");
+            assert_eq!(header(&refused, "retry-after"), "");
+            assert!(http_body::Body::is_end_stream(refused.body()), "there are only trailers");
+        } else {
+            assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (429, ""), "{content_type}");
+        }
+    }
+}
+
+#[test]
+fn errors_of_the_service_are_its_own() {
+    fn assert_error<S: tower_service::Service<Request<Full<bytes::Bytes>>, Error = Infallible>>(_: &S) {}
+    assert_error(&LimitLayer::by_key(keyed(bucket("1/s", 1)).0, USER).layer(Inner::default()));
+}

@@ -1,0 +1,152 @@
+//! The layer by rules, with the state in memory and on a clock that is moved by hand.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, Request, Response};
+use http_body_util::Full;
+use support::{Body, Inner, call};
+use tollgate::clock::ManualClock;
+use tollgate::{Nanos, Outcome, Retry};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Decisions, Enforcement, Engine, Entry, Item, MemoryStore};
+use tollgate_http::{Attributes, ByRules, ClientIp, LimitLayer, LimitedBody, Observed, Styles, Tell};
+use tower_layer::Layer;
+
+type Memory = MemoryStore<ManualClock>;
+type Rig = (LimitLayer<ByRules<Memory, Memory>>, Arc<Engine<Memory, Memory>>);
+
+/// A layer with all attributes, and these rules.
+fn rig(rules: &str) -> Rig {
+    let clock = Arc::new(ManualClock::at(1_700_000_000_000_000_000));
+    let memory = || MemoryStore::with_clock(1_000, clock.clone()).unwrap();
+    let engine = Arc::new(Engine::with_fallback(memory(), memory()));
+    let text = format!("{{domain: d, rules: [{rules}]}}");
+    engine.put(&Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }]).unwrap()).unwrap();
+    let attributes = Attributes::new()
+        .method()
+        .path()
+        .host()
+        .client_ip(ClientIp::direct())
+        .header(HeaderName::from_static("x-user"))
+        .cookie("session")
+        .query("plan");
+    (LimitLayer::by_rules(engine.clone(), "d", attributes), engine)
+}
+
+fn get(uri: &str, headers: &[(&str, &str)]) -> Request<Body> {
+    let mut request = Request::builder().uri(uri).extension(SocketAddr::from(([203, 0, 113, 7], 4711)));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(Full::default()).unwrap()
+}
+
+fn header<'a>(response: &'a Response<LimitedBody<Body>>, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn rules_see_the_attributes_of_a_request() {
+    for (rule, uri, headers, meets) in [
+        ("when: {path: \"/v1/**\"}", "/v1/items", &[][..], true),
+        ("when: {path: \"/v1/**\"}", "/v2/items", &[], false),
+        ("when: {method: GET}", "/", &[], true),
+        ("when: {method: POST}", "/", &[], false),
+        ("when: {host: example.org}", "http://Example.ORG:80/", &[], true),
+        ("when: {host: example.org}", "/", &[("host", "EXAMPLE.org:8080")], true),
+        ("when: {client_ip: 203.0.113.7}", "/", &[], true),
+        ("when: {client_ip: 203.0.113.8}", "/", &[], false),
+        ("when: {header.x-user: alice}", "/", &[("x-user", "alice")], true),
+        ("when: {header.x-user: alice}", "/", &[], false),
+        ("when: {cookie.session: s1}", "/", &[("cookie", "a=b; session=s1")], true),
+        ("when: {query.plan: free}", "/?a=b&plan=free", &[], true),
+        ("when: {query.plan: free}", "/?plan=freedom", &[], false),
+    ] {
+        let (layer, _) = rig(&format!("{{id: r, {rule}, limit: 1/m}}"));
+        let mut service = layer.layer(Inner::default());
+        call(&mut service, get(uri, headers)).await;
+        let second = call(&mut service, get(uri, headers)).await.status().as_u16();
+        assert_eq!(second, if meets { 429 } else { 200 }, "{rule}: {uri} {headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_rule_and_everybody_can_be_told() {
+    let (layer, _) =
+        rig("{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}");
+    let layer = layer.tell(Tell::Everybody).styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
+    let mut service = layer.layer(Inner::default());
+    let passed = call(&mut service, get("/", &[])).await;
+    assert_eq!(header(&passed, "ratelimit"), r#""slow";r=1;t=30, "fast";r=9;t=1"#);
+    assert_eq!(header(&passed, "x-ratelimit-remaining"), "1");
+    call(&mut service, get("/", &[])).await;
+    let refused = call(&mut service, get("/", &[])).await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "30"));
+    assert_eq!(header(&refused, "ratelimit"), r#""slow";r=0;t=30"#);
+    let refused = call(&mut service, get("/", &[("content-type", "application/grpc")])).await;
+    assert_eq!((header(&refused, "grpc-status"), header(&refused, "grpc-retry-pushback-ms")), ("8", "30000"));
+    assert_eq!((header(&refused, "retry-after"), header(&refused, "ratelimit")), ("", r#""slow";r=0;t=30"#));
+}
+
+#[tokio::test]
+async fn observing_is_the_engines_or_the_layers() {
+    let (layer, engine) = rig("{id: r, limit: 1/m}");
+    let would_refuse = Some(Observed(Outcome::Deny(Retry::After(Nanos::from_secs(60)))));
+    let mut observing = layer.clone().observe().layer(Inner::default());
+    call(&mut observing, get("/", &[])).await;
+    let passed = call(&mut observing, get("/", &[])).await;
+    assert_eq!((passed.status().as_u16(), passed.extensions().get().copied()), (200, would_refuse));
+    engine.set_enforcement(Enforcement::Observe);
+    let mut enforcing = layer.layer(Inner::default());
+    let passed = call(&mut enforcing, get("/", &[])).await;
+    assert_eq!((passed.status().as_u16(), passed.extensions().get().copied()), (200, would_refuse));
+    engine.set_enforcement(Enforcement::Enforce);
+    assert_eq!(call(&mut enforcing, get("/", &[])).await.status().as_u16(), 429);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_may_say_to_wait_and_who_stops_waiting_gives_back_what_was_taken() {
+    let (layer, engine) = rig("{id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}");
+    let inner = Inner::default();
+    let mut service = layer.layer(inner.clone());
+    let start = tokio::time::Instant::now();
+    call(&mut service, get("/", &[])).await;
+    let second = call(&mut service, get("/", &[])).await;
+    assert_eq!(second.status().as_u16(), 200);
+    assert!((100..=101).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    let given_up = tokio::time::timeout(Duration::from_millis(50), call(&mut service, get("/", &[]))).await;
+    assert!(given_up.is_err());
+    // The task that gives it back has its turn.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let entries = [Entry::new("path", "/")];
+    let items = [Item::new(&entries)];
+    let mut decisions = Decisions::default();
+    let peeked = engine.peek(&tollgate_engine::Request::new("d", &items), &mut decisions).await.unwrap();
+    assert_eq!(peeked.reports().next().unwrap().report.remaining, 1);
+    assert_eq!(inner.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_domain_without_rules_limits_nothing() {
+    let (_, engine) = rig("{id: r, limit: 1/m}");
+    let mut service = LimitLayer::by_rules(engine, "other", Attributes::new()).layer(Inner::default());
+    for _ in 0..3 {
+        assert_eq!(call(&mut service, get("/", &[])).await.status().as_u16(), 200);
+    }
+}
+
+#[tokio::test]
+async fn values_beyond_what_the_engine_takes_are_cut_and_counted() {
+    let (layer, _) = rig("{id: r, per: [path], limit: 1/m}");
+    let mut service = layer.layer(Inner::default());
+    let long = format!("/{}", "a".repeat(Item::MAX_BYTES));
+    assert_eq!(call(&mut service, get(&long, &[])).await.status().as_u16(), 200);
+    assert_eq!(call(&mut service, get(&format!("{long}b"), &[])).await.status().as_u16(), 429);
+    assert_eq!(call(&mut service, get("/short", &[])).await.status().as_u16(), 200);
+}

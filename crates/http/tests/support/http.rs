@@ -1,0 +1,41 @@
+//! A client that writes HTTP/1.1 by hand, so that it can say what no proper client would.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// The value of a header, or nothing.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
+    }
+}
+
+/// Asks on a connection of its own.
+pub(crate) async fn ask(server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut text = format!("{line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 0\r\n");
+    headers.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
+    text.push_str("\r\n");
+    let mut stream = TcpStream::connect(server).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines.map(|line| {
+        let (name, value) = line.split_once(": ").unwrap();
+        (name.to_ascii_lowercase(), value.to_owned())
+    });
+    Answer { status, headers: headers.collect(), body: body.to_owned() }
+}

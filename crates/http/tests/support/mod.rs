@@ -1,0 +1,121 @@
+//! Services to put limits around.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::convert::Infallible;
+use std::future::{Ready, poll_fn, ready};
+use std::pin::Pin;
+use std::str::Chars;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::Frame;
+use http_body_util::Full;
+use tower_service::Service;
+
+pub(crate) type Body = Full<Bytes>;
+
+/// Answers `hello` and counts how often.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Inner {
+    calls: Arc<AtomicUsize>,
+}
+
+impl Inner {
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+impl Service<Request<Body>> for Inner {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        ready(Ok(Response::new(Full::new(Bytes::from_static(b"hello")))))
+    }
+}
+
+/// Never answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failing;
+
+impl Service<Request<Body>> for Failing {
+    type Response = Response<Body>;
+    type Error = &'static str;
+    type Future = Ready<Result<Response<Body>, &'static str>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        ready(Err("failed"))
+    }
+}
+
+/// Answers with a body of frames: `d`ata, `t`railers, an `e`rror, and the end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streaming(pub(crate) &'static str);
+
+impl Service<Request<Body>> for Streaming {
+    type Response = Response<Frames>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Frames>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        ready(Ok(Response::new(Frames(self.0.chars()))))
+    }
+}
+
+/// See [`Streaming`].
+#[derive(Debug)]
+pub(crate) struct Frames(Chars<'static>);
+
+impl http_body::Body for Frames {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        Poll::Ready(match self.0.next() {
+            Some('d') => Some(Ok(Frame::data(Bytes::from_static(b"data")))),
+            Some('t') => Some(Ok(Frame::trailers(HeaderMap::new()))),
+            Some('e') => Some(Err("failed")),
+            _ => None,
+        })
+    }
+}
+
+pub(crate) fn get(user: &str) -> Request<Body> {
+    Request::builder().header("x-user", user).body(Full::default()).unwrap()
+}
+
+pub(crate) async fn try_call<S, R>(service: &mut S, request: Request<Body>) -> Result<R, S::Error>
+where
+    S: Service<Request<Body>, Response = R>,
+{
+    poll_fn(|context| service.poll_ready(context)).await?;
+    service.call(request).await
+}
+
+pub(crate) async fn call<S, R>(service: &mut S, request: Request<Body>) -> R
+where
+    S: Service<Request<Body>, Response = R, Error = Infallible>,
+{
+    match try_call(service, request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}

@@ -1,0 +1,67 @@
+//! Everything an address may say is heeded: user, password, database, namespace, and TLS with whom to trust.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use support::{UNHURRIED, bucket, check, on_both};
+use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::servers::Reply;
+
+async fn store(url: &str) -> RedisStore {
+    RedisStore::connect(Config::from_url(url).unwrap().deadline(UNHURRIED)).await
+}
+
+#[test]
+fn user_password_database_and_namespace_are_used() {
+    on_both(async |server| {
+        server.command(&["ACL", "SETUSER", "limits", "on", ">pa:ss", "~a:b:*", "+@all"]);
+        let store = store(&format!("redis://limits:pa%3Ass@127.0.0.1:{}/3?namespace=a:b", server.port())).await;
+        assert_eq!(check(&store, "k", bucket(1)).await, Ok(true), "{:?}", store.health());
+        let mut link = server.connect();
+        assert_eq!(link.command(&["KEYS", "*"]), Reply::List(Vec::new()), "nothing is in the first database");
+        link.command(&["SELECT", "3"]);
+        assert_eq!(link.command(&["KEYS", "*{*"]), Reply::List(vec![Reply::Bytes(b"a:b:{k}".to_vec())]));
+    });
+}
+
+#[test]
+fn two_namespaces_on_one_server_do_not_meet() {
+    on_both(async |server| {
+        for namespace in ["one", "two"] {
+            let store = store(&format!("{}?namespace={namespace}", server.url())).await;
+            assert_eq!(check(&store, "k", bucket(1)).await, Ok(true));
+            assert_eq!(check(&store, "k", bucket(1)).await, Ok(false));
+        }
+    });
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    use super::*;
+    use tollgate_redis::Health;
+    use tollgate_testkit::servers::{Certificates, Kind, Server, free_port};
+
+    #[test]
+    fn the_store_is_reached_by_tls_and_has_to_prove_who_it_is() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", std::process::id()));
+            std::fs::create_dir_all(&directory).unwrap();
+            let (certificates, port) = (Certificates::make(&directory), free_port());
+            let options = certificates.options(port);
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let server = Server::start_with(Kind::Redis, &options);
+
+            let address = format!("rediss://localhost:{port}");
+            let trusting = store(&format!("{address}?ca={}", certificates.authority().display())).await;
+            assert_eq!(check(&trusting, "k", bucket(1)).await, Ok(true), "{:?}", trusting.health());
+
+            let wary = store(&address).await;
+            let Health::Down { why } = wary.health() else { panic!("nobody vouches for this certificate") };
+            assert!(why.contains("certificate"), "{why}");
+            drop(server);
+            std::fs::remove_dir_all(&directory).unwrap();
+        });
+    }
+}

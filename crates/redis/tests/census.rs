@@ -1,0 +1,41 @@
+//! Nodes know how many they are, so that each can decide by its part while the store is gone.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use std::time::Duration;
+
+use support::{on_both, store};
+use tollgate_redis::RedisStore;
+
+async fn counts(store: &RedisStore, expected: u32) {
+    let mut nodes = store.watch_nodes();
+    let counted = tokio::time::timeout(Duration::from_secs(60), nodes.wait_for(|nodes| *nodes == expected)).await;
+    counted.expect("the nodes never became as many").unwrap();
+}
+
+#[test]
+fn nodes_count_each_other_and_forget_who_is_gone() {
+    on_both(async |server| {
+        let first = store(&server).await;
+        counts(&first, 1).await;
+        // One that has not been heard of for an hour by the store's clock.
+        server.command(&["ZADD", "tollgate:nodes", "1000000000", "ghost"]);
+        let second = store(&server).await;
+        counts(&first, 2).await;
+        counts(&second, 2).await;
+    });
+}
+
+#[test]
+fn the_last_number_stays_when_the_store_is_gone() {
+    on_both(async |server| {
+        let (first, _second) = (store(&server).await, store(&server).await);
+        counts(&first, 2).await;
+        let mut server = server;
+        server.kill();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(*first.watch_nodes().borrow(), 2);
+    });
+}

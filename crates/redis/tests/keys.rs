@@ -1,0 +1,207 @@
+//! What is kept in the server: what becomes of it when somebody else has a hand in it, and that it goes away by itself.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use support::chance::{self, Chance};
+use support::{NoNumbers, Owned, bucket, by_hand, check, name_of, on_both, remaining, run, store};
+use tollgate_core::{Concurrency, FixedWindow, LeakyBucket, Limit, Nanos, SlidingLog, SlidingWindow, TokenBucket};
+use tollgate_engine::Store;
+use tollgate_engine::store::{Answers, Batch, Group, StoreError, Verb};
+use tollgate_testkit::servers::{Kind, Reply};
+
+#[test]
+fn a_flushed_script_cache_is_filled_again_and_nothing_is_lost() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        for left in [4, 3, 2] {
+            assert_eq!(check(&store, "k", bucket(5)).await, Ok(true));
+            assert_eq!(server.command(&["SCRIPT", "FLUSH"]), Reply::Status("OK".into()));
+            assert_eq!(remaining(&store, "k", bucket(5)).await, left);
+        }
+        assert_eq!(store.counts().failures, 0);
+    });
+}
+
+#[test]
+fn after_everything_was_flushed_limits_start_anew_and_hold() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        for _ in 0..2 {
+            for passes in [true, true, false] {
+                assert_eq!(check(&store, "k", bucket(2)).await, Ok(passes));
+            }
+            server.command(&["FLUSHALL"]);
+        }
+        assert_eq!(store.counts().failures, 0);
+    });
+}
+
+/// Asks about a healthy key before and after one that somebody put something else under, and in a group with it.
+async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
+    let (good, bad) = (Owned::new("good", bucket(9), 1), Owned::new("bad", bucket(9), 1));
+    let before = remaining(store, "good", bucket(9)).await;
+    let check = |charges: &[&Owned]| (Verb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
+    let said = run(store, &[check(&[&good]), check(&[&bad]), check(&[&good, &bad]), check(&[&good])]).await;
+    for place in [1, 2] {
+        let rejected = said[place].as_ref().unwrap_err();
+        assert!(
+            matches!(rejected, StoreError::Rejected { why } if why.contains(says) && why.contains("test")),
+            "{rejected}"
+        );
+    }
+    for place in [0, 3] {
+        assert!(said[place].as_ref().unwrap()[0].outcome.is_allowed());
+    }
+    assert_eq!(remaining(store, "good", bucket(9)).await, before - 2, "the rejected group took nothing");
+}
+
+#[test]
+fn a_key_of_another_type_rejects_its_group_and_no_other() {
+    on_both(async |server| {
+        let (store, name) = (store(&server).await, name_of("bad"));
+        server.command(&["RPUSH", &name, "theirs"]);
+        rejects_the_group_and_no_other(&store, "another type").await;
+        assert_eq!(server.command(&["LLEN", &name]).number(), 1, "and it is left alone");
+        server.command(&["DEL", &name]);
+        assert_eq!(check(&store, "bad", bucket(9)).await, Ok(true), "and all is well when it is gone");
+    });
+}
+
+#[test]
+fn a_value_that_is_not_ours_rejects_its_group_and_no_other() {
+    on_both(async |server| {
+        let (store, name) = (store(&server).await, name_of("bad"));
+        for value in ["", "1", "some text of somebody else", "\u{1}\u{0}\u{0}", "\u{2}\u{1}\u{0}\u{1}"] {
+            server.command(&["SET", &name, value]);
+            rejects_the_group_and_no_other(&store, "not one of ours").await;
+            assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "and it is left alone");
+            server.command(&["DEL", &name_of("good")]);
+        }
+    });
+}
+
+/// Bytes of real values are changed, cut and lengthened: some still read as a state, and whatever then comes of them, the call
+/// they are part of is answered.
+#[test]
+fn damaged_values_spoil_nothing_else() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        let mut link = server.connect();
+        let mut chance = Chance::new(5);
+        let name = name_of("bad");
+        for turn in 0..1_500 {
+            let bad = Owned { numbers: 2 * turn, ..Owned::new("bad", chance::group(&mut chance), 1) };
+            link.command(&["DEL", &name]);
+            run(&store, &[(Verb::Check, vec![bad.clone()])]).await;
+            let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
+            for _ in 0..chance.amount(4) {
+                let place = chance.below(value.len() as u64) as usize;
+                match chance.below(6) {
+                    0 => value.truncate(place.max(1)),
+                    1 => value.insert(place, chance.below(256) as u8),
+                    _ => value[place] = chance.below(256) as u8,
+                }
+            }
+            link.command(&[b"SET", name.as_bytes(), &value]);
+            let other = Owned { numbers: 2 * turn + 1, ..Owned::new("bad", chance::group(&mut chance), 1) };
+            let good = Owned { numbers: u32::MAX, ..Owned::new("good", bucket(50_000), 1) };
+            let groups = [bad.clone(), good, other, bad].map(|charge| (Verb::Check, vec![charge]));
+            let said = run(&store, &groups).await;
+            assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_allowed()), "{turn}: {said:?} for {value:?}");
+            let answered = |said: &Result<_, _>| matches!(said, Ok(_) | Err(StoreError::Rejected { .. }));
+            assert!(said.iter().all(answered), "{turn}: {said:?} for {value:?}");
+        }
+    });
+}
+
+/// One of each kind that keeps something; all are as good as new a minute after one unit was taken.
+fn a_minute_of_each() -> Vec<Limit> {
+    let (rate, minute) = ("1/min".parse().unwrap(), Nanos::from_secs(60));
+    vec![
+        TokenBucket::new(rate, 2).unwrap().into(),
+        LeakyBucket::new(rate, 2).unwrap().into(),
+        FixedWindow::new(2, minute).unwrap().into(),
+        SlidingWindow::new(2, Nanos::from_secs(30)).unwrap().into(),
+        SlidingLog::new(2, minute).unwrap().into(),
+        Concurrency::new(2, minute).unwrap().into(),
+    ]
+}
+
+#[test]
+fn every_key_is_gone_soon_after_it_is_as_good_as_new() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        let together = tollgate_core::Limits::new(a_minute_of_each()).unwrap();
+        run(&store, &[(Verb::Check, vec![Owned { numbers: 99, ..Owned::new("all", together, 1) }])]).await;
+        for (place, limit) in a_minute_of_each().into_iter().enumerate() {
+            let charge = Owned { numbers: place as u32, ..Owned::new(&place.to_string(), limit, 1) };
+            // Twice, so that what is there already is written once more.
+            run(&store, &[(Verb::Check, vec![charge.clone()])]).await;
+            run(&store, &[(Verb::Check, vec![charge])]).await;
+        }
+        let names = server.command(&["KEYS", "tollgate:{*"]).list();
+        assert_eq!(names.len(), 7);
+        for name in names {
+            let name = String::from_utf8(name.bytes()).unwrap();
+            let left = server.command(&["PTTL", &name]).number();
+            assert!((1..=121_250).contains(&left), "{name} stays for {left} ms");
+        }
+    });
+}
+
+#[test]
+fn a_key_that_lost_its_expiry_gets_one_with_its_next_write() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        for (place, limit) in a_minute_of_each().into_iter().enumerate() {
+            let key = place.to_string();
+            let charge = Owned { numbers: place as u32, ..Owned::new(&key, limit, 1) };
+            run(&store, &[(Verb::Check, vec![charge.clone()])]).await;
+            assert_eq!(server.command(&["PERSIST", &name_of(&key)]).number(), 1);
+            run(&store, &[(Verb::Check, vec![charge])]).await;
+            assert!(server.command(&["PTTL", &name_of(&key)]).number() > 0, "key {key}");
+        }
+    });
+}
+
+#[test]
+fn a_key_that_lost_its_expiry_locks_nobody_out() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (server, store, mut hand) = by_hand(Kind::Redis).await;
+        for (place, limit) in a_minute_of_each().into_iter().enumerate() {
+            let key = place.to_string();
+            let charge = Owned { numbers: place as u32, ..Owned::new(&key, limit, 2) };
+            hand.set(1_800_000_000_000_000);
+            let said = run(&store, &[(Verb::Check, vec![charge.clone()])]).await.remove(0).unwrap();
+            assert!(said[0].outcome.is_allowed());
+            server.command(&["PERSIST", &name_of(&key)]);
+            hand.set(1_800_000_000_000_000 + 121_000_000);
+            let said = run(&store, &[(Verb::Check, vec![charge])]).await.remove(0).unwrap();
+            assert!(said[0].outcome.is_allowed(), "key {key}: {said:?}");
+        }
+    });
+}
+
+#[test]
+fn the_clock_that_decides_is_the_one_of_the_store() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        let time = || {
+            let time =
+                server.command(&["TIME"]).list().into_iter().map(|part| String::from_utf8(part.bytes()).unwrap());
+            let parts: Vec<u64> = time.map(|part| part.parse().unwrap()).collect();
+            parts[0] * 1_000_000 + parts[1]
+        };
+        let before = time();
+        let charge = Owned::new("k", bucket(5), 1);
+        let charges = [charge.borrow()];
+        let mut answers = Answers::default();
+        let groups = [Group { verb: Verb::Check, charges: &charges }];
+        store.run(Batch { numbers: &NoNumbers, groups: &groups }, &mut answers).await;
+        let at = answers.group(0).unwrap().at().as_nanos() / 1_000;
+        assert!((before..=time()).contains(&at));
+    });
+}

@@ -1,0 +1,242 @@
+//! Stores that die, hang, come back empty, or will not have us: nobody waits beyond the deadline, nothing is granted twice, and
+//! all goes on by itself when the store does.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use support::{bucket, check, config, on_both, remaining, store, wait_until_down, wait_until_up};
+use tokio::time::Instant;
+use tollgate_engine::store::StoreError;
+use tollgate_redis::{Config, Health, RedisStore};
+use tollgate_testkit::servers::{Kind, Server};
+
+/// What a busy machine may add to any wait. The benchmark shows how little it is on one that is not.
+const NOISE: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_killed_store_is_not_waited_for_and_is_used_again_when_it_returns_empty() {
+    on_both(async |mut server| {
+        let store = store(&server).await;
+        assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
+        server.kill();
+        // It is noticed by whoever asks next, if the connection did not notice before.
+        assert!(check(&store, "k", bucket(2)).await.is_err());
+        wait_until_down(&store).await;
+        let start = Instant::now();
+        let refused = check(&store, "k", bucket(2)).await.unwrap_err();
+        assert!(matches!(&refused, StoreError::Unavailable { why } if why.contains("127.0.0.1")), "{refused}");
+        assert!(start.elapsed() < NOISE, "nobody waits for a store that is known to be down");
+
+        server.restart();
+        wait_until_up(&store).await;
+        for passes in [true, true, false] {
+            assert_eq!(check(&store, "k", bucket(2)).await, Ok(passes), "it is empty, and limits hold");
+        }
+    });
+}
+
+#[test]
+fn a_call_that_is_under_way_when_the_store_dies_is_unknown() {
+    on_both(async |mut server| {
+        let store = Arc::new(store(&server).await);
+        server.pause();
+        let asked = tokio::spawn({
+            let store = store.clone();
+            async move { check(&*store, "k", bucket(2)).await }
+        });
+        // By then it is sent; the server has stopped reading.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        server.kill();
+        let answer = asked.await.unwrap();
+        assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
+    });
+}
+
+#[test]
+fn a_store_that_is_reached_later_is_used_then() {
+    on_both(async |mut server| {
+        server.kill();
+        let store = store(&server).await;
+        let Health::Down { why } = store.health() else { panic!("nobody listens there") };
+        assert!(why.contains("refused"), "{why}");
+        assert!(matches!(check(&store, "k", bucket(1)).await, Err(StoreError::Unavailable { .. })));
+        server.restart();
+        wait_until_up(&store).await;
+        assert_eq!(check(&store, "k", bucket(1)).await, Ok(true));
+    });
+}
+
+#[test]
+fn a_late_answer_counts_as_spent() {
+    on_both(async |server| {
+        let hurried = RedisStore::connect(config(&server).deadline(Duration::from_millis(100))).await;
+        let patient = store(&server).await;
+        server.pause();
+        let late = check(&hurried, "k", bucket(5)).await;
+        assert!(matches!(&late, Err(StoreError::Unknown { why }) if why.contains("silent for 100ms")), "{late:?}");
+        server.resume();
+        // What was sent is carried out some time after the server goes on, whoever listens.
+        while remaining(&patient, "k", bucket(5)).await == 5 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(remaining(&patient, "k", bucket(5)).await, 4);
+        assert_eq!(hurried.health(), Health::Up, "one late answer is no reason to give up");
+    });
+}
+
+/// What many callers were told.
+#[derive(Debug, Default)]
+struct Tally {
+    passed: AtomicU64,
+    unknown: AtomicU64,
+    unavailable: AtomicU64,
+    longest_micros: AtomicU64,
+}
+
+impl Tally {
+    fn note(&self, answer: &Result<bool, StoreError>, wait: Duration) {
+        let count = match answer {
+            Ok(true) => &self.passed,
+            Ok(false) => panic!("there is enough for all"),
+            Err(StoreError::Unknown { .. }) => &self.unknown,
+            Err(StoreError::Unavailable { .. }) => &self.unavailable,
+            Err(other) => panic!("{other}"),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.longest_micros.fetch_max(wait.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> (u64, u64, u64) {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (read(&self.passed), read(&self.unknown), read(&self.unavailable))
+    }
+}
+
+#[test]
+fn a_stopped_store_makes_nobody_wait_beyond_the_deadline_and_limits_hold_when_it_goes_on() {
+    const BURST: u64 = 50_000;
+    const DEADLINE: Duration = Duration::from_millis(10);
+    on_both(async |server| {
+        let store = Arc::new(RedisStore::connect(config(&server).deadline(DEADLINE)).await);
+        let (tally, ended) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
+        let callers = (0..16).map(|_| {
+            let (store, tally, ended) = (store.clone(), tally.clone(), ended.clone());
+            tokio::spawn(async move {
+                while !ended.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    let answer = check(&*store, "k", bucket(BURST)).await;
+                    tally.note(&answer, start.elapsed());
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        let sent_before = store.counts().charges;
+        while store.counts().charges < sent_before + 100 {
+            tokio::task::yield_now().await;
+        }
+
+        server.pause();
+        wait_until_down(&store).await;
+        // Whoever asks from here on is turned away without being sent, for as long as the server hangs.
+        let (_, _, unavailable) = tally.read();
+        let sent = store.counts().charges;
+        while tally.read().2 < unavailable + 100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(store.counts().charges, sent);
+
+        server.resume();
+        wait_until_up(&store).await;
+        let (passed, ..) = tally.read();
+        while tally.read().0 < passed + 100 {
+            tokio::task::yield_now().await;
+        }
+        ended.store(true, Ordering::Relaxed);
+        for caller in callers {
+            caller.await.unwrap();
+        }
+
+        let longest = Duration::from_micros(tally.longest_micros.load(Ordering::Relaxed));
+        assert!(longest < DEADLINE + NOISE, "somebody waited for {longest:?}");
+        let (passed, unknown, _) = tally.read();
+        assert!(unknown > 0, "somebody was under way when it stopped");
+        let spent = BURST - remaining(&*store, "k", bucket(BURST)).await;
+        assert!((passed..=passed + unknown).contains(&spent), "{spent} for {passed} that passed and {unknown} unknown");
+    });
+}
+
+#[test]
+fn a_wrong_password_is_told_to_the_operator_and_to_nobody_else() {
+    for kind in Kind::ALL {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::start_with(kind, &["--requirepass", "right"]);
+            let with = |password: &str| {
+                let url = format!("redis://:{password}@127.0.0.1:{}", server.port());
+                RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::UNHURRIED))
+            };
+            let store = with("wr0ng").await;
+            let Health::Down { why } = store.health() else { panic!("it is let in with a wrong password") };
+            assert!(why.contains("Password authentication failed"), "{why}");
+            let refused = check(&store, "k", bucket(1)).await.unwrap_err().to_string();
+            assert!(refused.contains("Password") && !refused.contains("wr0ng"), "{refused}");
+            assert!(!format!("{store:?}").contains("wr0ng"));
+
+            let open = RedisStore::connect(config(&server)).await;
+            let Health::Down { why } = open.health() else { panic!("it is let in without a password") };
+            assert!(why.contains("NOAUTH"), "{why}");
+
+            assert_eq!(check(&with("right").await, "k", bucket(1)).await, Ok(true));
+            let mut operator = server.connect();
+            operator.command(&["AUTH", "right"]);
+            operator.command(&["CONFIG", "SET", "requirepass", "wr0ng"]);
+            wait_until_up(&store).await;
+        });
+    }
+}
+
+#[test]
+fn a_store_that_must_not_write_is_down_and_says_why() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        let forbid_and_allow: [(&[&str], &[&str], &str); 2] = [
+            (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"], "READONLY"),
+            (&["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"], "OOM"),
+        ];
+        for (forbid, allow, code) in forbid_and_allow {
+            assert!(check(&store, "k", bucket(1_000)).await.unwrap());
+            let left = remaining(&store, "k", bucket(1_000)).await;
+            server.command(forbid);
+            // It is asked until it is given up; each is told that nothing was spent.
+            while store.health() == Health::Up {
+                let answer = check(&store, "k", bucket(1_000)).await;
+                assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
+            }
+            let why = wait_until_down(&store).await;
+            assert!(why.contains(code), "{why}");
+            server.command(allow);
+            wait_until_up(&store).await;
+            assert_eq!(remaining(&store, "k", bucket(1_000)).await, left, "nothing was spent meanwhile");
+        }
+    });
+}
+
+#[test]
+fn a_user_without_permissions_is_told() {
+    on_both(async |server| {
+        server.command(&["ACL", "SETUSER", "reader", "on", ">pass", "~*", "+@all", "-set"]);
+        let url = format!("redis://reader:pass@127.0.0.1:{}", server.port());
+        let store = RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::UNHURRIED)).await;
+        let Health::Down { why } = store.health() else { panic!("it may not write") };
+        assert!(why.to_lowercase().contains("user"), "{why}");
+        server.command(&["ACL", "SETUSER", "reader", "resetkeys", "~tollgate:*", "+set"]);
+        wait_until_up(&store).await;
+        assert_eq!(check(&store, "k", bucket(1)).await, Ok(true));
+    });
+}

@@ -1,0 +1,167 @@
+//! The edges of everything that comes from outside: a clear answer, and the server goes on.
+
+mod common;
+
+use common::{Client, Rules, Server, encode};
+use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+const RULES: &str = "domain: api\nrules:\n- {id: all, per: [k], limit: 5/h}\n";
+
+/// Asks over HTTP and expects a status and a text in the answer.
+#[track_caller]
+fn check(client: &mut Client, body: &str, status: u16, expected: &str) {
+    let (got, text) = client.post("/v1/check", body);
+    let shown = &body[..body.len().min(60)];
+    assert!(got == status && text.contains(expected), "{shown}: {got} {}", &text[..text.len().min(300)]);
+}
+
+#[test]
+fn names_values_and_keys_have_a_longest_length_and_requests_a_number_of_attributes() {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&["--rules", rules.path()]);
+    let mut http = server.connect_http();
+    let sent = |length: usize| format!(r#"{{"key":"{}","limit":"1/h"}}"#, "k".repeat(length));
+    check(&mut http, &sent(8_192), 200, "allow");
+    check(&mut http, &sent(8_193), 400, "8192");
+    let value = |length: usize| format!(r#"{{"domain":"api","attributes":{{"k":"{}"}}}}"#, "v".repeat(length));
+    check(&mut http, &value(8_192), 200, "allow");
+    check(&mut http, &value(8_193), 400, "8192");
+    let attributes = |count: usize| {
+        let values = vec![r#""v""#; count].join(",");
+        format!(r#"{{"domain":"api","attributes":{{"k":[{values}]}}}}"#)
+    };
+    check(&mut http, &attributes(64), 200, "allow");
+    check(&mut http, &attributes(65), 400, "at most 64 attributes");
+
+    let mut resp = server.connect_resp();
+    let attributes = |count: usize| [vec!["TG.CHECK", "api", "1"], vec!["a"; 2 * count]].concat();
+    resp.command(&attributes(128));
+    assert_eq!(resp.line(), "*12");
+    let mut resp = server.connect_resp();
+    resp.command(&attributes(129));
+    assert!(resp.line().contains("at most 128"));
+}
+
+#[test]
+fn what_is_no_text_is_told_in_json_and_is_a_value_like_any_other_in_resp() {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&["--rules", rules.path()]);
+    let mut http = server.connect_http();
+    http.send(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n{\"key\":\"\xff\xfe\"} ");
+    assert_eq!(http.line(), "HTTP/1.1 400 Bad Request");
+    let mut resp = server.connect_resp();
+    resp.send(b"*5\r\n$8\r\nTG.CHECK\r\n$3\r\napi\r\n$1\r\n1\r\n$1\r\nk\r\n$2\r\n\xff\xfe\r\n");
+    assert_eq!(resp.line(), "*12");
+    let mut resp = server.connect_resp();
+    resp.send(b"*3\r\n$8\r\nTG.CHECK\r\n$2\r\n\xff\n\r\n$1\r\n1\r\nPING\r\n");
+    assert!(resp.line().starts_with("-ERR there are no rules for the domain"), "one line, whatever was sent");
+    resp.expect("+PONG\r\n");
+}
+
+#[test]
+fn a_connection_cannot_be_given_a_long_name_to_keep() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    let (long, spaced) = ("n".repeat(129), "a b");
+    for name in [&long, spaced] {
+        client.command(&["HELLO", "3", "SETNAME", name]);
+        assert!(client.line().starts_with("-ERR Client names"));
+        client.command(&["CLIENT", "SETNAME", name]);
+        assert!(client.line().starts_with("-ERR Client names"));
+    }
+    client.send("CLIENT GETNAME\r\n");
+    client.expect("$-1\r\n");
+}
+
+#[test]
+fn costs_beyond_any_limit_are_refused_for_ever_and_those_beyond_numbers_are_mistakes() {
+    let server = Server::start(&[]);
+    let mut http = server.connect_http();
+    let ask = |cost: &str| format!(r#"{{"key":"k","limit":"5/h","cost":{cost}}}"#);
+    check(&mut http, &ask("18446744073709551615"), 429, r#""retry_after_ms":null"#);
+    check(&mut http, &ask("18446744073709551616"), 400, "expected a whole number");
+    check(&mut http, &ask("0"), 200, r#""remaining":5"#);
+    check(&mut http, r#"{"key":"k","limit":"99999999999999999999/s"}"#, 400, "/limit");
+    check(&mut http, r#"{"key":"","limit":"1/s"}"#, 200, "allow");
+}
+
+#[test]
+fn rules_that_cannot_be_loaded_leave_the_running_ones_in_force() {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&["--rules", rules.path()]);
+    let mut http = server.connect_http();
+    let ask = r#"{"domain":"api","attributes":{"k":"a"}}"#;
+    check(&mut http, ask, 200, r#""remaining":4"#);
+    let too_large = vec![b'#'; (16 << 20) + 1];
+    for (text, told) in [
+        (&b"domain: api\nrules:\n- {id: all, limit: 5/x}\n"[..], ":3:"),
+        (b"domain: api\nrules: [", "cannot be read"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"", "tollgate-rules"),
+        (&too_large, "at most 16777216 are read"),
+    ] {
+        rules.write(text);
+        server.wait_for_line(told);
+        server.wait_for_line("those before stay in force");
+    }
+    check(&mut http, ask, 200, r#""remaining":3"#);
+    rules.write("domain: api\nrules:\n- {id: all, per: [k], limit: 9/h}\n");
+    server.wait_for_line("version=2");
+    check(&mut http, ask, 200, r#""limit":9,"remaining":6"#);
+}
+
+#[test]
+fn numbers_the_store_cannot_keep_are_told_and_the_running_rules_stay() {
+    let (store, rules) = (StoreServer::start(Kind::Redis), Rules::new(RULES));
+    let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
+    let server = Server::start(&args);
+    rules.write("domain: api\nrules:\n- {id: all, per: [k], limit: 1/1500ns, algorithm: fixed_window}\n");
+    server.wait_for_line("the store cannot keep the limits of `all`");
+    let mut http = server.connect_http();
+    check(&mut http, r#"{"domain":"api","attributes":{"k":"a"}}"#, 200, r#""limit":5"#);
+}
+
+/// The replies to calls of `CL.THROTTLE`, one after the other.
+fn throttle(server: &Server, calls: &[&str]) -> Vec<String> {
+    let mut client = server.connect_resp();
+    let ask = |call: &&str| {
+        client.send(encode(&[&["CL.THROTTLE"], &call.split(' ').collect::<Vec<_>>()[..]].concat()));
+        match client.line() {
+            line if line == "*5" => (0..5).map(|_| client.line()).collect(),
+            error => error,
+        }
+    };
+    calls.iter().map(ask).collect()
+}
+
+#[test]
+fn throttling_on_a_shared_store_is_answered_as_in_memory() {
+    // Days, so that the time a test takes makes no difference to the seconds that are told.
+    let calls = [
+        "k 2 1 86400",
+        "k 2 1 86400",
+        "k 2 1 86400 0",
+        "k 2 1 86400 2",
+        "k 2 1 86400",
+        "k 2 1 86400",
+        "k 5 1 86400",
+        "k 2 1 86400 4",
+        "other 0 1 86400",
+        "other 0 1 86400",
+        "large 1000000 1000000 86400 1000",
+        "k 2 0 86400",
+        "k 2 1 0",
+        "k x 1 86400",
+        "k 2 1",
+        "k 2 1 86400 1 1",
+    ];
+    let in_memory = throttle(&Server::start(&[]), &calls);
+    assert!(in_memory[0].starts_with(":0") && in_memory[3].starts_with(":1"), "{in_memory:?}");
+    for kind in Kind::ALL {
+        let store = StoreServer::start(kind);
+        let server = Server::start(&["--store", &store.url(), "--store-deadline", "20000"]);
+        for ((call, expected), reply) in calls.iter().zip(&in_memory).zip(throttle(&server, &calls)) {
+            assert_eq!(reply, *expected, "{call} on {kind:?}");
+        }
+    }
+}

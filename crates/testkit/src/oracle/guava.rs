@@ -1,0 +1,207 @@
+//! Guava 31.1 `RateLimiter`, in whole microseconds with permits as doubles.
+//!
+//! | theirs | ours |
+//! |---|---|
+//! | bursty, `max_burst_seconds` | [`Pacing::bursty`] storing that time |
+//! | warming up, `warmup_us`, `cold_factor` | [`Pacing::warm_up`] |
+//! | `acquire`, `try_acquire` with a timeout | reserve, try to reserve |
+//! | `set_rate` | convert to the same pacer at the other rate |
+//! | stored permits | the time in which they come at the rate |
+//!
+//! A rate is a double there and a fraction here: the simplest one that is as near as a double can tell. Stored permits are
+//! loaded to the nanosecond. When the next one may pass is compared to the microsecond, one more or less.
+
+use tollgate_core::{Cost, Mono, Nanos, Pace, Pacing, Rate, Time};
+
+use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
+
+const TRUNCATED: Rule = Rule {
+    name: "cut to whole microseconds",
+    reason: "each of up to three parts of a cost is cut, so a call is that much cheaper and the rate too fast; ours is not",
+};
+const NO_SUCH_RATE: Rule = Rule {
+    name: "no rate of ours",
+    reason: "infinite, or slower than one in a century; ours is an error at construction",
+};
+const NO_WARM_UP: Rule = Rule {
+    name: "warm-up of no time",
+    reason: "what is stored becomes no number, and nobody is limited any more; ours is an error at construction",
+};
+const BEYOND_TIME: Rule = Rule {
+    name: "waits of centuries",
+    reason: "a wait beyond 584 years is told as up to 292,471 years; ours is told as 584",
+};
+
+/// Nanoseconds in a unit of Guava's clock.
+const MICRO: u64 = 1_000;
+
+/// The player of a case.
+pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
+    let config = &case.config;
+    let kind = match case.algorithm.as_str() {
+        "smooth_bursty" => Kind::Bursty(Nanos::from_nanos((config.double("max_burst_seconds") * 1e9).round() as u64)),
+        "smooth_warming_up" => Kind::WarmUp(
+            Nanos::from_micros(config.count("warmup_us")),
+            (config.double("cold_factor") * 1e3).round() as u32,
+        ),
+        _ => return None,
+    };
+    let rate = config.field("permits_per_second").as_f64();
+    let state = State::read(config.field("create")).expect("a limiter that was made has a state");
+    Some(Box::new(Guava { kind, rate, state }))
+}
+
+struct Guava {
+    kind: Kind,
+    /// None if it is infinite.
+    rate: Option<f64>,
+    state: State,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Bursty(Nanos),
+    WarmUp(Nanos, u32),
+}
+
+impl Kind {
+    fn pacing(self, rate: Option<f64>) -> Result<Pacing, &'static Rule> {
+        let rate = rate.and_then(fraction).ok_or(&NO_SUCH_RATE)?;
+        match self {
+            Self::Bursty(store) => Ok(Pacing::bursty(rate, store).expect("a time that is stored here as well")),
+            Self::WarmUp(warm_up, cold) => Pacing::warm_up(rate, warm_up, cold).map_err(|_| &NO_WARM_UP),
+        }
+    }
+}
+
+/// What is recorded after each call; none of the numbers need be finite.
+#[derive(Clone, Copy)]
+struct State {
+    stored: Option<f64>,
+    next_free_us: u64,
+}
+
+impl State {
+    fn read(result: &serde_json::Value) -> Option<Self> {
+        let state = result.get("state")?;
+        Some(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us") })
+    }
+
+    /// The permits as the time in which they come, in nanoseconds.
+    fn stored_nanos(&self, rate: f64) -> Option<u64> {
+        self.stored.map(|stored| (stored * 1e9 / rate).round() as u64)
+    }
+}
+
+impl Player for Guava {
+    fn compare(&self, step: &Step) -> Seen {
+        let pacing = match self.kind.pacing(self.rate) {
+            Ok(pacing) => pacing,
+            Err(rule) => return Seen::ByRule(rule),
+        };
+        let rate = self.rate.unwrap_or_default();
+        let Some(stored) = self.state.stored_nanos(rate) else { return Seen::Skipped(Skip::Unholdable) };
+        let next_free = Time::from_nanos(self.state.next_free_us.saturating_mul(MICRO));
+        let pace = pacing.resume(next_free, Nanos::from_nanos(stored));
+        let (result, args) = (&step.result, &step.args);
+        let here = Here { pacing, pace, rate, now: Time::from_nanos(step.at_nanos(MICRO)) };
+        match step.op.as_str() {
+            "get_rate" => {
+                let ours = f64::from(pacing.rate().count()) * 1e9 / pacing.rate().per().as_nanos() as f64;
+                let theirs = result.double("permits_per_second");
+                Comparison::new().same("near", true, (ours / theirs - 1.0).abs() < 1e-12).seen()
+            }
+            "set_rate" => {
+                let rate = args.field("permits_per_second").as_f64();
+                match self.kind.pacing(rate) {
+                    Ok(changed) => here.changed(changed, rate.unwrap_or_default()).compare(Comparison::new(), step),
+                    Err(rule) => Seen::ByRule(rule),
+                }
+            }
+            "acquire" | "try_acquire" => {
+                let timeout = args.maybe_int("timeout_us").map_or(u64::MAX, |timeout| timeout.max(0) as u64);
+                let (here, wait) = here.reserved(args.count("permits"), Nanos::from_micros(timeout));
+                let ok = args.maybe_int("timeout_us").is_none() || result.flag("ok");
+                let slept = wait.map_or(0, |wait| wait.as_nanos().div_ceil(MICRO));
+                let verdict =
+                    Comparison::new().same("ok", ok, wait.is_some()).same("slept_us", result.count("slept_us"), slept);
+                here.compare(verdict, step)
+            }
+            other => panic!("no operation `{other}` is known"),
+        }
+    }
+
+    fn follow(&mut self, step: &Step) {
+        if let Some(state) = State::read(&step.result) {
+            self.state = state;
+        }
+        if step.op == "set_rate" && !step.failed() {
+            self.rate = step.args.field("permits_per_second").as_f64();
+        }
+    }
+}
+
+/// Our pacer in the middle of a step.
+struct Here {
+    pacing: Pacing,
+    pace: Pace,
+    rate: f64,
+    now: Time<Mono>,
+}
+
+impl Here {
+    fn changed(mut self, pacing: Pacing, rate: f64) -> Self {
+        pacing.convert(&self.pacing, &mut self.pace, self.now);
+        Self { pacing, rate, ..self }
+    }
+
+    fn reserved(mut self, permits: u64, timeout: Nanos) -> (Self, Option<Nanos>) {
+        let wait = self.pacing.try_reserve(&mut self.pace, self.now, Cost::new(permits), timeout);
+        (self, wait)
+    }
+
+    /// Compares the state, which is as of the last granted call there and as of any time here.
+    fn compare(&self, verdict: Comparison, step: &Step) -> Seen {
+        let after = State::read(&step.result).expect("a state after a call");
+        let told = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
+        let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
+        let ours = i128::from(next.as_nanos().div_ceil(MICRO));
+        // What came since, if the call did not look: a refused one does not.
+        let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));
+        let seen = verdict.clone().near("next_free_us", told, ours);
+        let seen = match after.stored_nanos(self.rate).filter(|_| idle == 0) {
+            Some(stored) => {
+                let ours = self.pacing.stored(&self.pace, self.now).as_nanos();
+                seen.near("stored_us", i128::from(stored / MICRO), i128::from(ours / MICRO))
+            }
+            None => seen,
+        };
+        let is_verdict_equal = verdict.seen() == Seen::Equal;
+        let longest = i128::from(u64::MAX / MICRO);
+        seen.seen()
+            .unless(&TRUNCATED, || is_verdict_equal && (0..=3).contains(&(ours - told)))
+            .unless(&BEYOND_TIME, || told > longest && ours >= longest)
+    }
+}
+
+/// The simplest fraction that is as near to a rate per second as a double can tell, if there is one of ours.
+fn fraction(rate: f64) -> Option<Rate> {
+    let (mut count, mut secs, mut last_count, mut last_secs) = (1.0_f64, 0.0_f64, 0.0_f64, 1.0_f64);
+    let mut rest = rate;
+    // The continued fraction: each whole part makes a better one of the last two.
+    for _ in 0..40 {
+        let whole = rest.floor();
+        (count, last_count) = (whole * count + last_count, count);
+        (secs, last_secs) = (whole * secs + last_secs, secs);
+        if (count / secs / rate - 1.0).abs() < 1e-15 || rest == whole {
+            break;
+        }
+        rest = (rest - whole).recip();
+    }
+    let is_whole = |number: f64| (1.0..1e18).contains(&number);
+    if !is_whole(count) || !is_whole(secs) {
+        return None;
+    }
+    let per = (secs as u64).checked_mul(Nanos::SECOND.as_nanos())?;
+    Rate::new(count as u64, Nanos::from_nanos(per)).ok()
+}

@@ -1,0 +1,262 @@
+//! resilience4j 2.4.0 `AtomicRateLimiter`: so many permits per cycle, with waiting for later cycles, in whole nanoseconds.
+//!
+//! | theirs | ours |
+//! |---|---|
+//! | limit per period, cycles counted from when the limiter was made | [`IntervalBucket`] with steps at that offset |
+//! | timeout | the longest wait |
+//! | `reserve_permission`, `acquire_permission` | check: at once, with a wait, or refused; a negative amount is a refund |
+//! | `drain_permissions` | take up to all there is |
+//! | `change_limit_for_period` | convert to the other numbers |
+//! | `available`, `nanos_to_wait_for_one` | what remains and the retry of one, without waiting |
+
+use serde_json::Value;
+use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, LimitError, Nanos, Now, Outcome, Rate, Retry, Steps};
+
+use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
+
+const TOO_FAST: Rule = Rule {
+    name: "limit too fast for us",
+    reason: "more than one permit per nanosecond; ours is an error at construction",
+};
+const BEYOND_CAPACITY: Rule = Rule {
+    name: "more than a cycle brings",
+    reason: "a cost above the limit never fits one cycle and is sold from several; ours refuses it always",
+};
+const SLEEPS_IN_VAIN: Rule = Rule {
+    name: "sleeps though it cannot succeed",
+    reason: "a refused blocking call sleeps for its whole timeout first; ours is refused at once",
+};
+const LIMIT_LATER: Rule = Rule {
+    name: "changed limit shows later",
+    reason: "what is left stays what it is until the next cycle; with ours what was spent stays spent",
+};
+const STALE_DRAIN: Rule = Rule {
+    name: "drains what was there before",
+    reason: "what the last call left is taken off, whatever there is by now, and a debt is forgiven; ours takes what there is",
+};
+const ABOVE_LIMIT: Rule = Rule {
+    name: "gives back beyond the limit",
+    reason: "a negative amount makes more available than the limit; ours stops at full",
+};
+const WAITS_FOR_NOTHING: Rule = Rule {
+    name: "nothing waits",
+    reason: "no permits at all wait until the debt is paid; with ours what takes nothing waits for nothing",
+};
+
+/// The player of a case.
+pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
+    let config = &case.config;
+    let seen = Seen4j::read(config.field("create"));
+    Some(Box::new(Resilience {
+        limit: config.int("limit_for_period"),
+        period: config.count("refresh_period_ns"),
+        start: config.count("start_ns"),
+        timeout: config.count("timeout_ns"),
+        stored: Stored { permits: seen.available, cycle: 0 },
+        at: config.count("start_ns"),
+        seen,
+    }))
+}
+
+struct Resilience {
+    limit: i128,
+    period: u64,
+    start: u64,
+    timeout: u64,
+    /// What was recorded last, and when that was.
+    seen: Seen4j,
+    at: u64,
+    stored: Stored,
+}
+
+/// What the last call left that took something or tried to, and in which cycle. It is only brought up to date by the next one.
+#[derive(Clone, Copy)]
+struct Stored {
+    permits: i128,
+    cycle: i128,
+}
+
+/// What is recorded after each call.
+#[derive(Clone, Copy)]
+struct Seen4j {
+    available: i128,
+    wait_for_one: i128,
+}
+
+impl Seen4j {
+    fn read(result: &Value) -> Self {
+        let state = result.field("state");
+        Self { available: state.int("available"), wait_for_one: state.int("nanos_to_wait_for_one") }
+    }
+}
+
+/// Ours in the middle of a step: the limit with waits and the one without tell different things about one state.
+struct Here {
+    waiting: IntervalBucket,
+    limit: IntervalBucket,
+    state: [u64; 1],
+    now: u64,
+}
+
+impl Resilience {
+    fn ours(&self, limit: i128, max_wait: u64) -> Result<IntervalBucket, LimitError> {
+        let limit = u64::try_from(limit).unwrap_or(0);
+        let bucket = IntervalBucket::new(limit, Nanos::from_nanos(self.period))?;
+        let most = Rate::MAX_FILL.as_nanos() / self.period * limit;
+        let bucket = bucket.steps(Steps::Aligned(Nanos::from_nanos(self.start))).max_debt(most - limit)?;
+        bucket.max_wait(Nanos::from_nanos(max_wait).min(Rate::MAX_PERIOD))
+    }
+
+    /// Ours in the state that was seen last, at `now`.
+    fn load(&self, now: u64) -> Result<Here, Seen> {
+        let (waiting, limit) = match (self.ours(self.limit, self.timeout), self.ours(self.limit, 0)) {
+            (Ok(waiting), Ok(limit)) => (waiting, limit),
+            _ => return Err(Seen::ByRule(&TOO_FAST)),
+        };
+        let Ok(owed) = u64::try_from(self.limit - self.seen.available) else {
+            return Err(Seen::Skipped(Skip::Unholdable));
+        };
+        let (mut state, then) = ([0; 1], Now::at(self.at));
+        limit.fresh(&mut state, &then);
+        if !limit.decide(&mut state, &then, Ask::Regardless(Cost::new(owed))).is_allowed() {
+            return Err(Seen::Skipped(Skip::Unholdable));
+        }
+        Ok(Here { waiting, limit, state, now })
+    }
+
+    /// What theirs makes of the permits it stored, by now and under `limit`.
+    fn stored_at(&self, now: u64, limit: i128) -> Stored {
+        let cycle = (i128::from(now) - i128::from(self.start)) / i128::from(self.period);
+        let permits = match cycle - self.stored.cycle {
+            0 => self.stored.permits,
+            cycles => (self.stored.permits + cycles * limit).min(limit),
+        };
+        Stored { permits, cycle }
+    }
+}
+
+impl Here {
+    fn take(&mut self, permits: u64) -> Option<u64> {
+        match self.waiting.decide(&mut self.state, &Now::at(self.now), Ask::Exactly(Cost::new(permits))).outcome() {
+            Outcome::Allow => Some(0),
+            Outcome::Delay(wait) => Some(wait.as_nanos()),
+            Outcome::Deny(_) => None,
+        }
+    }
+
+    /// As if ours let pass what theirs does: the wait, after all of it is sold.
+    fn force(&mut self, permits: u64) -> Option<u64> {
+        let ask = Ask::Regardless(Cost::new(permits));
+        self.limit.decide(&mut self.state, &Now::at(self.now), ask).is_allowed().then(|| self.wait_for(0))
+    }
+
+    fn wait_for(&self, permits: u64) -> u64 {
+        match self.limit.report(&self.state, &Now::at(self.now), Cost::new(permits)).retry {
+            Retry::After(wait) => wait.as_nanos(),
+            Retry::OnRelease | Retry::Never => u64::MAX,
+        }
+    }
+
+    /// Compares what is told of the state at `now`.
+    fn compare(&mut self, comparison: Comparison, after: Seen4j, now: u64) -> Comparison {
+        self.now = now;
+        let remaining = self.limit.report(&self.state, &Now::at(now), Cost::ONE).remaining;
+        comparison.same("available", after.available.max(0), remaining.into()).same(
+            "wait_for_one",
+            after.wait_for_one,
+            self.wait_for(1).into(),
+        )
+    }
+}
+
+impl Player for Resilience {
+    fn compare(&self, step: &Step) -> Seen {
+        let now = step.at_nanos(1);
+        let after = Seen4j::read(&step.result);
+        let then = step.result.maybe_int("now_ns").map_or(now, |now| now as u64);
+        let mut ours = match self.load(now) {
+            Ok(ours) => ours,
+            Err(seen) => return seen,
+        };
+        match step.op.as_str() {
+            "get_metrics" | "change_timeout_duration" => ours.compare(Comparison::new(), after, then).seen(),
+            "reserve_permission" | "acquire_permission" => self.compare_taking(step, ours, after, then),
+            "drain_permissions" => {
+                ours.limit.decide(&mut ours.state, &Now::at(now), Ask::UpTo(Cost::MAX));
+                let there = self.stored_at(now, self.limit).permits;
+                // Taking the stale amount off may be refused, if there is less of it by now.
+                let stale = self.stored.permits;
+                let left = if stale > there && after.available == there { there } else { there - stale };
+                ours.compare(Comparison::new(), after, then)
+                    .seen()
+                    .unless(&STALE_DRAIN, || stale != there.max(0) && after.available == left)
+            }
+            "change_limit_for_period" => {
+                let limit = step.args.int("limit_for_period");
+                let Ok(changed) = self.ours(limit, 0) else { return Seen::ByRule(&TOO_FAST) };
+                changed.convert(&ours.limit, &mut ours.state, &Now::at(now));
+                ours.limit = changed;
+                ours.compare(Comparison::new(), after, then)
+                    .seen()
+                    .unless(&LIMIT_LATER, || after.available == self.stored_at(now, limit).permits)
+            }
+            other => panic!("no operation `{other}` is known"),
+        }
+    }
+
+    fn follow(&mut self, step: &Step) {
+        self.seen = Seen4j::read(&step.result);
+        let now = step.at_nanos(1);
+        self.at = step.result.maybe_int("now_ns").map_or(now, |now| now as u64);
+        if step.failed() {
+            return;
+        }
+        let there = self.stored_at(now, self.limit);
+        match step.op.as_str() {
+            "change_limit_for_period" => self.limit = step.args.int("limit_for_period"),
+            "change_timeout_duration" => self.timeout = step.args.count("timeout_ns"),
+            "drain_permissions" => self.stored = Stored { permits: self.seen.available, ..there },
+            "reserve_permission" | "acquire_permission" => {
+                let taken = if step.result.flag("ok") { step.args.int("permits") } else { 0 };
+                self.stored = Stored { permits: there.permits - taken, ..there };
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Resilience {
+    fn compare_taking(&self, step: &Step, mut ours: Here, after: Seen4j, then: u64) -> Seen {
+        let (permits, ok) = (step.args.int("permits"), step.result.flag("ok"));
+        let Ok(cost) = u64::try_from(permits) else {
+            let given = Cost::new(permits.unsigned_abs() as u64);
+            ours.limit.refund(&mut ours.state, &Now::at(ours.now), given, None);
+            let seen = ours.compare(Comparison::new().same("ok", ok, true), after, then).seen();
+            return seen
+                .unless(&ABOVE_LIMIT, || after.available > self.limit || self.seen.available - permits > self.limit);
+        };
+        let told = match step.result.maybe_int("wait_ns") {
+            Some(wait) => wait,
+            None if ok => step.result.int("parked_ns"),
+            None => -1,
+        };
+        let wait_of = |wait: Option<u64>| wait.map_or(-1, i128::from);
+        let compare = |wait: Option<u64>, mut ours: Here| {
+            let verdict = Comparison::new().same("ok", ok, wait.is_some()).same("wait", told, wait_of(wait));
+            ours.compare(verdict, after, then).seen()
+        };
+        let wait = ours.take(cost);
+        let seen = compare(wait, ours);
+        let sleeps = step.op == "acquire_permission" && !ok && step.result.int("parked_ns") > 0;
+        let seen = if seen == Seen::Equal && sleeps { Seen::ByRule(&SLEEPS_IN_VAIN) } else { seen };
+        let forced = || {
+            let mut ours = self.load(step.at_nanos(1)).ok()?;
+            let wait = ours.force(cost);
+            Some(compare(wait, ours) == Seen::Equal)
+        };
+        seen.unless(&BEYOND_CAPACITY, || {
+            permits > self.limit && if ok { forced() == Some(true) } else { wait.is_none() }
+        })
+        .unless(&WAITS_FOR_NOTHING, || cost == 0 && self.stored_at(step.at_nanos(1), self.limit).permits < 0)
+    }
+}

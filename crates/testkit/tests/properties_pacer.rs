@@ -1,0 +1,133 @@
+//! The pacers against their exact models.
+
+use proptest::prelude::*;
+use tollgate_core::{Cost, Nanos, Pace, Pacing, Time};
+use tollgate_testkit::model::PacerModel;
+use tollgate_testkit::model::script::{any_size, any_word, cases, rates, starts};
+
+/// How long after the last call, and how many permits.
+fn calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
+    let idles = prop_oneof![
+        Just(Idle::Nanos(0)),
+        any_size(1 << 50).prop_map(Idle::Nanos),
+        (0..3_i64).prop_map(|more| Idle::Told(more - 1)),
+    ];
+    let permits = prop_oneof![Just(0), 1_u64..20, any_size(1 << 30)];
+    prop::collection::vec((idles, permits), 1..40)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Idle {
+    /// This many nanoseconds.
+    Nanos(u64),
+    /// As long as is told, and this much longer.
+    Told(i64),
+}
+
+fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)], tolerance: impl Fn(u64) -> u64) {
+    let (mut pace, mut now) = (pacing.start(Time::from_nanos(start)), start);
+    for (nth, &(idle, permits)) in calls.iter().enumerate() {
+        let next = match idle {
+            Idle::Nanos(nanos) => now.saturating_add(nanos),
+            Idle::Told(more) => now.saturating_add(model.earliest(now).saturating_add_signed(more)),
+        };
+        if next < 1 << 62 {
+            now = next;
+        }
+        let (ours, exact) = (pacing.earliest(&pace, Time::from_nanos(now)).as_nanos(), model.earliest(now));
+        prop_assert_within(ours, exact, tolerance(nth as u64));
+        if permits > 0 {
+            assert_eq!(pacing.reserve(&mut pace, Time::from_nanos(now), Cost::new(permits)).as_nanos(), ours);
+        }
+        model.reserve(now, permits);
+    }
+}
+
+/// Never less than exact, and at most so much more.
+fn prop_assert_within(ours: u64, exact: u64, tolerance: u64) {
+    assert!(ours >= exact, "{ours} ns, exactly {exact}");
+    assert!(ours - exact <= tolerance, "{ours} ns, exactly {exact}, and {tolerance} more are allowed");
+}
+
+proptest! {
+    #![proptest_config(cases(500))]
+
+    #[test]
+    fn a_bursty_pacer_equals_its_model(
+        rate in rates(), store in any_size(Pacing::MAX_STORE.as_nanos()), start in starts(), calls in calls(),
+    ) {
+        let pacing = Pacing::bursty(rate, Nanos::from_nanos(store)).expect("valid numbers");
+        walk(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
+    }
+
+    /// Each reservation is rounded up to a tick, a nanosecond at most. Who comes a little later by that also finds it a little
+    /// less cold, never more than that again: so the error is at most a nanosecond per call, and a second one where it is told.
+    #[test]
+    fn a_pacer_that_warms_up_is_never_faster_than_its_model_and_a_tick_per_call_slower(
+        rate in rates(), warm_up in any_size(Pacing::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in starts(),
+        permits in prop::collection::vec(1_u64..1_000, 1..30),
+    ) {
+        let warm_up = warm_up.max(1);
+        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), cold).expect("valid numbers");
+        let calls: Vec<_> = permits.into_iter().map(|permits| (Idle::Nanos(0), permits)).collect();
+        walk(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
+    }
+
+    /// Idling in between: what is stored is exact, only when the next is free is rounded.
+    #[test]
+    fn a_pacer_that_cools_down_in_between_stays_as_near(
+        rate in rates(), warm_up in any_size(1 << 40), start in starts(), calls in calls(),
+    ) {
+        let warm_up = warm_up.max(1);
+        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid numbers");
+        let mut calls = calls;
+        calls.iter_mut().for_each(|(idle, _)| {
+            if let Idle::Told(_) = idle {
+                *idle = Idle::Nanos(0);
+            }
+        });
+        let (mut pace, mut model, mut now) =
+            (pacing.start(Time::from_nanos(start)), PacerModel::warm_up(rate, warm_up, 3_000, start), start);
+        for (idle, permits) in calls {
+            // Only idling that ends all waiting: then both are free now.
+            if let Idle::Nanos(nanos) = idle
+                && nanos > 0
+            {
+                let free = model.earliest(now).max(pacing.earliest(&pace, Time::from_nanos(now)).as_nanos());
+                now = now.saturating_add(free).saturating_add(nanos);
+            }
+            if now >= 1 << 62 {
+                break;
+            }
+            pacing.reserve(&mut pace, Time::from_nanos(now), Cost::new(permits));
+            model.reserve(now, permits);
+            let (ours, exact) = (pacing.earliest(&pace, Time::from_nanos(now)).as_nanos(), model.earliest(now));
+            // What a nanosecond of rounding stores less is worth at most the cold factor, for each call so far.
+            prop_assert!(ours.abs_diff(exact) <= 4 * 40, "{ours} ns, exactly {exact}");
+        }
+    }
+
+    #[test]
+    fn no_numbers_break_it(
+        rate in rates(), (store, cold) in (any_word(), any::<u32>()),
+        calls in prop::collection::vec((any_word(), any_word()), 1..20), other in rates(),
+    ) {
+        let made = [Pacing::bursty(rate, Nanos::from_nanos(store)), Pacing::warm_up(rate, Nanos::from_nanos(store), cold)];
+        for pacing in made.into_iter().flatten() {
+            let mut pace = pacing.start(Time::from_nanos(calls[0].0));
+            for (now, permits) in &calls {
+                let wait = pacing.earliest(&pace, Time::from_nanos(*now));
+                let told = pacing.reserve(&mut pace, Time::from_nanos(*now), Cost::new(*permits));
+                prop_assert!(told == wait || *permits == 0);
+                changed(&pacing, pacing.with_rate(other), pace, *now);
+            }
+        }
+    }
+}
+
+fn changed(old: &Pacing, new: Pacing, mut pace: Pace, now: u64) {
+    let before = old.earliest(&pace, Time::from_nanos(now));
+    new.convert(old, &mut pace, Time::from_nanos(now));
+    let after = new.earliest(&pace, Time::from_nanos(now));
+    assert!(after >= before && after.as_nanos() - before.as_nanos() <= 1, "{before} became {after}");
+}

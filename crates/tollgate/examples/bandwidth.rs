@@ -1,0 +1,52 @@
+//! A link that carries a million bytes a second, fed by senders who know nothing of each other: packets leave evenly, old
+//! ones are dropped rather than delivered late.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate::clock::{Clock, ManualClock};
+use tollgate::{Nanos, Overflow, Pushed, Shaper};
+
+struct Packet {
+    number: u32,
+    bytes: u64,
+}
+
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let clock = Arc::new(ManualClock::default());
+    let link = Shaper::with_clock("1M/s".parse()?, 100, Arc::clone(&clock))
+        .overflow(Overflow::Oldest)
+        .max_age(Duration::from_millis(50));
+
+    // A burst of 120 packets of 1500 bytes: 180,000 bytes at once.
+    let mut displaced = Vec::new();
+    for number in 0..120 {
+        match link.push_weighing(Packet { number, bytes: 1_500 }, 1_500) {
+            Pushed::Queued => {}
+            Pushed::Displaced(packet) | Pushed::TurnedAway(packet) => displaced.push(packet.number),
+        }
+    }
+    assert_eq!(displaced, (0..20).collect::<Vec<_>>(), "the oldest made room");
+    link.close();
+
+    // What a task on the other side would do with `while let Some(packet) = link.next().await`.
+    let mut sent = Vec::new();
+    let mut next = Box::pin(link.next());
+    loop {
+        match next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(None) => break,
+            Poll::Ready(Some(packet)) => {
+                sent.push((clock.mono().as_nanos() / 1_000, packet.bytes));
+                next = Box::pin(link.next());
+            }
+            Poll::Pending => clock.run(Nanos::from_micros(100)),
+        }
+    }
+
+    // One every 1.5 ms, and none that had waited longer than 50 ms.
+    assert!(sent.windows(2).all(|pair| pair[1].0 - pair[0].0 == 1_500));
+    let bytes: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!((sent.len(), bytes, link.expired()), (34, 51_000, 66));
+    Ok(())
+}

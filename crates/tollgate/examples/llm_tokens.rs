@@ -1,0 +1,43 @@
+//! A budget of language-model tokens: the longest answer is reserved before the call, and what it really was is settled
+//! afterwards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::ManualClock;
+use tollgate::{AcquireError, Keyed, Nanos, TokenBucket};
+
+type Budget = Arc<Keyed<TokenBucket, Arc<ManualClock>>>;
+
+/// Asks the model and returns how many tokens were charged.
+fn ask(budget: &Budget, customer: &str, prompt: u64, longest: u64, answer: u64) -> Result<Option<u64>, AcquireError> {
+    // Waits up to two seconds for so many; if it takes longer, that is known at once.
+    let patience = Duration::from_secs(2);
+    let held = budget.acquire(customer, prompt + longest).within(patience).wait_held()?;
+    // Should this program die in the middle, the tokens count as used after half a minute.
+    let reserved = held.expires_after(Duration::from_secs(30));
+    Ok(reserved.commit(prompt + answer))
+}
+
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let clock = Arc::new(ManualClock::default());
+    let per_customer = TokenBucket::new("60k/m".parse()?, 10_000)?;
+    let budget = Arc::new(Keyed::with_clock(per_customer, 1_000, Arc::clone(&clock))?);
+    let left = || budget.report("acme", 1).remaining;
+
+    // 500 in, at most 4,000 out, 300 in fact: 800 are charged.
+    assert_eq!((ask(&budget, "acme", 500, 4_000, 300)?, left()), (Some(800), 9_200));
+    // One that ran longer than it was allowed to is charged in full, into debt if need be.
+    assert_eq!((ask(&budget, "acme", 500, 1_000, 2_500)?, left()), (Some(3_000), 6_200));
+
+    // Nothing is reserved for what could not begin in time.
+    let refused = ask(&budget, "acme", 1_000, 8_000, 0);
+    assert!(matches!(refused, Err(AcquireError::TooLate { .. })) && left() == 6_200);
+    assert_eq!(ask(&budget, "acme", 8_000, 8_000, 0), Err(AcquireError::NeverFits));
+
+    // A reservation that nobody settled counts as used once it has expired.
+    let lost = budget.acquire("acme", 1_000).wait_held()?.expires_after(Duration::from_secs(30));
+    clock.advance(Nanos::from_secs(30));
+    assert_eq!(lost.commit(10), None);
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Five failed logins a minute for each account; successful ones cost nothing, however many.
+
+use std::sync::Arc;
+
+use tollgate::clock::ManualClock;
+use tollgate::{Keyed, Nanos, SlidingLog};
+
+#[derive(Debug, PartialEq, Eq)]
+enum Login {
+    Welcome,
+    WrongPassword,
+    /// To be told before the password is looked at: who may not try learns nothing.
+    TooMany,
+}
+
+type Failures = Arc<Keyed<SlidingLog, Arc<ManualClock>>>;
+
+fn login(failures: &Failures, account: &str, password: &str) -> Login {
+    // Charged before the password is checked: a hundred attempts at the same moment are not a hundred guesses.
+    let Ok(attempt) = failures.acquire(account, 1).at_once().wait_held() else { return Login::TooMany };
+    if password == "correct horse" {
+        // Dropping the attempt gives it back.
+        return Login::Welcome;
+    }
+    attempt.keep();
+    Login::WrongPassword
+}
+
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let clock = Arc::new(ManualClock::at(1_000_000_000));
+    let limit = SlidingLog::new(5, Nanos::from_secs(60))?;
+    let failures = Arc::new(Keyed::with_clock(limit, 100_000, Arc::clone(&clock))?);
+
+    assert!((0..100).all(|_| login(&failures, "alice", "correct horse") == Login::Welcome));
+    assert!((0..5).all(|_| login(&failures, "alice", "guess") == Login::WrongPassword));
+    assert_eq!(login(&failures, "alice", "correct horse"), Login::TooMany);
+    assert_eq!(login(&failures, "bob", "correct horse"), Login::Welcome);
+    clock.advance(Nanos::from_secs(60));
+    assert_eq!(login(&failures, "alice", "correct horse"), Login::Welcome);
+    Ok(())
+}

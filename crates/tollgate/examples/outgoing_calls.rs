@@ -1,0 +1,40 @@
+//! Calls to a partner's service, which is slow after a pause: start slowly, speed up, and never overrun it.
+//!
+//! By virtual time, so that it takes no time; with `Pacer::warming_up` it is real.
+
+use std::sync::Arc;
+
+use tollgate::clock::{Clock, ManualClock};
+use tollgate::{Nanos, Pacer, Pacing};
+
+/// When each of so many calls is made, in milliseconds.
+fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, calls: usize) -> Vec<u64> {
+    let start = clock.mono();
+    (0..calls)
+        .map(|_| {
+            clock.run(pacer.earliest());
+            pacer.acquire(1).at_once().wait().expect("its time has come");
+            clock.mono().since(start).as_nanos() / 1_000_000
+        })
+        .collect()
+}
+
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let clock = Arc::new(ManualClock::default());
+    // Two a second when warm, three times slower when cold, four seconds to warm up.
+    let pacing = Pacing::warm_up("2/s".parse()?, Nanos::from_secs(4), 3_000)?;
+    let pacer = Arc::new(Pacer::with_clock(pacing, Arc::clone(&clock)));
+
+    let cold = make_calls(&clock, &pacer, 8);
+    assert_eq!(cold, [0, 1_375, 2_500, 3_375, 4_000, 4_500, 5_000, 5_500]);
+
+    // The partner doubles what we may do, and it holds from the call after the next.
+    pacer.set_rate("4/s".parse()?);
+    assert_eq!(make_calls(&clock, &pacer, 4), [500, 750, 1_000, 1_250]);
+
+    // After a pause as long as the warm-up it is cold again.
+    clock.advance(Nanos::from_secs(5));
+    let gaps: Vec<u64> = make_calls(&clock, &pacer, 4).windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.is_sorted_by(|before, after| before > after) && gaps[0] > 650, "{gaps:?}");
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! A story as a picture: who passed, waited and was refused, above the state of the limit at that time.
+//!
+//! The colours are of middle brightness, so that they can be told from a white page and from a black one.
+
+use std::fmt::Write;
+
+use super::traffic::{LENGTH, Story};
+
+const WIDTH: u64 = 760;
+/// Where time begins and ends, in the picture.
+const LEFT: u64 = 112;
+const RIGHT: u64 = 744;
+/// Where the first lane begins, how high a stroke is, and how far below it the next lane begins.
+const LANES: u64 = 46;
+const TICK: u64 = 16;
+const SPACE: u64 = 8;
+/// How far those who wait come down meanwhile.
+const WAIT: u64 = 26;
+/// How high the chart of the state is, and how far below the last lane.
+const CHART: u64 = 96;
+const GAP: u64 = 18;
+
+/// Everything begins with the class of the picture, for it may be part of a page that has a style of its own.
+const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui,sans-serif;fill:#7b8492}\
+    .tg .t{font-size:15px;font-weight:600}.tg .e{text-anchor:end}.tg .m{text-anchor:middle}\
+    .tg path,.tg line{fill:none;stroke-width:1.6}.tg .g{stroke:#7b8492;stroke-opacity:.35;stroke-width:1}\
+    .tg .c{stroke:#7b8492;stroke-dasharray:5 4;stroke-width:1.2}.tg .p{stroke:#2f86eb}.tg .d{stroke:#c98a00}\
+    .tg .w{stroke-width:1;stroke-opacity:.6}.tg .r{stroke:#e5534b}.tg .s{stroke:#2da66f}\
+    .tg .a{fill:#2da66f;fill-opacity:.15}";
+
+/// The picture, as SVG.
+pub(crate) fn draw(title: &str, story: &Story) -> String {
+    let (mut lanes, mut y) = (String::new(), LANES);
+    ticks(&mut lanes, "passed", "p", &story.passed, &mut y);
+    if !story.delayed.is_empty() {
+        waits(&mut lanes, &story.delayed, &mut y);
+    }
+    ticks(&mut lanes, "refused", "r", &story.refused, &mut y);
+    let top = y + GAP;
+    let bottom = top + CHART;
+    let height = bottom + 40;
+    let mut svg = format!(
+        "<svg class=\"tg\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         role=\"img\"><title>{title}</title><style>{STYLE}</style>\n<text class=\"t\" x=\"16\" y=\"24\">{title}</text>\n"
+    );
+    grid(&mut svg, bottom);
+    svg.push_str(&lanes);
+    chart(&mut svg, story, top, bottom);
+    svg + "</svg>\n"
+}
+
+/// A lane with a stroke for each moment.
+fn ticks(svg: &mut String, name: &str, class: &str, moments: &[u64], y: &mut u64) {
+    label(svg, &format!("{name} {}", moments.len()), *y + 13);
+    path(svg, class, moments.iter().map(|at| format!("M{} {y}v{TICK}", x(*at))));
+    *y += TICK + SPACE;
+}
+
+/// A lane with a line for each that waits: from when it came, on top, to when it went, where it has its stroke.
+fn waits(svg: &mut String, delayed: &[(u64, u64)], y: &mut u64) {
+    let end = *y + WAIT;
+    label(svg, &format!("delayed {}", delayed.len()), *y + 10);
+    label(svg, "until", end + 13);
+    let shown = || delayed.iter().filter(|(_, until)| *until <= LENGTH);
+    path(svg, "d w", shown().map(|(from, until)| format!("M{} {y}L{} {end}", x(*from), x(*until))));
+    path(svg, "d", shown().map(|(_, until)| format!("M{} {end}v{TICK}", x(*until))));
+    *y = end + TICK + SPACE;
+}
+
+fn path(svg: &mut String, class: &str, strokes: impl Iterator<Item = String>) {
+    let _ = writeln!(svg, "<path class=\"{class}\" d=\"{}\"/>", strokes.collect::<String>());
+}
+
+fn label(svg: &mut String, text: &str, y: u64) {
+    let _ = writeln!(svg, "<text class=\"e\" x=\"{}\" y=\"{y}\">{text}</text>", LEFT - 12);
+}
+
+/// Lines at every fourth second, and a number at every second one.
+fn grid(svg: &mut String, bottom: u64) {
+    for second in (0..=LENGTH / 1_000).step_by(2) {
+        let x = x(second * 1_000);
+        if second % 4 == 0 {
+            let top = LANES - 4;
+            let _ = writeln!(svg, "<line class=\"g\" x1=\"{x}\" x2=\"{x}\" y1=\"{top}\" y2=\"{bottom}\"/>");
+        }
+        let _ = writeln!(svg, "<text class=\"m\" x=\"{x}\" y=\"{}\">{second} s</text>", bottom + 18);
+    }
+    let _ = writeln!(svg, "<line class=\"g\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{bottom}\" y2=\"{bottom}\"/>");
+}
+
+/// The state as a line, under the most it can be.
+fn chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
+    let most = story.line.iter().map(|(_, level)| *level).chain([story.limit * 100]).max().unwrap_or(1);
+    let y = |level: u64| tenths(bottom * 10 - level * CHART * 10 / most);
+    let mut path = String::new();
+    for place in 0..story.line.len() {
+        let (at, level) = story.line[place];
+        // Where the line goes straight on, nothing need be said.
+        let before = place.checked_sub(1).map(|place| story.line[place]);
+        let after = story.line.get(place + 1);
+        if let (Some(before), Some(after)) = (before, after)
+            && (after.0 - at, level.abs_diff(after.1)) == (at - before.0, before.1.abs_diff(level))
+            && (before.1 <= level) == (level <= after.1)
+        {
+            continue;
+        }
+        let _ = write!(path, "{}{} {}", if place == 0 { "M" } else { "L" }, x(at), y(level));
+    }
+    let limit = y(story.limit * 100);
+    let _ = writeln!(svg, "<line class=\"c\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{limit}\" y2=\"{limit}\"/>");
+    let _ = writeln!(svg, "<path class=\"a\" d=\"{path}L{RIGHT} {bottom}L{LEFT} {bottom}Z\"/>");
+    let _ = writeln!(svg, "<path class=\"s\" d=\"{path}\"/>");
+    label(svg, &story.limit.to_string(), top + 4);
+    label(svg, story.shown, (top + bottom) / 2 + 4);
+    label(svg, "0", bottom + 4);
+}
+
+/// Where a moment is, from left to right.
+fn x(at: u64) -> String {
+    tenths(LEFT * 10 + at.min(LENGTH) * (RIGHT - LEFT) * 10 / LENGTH)
+}
+
+fn tenths(number: u64) -> String {
+    match (number / 10, number % 10) {
+        (whole, 0) => whole.to_string(),
+        (whole, part) => format!("{whole}.{part}"),
+    }
+}

@@ -1,0 +1,20 @@
+//! Draws every algorithm from its own decisions: the same traffic through each of them, on a clock that is moved by hand.
+//!
+//! ```text
+//! cargo run -p tollgate --example pictures
+//! ```
+//!
+//! The pictures are in `docs/pictures`; a test fails when one of them is not what this program draws.
+
+mod drawing;
+mod gallery;
+mod traffic;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures");
+    std::fs::create_dir_all(folder)?;
+    for picture in gallery::all()? {
+        std::fs::write(format!("{folder}/{}.svg", picture.name), picture.svg)?;
+    }
+    Ok(())
+}

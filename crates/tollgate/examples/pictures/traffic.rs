@@ -1,0 +1,178 @@
+//! The traffic of the pictures, sent through a real limiter.
+
+use std::sync::Arc;
+
+use tollgate::clock::ManualClock;
+use tollgate::{Cost, Limit, Limiter, Mono, Nanos, Outcome, Pace, Pacing, Retry, Time, Verdict};
+
+/// How long the pictures are, in milliseconds.
+pub(crate) const LENGTH: u64 = 16_000;
+/// How often the state is looked at.
+const STEP: u64 = 10;
+/// How long whoever holds a lease works.
+const WORK: u64 = 1_000;
+/// Aligned windows begin here, so that one begins with the picture.
+const START: u64 = 1_600_000_000_000;
+
+/// How long the callers of a pacer have: those who would wait longer are refused.
+const PATIENCE: Nanos = Nanos::from_secs(2);
+
+/// Which line is drawn, and what it is called.
+#[derive(Clone, Copy)]
+pub(crate) enum Shown {
+    /// What is left.
+    Left(&'static str),
+    /// What is used up.
+    Used(&'static str),
+}
+
+/// Whatever the traffic goes through.
+trait Gate {
+    /// Tells it that it is so late.
+    fn advance(&mut self, at: u64);
+    /// A request.
+    fn arrive(&mut self) -> Outcome;
+    /// The state, in hundredths of a unit.
+    fn level(&self) -> u64;
+}
+
+/// What happened, all in milliseconds since the beginning.
+pub(crate) struct Story {
+    /// Who passed at once.
+    pub(crate) passed: Vec<u64>,
+    /// Who was told to wait: when they came, and when they went.
+    pub(crate) delayed: Vec<(u64, u64)>,
+    pub(crate) refused: Vec<u64>,
+    /// The state, in hundredths of a unit, after each step.
+    pub(crate) line: Vec<(u64, u64)>,
+    /// What the line is called, and the most it can be, in units.
+    pub(crate) shown: &'static str,
+    pub(crate) limit: u64,
+}
+
+/// When requests come. First quietly; then much at once, before and after the fourth second; then steadily more than the
+/// limits let pass; nothing for a while; and much at once again.
+pub(crate) fn arrivals() -> Vec<u64> {
+    let every = |from: u64, until: u64, gap: u64| (from..until).step_by(gap as usize);
+    let parts = [
+        every(250, 3_000, 500),
+        every(3_350, 3_990, 60),
+        every(4_050, 4_700, 60),
+        every(5_000, 9_000, 220),
+        every(12_000, 12_600, 60),
+        every(13_000, 16_000, 500),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+/// The traffic through a limit.
+pub(crate) fn limited(limit: Limit, shown: Shown) -> Story {
+    let clock = Arc::new(ManualClock::default());
+    let limiter = Limiter::with_clock(limit, clock.clone());
+    let (name, is_left) = match shown {
+        Shown::Left(name) => (name, true),
+        Shown::Used(name) => (name, false),
+    };
+    let most = limiter.report(0).limit;
+    tell(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), is_left }, name, most)
+}
+
+/// The traffic through a pacer that stores so many permits.
+pub(crate) fn paced(pacing: Pacing, stored_most: u64) -> Story {
+    let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START).as_nanos()));
+    tell(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
+}
+
+fn tell(gate: &mut dyn Gate, shown: &'static str, limit: u64) -> Story {
+    let (passed, delayed, refused, line) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut story = Story { passed, delayed, refused, line, shown, limit };
+    let mut arrivals = arrivals().into_iter().peekable();
+    for at in (0..LENGTH).step_by(STEP as usize) {
+        gate.advance(at);
+        story.line.push((at, gate.level()));
+        while arrivals.next_if(|arrival| *arrival <= at).is_some() {
+            match gate.arrive() {
+                Outcome::Allow => story.passed.push(at),
+                Outcome::Delay(wait) => story.delayed.push((at, at + wait.as_millis_ceil())),
+                Outcome::Deny(_) => story.refused.push(at),
+            }
+        }
+        // Again where it jumped, so that the line does too.
+        let after = gate.level();
+        if story.line.last().is_some_and(|(_, before)| *before != after) {
+            story.line.push((at, after));
+        }
+    }
+    story
+}
+
+struct Limited {
+    limit: Limit,
+    limiter: Limiter<Limit, Arc<ManualClock>>,
+    clock: Arc<ManualClock>,
+    at: u64,
+    /// What whoever passed took, and until when the work goes on.
+    held: Vec<(u64, Verdict)>,
+    is_left: bool,
+}
+
+impl Gate for Limited {
+    fn advance(&mut self, at: u64) {
+        self.at = at;
+        self.clock.set(Nanos::from_millis(START + at).as_nanos());
+        if let Limit::Concurrency(_) = self.limit {
+            // Only leases are given back when the work is done.
+            let done = self.held.iter().take_while(|(until, _)| *until <= at).count();
+            for (_, lease) in self.held.drain(..done) {
+                self.limiter.refund(&lease);
+            }
+        }
+    }
+
+    fn arrive(&mut self) -> Outcome {
+        let verdict = self.limiter.check(1);
+        self.held.push((self.at + WORK, verdict));
+        verdict.outcome()
+    }
+
+    /// Of a bucket the time until it is as good as new says more than what is left of it in whole units.
+    fn level(&self) -> u64 {
+        let report = self.limiter.report(0);
+        let rate = match &self.limit {
+            Limit::TokenBucket(bucket) => Some(bucket.rate()),
+            Limit::LeakyBucket(bucket) => Some(bucket.rate()),
+            _ => None,
+        };
+        let used = match rate {
+            Some(rate) => report.reset.as_nanos() * 100 * u64::from(rate.count()) / rate.per().as_nanos(),
+            None => 100 * (report.limit - report.remaining),
+        };
+        if self.is_left { (100 * report.limit).saturating_sub(used) } else { used }
+    }
+}
+
+struct Paced {
+    pacing: Pacing,
+    pace: Pace,
+    now: Time<Mono>,
+}
+
+impl Gate for Paced {
+    fn advance(&mut self, at: u64) {
+        self.now = Time::from_nanos(Nanos::from_millis(START + at).as_nanos());
+    }
+
+    fn arrive(&mut self) -> Outcome {
+        match self.pacing.try_reserve(&mut self.pace, self.now, Cost::ONE, PATIENCE) {
+            Some(Nanos::ZERO) => Outcome::Allow,
+            Some(wait) => Outcome::Delay(wait),
+            None => Outcome::Deny(Retry::OnRelease),
+        }
+    }
+
+    fn level(&self) -> u64 {
+        let stored = self.pacing.stored(&self.pace, self.now).as_nanos();
+        let rate = self.pacing.rate();
+        stored * 100 * u64::from(rate.count()) / rate.per().as_nanos()
+    }
+}

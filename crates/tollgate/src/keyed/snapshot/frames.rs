@@ -1,0 +1,149 @@
+//! Words with seals between them, as bytes.
+//!
+//! The seal is a running state that every word is mixed into. For a given state each word leads to another state, and for a
+//! given word so does each state: so one word that differs always shows, and more of them hide from it with a
+//! chance of 2⁻⁶⁴.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use super::{ENTRY_HEAD, MOST_AT_ONCE, RestoreError, full_frame};
+use crate::fingerprint::Fingerprint;
+
+const WORD: usize = size_of::<u64>();
+/// Not zero, and every further word changes it: a run of zeros has no seal of zero.
+const FIRST: u64 = 0x6C62_272E_07BB_0142;
+
+fn mix(seal: u64, word: u64) -> u64 {
+    (seal ^ word).rotate_left(29).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(WORD).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
+}
+
+/// Where words go. They are gathered and written a frame at a time.
+pub(super) struct Sink<W> {
+    to: W,
+    frame: Vec<u8>,
+    seal: u64,
+}
+
+impl<W: Write> Sink<W> {
+    /// With room for frames of so many words, so that gathering them seldom has to wait for memory.
+    pub(super) fn new(to: W, room: usize) -> Self {
+        Self { to, frame: Vec::with_capacity(room * WORD), seal: FIRST }
+    }
+
+    pub(super) fn push(&mut self, word: u64) {
+        self.frame.extend_from_slice(&word.to_le_bytes());
+    }
+
+    /// Sets the first word, seals the frame and writes it.
+    pub(super) fn finish(&mut self, first: u64) -> io::Result<()> {
+        if let Some(place) = self.frame.first_chunk_mut() {
+            *place = first.to_le_bytes();
+        }
+        self.seal = words(&self.frame).fold(self.seal, mix);
+        self.push(self.seal);
+        self.to.write_all(&self.frame)?;
+        self.frame.clear();
+        Ok(())
+    }
+}
+
+/// Where words come from.
+pub(super) struct Source<R> {
+    from: R,
+    frame: Vec<u8>,
+    seal: u64,
+}
+
+impl<R: Read> Source<R> {
+    pub(super) fn new(from: R) -> Self {
+        Self { from, frame: Vec::new(), seal: FIRST }
+    }
+
+    /// So many words, for which a seal further on vouches.
+    fn take(&mut self, len: usize) -> Result<&[u8], RestoreError> {
+        self.frame.resize(len * WORD, 0);
+        self.from.read_exact(&mut self.frame).map_err(unreadable)?;
+        self.seal = words(&self.frame).fold(self.seal, mix);
+        Ok(&self.frame)
+    }
+
+    pub(super) fn word(&mut self) -> Result<u64, RestoreError> {
+        Ok(words(self.take(1)?).next().unwrap_or(0))
+    }
+
+    /// That everything up to here is what was written.
+    pub(super) fn check_seal(&mut self) -> Result<(), RestoreError> {
+        let mut seal = [0; WORD];
+        self.from.read_exact(&mut seal).map_err(unreadable)?;
+        if u64::from_le_bytes(seal) == self.seal { Ok(()) } else { Err(RestoreError::Damaged) }
+    }
+
+    /// Runs `each` on all entries, whose `state_words` are put at the beginning of `state`, and returns how many there were
+    /// once it is sure that they were all and that nothing follows.
+    pub(super) fn entries(
+        &mut self,
+        state_words: usize,
+        state: &mut [u64],
+        mut each: impl FnMut(Fingerprint, &mut [u64]),
+    ) -> Result<u64, RestoreError> {
+        let entry_words = ENTRY_HEAD + state_words;
+        let mut total = 0;
+        loop {
+            let count = self.word()?;
+            if count == 0 {
+                break;
+            }
+            // Memory is taken for no more than is ever written at once.
+            if count > (full_frame(state_words) + MOST_AT_ONCE) as u64 {
+                return Err(RestoreError::Damaged);
+            }
+            self.take(count as usize * entry_words)?;
+            self.check_seal()?;
+            for entry in self.frame.chunks_exact(entry_words * WORD) {
+                let mut words = words(entry);
+                let (low, high) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+                state.iter_mut().zip(words).for_each(|(place, word)| *place = word);
+                each(Fingerprint { low, high: high as u32 }, state);
+            }
+            total += count;
+        }
+        let told = self.word()?;
+        self.check_seal()?;
+        match self.from.read_exact(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && told == total => Ok(total),
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(RestoreError::Unreadable(error)),
+            _ => Err(RestoreError::Damaged),
+        }
+    }
+}
+
+fn unreadable(error: io::Error) -> RestoreError {
+    if error.kind() == ErrorKind::UnexpectedEof { RestoreError::CutShort } else { RestoreError::Unreadable(error) }
+}
+
+/// Makes all seals hold again, as far as the frames of a snapshot of so many limits can be told apart.
+#[cfg(test)]
+pub(super) fn reseal(bytes: &mut [u8], limits: usize) {
+    use super::records::Record;
+
+    let word = |bytes: &[u8], at: usize| bytes.get(at..at + WORD).map(|word| words(word).sum::<u64>());
+    let entry = word(bytes, 16).map(|_| {
+        let records = &bytes[7 * WORD..][..limits * 8 * WORD];
+        let read = |record: &[u8]| Record(std::array::from_fn(|at| word(record, at * WORD).unwrap_or(0)));
+        let words = records.chunks(8 * WORD).filter_map(|record| read(record).limit());
+        ENTRY_HEAD + words.map(|limit| tollgate_core::Algorithm::words(&limit)).sum::<usize>()
+    });
+    let (mut at, mut len, mut seal) = (0, 7 + 8 * limits, FIRST);
+    while let Some(frame) = len.checked_mul(WORD).and_then(|len| bytes.get_mut(at..)?.get_mut(..len + WORD)) {
+        let (frame, place) = frame.split_at_mut(len * WORD);
+        seal = words(frame).fold(seal, mix);
+        place.copy_from_slice(&seal.to_le_bytes());
+        at += (len + 1) * WORD;
+        let Some(count) = word(bytes, at) else { break };
+        len = if count == 0 { 2 } else { (count as usize).saturating_mul(entry.unwrap_or(0)).saturating_add(1) };
+    }
+}

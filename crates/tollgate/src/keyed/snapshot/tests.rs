@@ -1,0 +1,281 @@
+mod damage;
+mod files;
+
+use std::sync::Arc;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::sync::Ordering;
+use crate::testing::{DAY, Dice, HOUR, SECOND, bucket, clock, daily, on_threads, ten_of_each_and_all};
+use crate::{FixedWindow, IntervalBucket, Limit, Nanos, Phase, SlidingSlices, Steps, TokenBucket, WhenFull};
+
+type Tested<A> = Keyed<A, Arc<ManualClock>>;
+
+fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock>) {
+    let clock = clock();
+    (Keyed::with_clock(limit, capacity, clock.clone()).unwrap(), clock)
+}
+
+fn written<A: Algorithm + Clone + Into<Limits>>(keyed: &Tested<A>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    keyed.snapshot(&mut bytes).unwrap();
+    bytes
+}
+
+/// A limiter of another process: its monotonic clock is `ahead` of that of `clock`, and the wall is the same.
+fn elsewhere<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> Tested<A> {
+    let other = ManualClock::at(clock.mono().as_nanos().checked_add_signed(ahead).unwrap());
+    other.step_wall(-ahead);
+    assert_eq!(other.wall(other.mono()), clock.wall(clock.mono()));
+    Keyed::with_clock(limit, capacity, Arc::new(other)).unwrap()
+}
+
+/// Every algorithm and phase, by themselves and together.
+fn every_limit(length: Nanos) -> Vec<Limits> {
+    let window = FixedWindow::new(10, length).unwrap().max_debt(5).unwrap();
+    let windows = [Phase::FirstRequest, Phase::Spread].map(|phase| window.phase(phase).into());
+    let steps = IntervalBucket::new(10, length).unwrap().max_debt(5).unwrap();
+    let steps = [steps, steps.steps(Steps::FirstRequest)].map(Limits::from);
+    let precision = Nanos::from_nanos(length.as_nanos() / 10);
+    let slices = SlidingSlices::new(10, length, precision).unwrap().max_debt(5).unwrap().into();
+    ten_of_each_and_all(length).into_iter().chain(windows).chain(steps).chain([slices]).collect()
+}
+
+/// Does something to a key, and tells all there is to tell about it.
+fn act(keyed: &Tested<Limits>, dice: &mut Dice, key: &str) -> String {
+    let cost = dice.below(12);
+    let verdict = match dice.below(4) {
+        0 | 1 => keyed.check(key, cost),
+        2 => keyed.take_up_to(key, cost),
+        _ => keyed.charge(key, cost),
+    };
+    format!("{:?} {} {:?} {}", verdict.outcome(), verdict.taken().get(), keyed.report(key, 3), keyed.overflowed())
+}
+
+#[test]
+fn whoever_goes_on_elsewhere_decides_as_if_it_had_never_been_away() {
+    let keys: Vec<String> = (0..20).map(|key| format!("key {key}")).collect();
+    let year = 365 * DAY.as_nanos() as i64;
+    for (seed, limit) in (0..).zip(every_limit(HOUR)) {
+        for (round, ahead) in (0..).zip([0, year, -year, -30 * year, 17]) {
+            let (here, clock) = keyed(limit.clone(), 100);
+            let mut dice = Dice::new(seed * 100 + round);
+            for _ in 0..dice.below(200) {
+                let key = &keys[dice.below(20) as usize];
+                act(&here, &mut dice, key);
+                clock.advance(Nanos::from_nanos(dice.below(HOUR.as_nanos() / 20)));
+            }
+            let bytes = written(&here);
+            clock.advance(Nanos::from_nanos(dice.below(HOUR.as_nanos())));
+            let mut there = elsewhere(limit.clone(), dice.pick(&[20, 100, 5_000]), &clock, ahead);
+            there.restore(&*bytes).unwrap();
+            // The same dice for both, from here on.
+            let seed = dice.below(u64::MAX);
+            let (mut dice, mut same_dice) = (Dice::new(seed), Dice::new(seed));
+            for step in 0..200 {
+                let key = &keys[step % 20];
+                let expected = act(&here, &mut dice, key);
+                assert_eq!(act(&there, &mut same_dice, key), expected, "{limit:?} at step {step}, {ahead} ahead");
+                let length = Nanos::from_nanos(dice.below(HOUR.as_nanos() / 20));
+                same_dice.below(HOUR.as_nanos() / 20);
+                clock.advance(length);
+                there.clock.advance(length);
+            }
+        }
+    }
+}
+
+#[test]
+fn time_away_counts_and_a_wall_clock_set_back_is_none() {
+    let (here, clock) = keyed(bucket(10), 100);
+    here.check("alice", 10);
+    let bytes = written(&here);
+    for (away, remaining) in [(0, 0), (500, 5), (3_000, 10)] {
+        let mut there = elsewhere(bucket(10), 100, &clock, 0);
+        there.clock.advance(Nanos::from_millis(away));
+        there.restore(&*bytes).unwrap();
+        assert_eq!(there.report("alice", 1).remaining, remaining, "after {away} ms");
+    }
+    let mut there = elsewhere(bucket(10), 100, &clock, 0);
+    there.clock.step_wall(-(DAY.as_nanos() as i64));
+    there.restore(&*bytes).unwrap();
+    assert_eq!(there.report("alice", 1).remaining, 0);
+}
+
+#[test]
+fn a_process_that_has_just_begun_knows_what_was_before_it() {
+    let limit = crate::SlidingLog::new(10, HOUR).unwrap();
+    let (here, clock) = keyed(limit, 100);
+    here.check("alice", 10);
+    clock.advance(Nanos::from_nanos(HOUR.as_nanos() - 1));
+    let mut bytes = written(&here);
+    // The clocks of this machine: what was an hour ago on the wall is before this process began. The seals are made anew,
+    // since the manual clock is not at the time of the wall.
+    let mut there = Keyed::new(limit, 100).unwrap();
+    let wall = there.clock.now().wall().as_nanos() - SECOND.as_nanos();
+    bytes[4 * 8..][..8].copy_from_slice(&wall.to_le_bytes());
+    frames::reseal(&mut bytes, 1);
+    there.restore(&*bytes).unwrap();
+    assert_eq!(there.report("alice", 1).remaining, 10, "the hour was over a second ago");
+}
+
+#[test]
+fn changed_numbers_keep_what_was_spent() {
+    let (here, clock) = keyed(bucket(10), 100);
+    here.check("alice", 7);
+    let bytes = written(&here);
+    let slower = TokenBucket::new("7777/h".parse().unwrap(), 20).unwrap();
+    let mut there = elsewhere(slower, 100, &clock, 5);
+    there.restore(&*bytes).unwrap();
+    assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
+    // And numbers that were changed before the snapshot, too.
+    let (mut here, clock) = keyed(bucket(10), 100);
+    here.check("alice", 7);
+    here.set_limit(bucket(20)).unwrap();
+    let mut there = elsewhere(bucket(20), 100, &clock, 5);
+    there.restore(&*written(&here)).unwrap();
+    assert_eq!(there.report("alice", 1).remaining, 13);
+}
+
+#[test]
+fn what_is_as_good_as_new_is_left_out_and_what_was_there_is_dropped() {
+    let (here, clock) = keyed(bucket(10), 100);
+    here.check("alice", 10);
+    clock.advance(SECOND);
+    here.check("bob", 10);
+    let mut bytes = Vec::new();
+    assert_eq!(here.snapshot(&mut bytes).unwrap(), 1);
+    let (mut there, _) = keyed(bucket(10), 100);
+    there.check("carol", 10);
+    assert_eq!(there.restore(&*bytes).unwrap(), 1);
+    let remaining = ["alice", "bob", "carol"].map(|key| there.report(key, 1).remaining);
+    assert_eq!(remaining, [10, 0, 10]);
+}
+
+#[test]
+fn limits_without_state_and_tables_without_keys_are_written_too() {
+    for limit in [Limit::Unlimited, Limit::DenyAll, bucket(3).into()] {
+        let (here, clock) = keyed(limit, 100);
+        let mut there = elsewhere(limit, 100, &clock, 9);
+        assert_eq!(there.restore(&*written(&here)).unwrap(), 0);
+        assert_eq!(there.check("alice", 1).is_allowed(), limit != Limit::DenyAll);
+    }
+}
+
+#[test]
+fn what_keys_without_room_share_is_restored() {
+    let (here, clock) = keyed(daily(10), 1);
+    let here = here.when_full(WhenFull::Overflow);
+    let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
+    // Those who come first leave no room, and spend more than those who come later.
+    for (place, key) in keys.iter().enumerate() {
+        here.check(key, if place < 50 { 10 } else { 1 });
+    }
+    assert!(here.overflowed() > 0);
+    let mut there = elsewhere(daily(10), 1, &clock, 9);
+    there.restore(&*written(&here)).unwrap();
+    assert!(keys.iter().all(|key| there.peek(key, 1).is_allowed() == here.peek(key, 1).is_allowed()));
+    assert_eq!(*there.overflow.lock().unwrap(), *here.overflow.lock().unwrap());
+}
+
+#[test]
+fn leases_can_be_given_back_afterwards() {
+    let limit = crate::Concurrency::new(2, HOUR).unwrap();
+    let (here, clock) = keyed(limit, 100);
+    let lease = here.check("alice", 2);
+    let mut there = elsewhere(limit, 100, &clock, -77);
+    there.restore(&*written(&here)).unwrap();
+    assert!(!there.check("alice", 1).is_allowed());
+    assert_eq!(there.refund("alice", &lease), 2);
+    assert!(there.check("alice", 2).is_allowed());
+}
+
+#[test]
+fn with_less_room_the_most_spent_are_restored() {
+    let (here, clock) = keyed(daily(10), 1_000);
+    for key in 0..1_000 {
+        here.check(&format!("key {key}"), if key % 10 == 0 { 10 } else { 1 });
+    }
+    let mut there = elsewhere(daily(10), 150, &clock, 0);
+    assert_eq!(there.restore(&*written(&here)).unwrap(), 1_000);
+    let full = (0..100).filter(|key| there.report(&format!("key {}", key * 10), 1).remaining == 0).count();
+    assert!(full > 95, "{full} of 100");
+}
+
+/// Newcomers arrive between the frames of a snapshot and move the entries about.
+struct Crowding<'a> {
+    keyed: &'a Tested<FixedWindow>,
+    arrived: u64,
+    bytes: Vec<u8>,
+}
+
+impl Write for Crowding<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        for _ in 0..500 {
+            // Less spent than those who are there, so that none of them gives way.
+            self.keyed.check(&format!("newcomer {}", self.arrived), 9);
+            self.arrived += 1;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_entry_that_is_moved_under_way_is_not_missed() {
+    const KEYS: u64 = 40_000;
+    let (here, clock) = keyed(daily(10), KEYS as usize);
+    let keys = |count| (0..count).map(|key| format!("key {key}"));
+    keys(KEYS).for_each(|key| assert!(here.check(&key, 10).is_allowed()));
+    assert_eq!(here.overflowed(), 0);
+    let mut crowding = Crowding { keyed: &here, arrived: 0, bytes: Vec::new() };
+    here.snapshot(&mut crowding).unwrap();
+    assert!(crowding.arrived > 5_000, "{} frames", crowding.arrived / 500);
+    let mut there = elsewhere(daily(10), 2 * KEYS as usize, &clock, 0);
+    there.restore(&*crowding.bytes).unwrap();
+    assert_eq!(keys(KEYS).filter(|key| there.peek(key, 1).is_allowed()).count(), 0);
+}
+
+#[test]
+fn nor_is_one_that_another_thread_moves_at_the_same_time() {
+    const KEYS: u64 = 4_000;
+    let (here, clock) = keyed(daily(10), KEYS as usize);
+    (0..KEYS).for_each(|key| assert!(here.check(&format!("key {key}"), 10).is_allowed()));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    on_threads(3, |thread| {
+        if thread > 0 {
+            for newcomer in (0u64..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                here.check(&format!("newcomer {thread} {newcomer}"), 9);
+            }
+            return;
+        }
+        let snapshots: Vec<Vec<u8>> = (0..30).map(|_| written(&here)).collect();
+        done.store(true, Ordering::Relaxed);
+        for bytes in snapshots {
+            let mut there = elsewhere(daily(10), 2 * KEYS as usize, &clock, 0);
+            there.restore(&*bytes).unwrap();
+            assert_eq!((0..KEYS).filter(|key| there.peek(&format!("key {key}"), 1).is_allowed()).count(), 0);
+        }
+    });
+}
+
+#[test]
+fn snapshots_and_decisions_at_the_same_time_agree() {
+    let (here, clock) = keyed(daily(1_000_000), 10_000);
+    let taken = on_threads(4, |thread| {
+        (0..300u64).fold(0, |taken, step| {
+            if thread == 0 && step % 30 == 0 {
+                written(&here);
+            }
+            taken + here.check(&format!("key {}", step % 50), thread + 1).taken().get()
+        })
+    });
+    let mut there = elsewhere(daily(1_000_000), 10_000, &clock, 0);
+    there.restore(&*written(&here)).unwrap();
+    let spent: u64 = (0..50).map(|key| 1_000_000 - there.report(&format!("key {key}"), 1).remaining).sum();
+    assert_eq!(spent, taken.iter().sum::<u64>());
+}

@@ -1,0 +1,115 @@
+//! Whatever happened to the bytes, they are refused, and the limiter stays as it was.
+
+use super::*;
+
+/// A limiter that has something to lose.
+fn in_use<A: Algorithm>(limit: A, clock: &ManualClock) -> Tested<A> {
+    let keyed = elsewhere(limit, 100, clock, 0);
+    keyed.check("carol", 3);
+    keyed
+}
+
+fn remaining<A: Algorithm>(keyed: &Tested<A>) -> [u64; 3] {
+    ["alice", "bob", "carol"].map(|key| keyed.report(key, 1).remaining)
+}
+
+#[test]
+fn no_damaged_byte_and_no_missing_end_goes_unnoticed() {
+    for limit in every_limit(HOUR) {
+        let (here, clock) = keyed(limit.clone(), 100);
+        here.check("alice", 9);
+        here.check("bob", 5);
+        let bytes = written(&here);
+        let mut there = in_use(limit.clone(), &clock);
+        for len in 0..bytes.len() {
+            let result = there.restore(&bytes[..len]);
+            assert!(matches!(result, Err(RestoreError::CutShort)), "{result:?} for {len} of {} bytes", bytes.len());
+        }
+        for (at, change) in (0..bytes.len()).flat_map(|at| [1, 0x10, 0x80, 0xFF].map(|change| (at, change))) {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= change;
+            let result = there.restore(&*bytes);
+            assert!(result.is_err(), "{limit:?} restored with {change:#x} at {at}");
+            match (at, result.unwrap_err()) {
+                (0..8, error) => assert!(matches!(error, RestoreError::NotASnapshot), "{error}"),
+                (8..16, error) => assert!(matches!(error, RestoreError::OtherVersion { .. }), "{error}"),
+                (_, error) => assert!(matches!(error, RestoreError::Damaged | RestoreError::CutShort), "{error}"),
+            }
+        }
+        assert!(matches!(there.restore(&*[&*bytes, b"x"].concat()), Err(RestoreError::Damaged)));
+        assert_eq!(remaining(&there), [10, 10, 7], "a refused snapshot changed something of {limit:?}");
+        there.restore(&*bytes).unwrap();
+        assert_eq!(remaining(&there), [1, 5, 10]);
+    }
+}
+
+#[test]
+fn frames_that_are_missing_doubled_or_swapped_are_noticed() {
+    let (here, clock) = keyed(bucket(10), 10_000);
+    for key in 0..10_000 {
+        here.check(&format!("key {key}"), 10);
+    }
+    let bytes = written(&here);
+    let head = (2 + 5 + 8 + 1) * 8;
+    let frame = |at: usize| 8 * (2 + 3 * u64::from_le_bytes(bytes[at..][..8].try_into().unwrap()) as usize);
+    let (first, second) = (head, head + frame(head));
+    let third = second + frame(second);
+    let (head, [a, b], rest) = (&bytes[..head], [&bytes[first..second], &bytes[second..third]], &bytes[third..]);
+    let mut there = in_use(bucket(10), &clock);
+    for parts in [vec![head, b, rest], vec![head, a, a, b, rest], vec![head, b, a, rest], vec![head, rest]] {
+        assert!(matches!(there.restore(&*parts.concat()), Err(RestoreError::Damaged)));
+    }
+    assert_eq!(there.restore(&*[head, a, b, rest].concat()).unwrap(), 10_000);
+}
+
+#[test]
+fn what_is_no_snapshot_of_this_limit_is_told_so() {
+    let (here, clock) = keyed(bucket(10), 100);
+    let bytes = written(&here);
+    let message = |result: Result<u64, RestoreError>| result.unwrap_err().to_string();
+    let mut there = in_use(daily(10), &clock);
+    assert_eq!(message(there.restore(&*bytes)), "the snapshot is of a token bucket, not of a fixed window");
+    let group = Limits::new([daily(10).into(), bucket(3).into()]).unwrap();
+    let mut both = in_use(group, &clock);
+    let expected = "the snapshot is of a token bucket, not of a fixed window with a token bucket";
+    assert_eq!(message(both.restore(&*bytes)), expected);
+    assert_eq!(message(there.restore(&b"\x89PNG\r\n\x1a\n and so on"[..])), "this is not a snapshot");
+    let mut later = bytes.clone();
+    later[8] = 2;
+    let expected = "the snapshot is of version 2 of the format, this is version 1";
+    assert_eq!(message(there.restore(&*later)), expected);
+    assert_eq!(message(there.restore(&b""[..])), "the end of the snapshot is missing");
+    let error = there.load("no such folder/no such file").unwrap_err();
+    assert!(matches!(&error, RestoreError::Unreadable(error) if error.kind() == io::ErrorKind::NotFound), "{error}");
+}
+
+/// Bytes that say anything at all, with seals that hold.
+#[test]
+fn made_up_numbers_and_states_are_refused_or_harmless() {
+    let mut dice = Dice::new(5);
+    for limit in every_limit(HOUR) {
+        let (here, clock) = keyed(limit.clone(), 100);
+        here.check("alice", 9);
+        let bytes = written(&here);
+        for _ in 0..300 {
+            let mut bytes = bytes.clone();
+            for _ in 0..=dice.below(3) {
+                let at = 16 + 8 * dice.below(bytes.len() as u64 / 8 - 2) as usize;
+                let word = dice.pick(&[0, 1, 2, 7, 1 << 32, 1 << 62, u64::MAX - 1, u64::MAX]);
+                bytes[at..][..8].copy_from_slice(&word.to_le_bytes());
+            }
+            let count = limit.as_slice().len();
+            frames::reseal(&mut bytes, count);
+            let mut there = in_use(limit.clone(), &clock);
+            match there.restore(&*bytes) {
+                Err(_) => assert_eq!(there.report("carol", 1).remaining, 7),
+                Ok(_) => {
+                    there.check("alice", 1);
+                    there.charge("bob", 5);
+                    there.clock.advance(HOUR);
+                    there.check("alice", 1);
+                }
+            }
+        }
+    }
+}

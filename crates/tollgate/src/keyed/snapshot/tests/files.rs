@@ -1,0 +1,103 @@
+//! The file on the disk: whole, private, and replaced at once.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+/// A folder that is gone when the test is over.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-snapshot-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        fs::read_dir(&self.0).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
+    let folder = Folder::new("whole");
+    let path = folder.0.join("limits");
+    let (here, clock) = keyed(bucket(10), 100);
+    for spent in 1..4 {
+        here.check("alice", 1);
+        assert_eq!(here.save(&path).unwrap(), 1);
+        assert_eq!(folder.names(), ["limits"]);
+        let mut there = elsewhere(bucket(10), 100, &clock, 3);
+        assert_eq!(there.load(&path).unwrap(), 1);
+        assert_eq!(there.report("alice", 1).remaining, 10 - spent);
+    }
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
+
+#[test]
+fn a_write_that_fails_under_way_leaves_the_old_file_and_nothing_else() {
+    let folder = Folder::new("full");
+    let path = folder.0.join("limits");
+    fs::write(&path, "the old one").unwrap();
+    let result: io::Result<()> = file::replace(&path, |file| {
+        file.write_all(b"half of it")?;
+        Err(io::ErrorKind::StorageFull.into())
+    });
+    assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!((fs::read_to_string(&path).unwrap().as_str(), folder.names().len()), ("the old one", 1));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_an_error() {
+    let folder = Folder::new("nowhere");
+    let (here, _) = keyed(bucket(10), 100);
+    assert_eq!(here.save(folder.0.join("no such folder/limits")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(here.save(folder.0.join("..")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    // A folder has the name, so the last step fails.
+    fs::create_dir(folder.0.join("limits")).unwrap();
+    assert!(here.save(folder.0.join("limits")).is_err());
+    assert_eq!(folder.names(), ["limits"]);
+}
+
+/// Takes `room` bytes and no more, as a disk does.
+struct Disk {
+    room: usize,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.room);
+        self.room -= taken;
+        if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_at_any_byte_is_told_and_the_next_snapshot_works() {
+    let (here, clock) = keyed(bucket(10), 100);
+    here.check("alice", 4);
+    let whole = written(&here).len();
+    for room in 0..whole {
+        assert_eq!(here.snapshot(Disk { room }).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+    assert_eq!(here.snapshot(Disk { room: whole }).unwrap(), 1);
+    let mut there = elsewhere(bucket(10), 100, &clock, 0);
+    there.restore(&*written(&here)).unwrap();
+    assert_eq!(there.report("alice", 1).remaining, 6);
+}

@@ -1,0 +1,112 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use super::*;
+use crate::AcquireError;
+use crate::clock::ManualClock;
+
+type Manual = Arc<Pacer<Arc<ManualClock>>>;
+
+const MILLI: u64 = 1_000_000;
+
+fn pacer(pacing: Result<Pacing, LimitError>) -> (Arc<ManualClock>, Manual) {
+    let clock = Arc::new(ManualClock::at(1_000 * MILLI));
+    (Arc::clone(&clock), Arc::new(Pacer::with_clock(pacing.unwrap(), clock)))
+}
+
+fn five() -> (Arc<ManualClock>, Manual) {
+    pacer(Pacing::bursty("5/s".parse().unwrap(), Nanos::SECOND))
+}
+
+fn is_ready(future: &mut Acquire<'_, Pacer<Arc<ManualClock>>>) -> bool {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+/// How many milliseconds each waits, one after the other.
+fn waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
+    let wait = |permits: &u64| {
+        let (start, mut future) = (clock.mono(), pacer.acquire(*permits));
+        while !is_ready(&mut future) {
+            clock.run(Nanos::from_nanos(MILLI));
+        }
+        clock.mono().since(start).as_nanos() / MILLI
+    };
+    permits.iter().map(wait).collect()
+}
+
+#[test]
+fn the_next_one_waits_as_in_guava() {
+    let (clock, pacer) = five();
+    assert_eq!(waits(&clock, &pacer, &[1, 1, 1]), [0, 200, 200]);
+    clock.advance(Nanos::from_millis(2_200));
+    assert_eq!(waits(&clock, &pacer, &[1, 1, 3, 1, 1]), [0, 0, 0, 0, 200]);
+}
+
+#[test]
+fn warming_up_takes_its_time() {
+    let (clock, pacer) = pacer(Pacing::warm_up("2/s".parse().unwrap(), Nanos::from_secs(4), 3_000));
+    assert_eq!(waits(&clock, &pacer, &[1; 8]), [0, 1_375, 1_125, 875, 625, 500, 500, 500]);
+    clock.advance(Nanos::from_millis(4_500));
+    assert_eq!(waits(&clock, &pacer, &[1; 3]), [0, 1_375, 1_125]);
+}
+
+#[test]
+fn trying_takes_nothing_when_it_is_too_early() {
+    let (clock, pacer) = five();
+    assert!(pacer.acquire(5_000).at_once().wait().is_ok(), "any amount passes");
+    let retry = Retry::After(Nanos::from_secs(1_000));
+    let tried = pacer.acquire(1).within(Duration::from_secs(999)).wait();
+    assert_eq!((tried, pacer.earliest()), (Err(AcquireError::TooLate { retry }), Nanos::from_secs(1_000)));
+    clock.advance(Nanos::from_secs(1_000));
+    assert!(pacer.acquire(1).at_once().wait().is_ok());
+}
+
+#[test]
+fn those_who_wait_pass_in_order_and_move_up_when_one_leaves() {
+    let (clock, pacer) = five();
+    assert!(pacer.acquire(1).wait().is_ok());
+    let mut waiting: Vec<_> = [1, 10, 1].map(|permits| pacer.acquire(permits)).into();
+    assert!(waiting.iter_mut().all(|future| !is_ready(future)));
+    drop(waiting.remove(1));
+    clock.run(Nanos::from_millis(200));
+    assert!(is_ready(&mut waiting[0]) && !is_ready(&mut waiting[1]));
+    clock.run(Nanos::from_millis(200));
+    assert!(is_ready(&mut waiting[1]));
+    assert_eq!(pacer.waiters(), 0);
+}
+
+#[test]
+fn what_was_taken_for_one_that_leaves_is_given_back_if_it_is_the_last() {
+    let (clock, pacer) = five();
+    assert!(pacer.acquire(1).wait().is_ok());
+    let mut gone = pacer.acquire(100);
+    assert!(!is_ready(&mut gone));
+    clock.run(Nanos::from_millis(200));
+    assert_eq!(pacer.earliest(), Nanos::from_secs(20));
+    drop(gone);
+    assert_eq!(pacer.earliest(), Nanos::ZERO);
+}
+
+#[test]
+fn a_late_bell_does_not_slow_the_others_down() {
+    let (clock, pacer) = pacer(Pacing::bursty("5/s".parse().unwrap(), Nanos::ZERO));
+    assert!(pacer.acquire(1).wait().is_ok());
+    let mut waiting: Vec<_> = (0..4).map(|_| pacer.acquire(1)).collect();
+    assert!(waiting.iter_mut().all(|future| !is_ready(future)));
+    // Noticed 150 ms late each time, they still pass at 5 per second.
+    for turn in 0..4 {
+        clock.set((1_000 + 200 * (turn as u64 + 1) + 150) * MILLI);
+        assert!(is_ready(&mut waiting[turn]) && waiting[turn + 1..].iter_mut().all(|future| !is_ready(future)));
+    }
+}
+
+#[test]
+fn the_rate_changes_for_those_who_come_after_the_next() {
+    let (clock, pacer) = five();
+    assert!(pacer.acquire(1).wait().is_ok());
+    pacer.set_rate("10/s".parse().unwrap());
+    assert_eq!(pacer.rate(), "10/s".parse().unwrap());
+    assert_eq!(waits(&clock, &pacer, &[1, 1, 1]), [200, 100, 100]);
+}

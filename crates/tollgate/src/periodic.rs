@@ -1,0 +1,166 @@
+//! Permits that come anew with every period.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate_core::{IntervalBucket, LimitError, Nanos, Steps};
+
+use crate::clock::{Clock, PreciseClock};
+use crate::limiter::Limiter;
+use crate::live::Live;
+use crate::wait::Acquire;
+
+/// So many permits in each period, and so long to wait for them: resilience4j's `RateLimiter`.
+///
+/// Periods begin when it is made. Limit and timeout can be changed while it is in use. It differs from resilience4j in
+/// this: whoever cannot get its permits within the timeout is told so at once instead of after waiting for it in vain;
+/// waiters are served in order and take their permits when their turn comes, so one that gives up takes none with
+/// it; more permits than come in one period are never granted; after a change of the limit what was spent stays
+/// spent, from the present period on; and draining takes what is there now, and forgives nobody.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tollgate::{Nanos, Periodic};
+/// # use tollgate::clock::ManualClock;
+///
+/// # let clock = Arc::new(ManualClock::default());
+/// # let backend = Periodic::with_clock(10, Nanos::from_millis(500), clock.clone())?.timeout(Duration::from_secs(5));
+/// # let _shown = || { Ok::<_, tollgate::LimitError>({
+/// let backend = Periodic::new(10, Nanos::from_millis(500))?.timeout(Duration::from_secs(5));
+/// # }) };
+/// backend.acquire(1).wait()?;
+/// assert_eq!(backend.available(), 9);
+/// backend.set_limit(20)?;
+/// assert_eq!((backend.available(), backend.drain()), (19, 19));
+/// # clock.advance(Nanos::from_millis(500));
+/// backend.acquire(20).wait()?; // In the next period.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Periodic<C = PreciseClock> {
+    limiter: Arc<Limiter<Live<IntervalBucket>, C>>,
+    period: Nanos,
+    /// Where the periods lie on the wall clock.
+    steps: Steps,
+    /// In nanoseconds. A number by itself, which orders nothing.
+    timeout: AtomicU64,
+}
+
+impl Periodic {
+    /// `limit` permits in each `period`, with five seconds to wait for them.
+    ///
+    /// # Errors
+    /// See [`IntervalBucket::new`].
+    pub fn new(limit: u64, period: Nanos) -> Result<Self, LimitError> {
+        Self::with_clock(limit, period, PreciseClock::new())
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Periodic<C> {
+    /// The same with a clock of choice.
+    ///
+    /// # Errors
+    /// See [`IntervalBucket::new`].
+    pub fn with_clock(limit: u64, period: Nanos, clock: C) -> Result<Self, LimitError> {
+        let steps = Steps::Aligned(Nanos::from_nanos(clock.now().wall().as_nanos()));
+        let limit = IntervalBucket::new(limit, period)?.steps(steps);
+        let limiter = Arc::new(Limiter::with_clock(Live::new(limit), clock));
+        Ok(Self { limiter, period, steps, timeout: AtomicU64::new(Nanos::from_secs(5).as_nanos()) })
+    }
+
+    /// With another time to wait.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.set_timeout(timeout);
+        self
+    }
+
+    /// Changes the time to wait, for those who come from now on.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(Nanos::from(timeout).as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Changes the limit, for those who wait as well.
+    ///
+    /// # Errors
+    /// See [`IntervalBucket::new`]; the old limit then stays in force.
+    pub fn set_limit(&self, limit: u64) -> Result<(), LimitError> {
+        self.limiter.change(IntervalBucket::new(limit, self.period)?.steps(self.steps));
+        Ok(())
+    }
+
+    /// Takes `permits` as soon as there are so many, within the timeout; see [`Acquire`].
+    pub fn acquire(&self, permits: u64) -> Acquire<'_, Limiter<Live<IntervalBucket>, C>> {
+        self.limiter.acquire(permits).within(Duration::from_nanos(self.timeout.load(Ordering::Relaxed)))
+    }
+
+    /// Takes all permits that are left in this period, and returns how many they were.
+    pub fn drain(&self) -> u64 {
+        self.limiter.drain().taken().get()
+    }
+
+    /// How many permits are left in this period.
+    pub fn available(&self) -> u64 {
+        self.limiter.report(1).remaining
+    }
+
+    /// How many wait.
+    pub fn waiters(&self) -> usize {
+        self.limiter.waiters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::{AcquireError, Retry};
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    fn five_in_a_tenth() -> (Arc<ManualClock>, Periodic<Arc<ManualClock>>) {
+        let clock = Arc::new(ManualClock::at(1_234_567_890));
+        let periodic = Periodic::with_clock(5, Nanos::from_millis(100), Arc::clone(&clock)).unwrap();
+        (clock, periodic.timeout(Duration::from_millis(150)))
+    }
+
+    #[test]
+    fn permits_come_with_the_next_period_counted_from_the_beginning() {
+        let (clock, periodic) = five_in_a_tenth();
+        assert!(periodic.acquire(5).wait().is_ok());
+        clock.advance(Nanos::from_millis(30));
+        let mut waiting = [periodic.acquire(3), periodic.acquire(2), periodic.acquire(1)];
+        let mut poll = |place: usize| {
+            Pin::new(&mut waiting[place]).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.map(|_| ()))
+        };
+        assert!(poll(0).is_pending() && poll(1).is_pending());
+        let too_late = AcquireError::TooLate { retry: Retry::After(Nanos::from_millis(170)) };
+        assert_eq!(poll(2), std::task::Poll::Ready(Err(too_late)), "the period after the next is too late");
+        clock.run(Nanos::from_millis(69));
+        assert!(poll(0).is_pending());
+        clock.run(Nanos::from_millis(1));
+        assert!(poll(0).is_ready() && poll(1).is_ready());
+        assert_eq!((periodic.available(), periodic.waiters()), (0, 0));
+    }
+
+    #[test]
+    fn limit_and_timeout_change_while_in_use() {
+        let (clock, periodic) = five_in_a_tenth();
+        assert_eq!((periodic.drain(), periodic.available()), (5, 0));
+        let mut waiting = periodic.acquire(2);
+        let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(!poll());
+        periodic.set_limit(6).unwrap();
+        assert!(!poll());
+        periodic.set_limit(7).unwrap();
+        assert!(poll());
+        assert!(periodic.set_limit(0).is_err() && periodic.available() == 0);
+        periodic.set_timeout(Duration::from_millis(99));
+        assert!(periodic.acquire(1).wait().is_err());
+        clock.advance(Nanos::from_millis(100));
+        assert_eq!(periodic.available(), 7);
+    }
+}

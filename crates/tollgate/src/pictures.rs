@@ -1,0 +1,67 @@
+//! The same traffic through every algorithm, drawn from the decisions they made.
+//!
+//! All limits let about three a second pass, as far as they can be made to. First come a few requests, then many at once shortly
+//! before and after the fourth second, then steadily more than the limits let pass, then none for a while, and many at
+//! once again. The line below is the state of the limit.
+//!
+//! This module has no items. The pictures are made by the example `pictures`.
+//!
+//! # Token bucket
+//!
+//! A burst at once, then a steady rate: [`TokenBucket`](crate::TokenBucket).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/token_bucket.svg"), "</div>\n")]
+//!
+//! # Leaky bucket
+//!
+//! Everybody passes, one after the other: [`LeakyBucket`](crate::LeakyBucket).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/leaky_bucket.svg"), "</div>\n")]
+//!
+//! # Interval bucket
+//!
+//! Portions, whole: [`IntervalBucket`](crate::IntervalBucket).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/interval_bucket.svg"), "</div>\n")]
+//!
+//! # Fixed window
+//!
+//! Eighteen pass around the edge at four seconds: [`FixedWindow`](crate::FixedWindow).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/fixed_window.svg"), "</div>\n")]
+//!
+//! # Sliding window
+//!
+//! The edge is gone, and the count is an estimate: [`SlidingWindow`](crate::SlidingWindow).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/sliding_window.svg"), "</div>\n")]
+//!
+//! # Sliding slices
+//!
+//! What is counted leaves a second at a time: [`SlidingSlices`](crate::SlidingSlices).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/sliding_slices.svg"), "</div>\n")]
+//!
+//! # Sliding log
+//!
+//! Each leaves four seconds after it came: [`SlidingLog`](crate::SlidingLog).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/sliding_log.svg"), "</div>\n")]
+//!
+//! # Concurrency
+//!
+//! Whoever comes while three are at work is refused: [`Concurrency`](crate::Concurrency).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/concurrency.svg"), "</div>\n")]
+//!
+//! # Bursty pacer
+//!
+//! Stored permits are free, and the next one pays: [`Pacing::bursty`](crate::Pacing::bursty).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_bursty.svg"), "</div>\n")]
+//!
+//! # Pacer with warm-up
+//!
+//! Slow at first and after idling: [`Pacing::warm_up`](crate::Pacing::warm_up).
+//!
+#![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_warm_up.svg"), "</div>\n")]

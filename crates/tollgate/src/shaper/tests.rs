@@ -1,0 +1,150 @@
+use std::pin::pin;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::testing::on_threads;
+
+const MILLI: u64 = 1_000_000;
+
+fn shaper(capacity: usize) -> (Arc<ManualClock>, Shaper<u64, Arc<ManualClock>>) {
+    let clock = Arc::new(ManualClock::at(1_000 * MILLI));
+    (Arc::clone(&clock), Shaper::with_clock("10/s".parse().unwrap(), capacity, clock))
+}
+
+fn poll<F: Future>(future: F) -> Option<F::Output> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Jobs with the millisecond at which each is let out, from now on.
+fn let_out(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: u64) -> Vec<(u64, u64)> {
+    let start = clock.mono();
+    let mut out = Vec::new();
+    let mut next = Box::pin(shaper.next());
+    for step in 0..=millis {
+        clock.run(Time::from_nanos(start.as_nanos() + step * MILLI).since(clock.mono()));
+        while let Poll::Ready(Some(job)) = next.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            out.push((job, step));
+            next = Box::pin(shaper.next());
+        }
+    }
+    out
+}
+
+#[test]
+fn jobs_leave_at_a_constant_rate_in_the_order_in_which_they_came() {
+    let (clock, shaper) = shaper(10);
+    (1..=4).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    assert_eq!(let_out(&clock, &shaper, 350), [(1, 0), (2, 100), (3, 200), (4, 300)]);
+    // What was not used is not stored.
+    clock.advance(Nanos::from_secs(100));
+    (5..=6).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    assert_eq!(let_out(&clock, &shaper, 150), [(5, 0), (6, 100)]);
+}
+
+#[test]
+fn a_heavy_job_keeps_the_next_one_waiting() {
+    let (clock, shaper) = shaper(10);
+    shaper.push_weighing(1, 5);
+    shaper.push_weighing(2, 1);
+    shaper.push_weighing(3, 2);
+    assert_eq!(let_out(&clock, &shaper, 1_000), [(1, 0), (2, 500), (3, 600)]);
+}
+
+#[test]
+fn without_room_the_newest_or_the_oldest_goes() {
+    let (clock, newest) = shaper(2);
+    assert_eq!([1, 2, 3].map(|job| newest.push(job)), [Pushed::Queued, Pushed::Queued, Pushed::TurnedAway(3)]);
+    assert_eq!(let_out(&clock, &newest, 200), [(1, 0), (2, 100)]);
+    let (clock, oldest) = shaper(2);
+    let oldest = oldest.overflow(Overflow::Oldest);
+    assert_eq!([1, 2, 3].map(|job| oldest.push(job)), [Pushed::Queued, Pushed::Queued, Pushed::Displaced(1)]);
+    assert_eq!(let_out(&clock, &oldest, 200), [(2, 0), (3, 100)]);
+    assert_eq!(shaper(0).1.push(1), Pushed::TurnedAway(1));
+}
+
+#[test]
+fn old_work_does_not_starve_new() {
+    let (clock, shaper) = shaper(100);
+    let shaper = shaper.max_age(Duration::from_millis(250));
+    (0..100).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    assert_eq!(let_out(&clock, &shaper, 251), [(0, 0), (1, 100), (2, 200)]);
+    assert_eq!(shaper.push(100), Pushed::Queued, "there is room again");
+    assert_eq!((shaper.expired(), shaper.len()), (97, 1));
+    assert_eq!(let_out(&clock, &shaper, 100), [(100, 49)]);
+}
+
+#[test]
+fn a_future_that_is_dropped_takes_no_job_with_it() {
+    let (clock, shaper) = shaper(10);
+    (1..=2).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    assert_eq!((poll(shaper.next()), poll(shaper.next())), (Some(Some(1)), None));
+    let mut waiting = Box::pin(shaper.next());
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    clock.advance(Nanos::from_millis(100));
+    drop(waiting);
+    assert_eq!((shaper.len(), poll(shaper.next())), (1, Some(Some(2))));
+}
+
+#[test]
+fn a_turn_taken_for_a_job_that_is_gone_serves_the_next() {
+    let (clock, shaper) = shaper(1);
+    let shaper = shaper.overflow(Overflow::Oldest);
+    shaper.push(0);
+    assert_eq!(poll(shaper.next()), Some(Some(0)));
+    shaper.push_weighing(1, 50);
+    let mut waiting = Box::pin(shaper.next());
+    let mut poll_waiting = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll_waiting().is_pending());
+    assert_eq!(shaper.push_weighing(2, 1), Pushed::Displaced(1));
+    clock.run(Nanos::from_millis(100));
+    assert_eq!(poll_waiting(), Poll::Ready(Some(2)));
+    shaper.push(3);
+    assert_eq!(let_out(&clock, &shaper, 200), [(3, 100)], "charged for what left, not for what was displaced");
+}
+
+#[test]
+fn a_closed_shaper_lets_out_what_is_in_it() {
+    let (_clock, shaper) = shaper(10);
+    shaper.push(1);
+    shaper.close();
+    assert_eq!((shaper.push(2), poll(shaper.next())), (Pushed::TurnedAway(2), Some(Some(1))));
+    assert_eq!(poll(shaper.next()), Some(None));
+}
+
+#[test]
+fn threads_take_each_job_once() {
+    let shaper = Shaper::new("1M/s".parse().unwrap(), 1_000);
+    let got: Vec<Vec<u64>> = on_threads(4, |thread| {
+        if thread == 0 {
+            (0..1_000).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+            shaper.close();
+            return Vec::new();
+        }
+        std::iter::from_fn(|| shaper.wait_next()).collect()
+    });
+    assert!(got.iter().all(|jobs| jobs.is_sorted()));
+    let mut all: Vec<u64> = got.into_iter().flatten().collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..1_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_funnel_lets_a_bounded_number_wait_and_turns_the_rest_away() {
+    let clock = Arc::new(ManualClock::at(1_000 * MILLI));
+    let funnel = Funnel::with_clock("10/s".parse().unwrap(), 2, Arc::clone(&clock));
+    assert_eq!(funnel.wait(1), Ok(()));
+    let mut waiting = [funnel.pass(1), funnel.pass(1)].map(Box::pin);
+    let mut poll_each =
+        || waiting.each_mut().map(|future| future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    assert_eq!(poll_each(), [false, false]);
+    assert_eq!((funnel.wait(1), funnel.waiters()), (Err(AcquireError::Full), 2));
+    clock.run(Nanos::from_millis(100));
+    assert_eq!(funnel.waiters(), 1);
+    let hasty = Funnel { pacer: Arc::clone(&funnel.pacer), max_wait: Duration::from_millis(150) };
+    assert!(matches!(hasty.wait(1), Err(AcquireError::TooLate { .. })));
+    clock.run(Nanos::from_millis(100));
+    assert_eq!(poll_each(), [true, true]);
+}

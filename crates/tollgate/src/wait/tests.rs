@@ -1,0 +1,481 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::testing::{DAY, Dice, SECOND, bucket, clock, daily, fine_bucket, on_threads};
+use crate::{Algorithm, Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, TokenBucket};
+
+mod real;
+
+type Under<A> = Arc<Limiter<A, Arc<ManualClock>>>;
+type Waiting<'a, A> = Acquire<'a, Limiter<A, Arc<ManualClock>>>;
+
+const TENTH: Nanos = Nanos::from_millis(100);
+
+fn limiter<A: Algorithm>(limit: A, clock: &Arc<ManualClock>) -> Under<A> {
+    Arc::new(Limiter::with_clock(limit, Arc::clone(clock)))
+}
+
+/// A limiter at 10/s with nothing left of its burst.
+fn empty(burst: u64, clock: &Arc<ManualClock>) -> Under<TokenBucket> {
+    let limiter = limiter(bucket(burst), clock);
+    limiter.drain();
+    limiter
+}
+
+#[derive(Default)]
+struct Count(AtomicU64);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Polls each once; whoever is ready is taken out, with its place among those given.
+fn ready<G: Gate>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
+    let mut done = Vec::new();
+    for (place, slot) in futures.iter_mut().enumerate() {
+        if slot.as_mut().is_some_and(|future| poll(future).is_some_and(|answer| answer.is_ok())) {
+            *slot = None;
+            done.push(place);
+        }
+    }
+    done
+}
+
+/// So many that have taken their places in a line, in order.
+fn queue<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
+where
+    A: Algorithm + Send + Sync + 'static,
+{
+    let join = |_| {
+        let mut future = limiter.acquire(1);
+        assert!(poll(&mut future).is_none());
+        Some(future)
+    };
+    (0..count).map(join).collect()
+}
+
+#[test]
+fn first_come_is_first_served_each_at_its_moment() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let mut waiting = queue(&limiter, 5);
+    for turn in 0..5 {
+        clock.advance(TENTH.saturating_sub(Nanos::from_nanos(1)));
+        assert_eq!(ready(&mut waiting), [], "one nanosecond early");
+        clock.advance(Nanos::from_nanos(1));
+        assert_eq!(ready(&mut waiting), [turn]);
+    }
+    assert_eq!(limiter.waiters(), 0);
+}
+
+#[test]
+fn a_newcomer_does_not_overtake_though_it_would_fit() {
+    let clock = clock();
+    let limiter = empty(5, &clock);
+    let mut large = limiter.acquire(5);
+    assert!(poll(&mut large).is_none());
+    clock.advance(TENTH);
+    let mut small = limiter.acquire(1);
+    assert!(poll(&mut small).is_none());
+    assert!(matches!(limiter.acquire(1).at_once().wait(), Err(AcquireError::TooLate { .. })));
+    clock.run(Nanos::from_millis(400));
+    assert_eq!((poll(&mut large).is_some(), poll(&mut small).is_some()), (true, false));
+    clock.advance(TENTH);
+    assert!(poll(&mut small).is_some());
+}
+
+#[test]
+fn whoever_leaves_takes_nothing_and_the_others_move_up() {
+    for gone in 0..4 {
+        let clock = clock();
+        let limiter = empty(1, &clock);
+        let mut waiting = queue(&limiter, 4);
+        waiting[gone] = None;
+        let mut served = Vec::new();
+        for _ in 0..3 {
+            clock.advance(TENTH);
+            served.extend(ready(&mut waiting));
+        }
+        assert_eq!(served, (0..4).filter(|place| *place != gone).collect::<Vec<_>>());
+        clock.advance(TENTH);
+        assert!(limiter.check(1).is_allowed(), "what the one that left would have had");
+    }
+}
+
+#[test]
+fn what_was_taken_for_one_that_leaves_goes_to_the_next() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let mut waiting = queue(&limiter, 2);
+    clock.advance(TENTH);
+    // Granted to the first, which never looks.
+    assert!(!limiter.peek(1).is_allowed());
+    waiting[0] = None;
+    assert_eq!(ready(&mut waiting), [1]);
+}
+
+#[test]
+fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
+    let clock = clock();
+    let limiter = empty(3, &clock);
+    let _ahead = queue(&limiter, 4);
+    let patience = |nanos| limiter.acquire(2).within(Duration::from_nanos(nanos));
+    let needed = 600_000_000;
+    let retry = Retry::After(Nanos::from_nanos(needed));
+    assert_eq!(patience(needed - 1).wait(), Err(AcquireError::TooLate { retry }));
+    assert_eq!(limiter.acquire(4).wait(), Err(AcquireError::NeverFits));
+    assert_eq!(limiter.waiters(), 4);
+    let mut just = patience(needed);
+    assert!(poll(&mut just).is_none());
+    clock.run(Nanos::from_nanos(needed));
+    assert!(matches!(poll(&mut just), Some(Ok(_))));
+}
+
+#[test]
+fn the_time_told_is_the_time_it_takes_whatever_is_ahead() {
+    let mut dice = Dice::new(7);
+    for round in 0..200 {
+        let clock = clock();
+        let rate: crate::Rate = dice.pick(&["10/s", "7/s", "3/s"]).parse().unwrap();
+        let leaky = LeakyBucket::new(rate, 10).unwrap().free(dice.below(11)).unwrap();
+        let limit: crate::Limit =
+            if round % 2 == 0 { TokenBucket::new(rate, 10).unwrap().into() } else { leaky.into() };
+        let limiter = limiter(limit, &clock);
+        let mut ahead: Vec<_> = (0..dice.below(20)).map(|_| limiter.acquire(1 + dice.below(10))).collect();
+        ahead.retain_mut(|future| poll(future).is_none());
+        clock.advance(Nanos::from_nanos(dice.below(100_000_000)));
+        let cost = 1 + dice.below(10);
+        let Err(AcquireError::TooLate { retry: Retry::After(wait) }) = limiter.acquire(cost).at_once().wait() else {
+            continue;
+        };
+        let mut last = limiter.acquire(cost);
+        assert!(poll(&mut last).is_none());
+        clock.run(wait.saturating_sub(Nanos::from_nanos(1)));
+        assert!(poll(&mut last).is_none(), "too early");
+        // Where a nanosecond is not a whole number of ticks, each of those ahead may have lost a part of one.
+        clock.run(Nanos::from_nanos(if rate.to_string() == "10/s" { 1 } else { 1 + ahead.len() as u64 }));
+        assert!(poll(&mut last).is_some(), "too late");
+    }
+}
+
+#[test]
+fn the_deadline_comes_when_somebody_took_what_was_counted_on() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let mut future = limiter.acquire(1).within(Duration::from_millis(150));
+    assert!(poll(&mut future).is_none());
+    clock.advance(Nanos::from_millis(99));
+    limiter.charge(1);
+    clock.run(Nanos::from_millis(50));
+    assert!(poll(&mut future).is_none());
+    clock.run(Nanos::from_millis(1));
+    assert_eq!(poll(&mut future), Some(Err(AcquireError::TimedOut)));
+    clock.advance(Nanos::from_millis(50));
+    assert!(limiter.check(1).is_allowed());
+}
+
+#[test]
+fn no_more_wait_than_may() {
+    let clock = clock();
+    let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)).max_waiters(2));
+    limiter.drain();
+    let mut waiting = queue(&limiter, 2);
+    assert_eq!(limiter.acquire(1).wait(), Err(AcquireError::Full));
+    waiting.pop();
+    assert!(poll(&mut limiter.acquire(1)).is_none());
+    let keyed = Arc::new(Keyed::with_clock(bucket(1), 100, clock).unwrap().max_waiters(3, 2));
+    for key in ["a", "b"] {
+        keyed.drain(key);
+    }
+    let mut seats: Vec<_> = ["a", "a", "b"].iter().map(|key| keyed.acquire(*key, 1)).collect();
+    assert!(seats.iter_mut().all(|seat| poll(seat).is_none()));
+    assert_eq!(keyed.acquire("b", 1).wait(), Err(AcquireError::Full), "three in all");
+    seats.pop();
+    assert_eq!(keyed.acquire("a", 1).wait(), Err(AcquireError::Full), "two for one key");
+    assert!(poll(&mut keyed.acquire("b", 1)).is_none());
+}
+
+#[test]
+fn a_million_wait_and_the_next_is_turned_away() {
+    let clock = clock();
+    let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)).max_waiters(1_000_000));
+    limiter.drain();
+    let mut waiting = queue(&limiter, 1_000_000);
+    assert_eq!((limiter.acquire(1).wait(), limiter.waiters()), (Err(AcquireError::Full), 1_000_000));
+    clock.advance(TENTH);
+    assert!(poll(waiting[0].as_mut().unwrap()).is_some());
+    drop(waiting);
+    assert_eq!(limiter.waiters(), 0);
+    clock.advance(TENTH);
+    assert!(limiter.acquire(1).at_once().wait().is_ok());
+}
+
+#[test]
+fn what_is_given_back_goes_to_those_who_wait() {
+    let clock = clock();
+    let limiter = limiter(bucket(2), &clock);
+    let taken = limiter.check(2);
+    let mut waiting = queue(&limiter, 3);
+    limiter.refund(&taken);
+    assert_eq!(ready(&mut waiting), [0, 1]);
+    limiter.reset();
+    assert_eq!(ready(&mut waiting), [2]);
+}
+
+#[test]
+fn slots_go_to_the_next_when_released_or_when_their_lease_ends() {
+    let clock = clock();
+    let slots = limiter(Concurrency::new(2, SECOND).unwrap(), &clock);
+    let held = slots.check(1);
+    clock.advance(TENTH);
+    assert!(slots.check(1).is_allowed());
+    let mut waiting = queue(&slots, 3);
+    assert_eq!(slots.refund(&held), 1);
+    assert_eq!(ready(&mut waiting), [0]);
+    clock.run(SECOND.saturating_sub(Nanos::from_nanos(1)));
+    assert_eq!(ready(&mut waiting), []);
+    clock.run(Nanos::from_nanos(1));
+    assert_eq!(ready(&mut waiting), [1, 2], "both leases were taken at the same moment");
+}
+
+#[test]
+fn waiting_is_not_counted_as_being_refused() {
+    let clock = clock();
+    let limit = SlidingLog::new(1, SECOND).unwrap().count_refused();
+    let limiter = limiter(limit, &clock);
+    assert!(limiter.check(1).is_allowed());
+    let mut waiting = queue(&limiter, 1);
+    clock.run(SECOND);
+    assert_eq!(ready(&mut waiting), [0]);
+}
+
+#[test]
+fn a_leap_forward_serves_in_order_what_there_is_by_then() {
+    let clock = clock();
+    let limiter = empty(2, &clock);
+    let mut waiting = queue(&limiter, 4);
+    let mut hasty = limiter.acquire(1).within(Duration::from_millis(500));
+    assert!(poll(&mut hasty).is_none());
+    clock.advance(DAY);
+    assert_eq!(ready(&mut waiting), [0, 1], "a burst, and no more");
+    assert_eq!(poll(&mut hasty), Some(Err(AcquireError::TimedOut)));
+    clock.run(Nanos::from_millis(200));
+    assert_eq!(ready(&mut waiting), [2, 3]);
+}
+
+#[test]
+fn a_clock_set_back_makes_nobody_wait_longer_than_a_burst_and_the_debt() {
+    let clock = clock();
+    let limiter = empty(2, &clock);
+    let mut waiting = queue(&limiter, 1);
+    clock.set(0);
+    assert_eq!(ready(&mut waiting), []);
+    clock.run(Nanos::from_millis(300));
+    assert_eq!(ready(&mut waiting), [0]);
+
+    let limiter = Arc::new(Limiter::with_clock(daily(1), Arc::clone(&clock)));
+    assert!(limiter.check(1).is_allowed());
+    let mut waiting = queue(&limiter, 1);
+    clock.step_wall(20 * DAY.as_nanos() as i64);
+    clock.run(SECOND);
+    assert_eq!(ready(&mut waiting), [0], "the wall clock stepped into another day, which is noticed within a second");
+    let mut waiting = queue(&limiter, 1);
+    clock.step_wall(-(10 * DAY.as_nanos() as i64));
+    clock.run(DAY);
+    assert_eq!(ready(&mut waiting), [0], "and back again");
+}
+
+#[test]
+fn a_future_that_nobody_polls_holds_up_no_one() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let mut waiting = queue(&limiter, 3);
+    // As if its executor were gone, and had not even dropped it.
+    std::mem::forget(waiting[0].take());
+    clock.run(Nanos::from_millis(300));
+    assert_eq!(ready(&mut waiting), [1, 2]);
+}
+
+#[test]
+fn an_executor_that_is_shut_down_leaves_nothing_behind() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+    for _ in 0..3 {
+        let limiter = Arc::clone(&limiter);
+        tasks.push(Box::pin(async move { assert!(limiter.acquire(1).await.is_ok()) }));
+    }
+    assert!(tasks.iter_mut().all(|task| poll(task).is_none()));
+    drop(tasks);
+    assert_eq!((limiter.waiters(), Arc::strong_count(&limiter)), (0, 1));
+    clock.advance(TENTH);
+    assert!(limiter.check(1).is_allowed());
+}
+
+#[test]
+fn the_limiter_may_be_gone_when_the_bell_rings() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    drop(queue(&limiter, 1));
+    drop(limiter);
+    clock.advance(SECOND);
+}
+
+#[test]
+fn a_waker_that_panics_does_not_keep_the_others_from_being_woken() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker that panics");
+        }
+    }
+    let clock = clock();
+    let limiter = limiter(bucket(2), &clock);
+    limiter.drain();
+    let (mut first, mut second) = (limiter.acquire(1), limiter.acquire(1));
+    let woken = Arc::new(Count::default());
+    assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&Arc::new(Panics).into())).is_pending());
+    assert!(Pin::new(&mut second).poll(&mut Context::from_waker(&Arc::clone(&woken).into())).is_pending());
+    let leap = catch_unwind(AssertUnwindSafe(|| clock.advance(SECOND)));
+    assert!(leap.is_ok() && woken.0.load(Ordering::Relaxed) == 1);
+    assert!(poll(&mut first).is_some() && poll(&mut second).is_some());
+}
+
+/// A task may be kept alive by its waker alone, and then goes with it, and its futures go with the task.
+#[test]
+fn a_waker_whose_drop_leaves_the_same_line_does_not_lock_it_up() {
+    #[expect(dead_code, reason = "it is only dropped")]
+    struct Task(std::sync::Mutex<Option<Waiting<'static, TokenBucket>>>);
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let clock = clock();
+    let limiter: &'static Under<TokenBucket> = Box::leak(Box::new(empty(1, &clock)));
+    let task = |mut other: Waiting<'static, TokenBucket>| {
+        assert!(poll(&mut other).is_none());
+        Waker::from(Arc::new(Task(std::sync::Mutex::new(Some(other)))))
+    };
+    let (mut first, mut second) = (limiter.acquire(1), limiter.acquire(1));
+    for future in [&mut first, &mut second] {
+        assert!(Pin::new(future).poll(&mut Context::from_waker(&task(limiter.acquire(1)))).is_pending());
+    }
+    assert_eq!(limiter.waiters(), 4);
+    // By another waker, by being served, and by leaving.
+    assert!(poll(&mut first).is_none());
+    assert_eq!(limiter.waiters(), 3);
+    drop(second);
+    assert_eq!(limiter.waiters(), 1);
+    clock.advance(TENTH);
+    assert!(poll(&mut first).is_some());
+}
+
+#[test]
+fn the_last_waker_given_is_the_one_that_is_woken() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let mut future = limiter.acquire(1);
+    let wakers = [(); 2].map(|()| Arc::new(Count::default()));
+    for waker in &wakers {
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&Arc::clone(waker).into())).is_pending());
+    }
+    clock.advance(TENTH);
+    assert_eq!(wakers.map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
+}
+
+#[test]
+fn each_key_has_a_line_of_its_own() {
+    for limit in [bucket(1), fine_bucket(1)] {
+        let clock = clock();
+        let keyed = Arc::new(Keyed::with_clock(limit, 1_000, Arc::clone(&clock)).unwrap());
+        let keys: Vec<String> = (0..100).map(|number| format!("key {number}")).collect();
+        keys.iter().for_each(|key| assert!(keyed.check(key, 1).is_allowed()));
+        let mut waiting: Vec<_> = keys.iter().chain(&keys).map(|key| Some(keyed.acquire(key, 1))).collect();
+        assert_eq!(ready(&mut waiting), []);
+        let wait = match keyed.peek("key 0", 1).outcome() {
+            Outcome::Deny(Retry::After(wait)) => wait,
+            other => panic!("{other:?}"),
+        };
+        clock.run(wait);
+        assert_eq!(ready(&mut waiting), (0..100).collect::<Vec<_>>());
+        assert!(keyed.acquire("nobody else", 1).at_once().wait().is_ok());
+        waiting[100] = None;
+        keyed.reset("key 1");
+        assert_eq!(ready(&mut waiting), [101]);
+        clock.run(wait);
+        assert_eq!(ready(&mut waiting), (102..200).collect::<Vec<_>>());
+        assert_eq!(keyed.waiters(), 0);
+    }
+}
+
+/// Compares with a list that is walked along every millisecond, asking a limiter that knows of no waiting.
+#[test]
+fn joining_leaving_and_waiting_at_random_agrees_with_a_plain_list() {
+    for seed in 0..50 {
+        let mut dice = Dice::new(seed + 1);
+        let clock = clock();
+        let limiter = limiter(bucket(5), &clock);
+        let plain = limiter_of_its_own(&clock);
+        let mut waiting: Vec<(u64, Acquire<'_, _>)> = Vec::new();
+        let mut list: Vec<(u64, u64)> = Vec::new();
+        let (mut served, mut expected) = (Vec::new(), Vec::new());
+        for number in 0..300 {
+            match dice.below(4) {
+                0 | 1 => {
+                    let cost = 1 + dice.below(5);
+                    let mut future = limiter.acquire(cost);
+                    match poll(&mut future) {
+                        Some(answer) => served.push((number, answer.is_ok())),
+                        None => waiting.push((number, future)),
+                    }
+                    list.push((number, cost));
+                    walk(&plain, &mut list, &mut expected);
+                }
+                2 if !waiting.is_empty() => {
+                    let place = dice.below(waiting.len() as u64) as usize;
+                    drop(waiting.remove(place));
+                    list.remove(place);
+                    walk(&plain, &mut list, &mut expected);
+                }
+                _ => {
+                    for _ in 0..dice.below(300) {
+                        clock.run(Nanos::from_millis(1));
+                        walk(&plain, &mut list, &mut expected);
+                    }
+                }
+            }
+            waiting.retain_mut(|(number, future)| {
+                poll(future).is_none_or(|answer| {
+                    served.push((*number, answer.is_ok()));
+                    false
+                })
+            });
+            assert_eq!(served, expected, "seed {seed}, step {number}");
+        }
+        assert!(served.len() > 10);
+    }
+}
+
+fn limiter_of_its_own(clock: &Arc<ManualClock>) -> Limiter<TokenBucket, Arc<ManualClock>> {
+    Limiter::with_clock(bucket(5), Arc::clone(clock))
+}
+
+fn walk(plain: &Limiter<TokenBucket, Arc<ManualClock>>, list: &mut Vec<(u64, u64)>, served: &mut Vec<(u64, bool)>) {
+    while let Some((number, cost)) = list.first().copied() {
+        if !plain.check(cost).is_allowed() {
+            return;
+        }
+        list.remove(0);
+        served.push((number, true));
+    }
+}

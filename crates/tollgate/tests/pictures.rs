@@ -1,0 +1,21 @@
+//! The pictures of the algorithms are what the algorithms do.
+
+#[path = "../examples/pictures/drawing.rs"]
+mod drawing;
+#[path = "../examples/pictures/gallery.rs"]
+mod gallery;
+#[path = "../examples/pictures/traffic.rs"]
+mod traffic;
+
+#[test]
+fn every_picture_is_up_to_date_and_small() {
+    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures"));
+    let pictures = gallery::all().expect("limits that can be made");
+    for picture in &pictures {
+        let kept = std::fs::read_to_string(folder.join(picture.name).with_extension("svg")).unwrap_or_default();
+        assert_eq!(kept, picture.svg, "{}: run `cargo run -p tollgate --example pictures`", picture.name);
+        assert!(kept.len() < 20_000, "{} has {} bytes", picture.name, kept.len());
+    }
+    let files = std::fs::read_dir(folder).expect("the pictures are part of the repository").count();
+    assert_eq!(files, pictures.len(), "a picture of something that is no more");
+}
