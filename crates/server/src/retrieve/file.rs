@@ -37,10 +37,21 @@ pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
 pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> {
     let name = file.path().display().to_string();
     let text = file.read().with_context(|| format!("cannot read the rules {name}"))?;
-    let rules = parse(&name, &text).and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())));
+    let rules = parse(&name, &text).and_then(|rules| put(gate, &rules));
     let (version, count) = rules.with_context(|| format!("the rules {name} have mistakes"))?;
     tracing::info!(file = name, rules = count, version, "rules loaded");
     Ok(())
+}
+
+/// Puts rules in force and logs what about them is probably not meant; returns their version and how many there are.
+fn put<S: Store>(gate: &Gate<S>, rules: &Rules) -> Result<(u64, usize), Mistakes> {
+    // Before, because they are compared with those in force.
+    let warnings = gate.engine.warnings(rules);
+    let version = gate.engine.put(rules)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok((version, rules.len()))
 }
 
 /// Looks at a file for ever, and puts its rules in force whenever they change. Those that have mistakes are told and
@@ -52,9 +63,7 @@ pub async fn watch<S: Store>(gate: &Gate<S>, mut file: Watched) {
         looks.tick().await;
         let refused = match file.look() {
             Ok(None) => continue,
-            Ok(Some(text)) => match parse(&name, &text)
-                .and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())))
-            {
+            Ok(Some(text)) => match parse(&name, &text).and_then(|rules| put(gate, &rules)) {
                 Ok((version, rules)) => {
                     gate.metrics.reloaded();
                     tracing::info!(file = name, rules, version, "rules loaded");
