@@ -55,6 +55,11 @@ impl Standing {
 }
 
 impl Decisions {
+    /// The memory that is kept to be used again, about.
+    pub fn bytes(&self) -> usize {
+        self.plan.bytes() + self.decided.capacity() * size_of::<Result<Decided, RequestError>>()
+    }
+
     /// How many requests were decided.
     pub fn len(&self) -> usize {
         self.decided.len()

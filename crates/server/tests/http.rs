@@ -155,6 +155,15 @@ fn the_switch_turns_refusals_into_observations_and_back() {
 }
 
 #[test]
+fn web_pages_cannot_turn_the_limits_off() {
+    let server = Server::start(&[]);
+    let args = ["-H", "Origin: https://evil.example", "-d", r#"{"mode":"observe"}"#];
+    let refused = curl(&server, "/v1/enforcement", &args);
+    assert_eq!((refused.status, refused.header("content-type")), (403, Some("application/problem+json")));
+    assert_eq!(curl(&server, "/v1/enforcement", &[]).json(), json!({"mode": "enforce"}));
+}
+
+#[test]
 fn mistakes_are_problems_that_say_what_and_where() {
     let server = Server::start(&[]);
     for (path, body, status, expected) in [

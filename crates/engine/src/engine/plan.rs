@@ -195,6 +195,11 @@ impl Plan {
         }
     }
 
+    /// The memory of its largest buffers.
+    pub(crate) fn bytes(&self) -> usize {
+        self.keys.capacity() + self.names.capacity() + self.charges.capacity() * size_of::<Planned>()
+    }
+
     pub(crate) fn key(&self, planned: &Planned) -> &[u8] {
         &self.keys[planned.key.start as usize..planned.key.end as usize]
     }

@@ -35,7 +35,9 @@ where
 
 impl<C: Clock> Keyed<Concurrency, C> {
     pub(crate) fn renew(&self, print: Fingerprint, stamp: Stamp) -> bool {
-        self.find(print, self.now(), |limit, state, now| limit.renew(state, now, stamp)).unwrap_or(false)
+        let now = self.now();
+        let renewed = self.find(print, now, |limit, state, now| limit.renew(state, now, stamp)).unwrap_or(false);
+        renewed || self.takings().has(print) && self.on_overflow(|state| self.limit.renew(state, &now, stamp))
     }
 }
 
@@ -92,9 +94,10 @@ where
             return as_new;
         }
         let verdict = self.decide_at(print, *now, ask, |_, verdict| verdict);
-        // Somebody else made the entry meanwhile, and put us behind them: what was taken for a later time is not wanted.
+        // Somebody else made the entry meanwhile, or there is no room for one, and put us behind them: what was taken for a
+        // later time is not wanted.
         if let Outcome::Delay(_) = verdict.outcome() {
-            self.find(print, *now, |limit, state, now| limit.refund(state, now, cost, Some(verdict.stamp())));
+            self.undo(print, &verdict, cost);
         }
         verdict
     }

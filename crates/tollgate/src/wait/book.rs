@@ -61,11 +61,18 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         }
     }
 
-    pub(super) fn join<G>(&mut self, gate: &G, mut waiter: Waiter<K, S>, patience: Nanos, has_room: bool) -> Joined<S>
+    /// Who takes no seat comes back with the answer, to be dropped after the lock: its waker is somebody else's code.
+    pub(super) fn join<G>(
+        &mut self,
+        gate: &G,
+        mut waiter: Waiter<K, S>,
+        patience: Nanos,
+        has_room: bool,
+    ) -> (Joined<S>, Option<Waiter<K, S>>)
     where
         G: Gate<Key = K, Stamp = S>,
     {
-        let refuse = |error| Joined::AtOnce(Err(error));
+        let refuse = |waiter, error| (Joined::AtOnce(Err(error)), Some(waiter));
         let (now, key, cost) = (gate.now(), waiter.key, Cost::new(waiter.cost));
         let (in_line, ahead) = self.lines.get(&key).map_or((0, 0), |line| (line.len(), line.cost()));
         let retry = if in_line > 0 {
@@ -74,23 +81,23 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
             let verdict = gate.take(key, cost, &now, self.went_back(&now));
             self.seen(&now);
             match verdict.outcome() {
-                Outcome::Allow => return Joined::AtOnce(Ok(verdict)),
+                Outcome::Allow => return (Joined::AtOnce(Ok(verdict)), Some(waiter)),
                 Outcome::Delay(wait) => Retry::After(wait),
                 Outcome::Deny(retry) => retry,
             }
         };
         waiter.deadline = now.mono().saturating_add(patience).as_nanos();
         let in_time = match retry {
-            Retry::Never => return refuse(AcquireError::NeverFits),
+            Retry::Never => return refuse(waiter, AcquireError::NeverFits),
             Retry::After(wait) => now.mono().saturating_add(wait).as_nanos() <= waiter.deadline,
             Retry::OnRelease => true,
         };
         // Whoever has no time at all does not queue, even if those ahead may be gone in the same instant.
         if !in_time || patience == Nanos::ZERO {
-            return refuse(AcquireError::TooLate { retry });
+            return refuse(waiter, AcquireError::TooLate { retry });
         }
         if !has_room || in_line >= gate.rooms().max_in_line {
-            return refuse(AcquireError::Full);
+            return refuse(waiter, AcquireError::Full);
         }
         let deadline = waiter.deadline;
         self.seatings += 1;
@@ -105,7 +112,7 @@ impl<K: Copy + Ord, S: Copy> Book<K, S> {
         if in_line == 0 {
             self.look_at(gate, key, retry, &now);
         }
-        Joined::Seated(seat)
+        (Joined::Seated(seat), None)
     }
 
     /// Takes the waiter out of its seat, and out of its line if it still stands there; tells whether it stood first.

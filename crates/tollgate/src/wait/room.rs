@@ -126,13 +126,12 @@ impl<K: Copy + Ord, S: Copy> Room<K, S> {
         // Announced before the limit is asked: see `Rooms::look_at`.
         self.waiting.store(book.waiting + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let joined = book.join(&**gate, ask, patience, seated < rooms.max);
+        let (joined, mut gone) = book.join(&**gate, ask, patience, seated < rooms.max);
         self.waiting.store(book.waiting, Ordering::Relaxed);
-        let mut gone = None;
         let joined = match (book.arm(&**gate, &bells.clock), joined) {
             (Err(_), Joined::Seated(seat)) => {
                 // Nobody would ever be woken.
-                gone = book.leave(seat);
+                gone = book.leave(seat).map(|(waiter, _)| waiter);
                 self.waiting.store(book.waiting, Ordering::Relaxed);
                 Joined::AtOnce(Err(AcquireError::NoTimer))
             }
@@ -302,5 +301,34 @@ mod tests {
         clock.run(Nanos::from_millis(100));
         assert_eq!(poll(&mut second), std::task::Poll::Ready(None));
         assert_eq!(limiter.rooms.room(0).lock().deadlines.len(), 0);
+    }
+    #[test]
+    fn a_waker_is_not_dropped_under_the_lock() {
+        type Bucket = Arc<Limiter<crate::TokenBucket, Arc<crate::clock::ManualClock>>>;
+        struct Looks(Bucket, std::sync::mpsc::Sender<bool>);
+        impl std::task::Wake for Looks {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Looks {
+            fn drop(&mut self) {
+                self.1.send(self.0.rooms.room(0).book.try_lock().is_ok()).unwrap();
+            }
+        }
+        let limiter: Bucket = Arc::new(Limiter::with_clock(bucket(1), clock()).max_waiters(0));
+        let (sender, dropped) = std::sync::mpsc::channel();
+        // The room has the only waker there is.
+        let join = |cost, patience| {
+            let waker = Waker::from(Arc::new(Looks(Arc::clone(&limiter), sender.clone())));
+            let joined = limiter.rooms.room(0).join(&limiter, Waiter::new((), cost, 0, waker), patience);
+            assert!(dropped.try_recv().unwrap(), "the room was locked");
+            match joined {
+                Joined::AtOnce(result) => result.map(|_| ()),
+                Joined::Seated(_) => panic!("there are no seats"),
+            }
+        };
+        assert_eq!(join(1, Nanos::MAX), Ok(()));
+        assert_eq!(join(2, Nanos::MAX), Err(AcquireError::NeverFits));
+        assert!(matches!(join(1, Nanos::ZERO), Err(AcquireError::TooLate { .. })));
+        assert_eq!(join(1, Nanos::MAX), Err(AcquireError::Full));
     }
 }

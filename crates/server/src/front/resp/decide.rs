@@ -128,13 +128,15 @@ async fn reset<S: Store>(gate: &Gate<S>, question: &Question<'_>, replies: &mut 
     }
 }
 
-/// The questions at the beginning of `input`, as far as they have one verb.
+/// The questions at the beginning of `input`, as far as they have one verb. Calls of `CL.THROTTLE` whose keys are kept in this
+/// process are not among them: these have counters of their own.
 fn read<'a, S: Store>(gate: &Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Option<Verb>, usize) {
     let (mut questions, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     let mut verb = None;
     while questions.len() < TOGETHER
         && let Ok(Parsed::Command(len)) = parse(&input[at..], &mut args)
         && let Some(asked) = args.first().and_then(|name| Asked::find(name))
+        && !(asked == Asked::Throttle && gate.throttles_here())
         && *verb.get_or_insert(asked.verb()) == asked.verb()
     {
         let question = match asked {
