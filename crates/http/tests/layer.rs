@@ -225,6 +225,22 @@ async fn what_is_in_flight_comes_back_when_the_service_fails_or_nobody_waits_for
 }
 
 #[tokio::test]
+async fn what_is_in_flight_comes_back_from_clients_for_whom_the_table_has_no_room() {
+    let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
+    let limit = Concurrency::new(2, Nanos::from_secs(60)).unwrap();
+    let keyed = Arc::new(Keyed::with_clock(limit, 1, clock).unwrap());
+    // Nobody who has an entry gives way to somebody who would hold less.
+    (0..100_u64).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), 2).is_allowed()));
+    let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(Inner::default());
+    for round in 0..10 {
+        let both = [call(&mut service, get("alice")).await, call(&mut service, get("bob")).await];
+        assert_eq!(both.each_ref().map(Response::status), [StatusCode::OK; 2], "round {round}");
+        assert_eq!(call(&mut service, get("carol")).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert_eq!(keyed.overflowed(), 30);
+}
+
+#[tokio::test]
 async fn addresses_are_counted_by_what_the_proxy_says() {
     let (keyed, _) = keyed(bucket("1/m", 1));
     let proxies = tollgate_http::TrustedProxies::private();

@@ -133,12 +133,15 @@ async fn a_rule_may_say_to_wait_and_who_stops_waiting_gives_back_what_was_taken(
 }
 
 #[tokio::test]
-async fn a_domain_without_rules_limits_nothing() {
-    let (_, engine) = rig("{id: r, limit: 1/m}");
-    let mut service = LimitLayer::by_rules(engine, "other", Attributes::new()).layer(Inner::default());
+async fn a_domain_without_rules_limits_nothing_and_what_passes_is_counted() {
+    let (known, engine) = rig("{id: r, limit: 1/m}");
+    let layer = LimitLayer::by_rules(engine, "other", Attributes::new());
+    let mut service = layer.clone().layer(Inner::default());
     for _ in 0..3 {
         assert_eq!(call(&mut service, get("/", &[])).await.status().as_u16(), 200);
     }
+    call(&mut known.layer(Inner::default()), get("/", &[])).await;
+    assert_eq!((layer.passed_without_rules(), known.passed_without_rules()), (3, 0));
 }
 
 #[tokio::test]

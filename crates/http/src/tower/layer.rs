@@ -16,7 +16,7 @@ use crate::headers::Styles;
 /// Made by [`by_key`](LimitLayer::by_key), [`in_flight`](LimitLayer::in_flight) or, with the feature `engine`, `by_rules`. All services
 /// made from one layer, and from its clones, share the same state.
 pub struct LimitLayer<G> {
-    gate: Arc<G>,
+    pub(super) gate: Arc<G>,
     manners: Arc<Manners>,
 }
 

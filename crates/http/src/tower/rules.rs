@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use http::header::{HOST, HeaderMap, HeaderName, RETRY_AFTER};
@@ -155,6 +156,8 @@ pub struct ByRules<T, F> {
     engine: Arc<Engine<T, F>>,
     domain: String,
     attributes: Attributes,
+    /// Only counted; it orders nothing.
+    without_rules: AtomicU64,
 }
 
 impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
@@ -163,7 +166,8 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// - Where a rule says to wait, the request waits before the service sees it. Who goes away meanwhile gives back what was
     ///   taken, in a task of its own.
     /// - What happens when the store does not answer is said by the rules; there is always a decision.
-    /// - If there are no rules for the domain, everything passes.
+    /// - If there are no rules for the domain, because its name is misspelt or its rules were taken away, everything passes,
+    ///   uncounted by any limit. [`passed_without_rules`](Self::passed_without_rules) says how often that happened: watch it.
     /// - What a rule counts as in flight comes back when its lease ends; use [`in_flight`](LimitLayer::in_flight) for places that
     ///   are given back at the end of an answer.
     ///
@@ -181,7 +185,13 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// ```
     pub fn by_rules(engine: Arc<Engine<T, F>>, domain: &str, attributes: Attributes) -> Self {
         let policy = Policy::new(UNNAMED, None);
-        Self::with(ByRules { engine, domain: domain.to_owned(), attributes }, Manners::new(policy))
+        let gate = ByRules { engine, domain: domain.to_owned(), attributes, without_rules: AtomicU64::new(0) };
+        Self::with(gate, Manners::new(policy))
+    }
+
+    /// How many requests passed, in all services of this layer and its clones, because the engine has no rules for the domain.
+    pub fn passed_without_rules(&self) -> u64 {
+        self.gate.without_rules.load(Ordering::Relaxed)
     }
 }
 
@@ -208,7 +218,10 @@ impl<T: Store, F: Store> ByRules<T, F> {
         let request = tollgate_engine::Request::new(&self.domain, &items);
         let mut decisions = Lent::take();
         // Only an unknown domain is left of what could be wrong with it.
-        let Ok(decision) = self.engine.check(&request, &mut decisions.0).await else { return Ruling::Pass };
+        let Ok(decision) = self.engine.check(&request, &mut decisions.0).await else {
+            self.without_rules.fetch_add(1, Ordering::Relaxed);
+            return Ruling::Pass;
+        };
         if manners.tell == Tell::Everybody && decision.is_allowed() {
             add_decision(told, manners.styles, &decision);
         }
