@@ -24,7 +24,9 @@ fn main() -> Result<()> {
     peer(&mut bars)?;
     match instructions::count_all()? {
         Some([ten, many, bare]) => {
-            println!("\ninstructions per decision: {bare:.0} in two bare checks, {ten:.0} by 2 of 10 rules, {many:.0} by 2 of 10,000");
+            println!(
+                "\ninstructions per decision: {bare:.0} in two bare checks, {ten:.0} by 2 of 10 rules, {many:.0} by 2 of 10,000"
+            );
             bars.at_most("instructions of the engine against the bare checks, 10 rules", ten / bare, 3.0);
             bars.at_most("instructions of the engine against the bare checks, 10,000 rules", many / bare, 3.0);
         }
