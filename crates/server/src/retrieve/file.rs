@@ -30,6 +30,16 @@ pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
     Rules::read_with(&[Source { name, text }], &beside)
 }
 
+/// Reads rules and puts them in force: the version they became, and how many there are.
+fn put<S: Store>(gate: &Gate<S>, name: &str, text: &[u8]) -> Result<(u64, usize), Mistakes> {
+    let rules = parse(name, text)?;
+    let version = gate.engine.put(&rules)?;
+    for left_out in rules.left_out().map(Mistakes::as_slice).unwrap_or_default() {
+        tracing::warn!("{left_out}");
+    }
+    Ok((version, rules.len()))
+}
+
 /// Puts the rules of a file in force.
 ///
 /// # Errors
@@ -37,8 +47,7 @@ pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
 pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> {
     let name = file.path().display().to_string();
     let text = file.read().with_context(|| format!("cannot read the rules {name}"))?;
-    let rules = parse(&name, &text).and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())));
-    let (version, count) = rules.with_context(|| format!("the rules {name} have mistakes"))?;
+    let (version, count) = put(gate, &name, &text).with_context(|| format!("the rules {name} have mistakes"))?;
     tracing::info!(file = name, rules = count, version, "rules loaded");
     Ok(())
 }
@@ -52,9 +61,7 @@ pub async fn watch<S: Store>(gate: &Gate<S>, mut file: Watched) {
         looks.tick().await;
         let refused = match file.look() {
             Ok(None) => continue,
-            Ok(Some(text)) => match parse(&name, &text)
-                .and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())))
-            {
+            Ok(Some(text)) => match put(gate, &name, &text) {
                 Ok((version, rules)) => {
                     gate.metrics.reloaded();
                     tracing::info!(file = name, rules, version, "rules loaded");
