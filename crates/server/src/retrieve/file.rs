@@ -3,8 +3,8 @@
 //! The file is looked at twice a second rather than watched through the kernel: editors replace files, volumes of
 //! orchestrators swap links to folders, and network file systems tell nobody. A look costs a microsecond and misses none of it.
 
-use std::fs::Metadata;
-use std::io;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -114,11 +114,17 @@ impl Watched {
         let metadata = std::fs::metadata(&self.path)?;
         let look = Look::of(&metadata);
         (self.read, self.seen) = (Some(look), Some(look));
+        let too_large = |bytes: &str| {
+            let problem = format!("it has {bytes} bytes, at most {MAX_FILE_BYTES} are read");
+            io::Error::new(io::ErrorKind::FileTooLarge, problem)
+        };
         if metadata.len() > MAX_FILE_BYTES as u64 {
-            let problem = format!("it has {} bytes, at most {MAX_FILE_BYTES} are read", metadata.len());
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+            return Err(too_large(&metadata.len().to_string()));
         }
-        std::fs::read(&self.path)
+        // Devices and pipes say that they are empty.
+        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        File::open(&self.path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        if bytes.len() > MAX_FILE_BYTES { Err(too_large("more")) } else { Ok(bytes) }
     }
 
     /// Looks at it, and reads it if it has changed since it was read and not since it was looked at. A file that is gone
