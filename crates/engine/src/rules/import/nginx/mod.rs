@@ -18,9 +18,9 @@ use std::collections::HashSet;
 
 use super::super::mistake::{Notes, Place};
 use super::super::raw::shorten;
-use super::super::text::{MAX_FILE_BYTES, Node};
+use super::super::text::{MAX_FILE_BYTES, Node, Value};
 use super::super::words::valid_instead;
-use super::build::{id_from, list, map, one_or_list, text};
+use super::build::{id_from, list, map, text};
 use read::{Directive, End};
 use scope::{Kind, Scopes};
 use zone::Zone;
@@ -96,7 +96,7 @@ impl<'n> Importer<'n> {
         let mut pairs = vec![("id", text(place, id_from(&wanted, &mut self.taken)))];
         if !when.is_empty() {
             let when = when.into_iter().map(|(attribute, condition)| (text(place, attribute), condition)).collect();
-            pairs.push(("when", Node { place, value: super::super::text::Value::Map(when) }));
+            pairs.push(("when", Node { place, value: Value::Map(when) }));
         }
         if !zone.per.is_empty() {
             pairs.push(("per", list(place, zone.per.iter().map(|attribute| text(place, &**attribute)).collect())));
@@ -104,11 +104,7 @@ impl<'n> Importer<'n> {
         pairs.extend(numbers);
         let excluded = self.scopes.excluded(scope, kind, place, self.left_out);
         if !excluded.is_empty() {
-            let exclude = |(test, paths): (&str, Vec<String>)| {
-                let paths = paths.into_iter().map(|path| text(place, path)).collect();
-                let path = map(place, vec![(test, one_or_list(place, paths))]);
-                map(place, vec![("when", map(place, vec![("path", path)])), ("unlimited", text(place, "true"))])
-            };
+            let exclude = |when| map(place, vec![("when", when), ("unlimited", text(place, "true"))]);
             pairs.push(("overrides", list(place, excluded.into_iter().map(exclude).collect())));
         }
         let (dry_run, status) = self.scopes.manner(scope, kind);

@@ -1,5 +1,7 @@
 //! Which requests a line of nginx is for: the servers and locations around it.
 
+use std::collections::BTreeMap;
+
 use super::super::super::mistake::{Notes, Place};
 use super::super::super::text::Node;
 use super::super::build::{map, one_or_list, text};
@@ -125,25 +127,14 @@ impl Scopes {
             Block::Exactly(path) => Some(map(place, vec![("equals", text(place, &**path))])),
             Block::Server(_) | Block::Expression | Block::Other => None,
         });
-        let host = self.around(scope).find_map(|scope| match &self.all[scope].block {
-            Block::Server(names) if !names.is_empty() => {
-                Some(one_or_list(place, names.iter().map(|name| text(place, &**name)).collect()))
-            }
-            _ => None,
-        });
-        let named = [("host", host), ("path", path)];
+        let named = [("host", self.host(scope, place)), ("path", path)];
         named.into_iter().filter_map(|(name, condition)| Some((name.to_owned(), condition?))).collect()
     }
 
-    /// The paths that longer locations take from a scope, by the test they need.
-    pub(super) fn excluded(
-        &self,
-        scope: usize,
-        kind: Kind,
-        place: Place,
-        left_out: &mut Notes,
-    ) -> Vec<(&'static str, Vec<String>)> {
-        let (mut prefixes, mut exact) = (Vec::new(), Vec::new());
+    /// Conditions for what longer locations take from a scope: it meets one of them.
+    pub(super) fn excluded(&self, scope: usize, kind: Kind, place: Place, left_out: &mut Notes) -> Vec<Node> {
+        // By the server, if the scope is around it, and by the test that paths need.
+        let mut taken: BTreeMap<(Option<usize>, &str), Vec<Node>> = BTreeMap::new();
         for other in 0..self.all.len() {
             let below = self.around(other).skip(1).any(|outer| outer == scope);
             let beside = !below && other != scope && self.server(other) == self.server(scope);
@@ -157,9 +148,10 @@ impl Scopes {
             if !shadows || !((below && has_own) || (beside && self.all[scope].block.path().is_some())) {
                 continue;
             }
+            let server = self.server(other).filter(|server| self.server(scope) != Some(*server));
             match &self.all[other].block {
-                Block::Prefix(path) => prefixes.push(path.clone()),
-                Block::Exactly(path) => exact.push(path.clone()),
+                Block::Prefix(path) => taken.entry((server, "prefix")).or_default().push(text(place, &**path)),
+                Block::Exactly(path) => taken.entry((server, "equals")).or_default().push(text(place, &**path)),
                 Block::Expression => {
                     let problem = format!("this also holds in the location of line {}", self.all[other].place.line);
                     left_out.add_with_help(place, problem, "locations with regular expressions are not carried over");
@@ -167,8 +159,22 @@ impl Scopes {
                 Block::Server(_) | Block::Other => {}
             }
         }
-        let tests = [("prefix", prefixes), ("equals", exact)];
-        tests.into_iter().filter(|(_, paths)| !paths.is_empty()).collect()
+        let conditions = taken.into_iter().map(|((server, test), paths)| {
+            let path = map(place, vec![(test, one_or_list(place, paths))]);
+            let host = server.and_then(|server| self.host(server, place)).map(|host| ("host", host));
+            map(place, host.into_iter().chain([("path", path)]).collect())
+        });
+        conditions.collect()
+    }
+
+    /// The names of the server around a scope, if it has some.
+    fn host(&self, scope: usize, place: Place) -> Option<Node> {
+        self.around(scope).find_map(|scope| match &self.all[scope].block {
+            Block::Server(names) if !names.is_empty() => {
+                Some(one_or_list(place, names.iter().map(|name| text(place, &**name)).collect()))
+            }
+            Block::Server(_) | Block::Prefix(_) | Block::Exactly(_) | Block::Expression | Block::Other => None,
+        })
     }
 
     /// Whether refusals are only told, and the status of a refusal.
