@@ -338,4 +338,27 @@ fn large_trees_are_loaded_or_refused_in_time() {
         .map(|n| format!("- {{key: k, value: '{n}*', rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"))
         .collect();
     assert!(told(&format!("domain: d\ndescriptors:\n{stars}")).contains("more than 256 values with stars for `k`"));
+    let value = |n: usize| format!("{n}{}", "a".repeat(900));
+    let exact: String =
+        (0..2_000).map(|n| format!("- {{key: k, value: {}, rate_limit: {{unlimited: true}}}}\n", value(n))).collect();
+    let stars: String = (0..250)
+        .map(|n| {
+            format!(
+                "- {{key: k, value: '*{}{n}a', rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n",
+                "a*".repeat(4)
+            )
+        })
+        .collect();
+    let config = format!("domain: d\ndescriptors:\n{exact}{stars}");
+    let source = Source { name: "e", text: config.as_bytes() };
+    assert_eq!(Rules::read(&[source]).unwrap().len(), 2_250, "loaded as it is");
+    let refused = Imported::read(&source, None, "").unwrap_err().to_string();
+    assert!(
+        refused.starts_with("e:1:1: the rules of this have ") && refused.ends_with("at most 16777216 are read"),
+        "{refused}"
+    );
+    let mut deep = String::from("domain: d\ndescriptors:\n- key: k\n  descriptors:\n");
+    (0..1_500).for_each(|n| deep += &format!("  - {{key: l{n}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"));
+    (0..1_500).for_each(|n| deep += &format!("- {{key: k, value: v{n}}}\n"));
+    assert!(told(&deep).contains("more than 1000000 conditions"));
 }

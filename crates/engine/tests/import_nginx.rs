@@ -114,3 +114,21 @@ fn mistakes_are_told_with_their_line() {
         assert!(told.contains(expected), "{config}\n{told}");
     }
 }
+
+#[test]
+fn hostile_files_are_refused_in_time() {
+    let blocks = "location /a { limit_req zone=a; }\n".repeat(4200);
+    let limits = "limit_req zone=a;\n".repeat(4200);
+    for (config, expected) in [
+        (&blocks, "at most 4096 blocks"),
+        (&limits, "more than 4096 limits"),
+        (&"a {".repeat(1_000_000), "16 in each other"),
+        (&"}".repeat(1_000_000), "closes nothing"),
+        (&"'".repeat(1_000_001), "not closed"),
+    ] {
+        let told = import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{expected}"));
+        assert!(told.contains(expected), "{}", &told[..200.min(told.len())]);
+    }
+    let most = "location /a { limit_req zone=a; }\n".repeat(500);
+    assert!(import(&format!("{ZONE}{most}")).is_ok());
+}

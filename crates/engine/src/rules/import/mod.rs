@@ -8,8 +8,8 @@ mod build;
 mod envoy;
 mod nginx;
 
-use super::mistake::{Mistakes, Notes};
-use super::text::{self, Node};
+use super::mistake::{Mistakes, Notes, Place};
+use super::text::{self, MAX_FILE_BYTES, Node};
 use super::write::write;
 use super::{Rules, Source};
 
@@ -64,9 +64,13 @@ impl Imported {
             }
             Dialect::Nginx => nginx::convert(source.text, domain, &mut notes, &mut left_out),
         };
+        let yaml = tree.map(|tree| write(&tree)).unwrap_or_default();
+        if yaml.len() > MAX_FILE_BYTES {
+            let problem = format!("the rules of this have {} bytes, at most {MAX_FILE_BYTES} are read", yaml.len());
+            notes.add(Place { line: 1, column: 1 }, problem);
+        }
         let sources = std::slice::from_ref(source);
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
-        let yaml = tree.map(|tree| write(&tree)).unwrap_or_default();
         // What it became is read like any rule file: nothing is handed out that would not load.
         Rules::read(&[Source { name: source.name, text: yaml.as_bytes() }])?;
         Ok(Self { yaml, left_out: left_out.finish().err().map(|notes| notes.with_snippets(sources)) })

@@ -22,7 +22,6 @@ mod read;
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::glob::segment_matches;
 use super::super::mistake::{Notes, Place};
 use super::super::text::Node;
 use super::build::{id_from, list, map, text};
@@ -42,7 +41,8 @@ pub(super) fn is_meant(tree: &Node) -> bool {
 /// The same limits in our language. `None` if there are mistakes that leave nothing to say.
 pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     let file = Reader { notes, left_out }.file(tree)?;
-    let mut converter = Converter { notes, left_out, taken: HashSet::new(), conditions: 0, rules: Vec::new() };
+    let mut converter =
+        Converter { notes, left_out, taken: HashSet::new(), conditions: 0, too_many: false, rules: Vec::new() };
     converter.level(&file.descriptors, &mut Vec::new());
     let rules = converter.rules;
     Some(map(tree.place, vec![("domain", file.domain), ("rules", list(tree.place, rules))]))
@@ -53,6 +53,7 @@ struct Converter<'n> {
     left_out: &'n mut Notes,
     taken: HashSet<String>,
     conditions: usize,
+    too_many: bool,
     rules: Vec<Node>,
 }
 
@@ -101,6 +102,15 @@ impl Converter<'_> {
     /// Makes a rule of a limit, or notes why there is none.
     fn limit(&mut self, limit: &RateLimit, path: &[Step<'_>]) {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
+        self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
+        if self.conditions > MAX_CONDITIONS {
+            // Told once: nothing of the file is used.
+            if !self.too_many {
+                self.notes.add(limit.place, format!("up to here there are more than {MAX_CONDITIONS} conditions"));
+            }
+            self.too_many = true;
+            return;
+        }
         if let Err(why) = self.rule(limit, path, &named) {
             self.left_out.add_with_help(limit.place, "this limit is not carried over", why);
         }
@@ -115,9 +125,6 @@ impl Converter<'_> {
         let (mut when, mut overrides) = (Vec::new(), Vec::new());
         for step in path {
             self.step(step, &mut when, &mut overrides)?;
-        }
-        if self.conditions > MAX_CONDITIONS {
-            return Err("the file says more than a million conditions");
         }
         if when.is_empty() {
             // One to find the rule by.
@@ -167,7 +174,6 @@ impl Converter<'_> {
         overrides: &mut Vec<Node>,
     ) -> Result<(), &'static str> {
         let (key, place) = (&*step.descriptor.key, step.descriptor.place);
-        self.conditions += 1 + step.excluded.len();
         if step.excluded.is_empty() {
             if !step.values.is_everything() {
                 when.push((key, step.values.condition(place)?));
@@ -195,10 +201,17 @@ fn excluded<'d>(beside: &[(usize, Values<'d>)], place: usize, values: Values<'d>
     let takes_from = |(other, them): &&(usize, Values<'d>)| match (values, them) {
         (Values::Exactly(_), _) | (_, Values::Any) => false,
         (Values::Any, Values::Exactly(_) | Values::Starred(_)) => true,
-        (Values::Starred(pattern), Values::Exactly(value)) => segment_matches(pattern.as_bytes(), value.as_bytes()),
+        (Values::Starred(pattern), Values::Exactly(value)) => may_match(pattern, value),
         (Values::Starred(_), Values::Starred(_)) => *other < place,
     };
     beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
+}
+
+/// Whether the ends of a value are those of a pattern. More than match are excluded by that, which changes nothing: they
+/// would not have matched. It takes no longer than the value is.
+fn may_match(pattern: &str, value: &str) -> bool {
+    let (first, last) = (pattern.split('*').next(), pattern.rsplit('*').next());
+    value.starts_with(first.unwrap_or_default()) && value.ends_with(last.unwrap_or_default())
 }
 
 impl Step<'_> {

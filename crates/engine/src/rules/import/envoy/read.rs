@@ -51,6 +51,9 @@ const UNITS: &[(&str, &str)] = &[
     ("year", "365days"),
 ];
 
+/// The longest key or value, as in rules.
+const MAX_BYTES: usize = 1024;
+
 const FILE: &[&str] = &["domain", "descriptors"];
 const DESCRIPTOR: &[&str] = &[
     "key",
@@ -125,6 +128,12 @@ impl Reader<'_> {
             );
         }
         let value = self.text(&fields, "value").map(|(_, value)| value).filter(|value| !value.is_empty());
+        let long =
+            [key.as_ref().map(|(_, key)| key), value.as_ref()].into_iter().flatten().any(|text| text.len() > MAX_BYTES);
+        if long {
+            self.notes.add(node.place, format!("a key and a value have at most {MAX_BYTES} bytes"));
+            return None;
+        }
         let share_threshold = self.truth(&fields, "share_threshold");
         if let Some(place) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
             self.notes.add(place, "`share_threshold` is for values with a star");

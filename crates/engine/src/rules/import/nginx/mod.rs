@@ -25,6 +25,9 @@ use read::{Directive, End};
 use scope::{Kind, Scopes};
 use zone::Zone;
 
+/// So many limits are read.
+const MAX_LIMITS: usize = 4096;
+
 /// Whether a file has limits of nginx.
 pub(super) fn is_meant(bytes: &[u8]) -> bool {
     let ours = |line: &str| ["limit_req", "limit_conn"].iter().any(|name| line.trim_start().starts_with(name));
@@ -49,6 +52,10 @@ pub(super) fn convert(bytes: &[u8], domain: &str, notes: &mut Notes, left_out: &
         .filter_map(|directive| Zone::read(directive, notes, left_out))
         .collect();
     let scopes = Scopes::read(&directives, notes, left_out);
+    if let Some((_, directive)) = scopes.limits(&directives).nth(MAX_LIMITS) {
+        notes.add(directive.place, format!("there are more than {MAX_LIMITS} limits"));
+        return None;
+    }
     let mut importer =
         Importer { zones: &zones, scopes: &scopes, notes, left_out, taken: HashSet::new(), used: HashSet::new() };
     let rules: Vec<Node> =

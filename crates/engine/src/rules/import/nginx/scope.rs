@@ -49,6 +49,11 @@ enum Block {
     Other,
 }
 
+/// So many blocks are compared with each other.
+const MAX_BLOCKS: usize = 4096;
+/// How deep they may lie in each other.
+const MAX_DEPTH: usize = 16;
+
 /// What matters of a block beside its limits.
 const SETTINGS: [&str; 6] =
     ["limit_req", "limit_conn", "limit_req_status", "limit_conn_status", "limit_req_dry_run", "limit_conn_dry_run"];
@@ -62,6 +67,11 @@ impl Scopes {
         for directive in directives {
             scopes.of.push(here);
             match directive.end {
+                End::Opens if scopes.all.len() >= MAX_BLOCKS || scopes.around(here).nth(MAX_DEPTH).is_some() => {
+                    let most = format!("at most {MAX_BLOCKS} blocks are read, and {MAX_DEPTH} in each other");
+                    notes.add(directive.place, most);
+                    return scopes;
+                }
                 End::Opens => {
                     let block = Block::of(directive);
                     let place = directive.place;
