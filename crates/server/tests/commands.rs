@@ -90,11 +90,11 @@ fn import_prints_rules_and_tells_what_they_cannot_say() {
 #[test]
 fn a_server_takes_files_of_the_reference_service_as_they_are() {
     let rules = Rules::new(ENVOY);
-    let server = Server::start(&["--rules", &rules.path()]);
+    let server = Server::start(&["--rules", rules.path()]);
     let mut client = server.connect_http();
     let mut ask = || client.post("/v1/check", r#"{"domain":"edge","attributes":{"remote_address":"192.0.2.1"}}"#).0;
     assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
-    let ran = tollgate(&["check", &rules.path()], b"");
+    let ran = tollgate(&["check", rules.path()], b"");
     assert!(ran.code == Some(0) && ran.out.contains("1 rule in 1 domain"), "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("`detailed_metric` is not carried over"), "{}", ran.err);
 }
