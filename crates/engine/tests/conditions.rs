@@ -96,3 +96,18 @@ fn an_expression_says_what_when_cannot() {
     assert_eq!(bench.check(&[("x-trial", "1")]), "deny for ever");
     assert_eq!(bench.check(&[("x-trial", "2")]), "allow");
 }
+
+#[test]
+fn only_is_for_requests_with_these_attributes_in_this_order_and_no_others() {
+    let mut bench = bench("- {id: pair, only: [service, user], per: [user], limit: 1/h}\n");
+    assert_eq!(bench.check(&[("service", "a"), ("user", "u")]), "allow");
+    assert!(bench.check(&[("service", "b"), ("user", "u")]).starts_with("deny"));
+    for others in [
+        &[("user", "u"), ("service", "a")][..],
+        &[("service", "a")],
+        &[("service", "a"), ("user", "u"), ("more", "x")],
+        &[("service", "a"), ("user", "u"), ("user", "u")],
+    ] {
+        assert_eq!(bench.check(others), "allow", "{others:?}");
+    }
+}

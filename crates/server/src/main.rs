@@ -10,6 +10,9 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => command::serve::run(args),
         Command::Check(args) => command::check::run(&args),
+        Command::Decide(args) => command::decide::run(&args),
+        Command::Fmt(args) => command::fmt::run(&args),
+        Command::Import(args) => command::import::run(&args),
     };
     outcome.unwrap_or_else(|error| {
         command::report(&error);

@@ -70,6 +70,13 @@ pub const RULE: &[Key] = &[
         "{id: large, if: \"int(bytes) > 4096 && !(plan in ['pro', 'own'])\", limit: 1/s}",
     ),
     key(
+        "only",
+        "a list of attributes",
+        "others do not matter",
+        "the request has these attributes, in this order, and no others",
+        "{id: pair, only: [service, user], per: [user], limit: 10/s}",
+    ),
+    key(
         "per",
         "attributes, captures, or `a or b`",
         "one counter for all",

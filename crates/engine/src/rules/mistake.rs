@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A point in a rule file. Lines and columns count from 1, columns in characters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Which line.
     pub line: u32,

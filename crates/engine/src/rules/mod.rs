@@ -28,7 +28,9 @@
 mod check;
 mod cidr;
 mod expression;
+mod format;
 mod glob;
+mod import;
 pub mod keys;
 mod limit;
 mod mistake;
@@ -38,12 +40,15 @@ mod rule;
 mod text;
 pub(crate) mod warn;
 mod words;
+mod write;
 
 pub use cidr::Cidr;
 pub(crate) use cidr::address;
 pub use expression::Expression;
+pub use format::{FormatError, format};
 pub use glob::Glob;
 pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
+pub use import::{Dialect, Imported};
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
 pub use reference::reference;
@@ -87,6 +92,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     domains: Vec<Domain>,
+    left_out: Option<Mistakes>,
 }
 
 impl Rules {
@@ -104,18 +110,26 @@ impl Rules {
     /// # Errors
     /// Everything that is wrong with any of them.
     pub fn read_with(sources: &[Source<'_>], file: ReadFile<'_>) -> Result<Self, Mistakes> {
-        let mut notes = Notes::new("");
+        let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
         let mut checker = check::Checker::new(file);
         for source in sources {
             notes.turn_to(source.name);
-            if let Some(tree) = text::read(source.text, &mut notes) {
+            left_out.turn_to(source.name);
+            let tree = text::read(source.text, &mut notes);
+            if let Some(tree) = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out)) {
                 for domain in raw::read(&tree, &mut notes) {
                     checker.domain(&domain, &mut notes);
                 }
             }
         }
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
-        Ok(Self { domains: checker.finish() })
+        let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
+        Ok(Self { domains: checker.finish(), left_out })
+    }
+
+    /// What files that were written for something else say and rules cannot, if there is something.
+    pub fn left_out(&self) -> Option<&Mistakes> {
+        self.left_out.as_ref()
     }
 
     /// The domains, in the order in which they were first named.

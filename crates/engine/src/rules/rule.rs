@@ -15,6 +15,8 @@ pub struct Rule {
     pub(crate) place: Where,
     pub(crate) when: Vec<Condition>,
     pub(crate) expression: Option<Expression>,
+    /// The names of all attributes of a request, in order; if there are none, whatever it has.
+    pub(crate) only: Box<[Box<str>]>,
     pub(crate) per: Vec<Counted>,
     pub(crate) effect: Effect,
     pub(crate) overrides: Vec<Override>,
@@ -51,6 +53,16 @@ impl Rule {
     /// And this, if there is one.
     pub fn expression(&self) -> Option<&Expression> {
         self.expression.as_ref()
+    }
+
+    /// All attributes that a request may have, in order; empty if others do not matter.
+    pub fn only(&self) -> &[Box<str>] {
+        &self.only
+    }
+
+    /// Whether `when` alone says to which requests it applies.
+    pub(crate) fn is_unconditional_beyond_when(&self) -> bool {
+        self.schedule.is_empty() && self.expression.is_none() && self.only.is_empty()
     }
 
     /// What is counted separately.

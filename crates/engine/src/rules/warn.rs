@@ -38,7 +38,7 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
 /// Rules that an `allow` or `deny` rule leaves nothing to.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let judges = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
-    let always = |rule: &Rule| rule.schedule.is_empty() && rule.expression().is_none() && is_positive(rule.when());
+    let always = |rule: &Rule| rule.is_unconditional_beyond_when() && is_positive(rule.when());
     let judging: Vec<(usize, &Rule)> = domain
         .rules()
         .iter()

@@ -21,6 +21,8 @@ pub(crate) struct Special {
     schedule: Option<Schedule>,
     /// A condition, and the numbers of its attributes.
     expression: Option<(Expression, Box<[u32]>)>,
+    /// The names that a request has, all of them and in this order.
+    only: Option<Box<[Box<str>]>>,
     pub(crate) overrides: Option<Overrides>,
     cost: Option<CostFrom>,
     /// What is counted by, if attributes alone do not say it.
@@ -105,6 +107,7 @@ impl Special {
                 let numbers = expression.attributes().iter().map(|name| number(name)).collect();
                 (expression.clone(), numbers)
             }),
+            only: (!rule.only().is_empty()).then(|| rule.only().into()),
             overrides,
             cost,
             per,
@@ -116,6 +119,7 @@ impl Special {
         let is_plain = special.judges.is_none()
             && special.schedule.is_none()
             && special.expression.is_none()
+            && special.only.is_none()
             && special.overrides.is_none()
             && special.cost.is_none()
             && special.per.is_none()
@@ -146,9 +150,13 @@ impl Special {
         self.schedule.is_some() || self.overrides.as_ref().is_some_and(until)
     }
 
-    /// Whether it is the time for the rule, and its expression holds.
+    /// Whether it is the time for the rule, the request has nothing that it should not have, and its expression holds.
     pub(crate) fn applies(&self, now: Time<Wall>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
-        self.schedule.as_ref().is_none_or(|schedule| schedule.applies(now))
+        let names = |only: &[Box<str>]| {
+            only.len() == entries.len() && only.iter().zip(entries).all(|(name, entry)| name.as_bytes() == entry.name)
+        };
+        self.only.as_deref().is_none_or(names)
+            && self.schedule.as_ref().is_none_or(|schedule| schedule.applies(now))
             && self.expression.as_ref().is_none_or(|(expression, numbers)| {
                 expression.holds(&|place| numbers.get(place).and_then(|number| matched.value(entries, *number)))
             })

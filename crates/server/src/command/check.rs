@@ -23,18 +23,14 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             for warning in engine.warnings(&rules) {
                 write!(std::io::stderr(), "warning: {}", warning.detailed())?;
             }
+            rules.left_out().map_or(Ok(()), super::tell)?;
             let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
             let (rules, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
             writeln!(std::io::stdout(), "{name}: {rules} in {domains}, no mistakes")?;
             Ok(ExitCode::SUCCESS)
         }
         Err(mistakes) => {
-            for mistake in mistakes.as_slice() {
-                write!(std::io::stderr(), "{}", mistake.detailed())?;
-            }
-            if mistakes.left_out() > 0 {
-                writeln!(std::io::stderr(), "and {} more", mistakes.left_out())?;
-            }
+            super::tell(&mistakes)?;
             Ok(ExitCode::FAILURE)
         }
     }

@@ -136,7 +136,7 @@ fn deadline(millis: u64) -> anyhow::Result<Duration> {
     Ok(Duration::from_millis(millis))
 }
 
-fn count(flag: &str, text: &str) -> anyhow::Result<usize> {
+pub(crate) fn count(flag: &str, text: &str) -> anyhow::Result<usize> {
     let scales = [('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
     let scaled = scales.iter().find_map(|(letter, scale)| Some((text.strip_suffix(*letter)?, *scale)));
     let (digits, scale) = scaled.unwrap_or((text, 1));

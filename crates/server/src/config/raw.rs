@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// An exact, fast and bounded rate limiter.
 #[derive(Debug, Parser)]
@@ -22,6 +22,15 @@ pub enum Command {
     /// Look for mistakes in a rule file, without serving.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
+    /// Decide requests from lines of JSON, at the times they say, without serving.
+    #[command(after_help = DECIDE_EXAMPLES)]
+    Decide(DecideArgs),
+    /// Write rule files in their canonical form, with their comments.
+    #[command(after_help = FMT_EXAMPLES)]
+    Fmt(FmtArgs),
+    /// Make rules of limits that were written for Envoy or nginx.
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(ImportArgs),
 }
 
 /// Where to listen, and what to decide by.
@@ -81,6 +90,59 @@ pub struct CheckArgs {
     pub file: PathBuf,
 }
 
+/// What to decide, and by what.
+#[derive(Clone, Debug, Args)]
+pub struct DecideArgs {
+    /// Rules to decide by, YAML or JSON, or a file of the reference Envoy service; without, requests bring their limits
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+
+    /// The requests, one JSON object to a line; standard input unless given
+    #[arg(value_name = "FILE")]
+    pub requests: Option<PathBuf>,
+
+    /// How many keys are kept, such as 500k or 10M
+    #[arg(long, value_name = "KEYS", default_value = "1M")]
+    pub capacity: String,
+}
+
+/// What to format.
+#[derive(Clone, Debug, Args)]
+pub struct FmtArgs {
+    /// The rule files
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Change nothing, and fail if something would change
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// What to import.
+#[derive(Clone, Debug, Args)]
+pub struct ImportArgs {
+    /// The file with the limits
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Whose file it is; found out unless given
+    #[arg(long, value_name = "SYSTEM")]
+    pub from: Option<ImportFrom>,
+
+    /// The domain of the rules, for nginx, which has none
+    #[arg(long, value_name = "NAME", default_value = "nginx")]
+    pub domain: String,
+}
+
+/// Whose limits are imported.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ImportFrom {
+    /// The reference Envoy rate-limit service: a domain and nested descriptors.
+    Envoy,
+    /// nginx: `limit_req` and `limit_conn` with their zones.
+    Nginx,
+}
+
 const LONG_ABOUT: &str = "\
 An exact, fast and bounded rate limiter.
 
@@ -108,3 +170,31 @@ Examples:
   tollgate check rules.yaml
 
 Each mistake is told with its file, line and column. The status is 1 if there are any.";
+
+const DECIDE_EXAMPLES: &str = "\
+Examples:
+  tollgate decide --rules rules.yaml requests.jsonl
+  echo '{\"key\":\"alice\",\"limit\":\"3/m\"}' | tollgate decide
+  echo '{\"at\":1700000000000,\"domain\":\"api\",\"attributes\":{\"path\":\"/login\"}}' | tollgate decide --rules rules.yaml
+
+Each line is the body of a POST to /v1/check and is answered by a line with the body of its answer. If the first line \
+has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, time is what the lines say: later ones may repeat \
+it or go on, and without it happen at the time of the one before. Otherwise they happen when they are read.
+
+A line that cannot be understood is answered in its place with the problem and its number, and the status is 1.";
+
+const FMT_EXAMPLES: &str = "\
+Examples:
+  tollgate fmt rules.yaml
+  tollgate fmt --check rules/*.yaml      for continuous integration
+
+Comments stay with what they are about. A file in which something would be lost, such as what anchors and aliases share, is \
+left as it is, and told. The status is 1 then, and with --check if a file is not in its form.";
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  tollgate import envoy.yaml > rules.yaml
+  tollgate import --domain edge /etc/nginx/nginx.conf > rules.yaml
+
+What could not be carried over is told on the standard error stream, with its line and why; the status is 0 as long as \
+there are rules. Files of the reference Envoy service need not be imported: `serve --rules` and `check` take them as they are.";

@@ -3,8 +3,8 @@
 //! The file is looked at twice a second rather than watched through the kernel: editors replace files, volumes of
 //! orchestrators swap links to folders, and network file systems tell nobody. A look costs a microsecond and misses none of it.
 
-use std::fs::Metadata;
-use std::io;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -34,6 +34,22 @@ pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
     Rules::read_with(&[Source { name, text }], &beside)
 }
 
+/// Reads rules and puts them in force, and logs what about them is probably not meant or could not be carried over; returns the
+/// version they became, and how many there are.
+fn put<S: Store>(gate: &Gate<S>, name: &str, text: &[u8]) -> Result<(u64, usize), Mistakes> {
+    let rules = parse(name, text)?;
+    // Before, because they are compared with those in force.
+    let warnings = gate.engine.warnings(&rules);
+    let version = gate.engine.put(&rules)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    for left_out in rules.left_out().map(Mistakes::as_slice).unwrap_or_default() {
+        tracing::warn!("{left_out}");
+    }
+    Ok((version, rules.len()))
+}
+
 /// Puts the rules of a file in force.
 ///
 /// # Errors
@@ -41,21 +57,9 @@ pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
 pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> {
     let name = file.path().display().to_string();
     let text = file.read().with_context(|| format!("cannot read the rules {name}"))?;
-    let rules = parse(&name, &text).and_then(|rules| put(gate, &rules));
-    let (version, count) = rules.with_context(|| format!("the rules {name} have mistakes"))?;
+    let (version, count) = put(gate, &name, &text).with_context(|| format!("the rules {name} have mistakes"))?;
     tracing::info!(file = name, rules = count, version, "rules loaded");
     Ok(())
-}
-
-/// Puts rules in force and logs what about them is probably not meant; returns their version and how many there are.
-fn put<S: Store>(gate: &Gate<S>, rules: &Rules) -> Result<(u64, usize), Mistakes> {
-    // Before, because they are compared with those in force.
-    let warnings = gate.engine.warnings(rules);
-    let version = gate.engine.put(rules)?;
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    Ok((version, rules.len()))
 }
 
 /// Looks at a file for ever, and puts its rules in force whenever they change. Those that have mistakes are told and
@@ -86,7 +90,7 @@ fn reload<S: Store>(gate: &Gate<S>, file: &mut Watched) {
     let name = file.path().display().to_string();
     let refused = match file.look() {
         Ok(None) => return,
-        Ok(Some(text)) => match parse(&name, &text).and_then(|rules| put(gate, &rules)) {
+        Ok(Some(text)) => match put(gate, &name, &text) {
             Ok((version, rules)) => {
                 gate.metrics.reloaded();
                 return tracing::info!(file = name, rules, version, "rules loaded");
@@ -142,11 +146,17 @@ impl Watched {
         let look = Look::of(&metadata);
         // One that cannot be read is told once; a change of its permissions changes how it looks.
         (self.read, self.seen) = (Some(look), Some(look));
+        let too_large = |bytes: &str| {
+            let problem = format!("it has {bytes} bytes, at most {MAX_FILE_BYTES} are read");
+            io::Error::new(io::ErrorKind::FileTooLarge, problem)
+        };
         if metadata.len() > MAX_FILE_BYTES as u64 {
-            let problem = format!("it has {} bytes, at most {MAX_FILE_BYTES} are read", metadata.len());
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+            return Err(too_large(&metadata.len().to_string()));
         }
-        std::fs::read(&self.path)
+        // Devices and pipes say that they are empty.
+        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        File::open(&self.path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        if bytes.len() > MAX_FILE_BYTES { Err(too_large("more")) } else { Ok(bytes) }
     }
 
     /// Looks at it, and reads it if it has changed since it was read and not since it was looked at. A file that is gone

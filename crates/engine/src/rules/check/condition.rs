@@ -153,6 +153,14 @@ pub(super) fn check_expression(raw: &Placed, notes: &mut Notes) -> Option<Expres
     }
 }
 
+pub(super) fn check_only(raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
+    if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
+        notes.add(attribute.place, format!("`only` names at most {MAX_ATTRIBUTES} attributes"));
+        return Box::default();
+    }
+    raw.iter().filter(|name| check_attribute(name, notes)).map(|name| name.text.as_str().into()).collect()
+}
+
 pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -> Vec<Counted> {
     if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
         notes.add(attribute.place, format!("a rule counts by at most {MAX_ATTRIBUTES} attributes"));

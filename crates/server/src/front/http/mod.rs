@@ -2,6 +2,7 @@
 
 mod decide;
 pub mod limits;
+pub(crate) mod line;
 mod memo;
 pub mod problem;
 mod route;

@@ -70,6 +70,13 @@ impl Problem {
         self
     }
 
+    /// In this line of a file of requests, which each have one.
+    #[must_use]
+    pub fn in_line(mut self, line: usize) -> Self {
+        self.0.line = Some(line);
+        self
+    }
+
     /// With the methods that would be right.
     #[must_use]
     pub fn allowing(mut self, methods: impl Into<String>) -> Self {

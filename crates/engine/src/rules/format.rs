@@ -1,0 +1,163 @@
+//! The canonical form of a rule file, with its comments.
+//!
+//! Trees hold no comments, so they are looked for in the text and belong to what is written behind or below them. Nothing is
+//! taken on trust: what comes out is read again, and has to say the same with as many comments.
+
+use std::fmt;
+
+use super::mistake::{Mistakes, Notes, Place};
+use super::text::{self, Node, Value};
+use super::write::{Comments, write, write_with};
+use super::{MAX_ALIASED, Source};
+use comments::{Found, scan};
+
+mod comments;
+
+/// Why a file was not formatted.
+#[derive(Debug)]
+pub enum FormatError {
+    /// It cannot be read.
+    Mistakes(Mistakes),
+    /// Something in it would be lost.
+    Loses {
+        /// In this line.
+        line: u32,
+        /// What it is.
+        what: &'static str,
+    },
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mistakes(mistakes) => mistakes.fmt(f),
+            Self::Loses { line, what } => write!(f, "line {line}: {what} would be lost, so nothing was changed"),
+        }
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+/// Formats a rule file.
+///
+/// ```
+/// use tollgate_engine::rules::{Source, format};
+///
+/// let text = "rules:\n    - limit: \"10/s\"   # for all\n      id:   each\n      per: [\n        client_ip]\ndomain: api\n";
+/// let formatted = format(&Source { name: "rules.yaml", text: text.as_bytes() })?;
+/// assert_eq!(formatted, "domain: api\nrules:\n- id: each\n  per: [client_ip]\n  limit: 10/s  # for all\n");
+/// # Ok::<(), tollgate_engine::rules::FormatError>(())
+/// ```
+///
+/// # Errors
+/// When it cannot be read, or when something in it would be lost.
+pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
+    let mut notes = Notes::new(source.name);
+    let tree = text::read(source.text, &mut notes);
+    let told = |notes: Notes| match notes.finish() {
+        Ok(()) => Ok(()),
+        Err(mistakes) => Err(FormatError::Mistakes(mistakes.with_snippets(std::slice::from_ref(source)))),
+    };
+    told(notes)?;
+    let (Some(tree), Ok(text)) = (tree, str::from_utf8(source.text)) else {
+        return Err(FormatError::Loses { line: 1, what: "everything" });
+    };
+    let found = scan(text).map_err(|(line, what)| FormatError::Loses { line, what })?;
+    let mut comments = attach(&tree, &found);
+    let formatted = write_with(&tree, &mut comments);
+    verify(&tree, &found, &formatted)?;
+    Ok(formatted)
+}
+
+/// Whether nothing was lost, by reading what came out.
+fn verify(tree: &Node, found: &[Found], formatted: &str) -> Result<(), FormatError> {
+    let again = text::read(formatted.as_bytes(), &mut Notes::new(""));
+    let same = again.is_some_and(|again| write(&again) == write(tree));
+    let count = |found: &[Found]| found.iter().filter(|found| !found.text.is_empty()).count();
+    let kept = scan(formatted).is_ok_and(|again| count(&again) == count(found));
+    match (same, kept) {
+        (true, true) => Ok(()),
+        (false, _) => Err(FormatError::Loses { line: 1, what: "something that is written in an unusual way" }),
+        (true, false) => {
+            let line = found.iter().find(|found| !found.text.is_empty()).map_or(1, |found| found.place.line);
+            Err(FormatError::Loses { line, what: "a comment" })
+        }
+    }
+}
+
+/// A key with its value, or an item of a list: what can have a line of its own.
+struct Unit {
+    place: Place,
+    last_line: u32,
+    parent: Option<usize>,
+}
+
+/// Comments on lines of their own belong to what comes next, others to the largest thing that ends in their line.
+fn attach(tree: &Node, found: &[Found]) -> Comments {
+    let mut units = Vec::new();
+    collect(tree, None, &mut units);
+    let mut comments = Comments::default();
+    for found in found {
+        let at = found.place;
+        if found.alone {
+            let next = units.get(units.partition_point(|unit| unit.place <= at));
+            let lines = match next {
+                Some(unit) => comments.before.entry(unit.place).or_default(),
+                None => &mut comments.last,
+            };
+            // One empty line says as much as several.
+            if !found.text.is_empty() || lines.last().is_none_or(|last| !last.is_empty()) {
+                lines.push(found.text.clone());
+            }
+            continue;
+        }
+        // They are in the order of the file.
+        let Some(mut unit) = units.partition_point(|unit| unit.place < at).checked_sub(1) else {
+            comments.last.push(found.text.clone());
+            continue;
+        };
+        let within = |unit: &Unit| unit.place.line == at.line && unit.last_line == at.line;
+        while let Some(parent) = units[unit].parent.filter(|parent| within(&units[*parent])) {
+            unit = parent;
+        }
+        match comments.behind.entry(units[unit].place) {
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(found.text.clone());
+            }
+            std::collections::hash_map::Entry::Occupied(mut entry) => {
+                // The second one of a value over several lines.
+                let both = format!("{} {}", entry.get(), found.text);
+                entry.insert(both);
+            }
+        }
+    }
+    while comments.last.last().is_some_and(String::is_empty) {
+        comments.last.pop();
+    }
+    comments
+}
+
+fn collect(node: &Node, parent: Option<usize>, units: &mut Vec<Unit>) {
+    debug_assert!(units.len() <= super::MAX_NODES + MAX_ALIASED, "trees are no larger");
+    let mut add = |place: Place, value: &Node| {
+        let unit = units.len();
+        units.push(Unit { place, last_line: last_line(value).max(place.line), parent });
+        collect(value, Some(unit), units);
+    };
+    match &node.value {
+        Value::Map(pairs) => pairs.iter().for_each(|(key, value)| add(key.place, value)),
+        Value::List(nodes) => nodes.iter().for_each(|node| add(node.place, node)),
+        Value::Empty | Value::Text(_) => {}
+    }
+}
+
+fn last_line(node: &Node) -> u32 {
+    match &node.value {
+        Value::Map(pairs) => pairs.last().map_or(node.place.line, |(key, value)| last_line(value).max(key.place.line)),
+        Value::List(nodes) => nodes.last().map_or(node.place.line, last_line),
+        Value::Empty | Value::Text(_) => node.place.line,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! Comments in YAML, found without reading all of it: quotes and texts over several lines are what hides a `#`.
+
+use super::super::mistake::Place;
+
+/// A comment, or an empty line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) place: Place,
+    /// With its `#`; nothing for an empty line.
+    pub(super) text: String,
+    /// Whether the line has nothing else.
+    pub(super) alone: bool,
+}
+
+/// All comments and empty lines.
+///
+/// # Errors
+/// The line and the name of what would be lost: anchors, and what comments could not be told apart from.
+pub(super) fn scan(text: &str) -> Result<Vec<Found>, (u32, &'static str)> {
+    let mut found = Vec::new();
+    // How far to the right the text of `|` or `>` is, at least.
+    let mut block: Option<usize> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let empty = line.trim().is_empty();
+        if block.is_some_and(|block| empty || indent > block) {
+            continue;
+        }
+        block = None;
+        let at = |column: usize| Place { line: number, column: column as u32 + 1 };
+        if empty {
+            found.push(Found { place: at(0), text: String::new(), alone: true });
+            continue;
+        }
+        match scan_line(line) {
+            Line::Plain => {}
+            Line::Comment { before } => {
+                let (code, comment) = line.split_at(before);
+                let place = at(code.chars().count());
+                found.push(Found { place, text: comment.trim_end().to_owned(), alone: code.trim().is_empty() });
+            }
+            Line::Block { comment: false } => block = Some(content_indent(line)),
+            Line::Block { comment: true } => return Err((number, "a comment behind `|` or `>`")),
+            Line::Loses(what) => return Err((number, what)),
+        }
+    }
+    Ok(found)
+}
+
+enum Line {
+    Plain,
+    /// With so many bytes before it.
+    Comment {
+        before: usize,
+    },
+    /// The next lines are a text.
+    Block {
+        comment: bool,
+    },
+    Loses(&'static str),
+}
+
+fn scan_line(line: &str) -> Line {
+    let mut quote: Option<char> = None;
+    // The last letter that is no space, and whether one came after it.
+    let (mut last, mut spaced) = (None, true);
+    let mut letters = line.char_indices().peekable();
+    while let Some((at, letter)) = letters.next() {
+        if let Some(open) = quote {
+            if open == '"' && letter == '\\' {
+                letters.next();
+            } else if letter == open {
+                // Two single ones are one that is meant.
+                if open == '\'' && letters.next_if(|(_, next)| *next == '\'').is_some() {
+                    continue;
+                }
+                (quote, last, spaced) = (None, Some(letter), false);
+            }
+            continue;
+        }
+        if letter.is_whitespace() {
+            spaced = true;
+            continue;
+        }
+        if letter == '#' && spaced {
+            return Line::Comment { before: at };
+        }
+        let opened = matches!(last, None | Some('[' | '{' | ','));
+        let begins = opened || (matches!(last, Some(':' | '-' | '?')) && spaced) || (last == Some('\u{0}') && !spaced);
+        match letter {
+            '"' | '\'' if begins => quote = Some(letter),
+            '&' | '*' if begins => return Line::Loses("what anchors and aliases share"),
+            '!' if begins => return Line::Loses("a tag"),
+            '|' | '>' if begins => {
+                let header =
+                    line[at + 1..].trim_start_matches(['+', '-']).trim_start_matches(|c: char| c.is_ascii_digit());
+                let header = header.trim_start_matches(['+', '-']);
+                return Line::Block { comment: !header.trim().is_empty() };
+            }
+            _ => {}
+        }
+        // A colon right behind a quoted key lets a value begin without a space.
+        let behind_quote = letter == ':' && !spaced && matches!(last, Some('"' | '\''));
+        (last, spaced) = (Some(if behind_quote { '\u{0}' } else { letter }), false);
+        if behind_quote && letters.peek().is_some_and(|(_, next)| next.is_whitespace()) {
+            last = Some(':');
+        }
+    }
+    if quote.is_some() { Line::Loses("the form of a quoted text over several lines") } else { Line::Plain }
+}
+
+/// What a text of several lines has to be indented by more than: the dashes of lists count.
+fn content_indent(line: &str) -> usize {
+    let mut rest = line;
+    while let Some(inner) = rest.trim_start_matches(' ').strip_prefix("- ") {
+        rest = inner;
+    }
+    line.len() - rest.trim_start_matches(' ').len()
+}

@@ -1,0 +1,93 @@
+use super::*;
+
+fn formatted(text: &str) -> String {
+    format(&Source { name: "f", text: text.as_bytes() }).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn check(text: &str, expected: &str) {
+    assert_eq!(formatted(text), expected, "for\n{text}");
+    assert_eq!(formatted(expected), expected, "again");
+}
+
+fn refused(text: &str) -> String {
+    format(&Source { name: "f", text: text.as_bytes() }).unwrap_err().to_string()
+}
+
+#[test]
+fn rules_are_spread_and_what_is_in_them_is_put_together() {
+    check(
+        "{rules: [{limit: '5/m', when: {path: \"/a\", method: [GET,\n POST]}, id: a}, {id: b, unlimited: true}], domain: d}",
+        "domain: d\nrules:\n- id: a\n  when: {path: /a, method: [GET, POST]}\n  limit: 5/m\n- id: b\n  unlimited: true\n",
+    );
+    check("domains: [{domain: a, rules: []}]", "domains:\n- domain: a\n  rules: []\n");
+}
+
+#[test]
+fn what_is_too_long_for_a_line_is_spread() {
+    let values: Vec<String> = (0..40).map(|n| format!("value{n}")).collect();
+    let text = format!("domain: d\nrules:\n- id: a\n  when: {{x: [{}]}}\n  limit: 1/s\n", values.join(", "));
+    let lines = formatted(&text);
+    assert!(lines.lines().all(|line| line.len() <= 120), "{lines}");
+    assert!(lines.contains("  when:\n    x:\n    - value0\n"), "{lines}");
+    check(&lines, &lines);
+}
+
+#[test]
+fn comments_stay_with_what_they_are_about() {
+    check(
+        "# top\n\n\ndomain:   d # whose\nrules:  # all\n  # first\n  - limit: 1/s   # slow\n    id: a\n    # who\n    per: [a,\n      b] # both\n  \
+         # second\n  - {id: b, limit: 2/s} # flow\n# end\n",
+        "# top\n\ndomain: d  # whose\nrules:  # all\n# first\n- id: a\n  # who\n  per:\n  - a\n  - b  # both\n  limit: 1/s  # slow\n\
+         # second\n# flow\n- id: b\n  limit: 2/s\n# end\n",
+    );
+}
+
+#[test]
+fn a_number_sign_in_a_text_is_no_comment() {
+    check(
+        "domain: d\nrules:\n- {id: a, limit: 1/s, message: 'a # b'}\n- {id: b, limit: 1/s, message: \"it's # \\\"this\\\"\"}\n- id: c\n  message: x#y\n  limit: 1/s\n",
+        "domain: d\nrules:\n- id: a\n  limit: 1/s\n  message: 'a # b'\n- id: b\n  limit: 1/s\n  message: 'it''s # \"this\"'\n- id: c\n  limit: 1/s\n  message: 'x#y'\n",
+    );
+    check(
+        "domain: d\nrules:\n- message: |\n    a # b\n    c\n  id: a # c\n  limit: 1/s\n",
+        "domain: d\nrules:\n- id: a  # c\n  limit: 1/s\n  message: \"a # b\\nc\\n\"\n",
+    );
+}
+
+#[test]
+fn texts_are_quoted_where_they_must_be() {
+    for text in [
+        "", "null", "~", "- a", "a: b", "*", "{a}", "[", "a,b", "09:00", "'", "\"", "\t", "é", "a b ", " a", "#",
+        "yes", "1.10", "::1", "a:b", "@x", "%", "\u{feff}", "\u{2028}", "\u{7f}",
+    ] {
+        let tree = Node {
+            place: Place::default(),
+            value: Value::Map(vec![(
+                Node { place: Place::default(), value: Value::Text("k".into()) },
+                Node {
+                    place: Place::default(),
+                    value: Value::List(vec![Node { place: Place::default(), value: Value::Text(text.into()) }]),
+                },
+            )]),
+        };
+        let written = write(&tree);
+        let again = text::read(written.as_bytes(), &mut Notes::new("")).unwrap_or_else(|| panic!("{written}"));
+        let Value::Map(pairs) = &again.value else { panic!("{written}") };
+        assert!(
+            matches!(&pairs[0].1.value, Value::List(nodes) if nodes[0].value == Value::Text(text.into())),
+            "{written}"
+        );
+    }
+}
+
+#[test]
+fn what_would_be_lost_is_told_and_nothing_changed() {
+    assert_eq!(
+        refused("a: &x 1\nb: *x\n"),
+        "line 1: what anchors and aliases share would be lost, so nothing was changed"
+    );
+    assert!(refused("a: !tag 1\n").contains("a tag"));
+    assert!(refused("a: \"b\n  c\"\n").contains("over several lines"));
+    assert!(refused("a: [").contains("cannot be read"));
+    assert!(refused("a: 1\na: 2\n").contains("given twice"));
+}

@@ -1,0 +1,49 @@
+//! Trees of our own language, with the places of what they were made from.
+
+use super::super::mistake::Place;
+use super::super::text::{Node, Value};
+
+pub(super) fn text(place: Place, text: impl Into<String>) -> Node {
+    Node { place, value: Value::Text(text.into()) }
+}
+
+pub(super) fn list(place: Place, nodes: Vec<Node>) -> Node {
+    Node { place, value: Value::List(nodes) }
+}
+
+pub(super) fn map(place: Place, pairs: Vec<(&str, Node)>) -> Node {
+    let pairs = pairs.into_iter().map(|(key, value)| (text(place, key), value)).collect();
+    Node { place, value: Value::Map(pairs) }
+}
+
+/// One of them alone, several as a list.
+pub(super) fn one_or_list(place: Place, mut texts: Vec<Node>) -> Node {
+    if texts.len() == 1 { texts.swap_remove(0) } else { list(place, texts) }
+}
+
+/// A name for a rule, made of what there is, with what a name cannot have replaced. `taken` says which ones are in use.
+pub(super) fn id_from(wanted: &str, taken: &mut std::collections::HashSet<String>) -> String {
+    const LONGEST: usize = 100;
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/".contains(letter);
+    let named: String = wanted.chars().map(|letter| if fits(letter) { letter } else { '-' }).take(LONGEST).collect();
+    let named = if named.is_empty() { "rule".to_owned() } else { named };
+    let mut id = named.clone();
+    let mut number = 1_u32;
+    while !taken.insert(id.clone()) {
+        number += 1;
+        id = format!("{named}-{number}");
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_valid_and_never_given_twice() {
+        let mut taken = std::collections::HashSet::new();
+        let names = ["a b*", "a-b-", "", &"é".repeat(300)].map(|wanted| id_from(wanted, &mut taken));
+        assert_eq!(names, ["a-b-".to_owned(), "a-b--2".into(), "rule".into(), "-".repeat(100)]);
+    }
+}

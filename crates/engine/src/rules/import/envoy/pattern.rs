@@ -1,0 +1,121 @@
+//! Values of descriptors as conditions. A star of theirs is any run of characters; one of ours ends at a slash.
+
+use super::super::super::mistake::Place;
+use super::super::super::text::Node;
+use super::super::build::{map, one_or_list, text};
+
+/// A value becomes at most so many patterns: each star between other text doubles them.
+const MAX_PATTERNS: usize = 16;
+
+/// What the value of a descriptor matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Values<'v> {
+    Any,
+    Exactly(&'v str),
+    Starred(&'v str),
+}
+
+impl<'v> Values<'v> {
+    pub(super) fn new(value: Option<&'v str>) -> Self {
+        match value {
+            None | Some("") => Self::Any,
+            Some(value) if value.contains('*') => Self::Starred(value),
+            Some(value) => Self::Exactly(value),
+        }
+    }
+
+    /// Whether it leaves nothing to others.
+    pub(super) fn is_everything(self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exactly(_) => false,
+            Self::Starred(value) => value.bytes().all(|byte| byte == b'*'),
+        }
+    }
+
+    /// The condition, or why there is none.
+    pub(super) fn condition(self, place: Place) -> Result<Node, &'static str> {
+        match self {
+            Self::Any => Ok(map(place, vec![("present", text(place, "true"))])),
+            Self::Exactly(value) if value.contains(['{', '}']) => Ok(map(place, vec![("equals", text(place, value))])),
+            Self::Exactly(value) => Ok(text(place, value)),
+            Self::Starred(value) => match value.trim_end_matches('*') {
+                "" => Self::Any.condition(place),
+                prefix if !prefix.contains('*') => Ok(map(place, vec![("prefix", text(place, prefix))])),
+                _ => Ok(one_or_list(place, globs(value)?.into_iter().map(|glob| text(place, glob)).collect())),
+            },
+        }
+    }
+}
+
+/// How values are kept from a rule that more specific descriptors take.
+#[derive(Debug)]
+pub(super) enum Exclusion {
+    /// A condition that none of them meets.
+    Not(Node),
+    /// Conditions of which each excluded value meets one.
+    Each(Vec<Node>),
+}
+
+impl Exclusion {
+    /// Of values that are taken from any others, if `from` is none, or from those it matches.
+    pub(super) fn new(place: Place, from: Values<'_>, excluded: &[Values<'_>]) -> Result<Self, &'static str> {
+        let braces = |values: &Values<'_>| matches!(values, Values::Exactly(value) if value.contains(['{', '}']));
+        if from != Values::Any || excluded.iter().any(braces) {
+            let each: Result<_, _> = excluded.iter().map(|values| values.condition(place)).collect();
+            return each.map(Self::Each);
+        }
+        let mut texts = Vec::with_capacity(excluded.len());
+        for values in excluded {
+            match values {
+                Values::Any => {}
+                Values::Exactly(value) => texts.push(text(place, *value)),
+                Values::Starred(value) => texts.extend(globs(value)?.into_iter().map(|glob| text(place, glob))),
+            }
+        }
+        Ok(Self::Not(map(place, vec![("not", one_or_list(place, texts))])))
+    }
+}
+
+/// Patterns that together match what a value with stars does. Within the text each star becomes two: one that stays in its
+/// segment, and one that crosses slashes. At the ends `**` does both.
+fn globs(value: &str) -> Result<Vec<String>, &'static str> {
+    if value.contains(['{', '}']) {
+        return Err("a value with stars and braces cannot be written as a pattern");
+    }
+    let mut parts = value.split('*').filter(|part| !part.is_empty());
+    let first = parts.next().unwrap_or_default();
+    let mut globs = vec![if value.starts_with('*') { format!("**/*{first}") } else { first.to_owned() }];
+    for part in parts {
+        if globs.len() >= MAX_PATTERNS {
+            return Err("a value with so many stars cannot be written as a pattern");
+        }
+        globs = globs.iter().flat_map(|glob| [format!("{glob}*{part}"), format!("{glob}*/**/*{part}")]).collect();
+    }
+    if value.ends_with('*') {
+        globs.iter_mut().for_each(|glob| glob.push_str("*/**"));
+    }
+    Ok(globs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::glob::{Glob, segment_matches};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn patterns_match_what_the_value_does(value in "[ab/*]{1,7}", asked in "[ab/]{0,8}") {
+            let stars = value.bytes().all(|byte| byte == b'*');
+            if value.contains('*') && !stars {
+                let globs = globs(&value).unwrap();
+                let ours = globs.iter().any(|glob| match Glob::is_meant(glob) {
+                    true => Glob::new(glob).unwrap_or_else(|why| panic!("{glob}: {why}")).matches(asked.as_bytes()),
+                    false => *glob == asked,
+                });
+                prop_assert_eq!(ours, segment_matches(value.as_bytes(), asked.as_bytes()), "{:?}", globs);
+            }
+        }
+    }
+}

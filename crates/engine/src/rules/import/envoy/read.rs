@@ -1,0 +1,287 @@
+//! What a file of the reference service says, with everything that is wrong with it.
+
+use super::super::super::mistake::{Notes, Place};
+use super::super::super::raw::shorten;
+use super::super::super::text::{Node, Value};
+use super::super::super::words::valid_instead;
+
+/// One level of the tree: a key, perhaps a value, perhaps a limit, and what is below.
+#[derive(Debug)]
+pub(super) struct Descriptor {
+    pub(super) place: Place,
+    pub(super) key: String,
+    /// None, or an empty text, is any value.
+    pub(super) value: Option<String>,
+    pub(super) limit: Option<RateLimit>,
+    pub(super) share_threshold: bool,
+    pub(super) below: Vec<Descriptor>,
+}
+
+#[derive(Debug)]
+pub(super) struct RateLimit {
+    pub(super) place: Place,
+    pub(super) name: Option<String>,
+    pub(super) shadow: bool,
+    pub(super) allows: Allows,
+}
+
+#[derive(Debug)]
+pub(super) enum Allows {
+    Everything,
+    Nothing,
+    /// So many in a period, as our language writes it.
+    Rate(u32, &'static str),
+}
+
+/// A domain and its tree.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) domain: Node,
+    pub(super) descriptors: Vec<Descriptor>,
+}
+
+/// The units, and the windows they stand for. The reference counts months and years as so many days.
+const UNITS: &[(&str, &str)] = &[
+    ("second", "s"),
+    ("minute", "m"),
+    ("hour", "h"),
+    ("day", "day"),
+    ("week", "week"),
+    ("month", "30days"),
+    ("year", "365days"),
+];
+
+/// The longest key or value, as in rules.
+const MAX_BYTES: usize = 1024;
+
+const FILE: &[&str] = &["domain", "descriptors"];
+const DESCRIPTOR: &[&str] = &[
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+
+/// Whether a file is one of the reference service.
+pub(super) fn is_meant(tree: &Node) -> bool {
+    let named =
+        |name: &str| matches!(&tree.value, Value::Map(pairs) if pairs.iter().any(|(key, _)| text(key) == Some(name)));
+    named("descriptors") && !named("rules") && !named("domains")
+}
+
+/// Where mistakes and what cannot be carried over are noted.
+pub(super) struct Reader<'n> {
+    pub(super) notes: &'n mut Notes,
+    pub(super) left_out: &'n mut Notes,
+}
+
+impl Reader<'_> {
+    pub(super) fn file(&mut self, tree: &Node) -> Option<File> {
+        let fields = self.fields(tree, "a file of the reference service", FILE)?;
+        let domain = find(&fields, "domain").filter(|(_, node)| text(node).is_some_and(|text| !text.is_empty()));
+        if domain.is_none() {
+            self.notes.add_with_help(tree.place, "there is no `domain`", "requests name it, like `domain: edge`");
+        }
+        let descriptors = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
+        Some(File { domain: domain?.1.clone(), descriptors })
+    }
+
+    fn descriptors(&mut self, node: &Node) -> Vec<Descriptor> {
+        let nodes = match &node.value {
+            Value::List(nodes) => nodes,
+            Value::Empty => return Vec::new(),
+            Value::Text(_) | Value::Map(_) => {
+                let problem = format!("`descriptors` is a list, this is {}", node.kind());
+                self.notes.add_with_help(node.place, problem, "begin each with `- key: `");
+                return Vec::new();
+            }
+        };
+        let mut seen = std::collections::HashMap::new();
+        let mut found = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let Some(descriptor) = self.descriptor(node) else { continue };
+            let name = (descriptor.key.clone(), descriptor.value.clone());
+            if let Some(Place { line, .. }) = seen.insert(name, descriptor.place) {
+                let problem = "there is another descriptor with this key and value beside it";
+                self.notes.add_with_help(descriptor.place, problem, format!("that one is in line {line}"));
+            }
+            found.push(descriptor);
+        }
+        found
+    }
+
+    fn descriptor(&mut self, node: &Node) -> Option<Descriptor> {
+        let fields = self.fields(node, "a descriptor", DESCRIPTOR)?;
+        let key = self.text(&fields, "key").filter(|(_, key)| !key.is_empty());
+        if key.is_none() {
+            self.notes.add_with_help(
+                node.place,
+                "a descriptor has a `key`",
+                "name the entry, like `key: remote_address`",
+            );
+        }
+        let value = self.text(&fields, "value").map(|(_, value)| value).filter(|value| !value.is_empty());
+        let long =
+            [key.as_ref().map(|(_, key)| key), value.as_ref()].into_iter().flatten().any(|text| text.len() > MAX_BYTES);
+        if long {
+            self.notes.add(node.place, format!("a key and a value have at most {MAX_BYTES} bytes"));
+            return None;
+        }
+        let share_threshold = self.truth(&fields, "share_threshold");
+        if let Some(place) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
+            self.notes.add(place, "`share_threshold` is for values with a star");
+        }
+        let why = "metrics are not labelled by values here, which anybody can make up without end";
+        for name in ["detailed_metric", "value_to_metric"] {
+            if let Some(place) = self.truth(&fields, name) {
+                self.left_out.add_with_help(place, format!("`{name}` is not carried over"), why);
+            }
+        }
+        let shadow = self.truth(&fields, "shadow_mode").is_some();
+        let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, shadow));
+        if let Some(place) = self.truth(&fields, "quota_mode") {
+            let why = "the limit holds by itself, whatever is left of the others";
+            self.left_out.add_with_help(place, "`quota_mode` is not carried over", why);
+        }
+        if let Some((place, _)) = find(&fields, "metadata") {
+            let why = "answers have `rule`, by which a proxy can tell limits apart";
+            self.left_out.add_with_help(place, "`metadata` is not carried over", why);
+        }
+        let below = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
+        Some(Descriptor {
+            place: node.place,
+            key: key?.1,
+            value,
+            limit,
+            share_threshold: share_threshold.is_some(),
+            below,
+        })
+    }
+
+    fn rate_limit(&mut self, node: &Node, shadow: bool) -> Option<RateLimit> {
+        if node.value == Value::Empty {
+            return None;
+        }
+        let fields = self.fields(node, "`rate_limit`", RATE_LIMIT)?;
+        let name = self.text(&fields, "name").map(|(_, name)| name);
+        if let Some((place, replaced)) = find(&fields, "replaces") {
+            self.replaces(place, replaced, name.as_deref());
+        }
+        let unit = self.text(&fields, "unit");
+        let count = self.text(&fields, "requests_per_unit");
+        if self.truth(&fields, "unlimited").is_some() {
+            for (name, given) in [("unit", &unit), ("requests_per_unit", &count)] {
+                if let Some((place, _)) = given {
+                    self.notes.add(*place, format!("`{name}` and `unlimited` exclude each other"));
+                }
+            }
+            return Some(RateLimit { place: node.place, name, shadow, allows: Allows::Everything });
+        }
+        let units: Vec<&str> = UNITS.iter().map(|(unit, _)| *unit).collect();
+        let Some((place, unit)) = unit else {
+            self.notes.add_with_help(node.place, "there is no `unit`", "write one like `unit: minute`");
+            return None;
+        };
+        let period = UNITS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known)).map(|(_, period)| *period);
+        if period.is_none() {
+            let problem = format!("`{}` is not a unit", shorten(&unit));
+            self.notes.add_with_help(place, problem, valid_instead(&unit.to_lowercase(), &units));
+        }
+        let Some((place, count)) = count else {
+            let help = "write how many, like `requests_per_unit: 10`";
+            self.notes.add_with_help(node.place, "there is no `requests_per_unit`", help);
+            return None;
+        };
+        let Ok(count) = count.parse::<u32>() else {
+            self.notes.add(place, format!("`{}` is not a number of requests", shorten(&count)));
+            return None;
+        };
+        let allows = if count == 0 { Allows::Nothing } else { Allows::Rate(count, period?) };
+        Some(RateLimit { place: node.place, name, shadow, allows })
+    }
+
+    /// One limit instead of another, for requests that meet both: our rules do not know of each other.
+    fn replaces(&mut self, place: Place, node: &Node, name: Option<&str>) {
+        let Value::List(nodes) = &node.value else {
+            self.notes.add_with_help(node.place, "`replaces` is a list", "write it like `replaces: [{name: other}]`");
+            return;
+        };
+        for node in nodes {
+            let Some(fields) = self.fields(node, "an entry of `replaces`", &["name"]) else { continue };
+            match self.text(&fields, "name") {
+                Some((_, replaced)) if !replaced.is_empty() => {
+                    if Some(&*replaced) == name {
+                        self.notes.add(node.place, "a limit cannot replace itself");
+                    }
+                    let problem = format!("that this replaces `{}` is not carried over", shorten(&replaced));
+                    let why = "requests that meet both must fit both";
+                    self.left_out.add_with_help(place, problem, why);
+                }
+                _ => self.notes.add(node.place, "an entry of `replaces` has a `name`"),
+            }
+        }
+    }
+
+    /// The pairs of a map whose keys are all known.
+    fn fields<'t>(&mut self, node: &'t Node, what: &str, valid: &[&str]) -> Option<Vec<(Place, &'t str, &'t Node)>> {
+        let Value::Map(pairs) = &node.value else {
+            self.notes.add(node.place, format!("{what} is a map, this is {}", node.kind()));
+            return None;
+        };
+        let mut known = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            match text(key) {
+                Some(name) if valid.contains(&name) => known.push((key.place, name, value)),
+                Some(name) => {
+                    let problem = format!("`{}` is not a key of {what}", shorten(name));
+                    self.notes.add_with_help(key.place, problem, valid_instead(name, valid));
+                }
+                None => self.notes.add(key.place, format!("a key of {what} is a text, this is {}", key.kind())),
+            }
+        }
+        Some(known)
+    }
+
+    fn text(&mut self, fields: &[(Place, &str, &Node)], name: &str) -> Option<(Place, String)> {
+        let (_, node) = find(fields, name)?;
+        if node.value == Value::Empty {
+            return None;
+        }
+        if text(node).is_none() {
+            self.notes.add(node.place, format!("`{name}` is a text or a number, this is {}", node.kind()));
+        }
+        text(node).map(|text| (node.place, text.to_owned()))
+    }
+
+    /// Where it is said to be true.
+    fn truth(&mut self, fields: &[(Place, &str, &Node)], name: &str) -> Option<Place> {
+        let (place, truth) = self.text(fields, name)?;
+        match &*truth {
+            "true" => Some(place),
+            "false" => None,
+            other => {
+                let problem = format!("`{}` is neither true nor false", shorten(other));
+                self.notes.add_with_help(place, problem, "write `true` or `false`");
+                None
+            }
+        }
+    }
+}
+
+fn find<'t>(fields: &[(Place, &str, &'t Node)], name: &str) -> Option<(Place, &'t Node)> {
+    fields.iter().find(|(_, key, _)| *key == name).map(|(place, _, node)| (*place, *node))
+}
+
+fn text(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Text(text) => Some(text),
+        Value::Empty | Value::List(_) | Value::Map(_) => None,
+    }
+}

@@ -1,0 +1,196 @@
+//! nginx configuration as directives: words, an end or a block, and where they are.
+
+use super::super::super::mistake::{Notes, Place};
+
+/// A line of the configuration, in our sense: some words up to a semicolon or a brace.
+#[derive(Debug)]
+pub(super) struct Directive {
+    pub(super) place: Place,
+    pub(super) words: Vec<Word>,
+    pub(super) end: End,
+}
+
+#[derive(Debug)]
+pub(super) struct Word {
+    pub(super) place: Place,
+    pub(super) text: String,
+}
+
+/// How a directive ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// With a semicolon, or with the file.
+    Here,
+    /// With a brace that opens a block.
+    Opens,
+    /// A brace that closes one.
+    Closes,
+}
+
+impl Directive {
+    pub(super) fn name(&self) -> &str {
+        self.words.first().map_or("", |word| &word.text)
+    }
+
+    /// The words behind the name.
+    pub(super) fn arguments(&self) -> &[Word] {
+        self.words.get(1..).unwrap_or_default()
+    }
+
+    /// What follows `name=` in one of the words.
+    pub(super) fn option(&self, name: &str) -> Option<(Place, &str)> {
+        self.arguments().iter().find_map(|word| Some((word.place, word.text.strip_prefix(name)?.strip_prefix('=')?)))
+    }
+
+    pub(super) fn has(&self, flag: &str) -> bool {
+        self.arguments().iter().any(|word| word.text == flag)
+    }
+}
+
+/// All directives, in order. What is not closed is noted.
+pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Directive> {
+    let mut scanner = Scanner { rest: text.chars().peekable(), place: Place { line: 1, column: 1 } };
+    let mut directives = Vec::new();
+    let (mut words, mut open): (Vec<Word>, Vec<Place>) = (Vec::new(), Vec::new());
+    while let Some(token) = scanner.token(notes) {
+        let (place, end) = match token {
+            Token::Word(word) => {
+                words.push(word);
+                continue;
+            }
+            Token::End(place, end) => (place, end),
+        };
+        match end {
+            End::Opens => open.push(place),
+            End::Closes if open.pop().is_none() => notes.add(place, "this brace closes nothing"),
+            End::Here | End::Closes => {}
+        }
+        let place = words.first().map_or(place, |word| word.place);
+        directives.push(Directive { place, words: std::mem::take(&mut words), end });
+    }
+    // A line without its semicolon, as people paste it.
+    if let Some(first) = words.first() {
+        directives.push(Directive { place: first.place, words, end: End::Here });
+    }
+    if let Some(place) = open.last() {
+        notes.add(*place, "this brace is not closed");
+    }
+    directives
+}
+
+enum Token {
+    Word(Word),
+    End(Place, End),
+}
+
+struct Scanner<'t> {
+    rest: std::iter::Peekable<std::str::Chars<'t>>,
+    place: Place,
+}
+
+impl Scanner<'_> {
+    fn token(&mut self, notes: &mut Notes) -> Option<Token> {
+        loop {
+            let (place, first) = (self.place, *self.rest.peek()?);
+            let end = match first {
+                ';' => End::Here,
+                '{' => End::Opens,
+                '}' => End::Closes,
+                '#' => {
+                    while self.rest.peek().is_some_and(|next| *next != '\n') {
+                        self.next();
+                    }
+                    continue;
+                }
+                space if space.is_whitespace() => {
+                    self.next();
+                    continue;
+                }
+                '"' | '\'' => return Some(Token::Word(Word { place, text: self.quoted(place, notes) })),
+                _ => return Some(Token::Word(Word { place, text: self.bare() })),
+            };
+            self.next();
+            return Some(Token::End(place, end));
+        }
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.rest.next()?;
+        self.place = match next {
+            '\n' => Place { line: self.place.line.saturating_add(1), column: 1 },
+            _ => Place { column: self.place.column.saturating_add(1), ..self.place },
+        };
+        Some(next)
+    }
+
+    fn bare(&mut self) -> String {
+        let mut text = String::new();
+        while let Some(next) = self.rest.peek().copied() {
+            // A variable may be written in braces, within a word.
+            let variable = next == '{' && text.ends_with('$');
+            if next.is_whitespace() || next == ';' || (matches!(next, '{' | '}') && !variable) {
+                break;
+            }
+            text.extend(self.next());
+            if variable {
+                while let Some(inner) = self.next() {
+                    text.push(inner);
+                    if inner == '}' {
+                        break;
+                    }
+                }
+            } else if next == '\\' {
+                text.extend(self.next());
+            }
+        }
+        text
+    }
+
+    fn quoted(&mut self, start: Place, notes: &mut Notes) -> String {
+        let mut text = String::new();
+        let quote = self.next();
+        loop {
+            match self.next() {
+                None => {
+                    notes.add(start, "this quotation mark is not closed");
+                    return text;
+                }
+                end if end == quote => return text,
+                Some('\\') => text.extend(self.next()),
+                Some(other) => text.push(other),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        let mut notes = Notes::new("f");
+        let shown: Vec<String> = read(text, &mut notes)
+            .iter()
+            .map(|directive| {
+                let words: Vec<&str> = directive.words.iter().map(|word| &*word.text).collect();
+                let end = match directive.end {
+                    End::Here => "",
+                    End::Opens => " {",
+                    End::Closes => "}",
+                };
+                format!("{}:{}{end}", directive.place.line, words.join("|"))
+            })
+            .collect();
+        let mistakes = notes.finish().err().map(|mistakes| mistakes.to_string());
+        assert_eq!(shown.into_iter().chain(mistakes).collect::<Vec<_>>().join(" "), expected);
+    }
+
+    #[test]
+    fn words_blocks_and_comments_are_told_apart() {
+        check("a b=1; # c;\nd 'e f' \"g\\\"h\" {\n i ${j}k;}", "1:a|b=1 2:d|e f|g\"h { 3:i|${j}k 3:}");
+        check("limit_req zone=a", "1:limit_req|zone=a");
+        check("a { b;", "1:a { 1:b f:1:3: this brace is not closed");
+        check("}", "1:} f:1:1: this brace closes nothing");
+        check("a 'b", "1:a|b f:1:3: this quotation mark is not closed");
+    }
+}

@@ -1,0 +1,113 @@
+//! Zones: what is counted, and how fast.
+
+use super::super::super::mistake::{Notes, Place};
+use super::super::super::raw::shorten;
+use super::read::Directive;
+
+/// What `limit_req_zone` or `limit_conn_zone` says.
+#[derive(Debug)]
+pub(super) struct Zone {
+    pub(super) place: Place,
+    pub(super) name: String,
+    /// The attributes that are counted by.
+    pub(super) per: Vec<String>,
+    /// Whether requests without the attribute are not counted: nginx skips empty keys.
+    pub(super) skips_missing: bool,
+    /// So many in a second or a minute; none for connections.
+    pub(super) rate: Option<(u64, char)>,
+}
+
+impl Zone {
+    pub(super) fn read(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
+        let of_requests = directive.name() == "limit_req_zone";
+        let zone =
+            directive.option("zone").and_then(|(_, zone)| zone.split(':').next()).filter(|name| !name.is_empty());
+        let Some(name) = zone else {
+            notes.add_with_help(directive.place, "this zone has no name", "nginx wants `zone=NAME:SIZE`");
+            return None;
+        };
+        let rate = if of_requests { Some(read_rate(directive, notes, left_out)?) } else { None };
+        let key = directive.arguments().first().filter(|word| !word.text.starts_with("zone="));
+        let Some(key) = key else {
+            notes.add(directive.place, "this zone does not say what it counts");
+            return None;
+        };
+        let mut per: Vec<String> = Vec::new();
+        let mut skips_missing = false;
+        for variable in variables(&key.text) {
+            let (attribute, always) = attribute_of(&variable, key.place, left_out);
+            skips_missing = !always;
+            if !per.contains(&attribute) {
+                per.push(attribute);
+            }
+        }
+        // With several, the key is empty only if all are, which no rule can say.
+        skips_missing &= per.len() == 1;
+        Some(Self { place: directive.place, name: name.to_owned(), per, skips_missing, rate })
+    }
+}
+
+/// `10r/s` or `30r/m`.
+fn read_rate(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<(u64, char)> {
+    let Some((place, rate)) = directive.option("rate") else {
+        notes.add_with_help(directive.place, "this zone has no rate", "nginx wants one like `rate=10r/s`");
+        return None;
+    };
+    let parse = |rate: &str, unit: &str| rate.strip_suffix(unit)?.parse::<u64>().ok().filter(|count| *count > 0);
+    match (parse(rate, "r/s"), parse(rate, "r/m")) {
+        (Some(count), _) => Some((count, 's')),
+        (_, Some(count)) => {
+            if count.saturating_mul(1000) % 60 != 0 {
+                let problem = format!("nginx rounds `{rate}` down to thousandths of a request in a second");
+                left_out.add_with_help(place, problem, "here it is exactly what was written");
+            }
+            Some((count, 'm'))
+        }
+        (None, None) => {
+            let problem = format!("`{}` is not a rate of nginx", shorten(rate));
+            notes.add_with_help(place, problem, "it is written like `10r/s` or `30r/m`");
+            None
+        }
+    }
+}
+
+/// The names of the variables in a key.
+fn variables(key: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for part in key.split('$').skip(1) {
+        let name = match part.strip_prefix('{') {
+            Some(braced) => braced.split('}').next().unwrap_or_default(),
+            None => {
+                let end = part.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+                &part[..end.unwrap_or(part.len())]
+            }
+        };
+        if !name.is_empty() {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// What we call a variable, and whether every request has it.
+fn attribute_of(variable: &str, place: Place, left_out: &mut Notes) -> (String, bool) {
+    let known = match variable {
+        "binary_remote_addr" | "remote_addr" => Some("client_ip"),
+        "host" | "http_host" | "server_name" => Some("host"),
+        "uri" | "document_uri" => Some("path"),
+        "request_method" => Some("method"),
+        _ => None,
+    };
+    if let Some(known) = known {
+        return (known.to_owned(), true);
+    }
+    for (prefix, ours) in [("http_", "header."), ("cookie_", "cookie."), ("arg_", "query.")] {
+        if let Some(name) = variable.strip_prefix(prefix).filter(|name| !name.is_empty()) {
+            let name = if prefix == "http_" { name.replace('_', "-") } else { name.to_owned() };
+            return (format!("{ours}{name}"), false);
+        }
+    }
+    let problem = format!("what `${variable}` is, only nginx knows");
+    left_out.add_with_help(place, problem, format!("send it along as the attribute `{variable}`"));
+    (variable.to_owned(), false)
+}

@@ -1,0 +1,301 @@
+//! Rule files as text, in one canonical form.
+//!
+//! Rules and what holds them are written over several lines, everything inside them in one line where it fits. Keys come
+//! in the order of the reference page. Texts are quoted only where they must be.
+
+use std::collections::HashMap;
+
+use super::keys;
+use super::mistake::Place;
+use super::text::{Node, Value};
+
+/// The longest line that is made by writing several things into one.
+const WIDTH: usize = 120;
+
+/// What people wrote beside the rules, by the place of the key or the item that it belongs to.
+#[derive(Debug, Default)]
+pub(super) struct Comments {
+    pub(super) before: HashMap<Place, Vec<String>>,
+    pub(super) behind: HashMap<Place, String>,
+    /// After everything.
+    pub(super) last: Vec<String>,
+}
+
+/// A file without comments.
+pub(super) fn write(tree: &Node) -> String {
+    write_with(tree, &mut Comments::default())
+}
+
+/// A file with its comments, which are taken out as they are written.
+pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
+    let mut writer = Writer { out: String::new(), comments };
+    match &tree.value {
+        Value::Map(pairs) if !pairs.is_empty() => writer.map(pairs, Level::FILE, false),
+        Value::List(nodes) if !nodes.is_empty() => writer.list(nodes, Level::FILE),
+        Value::Empty => {}
+        Value::Map(_) | Value::List(_) | Value::Text(_) => {
+            inline(tree, &mut writer.out);
+            writer.out.push('\n');
+        }
+    }
+    let last = std::mem::take(&mut writer.comments.last);
+    writer.comment_lines(&last, 0);
+    writer.out
+}
+
+/// Where in a file something is.
+#[derive(Clone, Copy)]
+struct Level {
+    /// How far to the right.
+    indent: usize,
+    /// How many more lists and maps are spread over lines whether they fit into one or not.
+    spread: usize,
+}
+
+impl Level {
+    const FILE: Self = Self { indent: 0, spread: 0 };
+
+    fn inside(self, indent: usize) -> Self {
+        Self { indent: self.indent + indent, spread: self.spread.saturating_sub(1) }
+    }
+
+    /// That of a value: lists of rules are spread, and each rule.
+    fn of(self, key: &Node) -> Self {
+        let of_rules = matches!(&key.value, Value::Text(name) if name == "rules" || name == "domains");
+        if of_rules { Self { spread: 2, ..self } } else { self }
+    }
+}
+
+struct Writer<'c> {
+    out: String,
+    comments: &'c mut Comments,
+}
+
+impl Writer<'_> {
+    /// `begun` if the first line already has its indentation.
+    fn map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
+        for (key, value) in in_order(pairs) {
+            if !begun {
+                self.before(key.place, level.indent);
+                self.indent(level.indent);
+            }
+            begun = false;
+            inline(key, &mut self.out);
+            self.out.push(':');
+            self.value(key.place, value, level.of(key));
+        }
+    }
+
+    fn list(&mut self, nodes: &[Node], level: Level) {
+        for node in nodes {
+            self.spread_comment(node, level);
+            self.before(node.place, level.indent);
+            self.indent(level.indent);
+            self.out.push('-');
+            match &node.value {
+                Value::Map(pairs) if !pairs.is_empty() && !self.fits(node, level) => {
+                    self.out.push(' ');
+                    self.map(pairs, level.inside(2), true);
+                }
+                _ => self.value(node.place, node, level),
+            }
+        }
+    }
+
+    /// What comes behind a colon or a dash, to the end of the line or in lines of its own.
+    fn value(&mut self, owner: Place, value: &Node, level: Level) {
+        match &value.value {
+            Value::Map(pairs) if !pairs.is_empty() && !self.fits(value, level) => {
+                self.behind(owner);
+                self.map(pairs, level.inside(2), false);
+            }
+            // Within a map the dashes stand below the key.
+            Value::List(nodes) if !nodes.is_empty() && !self.fits(value, level) => {
+                self.behind(owner);
+                self.list(nodes, Level { indent: level.indent, ..level.inside(0) });
+            }
+            Value::Empty => self.behind(owner),
+            Value::Map(_) | Value::List(_) | Value::Text(_) => {
+                self.out.push(' ');
+                match &value.value {
+                    Value::Text(text) => scalar(text, Context::Line, &mut self.out),
+                    Value::Map(_) | Value::List(_) | Value::Empty => inline(value, &mut self.out),
+                }
+                self.behind(owner);
+            }
+        }
+    }
+
+    /// Whether something goes into the rest of the line.
+    fn fits(&self, node: &Node, level: Level) -> bool {
+        if level.spread > 0 || self.has_comments(node) {
+            return false;
+        }
+        let mut line = String::new();
+        inline(node, &mut line);
+        let begun = self.out.rsplit('\n').next().unwrap_or_default().chars().count();
+        begun + 1 + line.chars().count() <= WIDTH
+    }
+
+    fn has_comments(&self, node: &Node) -> bool {
+        let here = |place: &Place| {
+            let comment = |lines: &Vec<String>| lines.iter().any(|line| !line.is_empty());
+            self.comments.before.get(place).is_some_and(comment) || self.comments.behind.contains_key(place)
+        };
+        if self.comments.before.is_empty() && self.comments.behind.is_empty() {
+            return false;
+        }
+        match &node.value {
+            Value::Map(pairs) => pairs.iter().any(|(key, value)| here(&key.place) || self.has_comments(value)),
+            Value::List(nodes) => nodes.iter().any(|node| here(&node.place) || self.has_comments(node)),
+            Value::Empty | Value::Text(_) => false,
+        }
+    }
+
+    /// What stood behind a map that is spread now goes above it.
+    fn spread_comment(&mut self, node: &Node, level: Level) {
+        let Value::Map(pairs) = &node.value else { return };
+        let of_a_pair = pairs.iter().any(|(key, _)| key.place == node.place);
+        if !of_a_pair && !self.fits(node, level) {
+            let comment = self.comments.behind.remove(&node.place);
+            self.comments.before.entry(node.place).or_default().extend(comment);
+        }
+    }
+
+    fn before(&mut self, place: Place, indent: usize) {
+        let lines = self.comments.before.remove(&place).unwrap_or_default();
+        self.comment_lines(&lines, indent);
+    }
+
+    fn comment_lines(&mut self, lines: &[String], indent: usize) {
+        for line in lines {
+            if !line.is_empty() {
+                self.indent(indent);
+                self.out.push_str(line);
+                self.out.push('\n');
+            } else if !self.out.is_empty() {
+                self.out.push('\n');
+            }
+        }
+    }
+
+    fn behind(&mut self, place: Place) {
+        if let Some(comment) = self.comments.behind.remove(&place) {
+            self.out.push_str("  ");
+            self.out.push_str(&comment);
+        }
+        self.out.push('\n');
+    }
+
+    fn indent(&mut self, indent: usize) {
+        self.out.extend(std::iter::repeat_n(' ', indent));
+    }
+}
+
+/// The keys that there is an order for, in it, and the others behind them as they were.
+fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
+    let mut ordered: Vec<&(Node, Node)> = pairs.iter().collect();
+    let name = |key: &Node| match &key.value {
+        Value::Text(text) => text.clone(),
+        Value::Empty | Value::List(_) | Value::Map(_) => String::new(),
+    };
+    // Attributes in `when` have no order of ours: only maps that are surely rules, limits or files are put in order.
+    let sure = ["id", "limit", "limits", "rules", "domains", "unlimited", "deny", "allow", "algorithm"];
+    if ordered.iter().any(|(key, _)| sure.contains(&&*name(key))) {
+        let order: Vec<&str> = ["domain", "id", "when", "if", "only", "per", "limit", "limits", "algorithm"]
+            .into_iter()
+            .chain(keys::names(&[keys::OPTIONS]))
+            .chain(keys::names(&[keys::FILE, keys::RULE]))
+            .collect();
+        ordered.sort_by_key(|(key, _)| order.iter().position(|known| *known == name(key)).unwrap_or(order.len()));
+    }
+    ordered
+}
+
+/// Everything in one line.
+fn inline(node: &Node, out: &mut String) {
+    let separated = |out: &mut String, first: bool| {
+        if !first {
+            out.push_str(", ");
+        }
+    };
+    match &node.value {
+        Value::Empty => out.push_str("null"),
+        Value::Text(text) => scalar(text, Context::Inside, out),
+        Value::List(nodes) => {
+            out.push('[');
+            for (place, node) in nodes.iter().enumerate() {
+                separated(out, place == 0);
+                inline(node, out);
+            }
+            out.push(']');
+        }
+        Value::Map(pairs) => {
+            out.push('{');
+            for (place, (key, value)) in in_order(pairs).into_iter().enumerate() {
+                separated(out, place == 0);
+                inline(key, out);
+                out.push_str(": ");
+                inline(value, out);
+            }
+            out.push('}');
+        }
+    }
+}
+
+/// Where a text stands: alone behind a key, or among others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Context {
+    Line,
+    Inside,
+}
+
+fn scalar(text: &str, context: Context, out: &mut String) {
+    if is_plain(text, context) {
+        out.push_str(text);
+    } else if text
+        .chars()
+        .any(|letter| letter.is_control() || matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}'))
+    {
+        out.push('"');
+        for letter in text.chars() {
+            match letter {
+                '"' | '\\' => out.extend(['\\', letter]),
+                '\n' => out.push_str("\\n"),
+                '\t' => out.push_str("\\t"),
+                letter if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+                    out.push_str(&format!("\\u{:04x}", u32::from(letter)));
+                }
+                letter => out.push(letter),
+            }
+        }
+        out.push('"');
+    } else {
+        out.push('\'');
+        out.push_str(&text.replace('\'', "''"));
+        out.push('\'');
+    }
+}
+
+/// Whether a text means itself without quotation marks, to any reader of YAML.
+fn is_plain(text: &str, context: Context) -> bool {
+    let begins = |first: char| first.is_alphanumeric() || matches!(first, '/' | '_' | '.' | '$');
+    let within = |letter: char| {
+        letter.is_alphanumeric()
+            || "/_.$-+*%@()=<>&|^~!?; ".contains(letter)
+            || (context == Context::Line && letter == ',')
+    };
+    let colons = || {
+        text.char_indices().filter(|(_, letter)| *letter == ':').all(|(at, _)| {
+            // Times look like numbers to some, and a colon at the end like a key.
+            text[at + 1..].starts_with(|next: char| !next.is_whitespace() && (context == Context::Line || next != ','))
+                && !text.starts_with(|first: char| first.is_ascii_digit())
+        })
+    };
+    let empty = matches!(text, "null" | "Null" | "NULL");
+    text.starts_with(begins)
+        && !text.ends_with(' ')
+        && text.chars().all(|letter| within(letter) || letter == ':')
+        && colons()
+        && !empty
+}

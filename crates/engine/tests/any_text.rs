@@ -1,0 +1,73 @@
+//! Whatever the text, importing and formatting end with an answer, and formatting twice is formatting once.
+
+use proptest::prelude::*;
+use tollgate_engine::rules::{Dialect, Imported, Rules, Source, format};
+
+/// Texts that look a little like what they should be.
+fn texts() -> impl Strategy<Value = String> {
+    let words = prop::sample::select(vec![
+        "domain: d\n",
+        "rules:\n",
+        "descriptors:\n",
+        "- ",
+        "  ",
+        "key: k",
+        "value: 'a*'",
+        "rate_limit: ",
+        "{unit: day, requests_per_unit: 1}",
+        "limit: 1/s",
+        "id: a",
+        "when: {a: [b, c]}",
+        "# note",
+        " # note",
+        "\n",
+        "\n\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        ", ",
+        ": ",
+        "'",
+        "\"",
+        "|",
+        ">",
+        "&a ",
+        "*a",
+        "limit_req_zone $host zone=a:1m rate=1r/s;",
+        "limit_req zone=a;",
+        "location /x {",
+        "server {",
+        "é",
+        "\t",
+        "\\",
+        "~",
+        "null",
+        "a",
+    ]);
+    prop::collection::vec(words, 0..24).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn importing_answers_and_what_it_makes_loads(text in texts()) {
+        let source = Source { name: "t", text: text.as_bytes() };
+        for dialect in [None, Some(Dialect::Envoy), Some(Dialect::Nginx)] {
+            if let Ok(imported) = Imported::read(&source, dialect, "d") {
+                let again = Source { name: "t", text: imported.yaml.as_bytes() };
+                prop_assert!(Rules::read(&[again]).is_ok(), "{}", imported.yaml);
+                prop_assert_eq!(format(&again).ok(), Some(imported.yaml.clone()), "written in its canonical form");
+            }
+        }
+    }
+
+    #[test]
+    fn formatting_twice_is_formatting_once(text in texts()) {
+        if let Ok(once) = format(&Source { name: "t", text: text.as_bytes() }) {
+            let twice = format(&Source { name: "t", text: once.as_bytes() });
+            prop_assert_eq!(twice.ok(), Some(once.clone()), "for\n{}\nonce\n{}", text, once);
+        }
+    }
+}

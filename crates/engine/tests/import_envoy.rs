@@ -1,0 +1,364 @@
+//! Configurations of the reference Envoy rate-limit service, loaded as they are: for the examples of its documentation, what
+//! that says happens to a request.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Memory, START, memory, run};
+use tollgate::Nanos;
+use tollgate::clock::ManualClock;
+use tollgate_engine::rules::{Imported, Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
+
+type Descriptor<'a> = &'a [(&'a str, &'a str)];
+
+struct Service {
+    engine: Engine<Memory, Memory>,
+    clock: Arc<ManualClock>,
+    domain: String,
+}
+
+impl Service {
+    /// With a file loaded directly, and what it became loaded in its place: both must be the same rules.
+    fn new(config: &str) -> Self {
+        let source = Source { name: "envoy.yaml", text: config.as_bytes() };
+        let direct = Rules::read(&[source]).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let imported = Imported::read(&source, None, "").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let again = Rules::read(&[Source { name: "imported.yaml", text: imported.yaml.as_bytes() }]).unwrap();
+        let ids = |rules: &Rules| -> Vec<String> {
+            rules.domains()[0]
+                .rules()
+                .iter()
+                .map(|rule| format!("{} {:?} {:?}", rule.id(), rule.when(), rule.limits()))
+                .collect()
+        };
+        assert_eq!(ids(&direct), ids(&again));
+        let clock = Arc::new(ManualClock::at(START));
+        let engine = Engine::with_fallback(memory(&clock), memory(&clock)).with_clock(clock.clone());
+        engine.put(&direct).unwrap();
+        Self { engine, clock, domain: direct.domains()[0].name().to_owned() }
+    }
+
+    /// Asks once with all descriptors in one request.
+    fn ask(&self, descriptors: &[Descriptor<'_>]) -> bool {
+        let entries: Vec<Vec<Entry<'_>>> = descriptors
+            .iter()
+            .map(|entries| entries.iter().map(|(name, value)| Entry::new(*name, *value)).collect())
+            .collect();
+        let items: Vec<Item<'_>> = entries.iter().map(|entries| Item::new(entries)).collect();
+        let request = Request::new(&self.domain, &items);
+        run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
+    }
+
+    /// How many of a few requests with one descriptor pass now.
+    fn passing(&self, descriptor: Descriptor<'_>) -> usize {
+        (0..MANY).take_while(|_| self.ask(&[descriptor])).count()
+    }
+
+    fn advance(&self, seconds: u64) {
+        self.clock.advance(Nanos::from_secs(seconds));
+    }
+}
+
+/// More than any limit here.
+const MANY: usize = 700;
+
+#[test]
+fn each_value_that_is_given_has_its_limit_and_others_have_none() {
+    let service = Service::new(
+        "domain: shop_db\ndescriptors:\n- {key: table, value: orders, rate_limit: {unit: second, requests_per_unit: 50}}\n\
+         - {key: table, value: other, rate_limit: {unit: SECOND, requests_per_unit: 60}}\n",
+    );
+    assert_eq!(service.passing(&[("table", "orders")]), 50);
+    assert_eq!(service.passing(&[("table", "other")]), 60);
+    assert_eq!(service.passing(&[("table", "unnamed")]), MANY, "nothing is said about it");
+    service.advance(1);
+    assert_eq!(service.passing(&[("table", "orders")]), 50, "in the next second");
+}
+
+#[test]
+fn a_key_without_a_value_counts_each_value_and_nesting_is_a_tuple() {
+    let service = Service::new(
+        "domain: mail\ndescriptors:\n- key: kind\n  value: advert\n  descriptors:\n  - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}\n\
+         - {key: number, rate_limit: {unit: day, requests_per_unit: 100}}\n",
+    );
+    assert_eq!(service.passing(&[("kind", "advert"), ("number", "1")]), 5);
+    assert_eq!(service.passing(&[("kind", "advert"), ("number", "2")]), 5);
+    assert_eq!(service.passing(&[("number", "1")]), 100, "counted by itself");
+    assert_eq!(service.passing(&[("kind", "advert")]), MANY, "a level without a limit is only on the way");
+    assert_eq!(service.passing(&[("kind", "news"), ("number", "1")]), MANY);
+    assert_eq!(service.passing(&[("number", "3"), ("kind", "advert")]), MANY, "the order counts");
+}
+
+#[test]
+fn several_descriptors_must_all_fit() {
+    let service = Service::new(
+        "domain: mail\ndescriptors:\n- key: kind\n  value: advert\n  descriptors:\n  - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}\n\
+         - {key: number, rate_limit: {unit: day, requests_per_unit: 7}}\n",
+    );
+    let both: [Descriptor<'_>; 2] = [&[("kind", "advert"), ("number", "1")], &[("number", "1")]];
+    assert_eq!((0..MANY).take_while(|_| service.ask(&both)).count(), 5);
+    assert_eq!(service.passing(&[("number", "1")]), 2, "what was let pass is spent, what was refused is not");
+}
+
+#[test]
+fn the_most_specific_descriptor_wins() {
+    let service = Service::new(
+        "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n\
+         - {key: remote_address, value: 50.0.0.5, rate_limit: {unit: second, requests_per_unit: 0}}\n",
+    );
+    assert_eq!(service.passing(&[("remote_address", "50.0.0.1")]), 10);
+    assert_eq!(service.passing(&[("remote_address", "50.0.0.2")]), 10);
+    assert_eq!(service.passing(&[("remote_address", "50.0.0.5")]), 0, "blocked");
+}
+
+#[test]
+fn a_request_matches_only_as_many_entries_as_the_descriptor_has() {
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- {key: key, value: value, rate_limit: {unit: second, requests_per_unit: 3}}\n",
+    );
+    assert_eq!(service.passing(&[("key", "value"), ("subkey", "subvalue")]), MANY);
+    assert_eq!(service.passing(&[("key", "value")]), 3);
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- key: key\n  value: value\n  descriptors:\n  - {key: subkey, rate_limit: {unit: second, requests_per_unit: 3}}\n",
+    );
+    assert_eq!(service.passing(&[("key", "value"), ("subkey", "subvalue")]), 3);
+    assert_eq!(service.passing(&[("key", "value")]), MANY);
+}
+
+#[test]
+fn a_specific_branch_that_leads_nowhere_is_not_left_again() {
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- key: a\n  descriptors:\n  - {key: b, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
+         - key: a\n  value: x\n  descriptors:\n  - {key: c, rate_limit: {unit: hour, requests_per_unit: 4}}\n",
+    );
+    assert_eq!(service.passing(&[("a", "y"), ("b", "1")]), 2);
+    assert_eq!(service.passing(&[("a", "x"), ("b", "1")]), MANY, "`a: x` was taken, and has no `b`");
+    assert_eq!(service.passing(&[("a", "x"), ("c", "1")]), 4);
+    assert_eq!(service.passing(&[("a", "y"), ("c", "1")]), MANY);
+}
+
+#[test]
+fn unlimited_is_no_limit() {
+    let service = Service::new(
+        "domain: internal\ndescriptors:\n- {key: ldap, rate_limit: {unlimited: true}}\n- {key: azure, rate_limit: {unit: minute, requests_per_unit: 100}}\n",
+    );
+    assert_eq!(service.passing(&[("ldap", "any")]), MANY);
+    assert_eq!(service.passing(&[("azure", "any")]), 100);
+}
+
+#[test]
+fn shadow_mode_lets_everybody_pass() {
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- key: service\n  descriptors:\n\
+         \x20 - {key: user, value: a, rate_limit: {requests_per_unit: 10, unit: second}, shadow_mode: true}\n\
+         \x20 - {key: user, value: b, rate_limit: {requests_per_unit: 20, unit: second}}\n",
+    );
+    assert_eq!(service.passing(&[("service", "auth"), ("user", "a")]), MANY);
+    assert_eq!(service.passing(&[("service", "auth"), ("user", "b")]), 20);
+    assert_eq!(service.passing(&[("service", "shop"), ("user", "b")]), 20, "each service by itself");
+}
+
+#[test]
+fn stars_match_anywhere_in_a_value() {
+    let limit = |value: &str| {
+        Service::new(&format!(
+            "domain: d\ndescriptors:\n- {{key: k, value: '{value}', rate_limit: {{unit: minute, requests_per_unit: 2}}}}\n"
+        ))
+    };
+    for (value, matching, others) in [
+        ("value*", &["value1", "value", "valueXYZ", "value/with/slashes"][..], &["valu", "avalue"][..]),
+        ("/api/*/action", &["/api/123/action", "/api/a/b/action", "/api//action"], &["/api/123/other", "/api/action"]),
+        ("/api/*/r/*/end", &["/api/v1/r/1/end", "/api/v/w/r/x/y/end"], &["/api/v1/r/end", "/api/r/1/end"]),
+        ("*tail", &["tail", "a/b/tail", "xtail"], &["tails"]),
+        ("a*b*", &["ab", "axb/c", "a/b/c"], &["ac", "ba"]),
+    ] {
+        for text in matching {
+            assert_eq!(limit(value).passing(&[("k", text)]), 2, "{value} matches {text}");
+        }
+        for text in others {
+            assert_eq!(limit(value).passing(&[("k", text)]), MANY, "{value} does not match {text}");
+        }
+    }
+}
+
+#[test]
+fn a_value_goes_before_stars_and_stars_in_the_order_they_are_written() {
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n\
+         - {key: k, value: ab*, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
+         - {key: k, value: a*, rate_limit: {unit: hour, requests_per_unit: 3}}\n\
+         - {key: k, value: abc, rate_limit: {unit: hour, requests_per_unit: 4}}\n\
+         - {key: k, value: '{x}', rate_limit: {unit: hour, requests_per_unit: 0}}\n",
+    );
+    for (value, expected) in [("z", 1), ("abz", 2), ("az", 3), ("abc", 4), ("{x}", 0), ("{y}", 1)] {
+        assert_eq!(service.passing(&[("k", value)]), expected, "{value}");
+    }
+}
+
+#[test]
+fn a_threshold_is_shared_only_if_it_says_so() {
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- {key: files, value: files/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10}}\n\
+         - {key: own, value: own/*, share_threshold: false, rate_limit: {unit: hour, requests_per_unit: 10}}\n",
+    );
+    assert!((0..5).all(|_| service.ask(&[&[("files", "files/a.pdf")]])));
+    assert_eq!(service.passing(&[("files", "files/b.csv")]), 5);
+    assert_eq!(service.passing(&[("files", "files/c.txt")]), 0);
+    assert_eq!(service.passing(&[("own", "own/a.pdf")]), 10);
+    assert_eq!(service.passing(&[("own", "own/b.csv")]), 10);
+}
+
+#[test]
+fn a_shared_level_above_the_limit_is_shared_too() {
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- key: route\n  value: api/*\n  share_threshold: true\n  descriptors:\n  - {key: method, rate_limit: {unit: minute, requests_per_unit: 6}}\n",
+    );
+    assert!(service.ask(&[&[("route", "api/v1"), ("method", "GET")]]));
+    assert_eq!(service.passing(&[("route", "api/v2"), ("method", "GET")]), 5);
+    assert_eq!(service.passing(&[("route", "api/v2"), ("method", "PUT")]), 6);
+}
+
+#[test]
+fn windows_are_those_of_the_reference() {
+    for (unit, seconds) in [
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3600),
+        ("day", 86_400),
+        ("week", 604_800),
+        ("month", 2_592_000),
+        ("year", 31_536_000),
+    ] {
+        let service = Service::new(&format!(
+            "domain: d\ndescriptors:\n- {{key: k, rate_limit: {{unit: {unit}, requests_per_unit: 1}}}}\n"
+        ));
+        let left = seconds - START / 1_000_000_000 % seconds;
+        assert_eq!(service.passing(&[("k", "v")]), 1);
+        service.advance(left - 1);
+        assert_eq!(service.passing(&[("k", "v")]), 0, "{unit}: the window lasts another second");
+        service.advance(1);
+        assert_eq!(service.passing(&[("k", "v")]), 1, "{unit}");
+    }
+}
+
+fn told(config: &str) -> String {
+    let source = Source { name: "e", text: config.as_bytes() };
+    let mistakes = match Rules::read(&[source]) {
+        Ok(rules) => rules.left_out().map(ToString::to_string).unwrap_or_default(),
+        Err(mistakes) => format!("refused\n{mistakes}"),
+    };
+    let imported = match Imported::read(&source, None, "") {
+        Ok(imported) => imported.left_out.map(|left_out| left_out.to_string()).unwrap_or_default(),
+        Err(mistakes) => format!("refused\n{mistakes}"),
+    };
+    assert_eq!(mistakes, imported, "both ways tell the same");
+    mistakes
+}
+
+#[test]
+fn what_is_not_carried_over_is_told_with_its_line() {
+    assert_eq!(
+        told(
+            "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n  value_to_metric: true\n  metadata: {x: {y: 1}}\n  quota_mode: true\n  rate_limit:\n    \
+             unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r\n  descriptors:\n  - key: r\n    rate_limit: {unit: day, requests_per_unit: 1}\n"
+        ),
+        "e:4:20: `detailed_metric` is not carried over; metrics are not labelled by values here, which anybody can make up without end\n\
+         e:5:20: `value_to_metric` is not carried over; metrics are not labelled by values here, which anybody can make up without end\n\
+         e:6:3: `metadata` is not carried over; answers have `rule`, by which a proxy can tell limits apart\n\
+         e:7:15: `quota_mode` is not carried over; the limit holds by itself, whatever is left of the others\n\
+         e:12:5: that this replaces `two` is not carried over; requests that meet both must fit both\n\
+         e:16:17: this limit is not carried over; conditions cannot tell two entries with the same key apart"
+    );
+    assert_eq!(
+        told("domain: d\ndescriptors:\n- {key: a, detailed_metric: false, rate_limit: {unlimited: true}}\n"),
+        ""
+    );
+    assert!(
+        told("domain: d\ndescriptors:\n- {key: a, value: '*'}\n- {key: a, rate_limit: {unlimited: true}}\n")
+            .contains("never met")
+    );
+}
+
+#[test]
+fn mistakes_are_told_with_their_line_and_nothing_is_loaded() {
+    for (config, expected) in [
+        ("descriptors: []", "e:1:1: there is no `domain`"),
+        ("domain: d\ndescriptors: 7", "e:2:14: `descriptors` is a list, this is a text"),
+        ("domain: d\ndescriptors:\n- 7", "e:3:3: a descriptor is a map"),
+        ("domain: d\ndescriptors:\n- value: 7", "e:3:3: a descriptor has a `key`"),
+        ("domain: d\ndescriptors:\n- kye: 7", "e:3:3: `kye` is not a key of a descriptor; did you mean `key`?"),
+        ("domain: d\ndescriptors:\n- {key: a, value: b}\n- {key: a, value: b}", "e:4:3: there is another descriptor"),
+        (
+            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: secnd, requests_per_unit: 1}}",
+            "did you mean `second`?",
+        ),
+        ("domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day}}", "there is no `requests_per_unit`"),
+        ("domain: d\ndescriptors:\n- {key: a, rate_limit: {requests_per_unit: 1}}", "there is no `unit`"),
+        (
+            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: -1}}",
+            "`-1` is not a number of requests",
+        ),
+        (
+            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unlimited: true, unit: day}}",
+            "`unit` and `unlimited` exclude each other",
+        ),
+        (
+            "domain: d\ndescriptors:\n- {key: a, value: b, share_threshold: true}",
+            "`share_threshold` is for values with a star",
+        ),
+        (
+            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: x, replaces: [{name: x}]}}",
+            "cannot replace itself",
+        ),
+        (
+            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}}",
+            "has a `name`",
+        ),
+        ("domain: d\ndescriptors:\n- {key: a, shadow_mode: maybe}", "`maybe` is neither true nor false"),
+    ] {
+        let told = told(config);
+        assert!(told.starts_with("refused") && told.contains(expected), "{config}\n{told}");
+    }
+}
+
+#[test]
+fn large_trees_are_loaded_or_refused_in_time() {
+    let mut config =
+        String::from("domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n");
+    for n in 0..5_000 {
+        config += &format!("- {{key: k, value: v{n}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n");
+    }
+    let service = Service::new(&config);
+    assert_eq!(service.passing(&[("k", "v4999")]), 2);
+    assert_eq!(service.passing(&[("k", "v5000")]), 1);
+    let stars: String = (0..300)
+        .map(|n| format!("- {{key: k, value: '{n}*', rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"))
+        .collect();
+    assert!(told(&format!("domain: d\ndescriptors:\n{stars}")).contains("more than 256 values with stars for `k`"));
+    let value = |n: usize| format!("{n}{}", "a".repeat(900));
+    let exact: String =
+        (0..2_000).map(|n| format!("- {{key: k, value: {}, rate_limit: {{unlimited: true}}}}\n", value(n))).collect();
+    let stars: String = (0..250)
+        .map(|n| {
+            format!(
+                "- {{key: k, value: '*{}{n}a', rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n",
+                "a*".repeat(4)
+            )
+        })
+        .collect();
+    let config = format!("domain: d\ndescriptors:\n{exact}{stars}");
+    let source = Source { name: "e", text: config.as_bytes() };
+    assert_eq!(Rules::read(&[source]).unwrap().len(), 2_250, "loaded as it is");
+    let refused = Imported::read(&source, None, "").unwrap_err().to_string();
+    assert!(
+        refused.starts_with("e:1:1: the rules of this have ") && refused.ends_with("at most 16777216 are read"),
+        "{refused}"
+    );
+    let mut deep = String::from("domain: d\ndescriptors:\n- key: k\n  descriptors:\n");
+    (0..1_500).for_each(|n| deep += &format!("  - {{key: l{n}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"));
+    (0..1_500).for_each(|n| deep += &format!("- {{key: k, value: v{n}}}\n"));
+    assert!(told(&deep).contains("more than 1000000 conditions"));
+}

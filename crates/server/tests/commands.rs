@@ -1,0 +1,229 @@
+//! The commands that do their work and end, as people run them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Rules, Server};
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn tollgate(args: &[&str], input: &[u8]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // It may end without reading all of it.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+}
+
+/// A folder that is gone after the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("tollgate-commands-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const ENVOY: &str = "\
+domain: edge
+descriptors:
+- key: remote_address
+  detailed_metric: true
+  rate_limit: {unit: day, requests_per_unit: 2}
+";
+
+#[test]
+fn import_prints_rules_and_tells_what_they_cannot_say() {
+    let folder = Folder::new("import");
+    let envoy = folder.file("envoy.yaml", ENVOY);
+    let ran = tollgate(&["import", &envoy], b"");
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let expected = "domain: edge\nrules:\n- id: remote_address\n  when: {remote_address: {present: true}}\n  \
+                    only: [remote_address]\n  per: [remote_address]\n  limit: 2/day\n  algorithm: fixed_window\n";
+    assert_eq!(ran.out, expected);
+    assert!(ran.err.contains(&format!("{envoy}:4:20: `detailed_metric` is not carried over")), "{}", ran.err);
+    let rules = folder.file("rules.yaml", &ran.out);
+    assert_eq!(tollgate(&["check", &rules], b"").code, Some(0));
+    assert_eq!(tollgate(&["fmt", "--check", &rules], b"").code, Some(0), "it is in its canonical form");
+
+    let nginx = folder.file(
+        "nginx.conf",
+        "limit_req_zone $binary_remote_addr zone=one:10m rate=5r/s;\nserver { location /login { limit_req zone=one burst=9; } }\n",
+    );
+    let ran = tollgate(&["import", "--domain", "web", &nginx], b"");
+    let expected = "domain: web\nrules:\n- id: one/login\n  when: {path: {prefix: /login}}\n  per: [client_ip]\n  limit: 5/s\n  \
+                    algorithm: leaky_bucket\n  burst: 10\n  status: 503\n";
+    assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), expected, ""));
+    assert_eq!(tollgate(&["import", "--from", "envoy", &nginx], b"").code, Some(1));
+    let ran = tollgate(&["import", "--from", "nginx", &envoy], b"");
+    assert!(ran.code == Some(1) && ran.err.contains("there are no limits of nginx in this"), "{}", ran.err);
+}
+
+#[test]
+fn a_server_takes_files_of_the_reference_service_as_they_are() {
+    let rules = Rules::new(ENVOY);
+    let server = Server::start(&["--rules", rules.path()]);
+    let mut client = server.connect_http();
+    let mut ask = || client.post("/v1/check", r#"{"domain":"edge","attributes":{"remote_address":"192.0.2.1"}}"#).0;
+    assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
+    let ran = tollgate(&["check", rules.path()], b"");
+    assert!(ran.code == Some(0) && ran.out.contains("1 rule in 1 domain"), "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("`detailed_metric` is not carried over"), "{}", ran.err);
+}
+
+#[test]
+fn decide_answers_each_line_at_the_time_it_says() {
+    let folder = Folder::new("decide");
+    let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, per: [k], limit: 1/m}\n");
+    let lines = br#"{"at":1700000000000,"domain":"d","attributes":{"k":"x"}}
+{"at":1700000059999,"domain":"d","attributes":{"k":"x"}}
+{"domain":"d","attributes":{"k":"y"}}
+
+{"domain":"d","attributes":{"k":"x"},"at":"2023-11-14T22:14:20Z"}
+"#;
+    let ran = tollgate(&["decide", "--rules", &rules], lines);
+    let answers: Vec<&str> = ran.out.lines().collect();
+    assert_eq!((ran.code, answers.len(), &*ran.err), (Some(0), 4, ""), "{}", ran.out);
+    let start = r#"{"allowed":true,"outcome":"allow","rule":"a","standing":"exact","retry_after_ms":0,"limits":["#;
+    assert!(answers[0].starts_with(start), "{}", answers[0]);
+    assert!(
+        answers[1].contains(r#""allowed":false"#) && answers[1].contains(r#""retry_after_ms":1,"#),
+        "{}",
+        answers[1]
+    );
+    assert!(answers[2].contains(r#""allowed":true"#) && answers[3].contains(r#""allowed":true"#), "{}", ran.out);
+    let file = folder.file("requests.jsonl", lines);
+    assert_eq!(tollgate(&["decide", "--rules", &rules, &file], b"").out, ran.out, "the same from a file");
+}
+
+#[test]
+fn decide_answers_bad_lines_in_their_place_and_fails() {
+    let lines = b"{\"key\":\"a\",\"limit\":\"1/h\"}\n{\"key\":\n[{\"key\":\"a\",\"limit\":\"1/h\"}]\n{\"domain\":\"d\"}\n\xff\n{\"at\":5,\"key\":\"a\",\"limit\":\"1/h\"}\n";
+    let ran = tollgate(&["decide"], lines);
+    let answers: Vec<&str> = ran.out.lines().collect();
+    assert_eq!((ran.code, answers.len()), (Some(1), 6), "{}", ran.out);
+    assert!(answers[0].contains(r#""allowed":true"#) && answers[2].starts_with(r#"[{"allowed":false"#), "{}", ran.out);
+    for (place, expected) in [
+        (1, r#""detail":"the body is not JSON: EOF while parsing a value","line":2"#),
+        (3, r#"there are no rules for the domain `d`"#),
+        (4, r#""line":5"#),
+        (5, r#"the first line has no `at`, so requests happen when they are read","pointer":"/at","line":6"#),
+    ] {
+        assert!(answers[place].contains(expected), "{}", answers[place]);
+    }
+    let ran = tollgate(
+        &["decide"],
+        b"{\"at\":9,\"key\":\"a\",\"limit\":\"1/h\"}\n{\"at\":8,\"key\":\"a\",\"limit\":\"1/h\"}\n",
+    );
+    assert!(ran.code == Some(1) && ran.out.contains("`at` is earlier than in a line before"), "{}", ran.out);
+}
+
+#[test]
+fn a_line_without_end_takes_no_more_memory_than_others() {
+    let mut lines = vec![b'x'; 100 << 20];
+    lines.extend_from_slice(b"\n{\"key\":\"a\",\"limit\":\"1/h\"}");
+    let ran = tollgate(&["decide"], &lines);
+    let answers: Vec<&str> = ran.out.lines().collect();
+    assert!(ran.code == Some(1) && answers[0].contains("a line has at most 1048576 bytes"), "{}", ran.out);
+    assert!(answers[1].contains(r#""allowed":true"#), "{}", ran.out);
+}
+
+#[test]
+fn fmt_writes_files_in_their_place_or_says_why_not() {
+    let folder = Folder::new("fmt");
+    let path = folder.file("rules.yaml", "rules: [{limit: 1/s, id: a}] # all\ndomain: d\n");
+    let ran = tollgate(&["fmt", "--check", &path], b"");
+    assert!(ran.code == Some(1) && ran.err.contains("not in its canonical form"), "{}", ran.err);
+    let ran = tollgate(&["fmt", &path], b"");
+    assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "", ""));
+    let formatted = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(formatted, "domain: d\nrules:  # all\n- id: a\n  limit: 1/s\n");
+    assert_eq!(tollgate(&["fmt", "--check", &path], b"").code, Some(0));
+    let shared = "domain: d\nrules:\n- {id: a, limit: &x 1/s}\n- {id: b, limit: *x}\n";
+    let path = folder.file("shared.yaml", shared);
+    let ran = tollgate(&["fmt", &path], b"");
+    assert!(ran.code == Some(1) && ran.err.contains(":3: what anchors and aliases share would be lost"), "{}", ran.err);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), shared);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2, "nothing is left behind");
+}
+
+#[test]
+fn bad_files_are_told_and_nothing_breaks() {
+    let folder = Folder::new("bad");
+    let missing = folder.0.join("missing").display().to_string();
+    let binary = folder.file("binary", (0..=255_u8).cycle().take(5000).collect::<Vec<_>>());
+    let large = folder.file("large", "");
+    std::fs::File::options().write(true).open(&large).unwrap().set_len(100 << 20).unwrap();
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        bomb += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(", "));
+    }
+    bomb += "descriptors: *a11\n";
+    let bomb = folder.file("bomb", bomb);
+    let empty = folder.file("empty", "");
+    let directory = folder.0.display().to_string();
+    for command in [&["import"][..], &["import", "--from", "nginx"], &["check"], &["fmt"], &["decide", "--rules"]] {
+        let refused = |path: &str, expected: &str| {
+            let ran = tollgate(&[command, &[path]].concat(), b"");
+            assert!(
+                ran.code == Some(1) && ran.err.contains(expected),
+                "{command:?} {path}: {:?} {}",
+                ran.code,
+                ran.err
+            );
+            assert!(ran.err.len() < 100_000 && !ran.err.contains("panicked"), "{}", ran.err);
+        };
+        refused(&missing, "cannot read");
+        refused(&directory, "cannot read");
+        refused(&large, "at most 16777216 are read");
+        refused("/dev/zero", "at most 16777216 are read");
+        refused(&binary, "not UTF-8");
+        if command != ["import", "--from", "nginx"] {
+            refused(&bomb, "cannot be read");
+        }
+        if command != ["fmt"] {
+            refused(&empty, "");
+        }
+    }
+    assert!(Path::new(&binary).exists());
+}
+
+#[test]
+fn each_command_shows_examples() {
+    for (command, example) in [
+        ("import", "tollgate import envoy.yaml > rules.yaml"),
+        ("decide", "tollgate decide --rules rules.yaml requests.jsonl"),
+        ("fmt", "tollgate fmt --check"),
+    ] {
+        let ran = tollgate(&[command, "--help"], b"");
+        assert!(ran.code == Some(0) && ran.out.contains(example), "{}", ran.out);
+    }
+}

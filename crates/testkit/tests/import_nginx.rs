@@ -1,0 +1,111 @@
+//! nginx's own decisions, as recorded, and those of the rules that its lines are imported as: from the first request of a case
+//! to the last, each on its own state.
+//!
+//! nginx keeps thousandths of a request and its rate in whole thousandths a second. With rates per second nothing is lost by
+//! that at whole milliseconds, and everything must be equal. With rates per minute nginx loses a little to its clients at
+//! every step; there it may refuse, or delay longer, where we do not, never the other way round, and the case ends when
+//! the two have drifted apart.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tollgate::Outcome;
+use tollgate::clock::ManualClock;
+use tollgate_engine::rules::{Imported, Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+use tollgate_testkit::oracle::{Case, Directory, Fields, Step};
+
+const MILLI: u64 = 1_000_000;
+
+/// The lines that a case was recorded with.
+fn config(case: &Case) -> String {
+    let lines = case.config.list("limits").iter().enumerate().map(|(place, limit)| {
+        let (rate, burst) = (limit.text("rate"), limit.count("burst"));
+        let burst = if burst > 0 { format!(" burst={burst}") } else { String::new() };
+        let mode = match limit.text("mode") {
+            "nodelay" => " nodelay".to_owned(),
+            "two_stage" => format!(" delay={}", limit.count("delay")),
+            _ => String::new(),
+        };
+        format!(
+            "limit_req_zone $binary_remote_addr zone=z{place}:1m rate={rate};\nlimit_req zone=z{place}{burst}{mode};\n"
+        )
+    });
+    lines.collect()
+}
+
+/// Outcome and delay in milliseconds, which nginx rounds down.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Seen {
+    Passed { delay_ms: u64 },
+    Rejected,
+}
+
+fn recorded(step: &Step) -> Seen {
+    match step.result.text("outcome") {
+        "rejected" => Seen::Rejected,
+        _ => Seen::Passed { delay_ms: step.result.count("delay_ms") },
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("memory does not wait"),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    equal: usize,
+    drifted: usize,
+    after: usize,
+}
+
+fn replay(case: &Case, count: &mut Count) {
+    let text = config(case);
+    let imported =
+        Imported::read(&Source { name: "nginx.conf", text: text.as_bytes() }, None, "edge").expect("lines of nginx");
+    let rules = Rules::read(&[Source { name: "rules", text: imported.yaml.as_bytes() }]).expect("rules");
+    let clock = Arc::new(ManualClock::at(case.steps[0].at_nanos(MILLI)));
+    let store = || MemoryStore::with_clock(256, clock.clone()).expect("a table");
+    let engine = Engine::with_fallback(store(), store()).with_clock(clock.clone());
+    engine.put(&rules).expect("numbers that memory keeps");
+    let exact = !text.contains("r/m");
+    let mut decisions = Decisions::default();
+    let mut last = i64::MIN;
+    for (number, step) in case.steps.iter().enumerate() {
+        if step.at < last || step.failed() {
+            count.after += case.steps.len() - number;
+            return;
+        }
+        last = step.at;
+        clock.set(step.at_nanos(MILLI));
+        let entries = [Entry::new("client_ip", step.args.text("key"))];
+        let items = [Item::new(&entries)];
+        let decision = run(engine.check(&Request::new("edge", &items), &mut decisions)).expect("a request");
+        let ours = match decision.outcome() {
+            Outcome::Allow => Seen::Passed { delay_ms: 0 },
+            Outcome::Delay(wait) => Seen::Passed { delay_ms: wait.as_nanos() / MILLI },
+            Outcome::Deny(_) => Seen::Rejected,
+        };
+        let theirs = recorded(step);
+        if ours == theirs {
+            count.equal += 1;
+            continue;
+        }
+        assert!(!exact && ours < theirs, "{} step {number}: we {ours:?}, nginx {theirs:?}\n{text}", case.name);
+        count.drifted += 1;
+        count.after += case.steps.len() - number - 1;
+        return;
+    }
+}
+
+#[test]
+fn imported_lines_decide_as_nginx_did() {
+    let cases = Directory::chosen().read("nginx_limit_req").expect("the traces of nginx");
+    let mut count = Count::default();
+    cases.iter().filter(|case| !case.steps.is_empty()).for_each(|case| replay(case, &mut count));
+    println!("{} cases: {count:?}", cases.len());
+    assert!(count.equal > 2 * count.after, "hardly anything was compared: {count:?}");
+}
