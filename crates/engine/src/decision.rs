@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::{Cost, Nanos, Outcome, Report, Retry};
 
 use crate::engine::plan::{Answered, Plan, Planned};
-use crate::receipt::{Receipt, Taken};
+use crate::receipt::Receipt;
 use crate::request::RequestError;
 use crate::rules::Refusal;
 use crate::store::{Answer, Answers};
@@ -20,6 +20,8 @@ pub struct Decisions {
     pub(crate) shadows: Answers,
     pub(crate) fallback: Answers,
     pub(crate) decided: Vec<Result<Decided, RequestError>>,
+    /// Whether refusals were only observed.
+    pub(crate) observing: bool,
 }
 
 /// What was decided about one request.
@@ -90,6 +92,7 @@ impl Decisions {
         self.shadows.clear();
         self.fallback.clear();
         self.decided.clear();
+        self.observing = false;
     }
 
     /// What the store, or its stand-in, said of a charge.
@@ -178,19 +181,25 @@ impl<'d> Decision<'d> {
         })
     }
 
+    /// How much may be used of what was asked for: the least that any rule took, nothing if it was refused. All of it where
+    /// nothing was counted, or refusals are only observed.
+    pub fn taken(&self) -> Cost {
+        let weighs = self.all.plan.asked[self.place].weighs;
+        match self.all.least_taken(self.place) {
+            _ if self.all.observing => weighs,
+            _ if !self.is_allowed() => Cost::ZERO,
+            Some(least) => least,
+            None => weighs,
+        }
+    }
+
     /// What undoes this decision. Empty if nothing was taken.
     pub fn receipt(&self) -> Receipt {
         let plan = &self.all.plan;
         let charges = &plan.charges[range(&plan.asked[self.place].charges)];
         let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
             let (answer, _) = self.all.answer(planned)?;
-            (answer.taken > Cost::ZERO).then(|| Taken {
-                key: plan.key(planned).into(),
-                sent: planned.sent().map(|sheet| &sheet.limits).or(planned.overriding()).cloned(),
-                fallback: matches!(planned.answered, Answered::Fallback(_)),
-                cost: answer.taken,
-                stamps: answer.stamps,
-            })
+            (answer.taken > Cost::ZERO).then(|| self.all.taken_from(planned, answer, answer.taken))
         });
         Receipt { taken: taken.collect() }
     }

@@ -25,7 +25,7 @@ mod sent;
 pub mod store;
 
 pub use decision::{Decision, Decisions, LimitReport, Standing};
-pub use engine::{Enforcement, Engine, EngineError};
+pub use engine::{Enforcement, Engine, EngineError, Taking};
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use receipt::{BadReceipt, Receipt};

@@ -248,6 +248,18 @@ impl Answers {
         self.charges.get(charge as usize)
     }
 
+    /// Notes that a charge, which took more than `taken`, has given back the rest. What is left is told with it; the other
+    /// numbers stay, and are late rather than early.
+    pub(crate) fn lower(&mut self, charge: u32, taken: Cost) {
+        let Some(answer) = self.charges.get_mut(charge as usize) else { return };
+        let back = answer.taken.get().saturating_sub(taken.get());
+        answer.taken = taken;
+        let reports = answer.reports.start as usize..answer.reports.end as usize;
+        for report in self.reports.get_mut(reports).into_iter().flatten() {
+            report.remaining = report.remaining.saturating_add(back).min(report.limit);
+        }
+    }
+
     pub(crate) fn reports(&self, answer: &Answer) -> &[Report] {
         self.reports.get(answer.reports.start as usize..answer.reports.end as usize).unwrap_or_default()
     }

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use tollgate::redis_cell::Throttle;
-use tollgate::{Limit, Throttles};
-use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store};
+use tollgate::{Cost, Limit, Throttles};
+use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
@@ -35,6 +35,40 @@ pub enum Verb {
     Check,
     /// Tell what a check would say.
     Peek,
+    /// Take as much as there is.
+    TakeUpTo,
+    /// Take regardless, into debt.
+    Charge,
+    /// Take all there is.
+    Drain,
+}
+
+impl Verb {
+    /// How much is taken; none if nothing is.
+    const fn taking(self) -> Option<Taking> {
+        match self {
+            Self::Check => Some(Taking::Exactly),
+            Self::Peek => None,
+            Self::TakeUpTo | Self::Drain => Some(Taking::UpTo),
+            Self::Charge => Some(Taking::Regardless),
+        }
+    }
+
+    /// What a request of this weight is asked for.
+    pub fn weight(self, cost: Option<Cost>) -> Option<Cost> {
+        match self {
+            Self::Check | Self::Peek | Self::TakeUpTo | Self::Charge => cost,
+            Self::Drain => Some(Cost::MAX),
+        }
+    }
+
+    /// Whether the answer says how much was taken: it need not be what was asked for.
+    pub const fn tells_taken(self) -> bool {
+        match self {
+            Self::Check | Self::Peek => false,
+            Self::TakeUpTo | Self::Charge | Self::Drain => true,
+        }
+    }
 }
 
 impl<S: Store> Gate<S> {
@@ -84,9 +118,9 @@ impl<S: Store> Gate<S> {
 
     /// Decides requests, each by itself, in order.
     pub async fn decide(&self, protocol: Protocol, verb: Verb, requests: &[Request<'_>], decisions: &mut Decisions) {
-        match verb {
-            Verb::Check => self.engine.check_batch(requests, decisions).await,
-            Verb::Peek => return self.engine.peek_batch(requests, decisions).await,
+        match verb.taking() {
+            Some(taking) => self.engine.take_batch(taking, requests, decisions).await,
+            None => return self.engine.peek_batch(requests, decisions).await,
         }
         let mut tally = Tally::default();
         for decision in decisions.iter().flatten() {

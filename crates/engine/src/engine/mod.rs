@@ -5,6 +5,7 @@ mod decide;
 pub(crate) mod plan;
 mod policy;
 mod shares;
+mod taking;
 mod undo;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use crate::ruleset::{RuleSet, SENT_IDS, limits_of_ban};
 use crate::sent::{Folder, Register, SentLimits};
 use crate::store::{Store, StoreError, Verb};
 use shares::Shares;
+pub use taking::Taking;
 
 /// Decides requests by rules, with the state in a store `S`, and by itself in `F` where the store does not answer.
 ///
@@ -293,13 +295,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        self.decide(Verb::Check, std::slice::from_ref(request), decisions).await;
+        self.decide(Verb::Check, Taking::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
     /// [`check`](Self::check) for many requests, each by itself, in order.
     pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        self.decide(Verb::Check, requests, decisions).await;
+        self.decide(Verb::Check, Taking::Exactly, requests, decisions).await;
     }
 
     /// What [`check`](Self::check) would say. Changes nothing.
@@ -311,13 +313,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        self.decide(Verb::Peek, std::slice::from_ref(request), decisions).await;
+        self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
     /// [`peek`](Self::peek) for many requests.
     pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        self.decide(Verb::Peek, requests, decisions).await;
+        self.decide(Verb::Peek, Taking::Exactly, requests, decisions).await;
     }
 
     /// Whether refusals are carried out.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tollgate::{Ask, Cost, Limits};
 
 use super::plan::Planned;
-use super::{Engine, EngineError, Running};
+use super::{Engine, EngineError, Running, Taking};
 use crate::decision::Decisions;
 use crate::key;
 use crate::receipt::{Receipt, Taken};
@@ -56,6 +56,15 @@ impl<S: Store, F: Store> Engine<S, F> {
         Ok(if by_store.is_empty() && by_fallback.is_empty() { Cost::ZERO } else { least })
     }
 
+    /// Counts a refund that nobody waits for.
+    pub(super) fn note_failed_refund(&self, error: &EngineError) {
+        match error {
+            EngineError::Store(error) => self.note(error),
+            // The limits were known when they were charged.
+            EngineError::Request(_) => {}
+        }
+    }
+
     /// Forgets what was spent of every limit that the request meets, shadow rules among them; returns how many counters
     /// that were.
     ///
@@ -64,7 +73,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub async fn reset(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<usize, EngineError> {
         let running = self.running.load();
         decisions.clear();
-        decisions.plan.set_time(self.time_for(&running));
+        decisions.plan.begin(self.time_for(&running), Taking::Exactly);
         decisions.plan.add(request, &running.rules)?;
         let plan = &decisions.plan;
         let (mut charges, mut spans) = (Vec::new(), Vec::new());

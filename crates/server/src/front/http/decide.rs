@@ -12,14 +12,14 @@ use tollgate_http::headers::add_decision;
 use super::memo;
 use super::problem::Problem;
 use super::serve::{Answer, respond};
-use super::translate::{Basis, basis, write_decision};
+use super::translate::{Basis, Tells, basis, write_decision};
 use super::wire::{Body, Item, ReceiptField};
 use crate::front::accept::Protocol;
 use crate::gate::{Gate, Lent, Verb};
 
 const JSON: &str = "application/json";
 
-/// `POST /v1/check` and `/v1/peek`.
+/// `POST /v1/check`, `/v1/peek`, `/v1/take-up-to`, `/v1/charge` and `/v1/drain`.
 ///
 /// # Errors
 /// What is wrong with the body. What is wrong with one request of a batch is told in its place.
@@ -32,21 +32,21 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, verb: Verb, body: &[u8]) ->
 }
 
 async fn decide_one<S: Store>(gate: &Gate<S>, verb: Verb, item: &Item<'_>) -> Result<Answer, Problem> {
-    let question = Question::new(gate, item, "")?;
+    let question = Question::new(gate, verb, item, "")?;
     let asked = [question.asked()];
     let requests = [Request { domain: question.domain(), items: &asked }];
     let mut decisions = Lent::take();
     gate.decide(Protocol::Http, verb, &requests, &mut decisions).await;
     let decision = decisions.get(0).map_err(|error| refused(&error, ""))?;
     let mut out = Vec::with_capacity(256);
-    write_decision(&mut out, &decision, wants_receipt(item));
+    write_decision(&mut out, &decision, tells(verb, item));
     let mut answer = respond(status(&decision), JSON, out);
     add_decision(answer.headers_mut(), Styles::IETF, &decision);
     Ok(answer)
 }
 
 async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -> Answer {
-    let question = |(place, item)| Question::new(gate, item, &format!("/{place}"));
+    let question = |(place, item)| Question::new(gate, verb, item, &format!("/{place}"));
     let questions: Vec<Result<Question<'_>, Problem>> = items.iter().enumerate().map(question).collect();
     let asked: Vec<Option<Asked<'_>>> =
         questions.iter().map(|question| question.as_ref().ok().map(Question::asked)).collect();
@@ -70,7 +70,7 @@ async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -
             Err(problem) => Some(Err(problem.clone())),
         };
         match outcome {
-            Some(Ok(decision)) => write_decision(&mut out, &decision, wants_receipt(&items[place])),
+            Some(Ok(decision)) => write_decision(&mut out, &decision, tells(verb, &items[place])),
             Some(Err(problem)) => {
                 gate.mistaken(Protocol::Http);
                 out.extend_from_slice(&problem.to_json());
@@ -120,7 +120,7 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
             Ok(format!("{{\"refunded\":{}}}", accepted.map_err(|error| failed(&error, pointer))?.get()))
         }
         Act::Reset => {
-            let question = Question::new(gate, item, pointer)?;
+            let question = Question::new(gate, Verb::Check, item, pointer)?;
             let asked = [question.asked()];
             let request = Request { domain: question.domain(), items: &asked };
             let counters = gate.engine.reset(&request, &mut Lent::take()).await;
@@ -145,7 +145,7 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    fn new<S: Store>(gate: &Gate<S>, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
+    fn new<S: Store>(gate: &Gate<S>, verb: Verb, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
         let basis = basis(item, pointer)?;
         let sent = match &basis {
             Basis::Rules { .. } => None,
@@ -154,7 +154,7 @@ impl<'a> Question<'a> {
                 Some(memo::limits(&gate.engine, &text, pointer)?)
             }
         };
-        Ok(Self { basis, sent, cost: item.cost.map(Cost::new) })
+        Ok(Self { basis, sent, cost: verb.weight(item.cost.map(Cost::new)) })
     }
 
     fn domain(&self) -> &'a [u8] {
@@ -174,8 +174,9 @@ impl<'a> Question<'a> {
     }
 }
 
-fn wants_receipt(item: &Item<'_>) -> bool {
-    matches!(item.receipt, Some(ReceiptField::Wanted(true)))
+/// What is told beyond the decision.
+fn tells(verb: Verb, item: &Item<'_>) -> Tells {
+    Tells { taken: verb.tells_taken(), receipt: matches!(item.receipt, Some(ReceiptField::Wanted(true))) }
 }
 
 fn status(decision: &Decision<'_>) -> StatusCode {
@@ -192,6 +193,7 @@ pub(super) fn refused(error: &RequestError, pointer: &str) -> Problem {
         RequestError::UnknownDomain { .. } => "/domain",
         RequestError::TooMany { .. } => "/attributes",
         RequestError::BadLimit { .. } => "/limit",
+        RequestError::NoAmount => "/cost",
         RequestError::NoItems => "",
     };
     Problem::bad_request(error.to_string()).at(format!("{pointer}{member}"))

@@ -25,6 +25,9 @@ pub(super) enum Route {
 const ROUTES: &[(&str, &[(&str, Route)])] = &[
     ("/v1/check", &[("POST", Route::Decide(Verb::Check))]),
     ("/v1/peek", &[("POST", Route::Decide(Verb::Peek))]),
+    ("/v1/take-up-to", &[("POST", Route::Decide(Verb::TakeUpTo))]),
+    ("/v1/charge", &[("POST", Route::Decide(Verb::Charge))]),
+    ("/v1/drain", &[("POST", Route::Decide(Verb::Drain))]),
     ("/v1/refund", &[("POST", Route::Act(Act::Refund))]),
     ("/v1/reset", &[("POST", Route::Act(Act::Reset))]),
     ("/v1/enforcement", &[("POST", Route::SetEnforcement), ("GET", Route::Enforcement), ("HEAD", Route::Enforcement)]),

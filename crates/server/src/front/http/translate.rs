@@ -62,8 +62,17 @@ pub(super) fn basis<'a>(item: &'a Item<'a>, pointer: &str) -> Result<Basis<'a>, 
     }
 }
 
+/// What is told beyond the decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tells {
+    /// How much was taken.
+    pub(super) taken: bool,
+    /// A receipt.
+    pub(super) receipt: bool,
+}
+
 /// Writes a decision as JSON.
-pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_receipt: bool) {
+pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, tells: Tells) {
     out.extend_from_slice(if decision.is_allowed() {
         b"{\"allowed\":true,\"outcome\":"
     } else {
@@ -76,6 +85,10 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_re
     out.extend_from_slice(decision.standing().as_str().as_bytes());
     out.extend_from_slice(b"\",\"retry_after_ms\":");
     retry(out, decision.retry().unwrap_or(Retry::NOW));
+    if tells.taken {
+        out.extend_from_slice(b",\"taken\":");
+        number(out, decision.taken().get());
+    }
     if let Outcome::Delay(wait) = decision.outcome() {
         out.extend_from_slice(b",\"delay_ms\":");
         number(out, wait.as_millis_ceil());
@@ -101,7 +114,7 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_re
         write_limit(out, &limit);
     }
     out.push(b']');
-    if with_receipt {
+    if tells.receipt {
         out.extend_from_slice(b",\"receipt\":\"");
         // Its letters need no escaping.
         out.extend_from_slice(decision.receipt().to_string().as_bytes());

@@ -1,4 +1,4 @@
-//! Commands that the engine is asked about: `TG.CHECK`, `TG.PEEK`, `TG.RESET`, and `CL.THROTTLE` where its keys are shared with other
+//! Commands that the engine is asked about: `TG.CHECK` and its relatives, `TG.RESET`, and `CL.THROTTLE` where its keys are shared with other
 //! servers. Those that follow each other in a pipeline are asked about together: one round trip for all of them.
 
 use tollgate::redis_cell::Throttle;
@@ -18,6 +18,9 @@ const TOGETHER: usize = 64;
 pub(super) enum Asked {
     Check,
     Peek,
+    TakeUpTo,
+    Charge,
+    Drain,
     Reset,
     Throttle,
 }
@@ -28,6 +31,9 @@ impl Asked {
         let names = [
             ("TG.CHECK", Self::Check),
             ("TG.PEEK", Self::Peek),
+            ("TG.TAKEUPTO", Self::TakeUpTo),
+            ("TG.CHARGE", Self::Charge),
+            ("TG.DRAIN", Self::Drain),
             ("TG.RESET", Self::Reset),
             ("CL.THROTTLE", Self::Throttle),
         ];
@@ -40,6 +46,9 @@ impl Asked {
         match self {
             Self::Check | Self::Throttle => Some(Verb::Check),
             Self::Peek => Some(Verb::Peek),
+            Self::TakeUpTo => Some(Verb::TakeUpTo),
+            Self::Charge => Some(Verb::Charge),
+            Self::Drain => Some(Verb::Drain),
             Self::Reset => None,
         }
     }
@@ -94,7 +103,7 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, input: &[u8], replies: &mut
                 replies.error(error);
             }
             (Question::Closed(reply), _) => replies.five(*reply),
-            (Question::Rules { .. }, Some(Ok(decision))) => write_decision(replies, &decision),
+            (Question::Rules { .. }, Some(Ok(decision))) => write_decision(replies, &decision, verb.tells_taken()),
             (Question::Throttle { throttle, .. }, Some(Ok(decision))) => replies.five(five(throttle, &decision)),
             (Question::Rules { .. } | Question::Throttle { .. }, Some(Err(error))) => {
                 gate.mistaken(Protocol::Resp);
@@ -138,7 +147,8 @@ fn read<'a, S: Store>(gate: &Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Op
         && *verb.get_or_insert(asked.verb()) == asked.verb()
     {
         let question = match asked {
-            Asked::Check | Asked::Peek | Asked::Reset => by_rules(&args),
+            Asked::Check | Asked::Peek | Asked::TakeUpTo | Asked::Charge | Asked::Reset => by_rules(&args),
+            Asked::Drain => all_by_rules(&args),
             Asked::Throttle => throttle(gate, &args),
         };
         questions.push(question.unwrap_or_else(Question::Wrong));
@@ -161,6 +171,15 @@ fn by_rules<'a>(args: &[&'a [u8]]) -> Result<Question<'a>, String> {
     })?;
     let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
     Ok(Question::Rules { domain, cost: Cost::new(cost), entries })
+}
+
+/// `TG.DRAIN domain [name value …]`.
+fn all_by_rules<'a>(args: &[&'a [u8]]) -> Result<Question<'a>, String> {
+    let usage = || "ERR usage: tg.drain <domain> [<name> <value> ...]".to_owned();
+    let [_, domain, attributes @ ..] = args else { return Err(usage()) };
+    let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
+    let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
+    Ok(Question::Rules { domain, cost: Cost::MAX, entries })
 }
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -203,8 +222,8 @@ fn five(throttle: &Throttle, decision: &Decision<'_>) -> [i64; 5] {
 }
 
 /// A decision under the names it has in JSON.
-fn write_decision(replies: &mut Replies, decision: &Decision<'_>) {
-    replies.map(6);
+fn write_decision(replies: &mut Replies, decision: &Decision<'_>, tells_taken: bool) {
+    replies.map(6 + usize::from(tells_taken));
     replies.bulk("allowed");
     replies.integer(decision.is_allowed().into());
     replies.bulk("outcome");
@@ -223,6 +242,10 @@ fn write_decision(replies: &mut Replies, decision: &Decision<'_>) {
         Outcome::Allow | Outcome::Deny(_) => decision.retry().unwrap_or(Retry::NOW),
     };
     replies.integer(millis(wait));
+    if tells_taken {
+        replies.bulk("taken");
+        replies.integer(decision.taken().get().try_into().unwrap_or(i64::MAX));
+    }
     replies.bulk("limits");
     replies.array(decision.reports().count());
     for limit in decision.reports() {
