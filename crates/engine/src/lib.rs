@@ -13,6 +13,7 @@
 pub mod calendar;
 mod decision;
 mod engine;
+mod explain;
 mod key;
 mod memory;
 mod meters;
@@ -25,7 +26,8 @@ mod sent;
 pub mod store;
 
 pub use decision::{Decision, Decisions, LimitReport, Standing};
-pub use engine::{Enforcement, Engine, EngineError, Taking};
+pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
+pub use explain::{Does, Explained, Explanation, Met, Unmet, Why};
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use receipt::{BadReceipt, Receipt};

@@ -35,6 +35,8 @@ pub enum Verb {
     Check,
     /// Tell what a check would say.
     Peek,
+    /// Take, or refuse, to be settled later.
+    Reserve,
     /// Take as much as there is.
     TakeUpTo,
     /// Take regardless, into debt.
@@ -47,7 +49,7 @@ impl Verb {
     /// How much is taken; none if nothing is.
     const fn taking(self) -> Option<Taking> {
         match self {
-            Self::Check => Some(Taking::Exactly),
+            Self::Check | Self::Reserve => Some(Taking::Exactly),
             Self::Peek => None,
             Self::TakeUpTo | Self::Drain => Some(Taking::UpTo),
             Self::Charge => Some(Taking::Regardless),
@@ -57,7 +59,7 @@ impl Verb {
     /// What a request of this weight is asked for.
     pub fn weight(self, cost: Option<Cost>) -> Option<Cost> {
         match self {
-            Self::Check | Self::Peek | Self::TakeUpTo | Self::Charge => cost,
+            Self::Check | Self::Peek | Self::Reserve | Self::TakeUpTo | Self::Charge => cost,
             Self::Drain => Some(Cost::MAX),
         }
     }
@@ -65,8 +67,16 @@ impl Verb {
     /// Whether the answer says how much was taken: it need not be what was asked for.
     pub const fn tells_taken(self) -> bool {
         match self {
-            Self::Check | Self::Peek => false,
+            Self::Check | Self::Peek | Self::Reserve => false,
             Self::TakeUpTo | Self::Charge | Self::Drain => true,
+        }
+    }
+
+    /// Whether the answer has a receipt, asked for or not.
+    pub const fn tells_receipt(self) -> bool {
+        match self {
+            Self::Check | Self::Peek | Self::TakeUpTo | Self::Charge | Self::Drain => false,
+            Self::Reserve => true,
         }
     }
 }

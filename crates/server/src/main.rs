@@ -10,6 +10,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => command::serve::run(args),
         Command::Check(args) => command::check::run(&args),
+        Command::Explain(args) => command::explain::run(&args),
     };
     outcome.unwrap_or_else(|error| {
         command::report(&error);

@@ -16,13 +16,7 @@ use crate::store::{Answers, Batch, Store, StoreError, Verb};
 
 impl<S: Store, F: Store> Engine<S, F> {
     /// Decides requests, each by itself, in order.
-    pub(super) async fn decide(
-        &self,
-        verb: Verb,
-        taking: Taking,
-        requests: &[Request<'_>],
-        decisions: &mut Decisions,
-    ) {
+    pub(super) async fn decide(&self, verb: Verb, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
         let running = self.running.load();
         decisions.clear();
         decisions.plan.begin(self.time_for(&running), taking);

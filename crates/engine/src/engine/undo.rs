@@ -6,6 +6,7 @@ use tollgate::{Ask, Cost, Limits};
 
 use super::plan::Planned;
 use super::{Engine, EngineError, Running, Taking};
+use crate::calendar::Kept;
 use crate::decision::Decisions;
 use crate::key;
 use crate::receipt::{Receipt, Taken};
@@ -22,19 +23,17 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub async fn refund(&self, receipt: &Receipt) -> Result<Cost, EngineError> {
         let mut sent: Vec<Option<SentLimits>> = Vec::with_capacity(receipt.taken.len());
         for taken in &receipt.taken {
-            // Those of a rule's override are known to the rule.
-            let limits = taken.sent.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
-            sent.push(limits.map(|limits| self.limits(limits)).transpose()?);
+            sent.push(sent_limits(self, taken)?);
         }
         let running = self.running.load();
         let nodes = self.nodes.load(Ordering::Relaxed);
         let (mut by_store, mut parts) = (Vec::new(), Vec::new());
         for (taken, sent) in receipt.taken.iter().zip(&sent) {
-            let Some((numbers, limits)) = limits_of(taken, sent.as_ref(), &running) else { continue };
+            let Some(under) = limits_of(taken, sent.as_ref(), &running) else { continue };
             if taken.fallback {
-                parts.push((taken, self.shares.of(limits, nodes)));
+                parts.push((taken, self.shares.of(under.limits, nodes)));
             } else {
-                by_store.push(refund_of(taken, numbers, limits));
+                by_store.push(refund_of(taken, under.id, under.limits));
             }
         }
         let by_fallback: Vec<Charge<'_>> =
@@ -109,10 +108,26 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 }
 
-/// The limits that a key is under now.
-fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Running) -> Option<(u32, &'a Limits)> {
+/// What a key is under now.
+pub(super) struct Under<'a> {
+    pub(super) id: u32,
+    pub(super) limits: &'a Limits,
+    pub(super) calendars: &'a [Kept],
+}
+
+/// The limits of a key that came along with its request. Those of a rule's override are known to the rule.
+pub(super) fn sent_limits<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    taken: &Taken,
+) -> Result<Option<SentLimits>, EngineError> {
+    let limits = taken.sent.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
+    Ok(limits.map(|limits| engine.limits(limits)).transpose()?)
+}
+
+/// The limits that a key is under now; none if its rule is gone.
+pub(super) fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Running) -> Option<Under<'a>> {
     if let Some(sent) = sent {
-        return Some((sent.sheet().id, &sent.sheet().limits));
+        return Some(Under { id: sent.sheet().id, limits: &sent.sheet().limits, calendars: &[] });
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
     let overrides = rule.special().and_then(|special| special.overrides.as_ref());
@@ -121,7 +136,8 @@ fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Runni
         .as_ref()
         .zip(overrides)
         .and_then(|(limits, overrides)| overrides.numbered().find(|numbered| numbered.limits == *limits));
-    overridden.or(rule.numbered.as_ref()).map(|numbered| (numbered.id, &numbered.limits))
+    let numbered = overridden.or(rule.numbered.as_ref())?;
+    Some(Under { id: numbered.id, limits: &numbered.limits, calendars: &numbered.calendars })
 }
 
 fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {

@@ -1,6 +1,7 @@
 //! The subcommands, one file each. Their errors are for people: a sentence with what to do.
 
 pub mod check;
+pub mod explain;
 pub mod serve;
 
 use std::io::Write;

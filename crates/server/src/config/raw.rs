@@ -22,6 +22,9 @@ pub enum Command {
     /// Look for mistakes in a rule file, without serving.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
+    /// Tell why a request is decided as it is.
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainArgs),
 }
 
 /// Where to listen, and what to decide by.
@@ -81,6 +84,30 @@ pub struct CheckArgs {
     pub file: PathBuf,
 }
 
+/// What to explain, and by what.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// A rule file to explain by, as if nothing had been spent
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub rules: Option<PathBuf>,
+
+    /// A server that runs, to explain by its rules and by what has been spent
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+
+    /// What the request weighs; each rule says for itself unless given
+    #[arg(long, value_name = "COST")]
+    pub cost: Option<u64>,
+
+    /// Whose rules
+    #[arg(value_name = "DOMAIN")]
+    pub domain: String,
+
+    /// What is known about the request, such as client_ip=192.0.2.1
+    #[arg(value_name = "NAME=VALUE")]
+    pub attributes: Vec<String>,
+}
+
 const LONG_ABOUT: &str = "\
 An exact, fast and bounded rate limiter.
 
@@ -108,3 +135,10 @@ Examples:
   tollgate check rules.yaml
 
 Each mistake is told with its file, line and column. The status is 1 if there are any.";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1
+  tollgate explain --server http://127.0.0.1:8080 api path=/login client_ip=192.0.2.1
+
+It takes nothing. Rules that are met are marked with +, the others with - and the first condition that does not hold.";

@@ -9,17 +9,17 @@ use tollgate_engine::{Decision, EngineError, Item as Asked, Receipt, Request, Re
 use tollgate_http::Styles;
 use tollgate_http::headers::add_decision;
 
-use super::memo;
 use super::problem::Problem;
 use super::serve::{Answer, respond};
 use super::translate::{Basis, Tells, basis, write_decision};
 use super::wire::{Body, Item, ReceiptField};
+use super::{explain, memo};
 use crate::front::accept::Protocol;
 use crate::gate::{Gate, Lent, Verb};
 
 const JSON: &str = "application/json";
 
-/// `POST /v1/check`, `/v1/peek`, `/v1/take-up-to`, `/v1/charge` and `/v1/drain`.
+/// `POST /v1/check` and the other verbs that end in a decision.
 ///
 /// # Errors
 /// What is wrong with the body. What is wrong with one request of a batch is told in its place.
@@ -86,13 +86,17 @@ async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -
 /// What is done that is no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// `POST /v1/refund`: give back what a decision took.
+    /// `POST /v1/refund`, `/v1/cancel` and `/v1/release`: give back what a decision took.
     Refund,
+    /// `POST /v1/commit`: settle a reservation at what it really weighed.
+    Commit,
     /// `POST /v1/reset`: forget what was spent.
     Reset,
+    /// `POST /v1/explain`: tell why a check would say what it would.
+    Explain,
 }
 
-/// `POST /v1/refund` and `/v1/reset`, one after the other.
+/// What is no decision, one after the other.
 ///
 /// # Errors
 /// When the request cannot be understood, or the store did not do it. What is wrong with one of a list is told in its
@@ -119,6 +123,15 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
             let accepted = gate.engine.refund(&receipt(item, pointer)?).await;
             Ok(format!("{{\"refunded\":{}}}", accepted.map_err(|error| failed(&error, pointer))?.get()))
         }
+        Act::Commit => {
+            let (receipt, cost) = (receipt(item, pointer)?, item.cost.map(Cost::new));
+            let cost = cost.ok_or_else(|| {
+                Problem::bad_request("a commit needs the `cost` that it turned out to be").at(format!("{pointer}/cost"))
+            })?;
+            let settled = gate.engine.commit(&receipt, cost).await.map_err(|error| failed(&error, pointer))?;
+            let (refunded, charged, unpaid) = (settled.refunded.get(), settled.charged.get(), settled.unpaid.get());
+            Ok(format!("{{\"refunded\":{refunded},\"charged\":{charged},\"unpaid\":{unpaid}}}"))
+        }
         Act::Reset => {
             let question = Question::new(gate, Verb::Check, item, pointer)?;
             let asked = [question.asked()];
@@ -126,13 +139,18 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
             let counters = gate.engine.reset(&request, &mut Lent::take()).await;
             Ok(format!("{{\"reset\":{}}}", counters.map_err(|error| failed(&error, pointer))?))
         }
+        Act::Explain => {
+            let question = Question::new(gate, Verb::Peek, item, pointer)?;
+            let told = gate.engine.explain(question.domain(), &question.asked(), &mut Lent::take()).await;
+            Ok(explain::to_json(&told.map_err(|error| refused(&error, pointer))?).to_string())
+        }
     }
 }
 
 fn receipt(item: &Item<'_>, pointer: &str) -> Result<Receipt, Problem> {
     let wrong = |detail: String| Problem::bad_request(detail).at(format!("{pointer}/receipt"));
     let Some(ReceiptField::Given(text)) = &item.receipt else {
-        return Err(wrong("a refund needs the `receipt` of a check; ask for one with \"receipt\":true".into()));
+        return Err(wrong("this needs the `receipt` of a decision; ask for one with \"receipt\":true".into()));
     };
     text.parse().map_err(|error| wrong(format!("{error}; send what a check gave under `receipt`")))
 }
@@ -176,7 +194,8 @@ impl<'a> Question<'a> {
 
 /// What is told beyond the decision.
 fn tells(verb: Verb, item: &Item<'_>) -> Tells {
-    Tells { taken: verb.tells_taken(), receipt: matches!(item.receipt, Some(ReceiptField::Wanted(true))) }
+    let wanted = matches!(item.receipt, Some(ReceiptField::Wanted(true)));
+    Tells { taken: verb.tells_taken(), receipt: wanted || verb.tells_receipt() }
 }
 
 fn status(decision: &Decision<'_>) -> StatusCode {
@@ -204,7 +223,7 @@ fn failed(error: &EngineError, pointer: &str) -> Problem {
     match error {
         EngineError::Request(error) => refused(error, pointer),
         EngineError::Store(error) => {
-            tracing::warn!(%error, "a refund or a reset was not carried out");
+            tracing::warn!(%error, "what is no decision was not carried out");
             let detail = "the store did not answer, so it may or may not have been done";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Store unavailable", detail).at(pointer)
         }

@@ -1,6 +1,7 @@
 //! HTTP: decisions as JSON, health, metrics and the switch.
 
 mod decide;
+mod explain;
 pub mod limits;
 mod memo;
 pub mod problem;

@@ -23,7 +23,7 @@ pub(super) enum Basis<'a> {
 pub(super) fn basis<'a>(item: &'a Item<'a>, pointer: &str) -> Result<Basis<'a>, Problem> {
     let wrong = |detail: &str, member: &str| Problem::bad_request(detail).at(format!("{pointer}/{member}"));
     if let Some(ReceiptField::Given(_)) = &item.receipt {
-        return Err(wrong("a receipt is for a refund; here `receipt` is true or false", "receipt"));
+        return Err(wrong("a receipt is to give back or to settle; here `receipt` is true or false", "receipt"));
     }
     match (&item.domain, &item.key) {
         (Some(_), Some(_)) => {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_is_neither_is_told_with_what_would_be_right() {
-        check(r#"{"receipt":"abc","domain":"d"}"#, "a receipt is for a refund");
+        check(r#"{"receipt":"abc","domain":"d"}"#, "a receipt is to give back");
         check("{}", "give either `domain` with `attributes`");
         check(r#"{"domain":"a","key":"b"}"#, r#""pointer":"/3/key""#);
         check(r#"{"domain":"a","burst":1}"#, "`burst` belongs to `key`");
