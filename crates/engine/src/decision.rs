@@ -86,6 +86,15 @@ impl Decisions {
         (0..self.len()).map(|place| self.get(place))
     }
 
+    /// Notes that what was to pass after a wait has waited.
+    pub fn delayed(&mut self) {
+        for decided in self.decided.iter_mut().flatten() {
+            if let Outcome::Delay(_) = decided.outcome {
+                decided.outcome = Outcome::Allow;
+            }
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.plan.clear();
         self.enforced.clear();
@@ -145,6 +154,17 @@ impl<'d> Decision<'d> {
     /// no rule was met; empty for a limit that came along with the request.
     pub fn rule(&self) -> Option<&'d str> {
         self.decided.deciding.map(|charge| self.all.plan.name(charge))
+    }
+
+    /// All decisions, and which charges are of this one.
+    pub(crate) fn charges(&self) -> (&'d Decisions, Range<usize>) {
+        (self.all, range(&self.all.plan.asked[self.place].charges))
+    }
+
+    /// The counter that decided: what its state is kept under. None if no rule was met.
+    pub fn counter(&self) -> Option<&'d [u8]> {
+        let planned = &self.all.plan.charges[self.decided.deciding? as usize];
+        Some(self.all.plan.key(planned))
     }
 
     /// How the rule that refused wants it to be told; none if it says nothing about that, or nobody refused.

@@ -112,6 +112,24 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     Some(&key[..key.len() - rest.len()])
 }
 
+/// Whose key it is; empty if that cannot be read.
+pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
+    let mut rest = key.get(2..).unwrap_or_default();
+    take_length(&mut rest).and_then(|length| rest.get(..length)).unwrap_or_default()
+}
+
+/// What a limit that came along counts by; empty if it is no such key.
+pub(crate) fn sent_name_of(key: &[u8]) -> &[u8] {
+    let read = |key: &[u8]| {
+        let mut rest = key.strip_prefix(&[FORMAT, SENT])?;
+        let length = take_length(&mut rest)?;
+        take(&mut rest, length)?;
+        let length = take_length(&mut rest)?;
+        Some(key.len() - rest.len()..key.len() - rest.len() + length)
+    };
+    read(key).and_then(|range| key.get(range)).unwrap_or_default()
+}
+
 /// What the key of a rule counts by, with the values; `None` if it is not the key of a rule.
 pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<(&[u8], Option<&[u8]>)>> {
     let mut rest = &key[rule_name_of(key)?.len()..];
@@ -209,6 +227,7 @@ mod tests {
         fn bytes_that_are_no_key_have_no_rule(bytes: Vec<u8>) {
             prop_assert!(rule_name_of(&bytes).is_none_or(|name| bytes.starts_with(name)));
             counted_by(&bytes);
+            (domain_of(&bytes), sent_name_of(&bytes));
         }
 
         #[test]
@@ -224,6 +243,8 @@ mod tests {
                 let other = known.entry(key(domain, rule, &per, &values)).or_insert(tuple);
                 prop_assert_eq!(*other, tuple);
                 prop_assert!(!known.contains_key(&sent(domain, rule)));
+                prop_assert_eq!(domain_of(&sent(domain, rule)), domain.as_bytes());
+                prop_assert_eq!(sent_name_of(&sent(domain, rule)), rule.as_bytes());
                 let (name, key) = (rule_name(domain, rule), key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
                 let read = counted_by(&key).unwrap_or_default();

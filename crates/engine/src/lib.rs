@@ -11,6 +11,7 @@
 //! - [`store`] is the contract with whoever keeps the state; [`MemoryStore`] is the one in this process.
 
 pub mod calendar;
+mod counter;
 mod decision;
 mod engine;
 mod explain;
@@ -25,6 +26,7 @@ mod schedule;
 mod sent;
 pub mod store;
 
+pub use counter::Counter;
 pub use decision::{Decision, Decisions, LimitReport, Standing};
 pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
 pub use explain::{Does, Explained, Explanation, Met, Unmet, Why};

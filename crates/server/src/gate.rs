@@ -2,15 +2,20 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tollgate::redis_cell::Throttle;
 use tollgate::{Cost, Limit, Throttles};
 use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
+use crate::acquire::Room;
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
+use crate::front::http::Answer;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::{Gauges, Metrics, Tally};
+use crate::observe::top_keys::{Names, TopKeys};
+use crate::once::Once;
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -23,13 +28,19 @@ pub struct Gate<S> {
     pub metrics: Metrics,
     /// Whether the store answers.
     pub health: Arc<StoreHealth>,
+    /// Who waits to be admitted.
+    pub room: Room,
+    /// Who uses most.
+    pub top: TopKeys,
+    /// What was answered lately over HTTP under a key.
+    pub once: Once<Answer>,
     /// Keys of `CL.THROTTLE` while they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine; with a shared store it goes the way of all others.
     throttles: Option<Throttles>,
 }
 
 /// What is done with a request: the verbs that end in a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Take, or refuse.
     Check,
@@ -84,7 +95,22 @@ impl Verb {
 impl<S: Store> Gate<S> {
     /// A gate in front of an engine.
     pub fn new(engine: Engine<S>, throttles: Option<Throttles>) -> Self {
-        Self { engine, drain: Arc::default(), metrics: Metrics::default(), health: Arc::default(), throttles }
+        Self {
+            engine,
+            drain: Arc::default(),
+            metrics: Metrics::default(),
+            health: Arc::default(),
+            room: Room::default(),
+            once: Once::default(),
+            top: TopKeys::new(Names::Plain, Instant::now()),
+            throttles,
+        }
+    }
+
+    /// With another way of showing who uses most.
+    #[must_use]
+    pub fn with_names(self, names: Names) -> Self {
+        Self { top: TopKeys::new(names, Instant::now()), ..self }
     }
 
     /// Whether calls of `CL.THROTTLE` are decided in this process.
@@ -134,6 +160,7 @@ impl<S: Store> Gate<S> {
         }
         let mut tally = Tally::default();
         for decision in decisions.iter().flatten() {
+            self.top.note(&decision);
             match decision.observed() {
                 Some(_) => tally.observed += 1,
                 None if decision.is_allowed() => tally.allowed += 1,
@@ -157,6 +184,9 @@ impl<S: Store> Gate<S> {
     pub fn metrics_text(&self) -> String {
         self.metrics.to_text(&Gauges {
             connections: self.connections(),
+            waiting: self.room.waiting(),
+            turned_away: self.room.turned_away(),
+            once: self.once.counts(),
             store_up: self.health.is_up(),
             enforcing: self.engine.enforcement() == Enforcement::Enforce,
             overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),

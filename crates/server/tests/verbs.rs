@@ -36,8 +36,11 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 
 /// Asks with redis-cli, which nobody here wrote.
 fn resp(server: &Server, args: &[&str]) -> Value {
-    let port = server.resp_port();
-    let text = run(Command::new("redis-cli").args(["-p", &port, "-3", "--json"]).args(args));
+    ask_resp(&server.resp_port(), args)
+}
+
+fn ask_resp(port: &str, args: &[&str]) -> Value {
+    let text = run(Command::new("redis-cli").args(["-p", port, "-3", "--json"]).args(args));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
@@ -170,4 +173,107 @@ fn a_slot_is_released_by_its_receipt() {
         assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(1));
         assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(0), "it is given back once");
     });
+}
+
+#[test]
+fn the_answer_is_held_until_a_slot_is_released() {
+    everywhere(|server| {
+        let ask = json!({"domain": "api", "attributes": {"kind": "slots"}, "wait_ms": 20_000});
+        let (status, first) = post(server, "/v1/acquire", &ask);
+        assert_eq!(status, 200, "{first}");
+        let (mut client, body) = (server.connect_http(), ask.to_string());
+        let waiter = std::thread::spawn(move || client.post("/v1/acquire", &body));
+        until_waiting(server, 1);
+        assert_eq!(post(server, "/v1/release", &json!({"receipt": first["receipt"]})).0, 200);
+        let (status, second) = waiter.join().expect("an answer");
+        assert_eq!(status, 200, "{second}");
+        let second: Value = serde_json::from_str(&second).expect("JSON");
+        let port = server.resp_port();
+        let waiter = std::thread::spawn(move || ask_resp(&port, &["TG.ACQUIRE", "api", "1", "20000", "kind", "slots"]));
+        until_waiting(server, 1);
+        assert_eq!(post(server, "/v1/release", &json!({"receipt": second["receipt"]})).0, 200);
+        let third = waiter.join().expect("an answer");
+        assert_eq!(third["allowed"], 1, "{third}");
+        let refused = resp(server, &["TG.ACQUIRE", "api", "1", "50", "kind", "slots"]);
+        assert_eq!(refused["allowed"], 0, "{refused}");
+        // Who goes away does not take what is released then.
+        let (mut http, mut other) = (server.connect_http(), server.connect_resp());
+        let body = ask.to_string();
+        http.send(format!("POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        other.send("TG.ACQUIRE api 1 20000 kind slots\r\n");
+        until_waiting(server, 2);
+        drop((http, other));
+        until_waiting(server, 0);
+        assert_eq!(resp(server, &["TG.RELEASE", third["receipt"].as_str().expect("a receipt")]), json!(1));
+        assert_eq!(post(server, "/v1/acquire", &ask).0, 200);
+    });
+    let server = Server::start(&[]);
+    for (body, pointer) in [
+        (json!({"key": "k", "limit": "1/s"}), "/wait_ms"),
+        (json!({"key": "k", "limit": "1/s", "wait_ms": 60_001}), "/wait_ms"),
+    ] {
+        let (status, problem) = post(&server, "/v1/acquire", &body);
+        assert_eq!((status, &problem["pointer"]), (400, &json!(pointer)), "{problem}");
+    }
+    assert_eq!(post(&server, "/v1/check", &json!({"key": "k", "limit": "1/s", "wait_ms": 1})).0, 400);
+}
+
+/// Waits until so many requests wait.
+fn until_waiting(server: &Server, count: usize) {
+    let line = format!("tollgate_waiting {count}");
+    let begun = std::time::Instant::now();
+    while !run(Command::new("curl").args(["-s", &server.url("/metrics")])).lines().any(|found| found == line) {
+        assert!(begun.elapsed() < common::PATIENCE, "no {line}");
+    }
+}
+
+#[test]
+fn what_is_asked_again_under_a_key_is_charged_once() {
+    everywhere(|server| {
+        let ask = |key: &str, path: &str, cost: u64| {
+            let body = json!({"domain": "api", "attributes": {"user": "k"}, "cost": cost}).to_string();
+            let key = format!("idempotency-key: {key}");
+            run(Command::new("curl").args(["-s", "-i", "-H", &key, "-d", &body, &server.url(path)]))
+        };
+        let (first, again) = (ask("one", "/v1/check", 3), ask("one", "/v1/check", 3));
+        let body = |text: &str| text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+        assert!(first.starts_with("HTTP/1.1 200") && !first.contains("idempotency-replayed"), "{first}");
+        assert!(again.starts_with("HTTP/1.1 200") && again.contains("idempotency-replayed: true"), "{again}");
+        assert_eq!(body(&first), body(&again));
+        assert!(ask("one", "/v1/check", 2).starts_with("HTTP/1.1 422"), "another request under the same key");
+        assert!(ask("one", "/v1/charge", 3).starts_with("HTTP/1.1 422"), "another verb under the same key");
+        assert!(ask("two", "/v1/check", 1).starts_with("HTTP/1.1 200"));
+        // A refusal took nothing, and is not held against whoever asks again.
+        assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 429"));
+        assert_eq!(post(server, "/v1/reset", &json!({"domain": "api", "attributes": {"user": "k"}})).0, 200);
+        assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 200"));
+        assert!(ask(&"x".repeat(256), "/v1/check", 1).starts_with("HTTP/1.1 400"));
+    });
+}
+
+#[test]
+fn who_uses_most_is_told_by_rule() {
+    everywhere(|server| {
+        for (user, times) in [("heavy", 6), ("light", 1)] {
+            for _ in 0..times {
+                post(server, "/v1/check", &json!({"domain": "api", "attributes": {"user": user}}));
+            }
+        }
+        let long = "x".repeat(5_000);
+        post(server, "/v1/check", &json!({"domain": "api", "attributes": {"user": long}}));
+        let told = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let mine = told["rules"].as_array().and_then(|rules| rules.iter().find(|rule| rule["rule"] == "mine"));
+        let mine = mine.unwrap_or_else(|| panic!("no rule in {told}"));
+        assert_eq!(mine["charged"][0], json!({"key": "user=heavy", "count": 4, "error": 0}), "{mine}");
+        assert_eq!(mine["refused"], json!([{"key": "user=heavy", "count": 2, "error": 0}]), "{mine}");
+        let longest = mine["charged"]
+            .as_array()
+            .and_then(|keys| keys.iter().map(|key| key["key"].as_str()?.chars().count().into()).max().flatten());
+        assert_eq!(longest, Some(128));
+    });
+    let server = Server::start(&["--top-keys", "hashed"]);
+    post(&server, "/v1/check", &json!({"key": "secret", "limit": "1/s"}));
+    let told = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+    assert!(told.contains("\"#") && !told.contains("secret"), "{told}");
 }

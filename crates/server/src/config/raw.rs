@@ -71,6 +71,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, env = "TOLLGATE_CONNECTIONS")]
     pub connections: usize,
 
+    /// How `GET /v1/top` shows the keys that use most: `plain`, `hashed`, or `off` to keep no such list
+    #[arg(long, value_name = "HOW", default_value = "plain", env = "TOLLGATE_TOP_KEYS")]
+    pub top_keys: String,
+
     /// Seconds that clients have to finish when the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]
     pub drain: u64,

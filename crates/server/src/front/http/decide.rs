@@ -1,6 +1,7 @@
 //! The routes that decide: body to requests, decisions to an answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use tollgate::Cost;
@@ -14,6 +15,7 @@ use super::serve::{Answer, respond};
 use super::translate::{Basis, Tells, basis, write_decision};
 use super::wire::{Body, Item, ReceiptField};
 use super::{explain, memo};
+use crate::acquire::MAX_WAIT;
 use crate::front::accept::Protocol;
 use crate::gate::{Gate, Lent, Verb};
 
@@ -31,22 +33,47 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, verb: Verb, body: &[u8]) ->
     }
 }
 
+/// `POST /v1/acquire`: a check that waits, with the answer and a receipt when it is let in or the time is over.
+///
+/// # Errors
+/// What is wrong with the body.
+pub(super) async fn acquire<S: Store>(gate: &Gate<S>, body: &[u8]) -> Result<Answer, Problem> {
+    let body = Body::parse(body).map_err(|error| Problem::json(&error))?;
+    let Body::One(item) = &body else {
+        return Err(Problem::bad_request("a list cannot be waited for; send one request at a time"));
+    };
+    let wait = item.wait_ms.map(Duration::from_millis).filter(|wait| *wait <= MAX_WAIT).ok_or_else(|| {
+        let most = MAX_WAIT.as_millis();
+        Problem::bad_request(format!("say how long to wait with `wait_ms`, at most {most}")).at("/wait_ms")
+    })?;
+    let question = Question::new(gate, Verb::Reserve, item, "")?;
+    let asked = [question.asked()];
+    let request = Request { domain: question.domain(), items: &asked };
+    let mut decisions = Lent::take();
+    gate.acquire(Protocol::Http, &request, wait, &mut decisions).await;
+    tell(&decisions.get(0).map_err(|error| refused(&error, ""))?, Verb::Reserve, item)
+}
+
+/// One decision as an answer.
+fn tell(decision: &Decision<'_>, verb: Verb, item: &Item<'_>) -> Result<Answer, Problem> {
+    let mut out = Vec::with_capacity(256);
+    write_decision(&mut out, decision, tells(verb, item));
+    let mut answer = respond(status(decision), JSON, out);
+    add_decision(answer.headers_mut(), Styles::IETF, decision);
+    Ok(answer)
+}
+
 async fn decide_one<S: Store>(gate: &Gate<S>, verb: Verb, item: &Item<'_>) -> Result<Answer, Problem> {
-    let question = Question::new(gate, verb, item, "")?;
+    let question = Question::at_once(gate, verb, item, "")?;
     let asked = [question.asked()];
     let requests = [Request { domain: question.domain(), items: &asked }];
     let mut decisions = Lent::take();
     gate.decide(Protocol::Http, verb, &requests, &mut decisions).await;
-    let decision = decisions.get(0).map_err(|error| refused(&error, ""))?;
-    let mut out = Vec::with_capacity(256);
-    write_decision(&mut out, &decision, tells(verb, item));
-    let mut answer = respond(status(&decision), JSON, out);
-    add_decision(answer.headers_mut(), Styles::IETF, &decision);
-    Ok(answer)
+    tell(&decisions.get(0).map_err(|error| refused(&error, ""))?, verb, item)
 }
 
 async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -> Answer {
-    let question = |(place, item)| Question::new(gate, verb, item, &format!("/{place}"));
+    let question = |(place, item)| Question::at_once(gate, verb, item, &format!("/{place}"));
     let questions: Vec<Result<Question<'_>, Problem>> = items.iter().enumerate().map(question).collect();
     let asked: Vec<Option<Asked<'_>>> =
         questions.iter().map(|question| question.as_ref().ok().map(Question::asked)).collect();
@@ -84,7 +111,7 @@ async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -
 }
 
 /// What is done that is no decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Act {
     /// `POST /v1/refund`, `/v1/cancel` and `/v1/release`: give back what a decision took.
     Refund,
@@ -163,6 +190,15 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
+    /// A question that is answered at once.
+    fn at_once<S: Store>(gate: &Gate<S>, verb: Verb, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
+        if item.wait_ms.is_some() {
+            let detail = "only /v1/acquire waits; here there is no `wait_ms`";
+            return Err(Problem::bad_request(detail).at(format!("{pointer}/wait_ms")));
+        }
+        Self::new(gate, verb, item, pointer)
+    }
+
     fn new<S: Store>(gate: &Gate<S>, verb: Verb, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
         let basis = basis(item, pointer)?;
         let sent = match &basis {

@@ -10,4 +10,4 @@ mod serve;
 mod translate;
 pub mod wire;
 
-pub use serve::serve;
+pub use serve::{Answer, serve};

@@ -1,19 +1,23 @@
 //! Commands that are carried out one at a time: about receipts, resets and explanations.
 
+use std::time::Duration;
+
 use tollgate::Cost;
 use tollgate_engine::{EngineError, Item, Receipt, Request, Store};
 
 use super::asked::Act;
-use super::decide::{ByRules, by_rules, cost_of};
-use super::wire::Replies;
+use super::decide::{ByRules, by_rules, cost_of, write_decision};
+use super::wire::{Replies, integer};
+use crate::acquire::MAX_WAIT;
 use crate::front::accept::Protocol;
-use crate::gate::{Gate, Lent};
+use crate::gate::{Gate, Lent, Verb};
 
 /// Carries out a command, whose name is the first of `args`.
 pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, args: &[&[u8]], replies: &mut Replies) {
     let outcome = match act {
         Act::Refund => refund(gate, args, replies).await,
         Act::Commit => commit(gate, args, replies).await,
+        Act::Acquire => acquire(gate, args, replies).await,
         Act::Reset => reset(gate, args, replies).await,
         Act::Explain => explain(gate, args, replies).await,
     };
@@ -64,6 +68,28 @@ async fn commit<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies)
         replies.bulk(name);
         replies.integer(whole(amount));
     }
+    Ok(())
+}
+
+/// `TG.ACQUIRE domain cost wait_ms [name value …]`: the decision with a receipt, when it is let in or the time is over.
+async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
+    let [name, domain, cost, wait, attributes @ ..] = args else {
+        return Err(usage(args, "<domain> <cost> <wait_ms> [<name> <value> ...]"));
+    };
+    let asked = [&[*name, *domain, *cost], attributes].concat();
+    let ByRules { domain, cost, entries } = by_rules(&asked).map_err(|error| match attributes.len() % 2 {
+        0 => Failed::Mistake(error),
+        _ => usage(args, "<domain> <cost> <wait_ms> [<name> <value> ...]"),
+    })?;
+    let wait = integer(wait).and_then(|wait| u64::try_from(wait).ok()).map(Duration::from_millis);
+    let Some(wait) = wait.filter(|wait| *wait <= MAX_WAIT) else {
+        let most = MAX_WAIT.as_millis();
+        return Err(Failed::Mistake(format!("ERR the wait must be a number of milliseconds, at most {most}")));
+    };
+    let item = Item { entries: &entries, cost: Some(cost), limit: None };
+    let mut decisions = Lent::take();
+    gate.acquire(Protocol::Resp, &Request { domain, items: &[item] }, wait, &mut decisions).await;
+    write_decision(replies, &decisions.get(0)?, Verb::Reserve);
     Ok(())
 }
 

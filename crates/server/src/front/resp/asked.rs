@@ -20,6 +20,8 @@ pub(super) enum Act {
     Refund,
     /// Settle a reservation at what it really weighed.
     Commit,
+    /// Take, waiting until there is enough.
+    Acquire,
     /// Forget what was spent.
     Reset,
     /// Tell why a check would say what it would.
@@ -35,6 +37,7 @@ const COMMANDS: &[(&str, Asked)] = &[
     ("TG.CHARGE", Asked::Decide(Verb::Charge)),
     ("TG.DRAIN", Asked::Decide(Verb::Drain)),
     ("TG.RESERVE", Asked::Decide(Verb::Reserve)),
+    ("TG.ACQUIRE", Asked::Act(Act::Acquire)),
     ("TG.COMMIT", Asked::Act(Act::Commit)),
     // Three words for one thing, after what it is done to: a reservation, a slot, anything.
     ("TG.CANCEL", Asked::Act(Act::Refund)),

@@ -6,7 +6,7 @@ use tollgate::{Cost, Nanos, Outcome, Retry};
 use tollgate_engine::{Decision, Entry, Item, Request, SentLimits, Store};
 
 use super::act::act;
-use super::asked::Asked;
+use super::asked::{Act, Asked};
 use super::translate;
 use super::wire::{Parsed, Replies, integer, parse};
 use crate::front::accept::Protocol;
@@ -73,6 +73,12 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, input: &[u8], replies: &mut
         }
     }
     used
+}
+
+/// Whether the first command may take long.
+pub(super) fn waits(input: &[u8]) -> bool {
+    let mut args = Vec::new();
+    parse(input, &mut args).is_ok() && args.first().and_then(|name| Asked::find(name)) == Some(Asked::Act(Act::Acquire))
 }
 
 /// The questions at the beginning of `input`, as far as they have one verb.

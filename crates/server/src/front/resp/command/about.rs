@@ -42,6 +42,13 @@ const COMMANDS: &[Described] = &[
     described("tg.charge", -3, WRITES, 0, "Takes the cost regardless, into debt: domain cost [name value ...]"),
     described("tg.drain", -2, WRITES, 0, "Takes all there is: domain [name value ...]"),
     described("tg.reserve", -3, WRITES, 0, "Takes, and gives a receipt to settle by: domain cost [name value ...]"),
+    described(
+        "tg.acquire",
+        -4,
+        WRITES,
+        0,
+        "Takes when there is enough, or refuses: domain cost wait_ms [name value ...]",
+    ),
     described("tg.commit", 3, WRITES, 0, "Settles a reservation at what it really weighed: receipt cost"),
     described("tg.cancel", 2, WRITES, 0, "Gives a reservation back: receipt"),
     described("tg.release", 2, WRITES, 0, "Gives a slot back: receipt"),
