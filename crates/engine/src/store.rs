@@ -80,6 +80,9 @@ pub enum Verb {
     /// Give back the cost, to where [`Charge::stamps`] says it was taken. Each charge by itself: what one does not accept
     /// does not keep another from accepting.
     Refund,
+    /// Let the leases that [`Charge::stamps`] name last as long as if they were taken now. Each charge by itself; its answer
+    /// says the cost was taken if they were all still held, and nothing otherwise.
+    Renew,
     /// Forget what was spent.
     Reset,
 }

@@ -87,3 +87,20 @@ fn what_was_taken_without_the_store_is_settled_without_it() {
     let receipt = reserve(&mut bench, 1);
     assert_eq!(commit(&bench, &receipt, 2), (0, 1, 0));
 }
+
+#[test]
+fn a_slot_is_held_for_as_long_as_it_is_renewed() {
+    let mut bench = bench("- {id: slots, limit: 1, algorithm: concurrency, lease: 10s}\n- {id: all, limit: 100/m}\n");
+    let receipt = reserve(&mut bench, 1);
+    for _ in 0..5 {
+        bench.advance(Nanos::from_secs(9));
+        assert_eq!(run(bench.engine.renew(&receipt)), Ok(true));
+        assert_eq!(bench.check(&[("user", "a")]), "deny until release");
+    }
+    bench.advance(Nanos::from_secs(10));
+    assert_eq!(run(bench.engine.renew(&receipt)), Ok(false), "it was lost");
+    assert_eq!(bench.check(&[("user", "a")]), "allow");
+    let mut bench = support::bench("- {id: all, limit: 100/m}\n");
+    let receipt = reserve(&mut bench, 1);
+    assert_eq!(run(bench.engine.renew(&receipt)), Ok(false), "there is no slot");
+}

@@ -161,16 +161,19 @@ fn a_reservation_is_committed_or_cancelled() {
 }
 
 #[test]
-fn a_slot_is_released_by_its_receipt() {
+fn a_slot_is_renewed_and_released_by_its_receipt() {
     everywhere(|server| {
         let ask = json!({"domain": "api", "attributes": {"kind": "slots"}});
         let (status, taken) = post(server, "/v1/reserve", &ask);
         assert_eq!((status, post(server, "/v1/check", &ask).0), (200, 429));
+        assert_eq!(post(server, "/v1/renew", &json!({"receipt": taken["receipt"]})).1, json!({"renewed": true}));
         assert_eq!(post(server, "/v1/release", &json!({"receipt": taken["receipt"]})).1, json!({"refunded": 1}));
         let taken = resp(server, &["TG.RESERVE", "api", "1", "kind", "slots"]);
         assert_eq!(taken["allowed"], 1, "{taken}");
         let receipt = taken["receipt"].as_str().expect("a receipt");
+        assert_eq!(resp(server, &["TG.RENEW", receipt]), json!(1));
         assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(1));
+        assert_eq!(resp(server, &["TG.RENEW", receipt]), json!(0), "it is somebody else's now");
         assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(0), "it is given back once");
     });
 }

@@ -21,6 +21,21 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// # Errors
     /// When the store does not do it. Refunds are not tried again by themselves: an unknown one may have been carried out.
     pub async fn refund(&self, receipt: &Receipt) -> Result<Cost, EngineError> {
+        Ok(self.undo(Verb::Refund, receipt).await?.unwrap_or(Cost::ZERO))
+    }
+
+    /// Lets the slots that a decision took be held as long as if they were taken now. Whether all of them were still held:
+    /// one that was lost has to be taken anew.
+    ///
+    /// # Errors
+    /// When the store does not do it.
+    pub async fn renew(&self, receipt: &Receipt) -> Result<bool, EngineError> {
+        Ok(self.undo(Verb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
+    }
+
+    /// Does something to all counters of a receipt that are still known: the least that any of them accepted, none if there
+    /// are none.
+    async fn undo(&self, verb: Verb, receipt: &Receipt) -> Result<Option<Cost>, EngineError> {
         let mut sent: Vec<Option<SentLimits>> = Vec::with_capacity(receipt.taken.len());
         for taken in &receipt.taken {
             sent.push(sent_limits(self, taken)?);
@@ -30,6 +45,9 @@ impl<S: Store, F: Store> Engine<S, F> {
         let (mut by_store, mut parts) = (Vec::new(), Vec::new());
         for (taken, sent) in receipt.taken.iter().zip(&sent) {
             let Some(under) = limits_of(taken, sent.as_ref(), &running) else { continue };
+            if verb == Verb::Renew && !under.limits.has_leases() {
+                continue;
+            }
             if taken.fallback {
                 parts.push((taken, self.shares.of(under.limits, nodes)));
             } else {
@@ -41,18 +59,18 @@ impl<S: Store, F: Store> Engine<S, F> {
         let mut answers = Answers::default();
         let mut least = Cost::MAX;
         if !by_store.is_empty() {
-            let groups = [Group { verb: Verb::Refund, charges: &by_store }];
+            let groups = [Group { verb, charges: &by_store }];
             self.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
             least = least.min(least_accepted(&answers)?);
         }
         if !by_fallback.is_empty() {
             answers.clear();
             let numbers = self.shares.folder();
-            let groups = [Group { verb: Verb::Refund, charges: &by_fallback }];
+            let groups = [Group { verb, charges: &by_fallback }];
             self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
             least = least.min(least_accepted(&answers)?);
         }
-        Ok(if by_store.is_empty() && by_fallback.is_empty() { Cost::ZERO } else { least })
+        Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
     }
 
     /// Counts a refund that nobody waits for.

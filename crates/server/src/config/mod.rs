@@ -195,6 +195,7 @@ mod tests {
         refused("--capacity 99999999999999999G", "--capacity");
         refused("--threads 0", "--threads is 0, it must be between 1 and 1024");
         refused("--store-deadline 0", "--store-deadline is 0, it must be between 1 and 60000 milliseconds");
+        refused("--top-keys loud", "--top-keys loud: write plain, hashed or off");
         refused("--rule x", "--rules");
     }
 

@@ -115,6 +115,8 @@ async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -
 pub(super) enum Act {
     /// `POST /v1/refund`, `/v1/cancel` and `/v1/release`: give back what a decision took.
     Refund,
+    /// `POST /v1/renew`: hold slots longer.
+    Renew,
     /// `POST /v1/commit`: settle a reservation at what it really weighed.
     Commit,
     /// `POST /v1/reset`: forget what was spent.
@@ -150,6 +152,10 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
             let accepted = gate.engine.refund(&receipt(item, pointer)?).await;
             Ok(format!("{{\"refunded\":{}}}", accepted.map_err(|error| failed(&error, pointer))?.get()))
         }
+        Act::Renew => {
+            let renewed = gate.engine.renew(&receipt(item, pointer)?).await;
+            Ok(format!("{{\"renewed\":{}}}", renewed.map_err(|error| failed(&error, pointer))?))
+        }
         Act::Commit => {
             let (receipt, cost) = (receipt(item, pointer)?, item.cost.map(Cost::new));
             let cost = cost.ok_or_else(|| {
@@ -160,14 +166,14 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
             Ok(format!("{{\"refunded\":{refunded},\"charged\":{charged},\"unpaid\":{unpaid}}}"))
         }
         Act::Reset => {
-            let question = Question::new(gate, Verb::Check, item, pointer)?;
+            let question = Question::at_once(gate, Verb::Check, item, pointer)?;
             let asked = [question.asked()];
             let request = Request { domain: question.domain(), items: &asked };
             let counters = gate.engine.reset(&request, &mut Lent::take()).await;
             Ok(format!("{{\"reset\":{}}}", counters.map_err(|error| failed(&error, pointer))?))
         }
         Act::Explain => {
-            let question = Question::new(gate, Verb::Peek, item, pointer)?;
+            let question = Question::at_once(gate, Verb::Peek, item, pointer)?;
             let told = gate.engine.explain(question.domain(), &question.asked(), &mut Lent::take()).await;
             Ok(explain::to_json(&told.map_err(|error| refused(&error, pointer))?).to_string())
         }

@@ -50,6 +50,7 @@ const ROUTES: &[(&str, &[(&str, Route)])] = &[
     // Three words for one thing, after what it is done to: a reservation, a slot, anything.
     ("/v1/cancel", &[("POST", Route::Act(Act::Refund))]),
     ("/v1/release", &[("POST", Route::Act(Act::Refund))]),
+    ("/v1/renew", &[("POST", Route::Act(Act::Renew))]),
     ("/v1/refund", &[("POST", Route::Act(Act::Refund))]),
     ("/v1/reset", &[("POST", Route::Act(Act::Reset))]),
     ("/v1/explain", &[("POST", Route::Act(Act::Explain))]),

@@ -16,6 +16,7 @@ use crate::gate::{Gate, Lent, Verb};
 pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, args: &[&[u8]], replies: &mut Replies) {
     let outcome = match act {
         Act::Refund => refund(gate, args, replies).await,
+        Act::Renew => renew(gate, args, replies).await,
         Act::Commit => commit(gate, args, replies).await,
         Act::Acquire => acquire(gate, args, replies).await,
         Act::Reset => reset(gate, args, replies).await,
@@ -55,6 +56,14 @@ async fn refund<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies)
     let [_, text] = args else { return Err(usage(args, "<receipt>")) };
     let refunded = gate.engine.refund(&receipt(text)?).await?;
     replies.integer(whole(refunded));
+    Ok(())
+}
+
+/// `TG.RENEW receipt`: 1 if all slots were still held, and are for longer now.
+async fn renew<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
+    let [_, text] = args else { return Err(usage(args, "<receipt>")) };
+    let renewed = gate.engine.renew(&receipt(text)?).await?;
+    replies.integer(renewed.into());
     Ok(())
 }
 

@@ -18,6 +18,8 @@ pub(super) enum Asked {
 pub(super) enum Act {
     /// Give back what a decision took.
     Refund,
+    /// Hold slots longer.
+    Renew,
     /// Settle a reservation at what it really weighed.
     Commit,
     /// Take, waiting until there is enough.
@@ -42,6 +44,7 @@ const COMMANDS: &[(&str, Asked)] = &[
     // Three words for one thing, after what it is done to: a reservation, a slot, anything.
     ("TG.CANCEL", Asked::Act(Act::Refund)),
     ("TG.RELEASE", Asked::Act(Act::Refund)),
+    ("TG.RENEW", Asked::Act(Act::Renew)),
     ("TG.REFUND", Asked::Act(Act::Refund)),
     ("TG.RESET", Asked::Act(Act::Reset)),
     ("TG.EXPLAIN", Asked::Act(Act::Explain)),

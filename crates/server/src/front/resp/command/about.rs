@@ -52,6 +52,7 @@ const COMMANDS: &[Described] = &[
     described("tg.commit", 3, WRITES, 0, "Settles a reservation at what it really weighed: receipt cost"),
     described("tg.cancel", 2, WRITES, 0, "Gives a reservation back: receipt"),
     described("tg.release", 2, WRITES, 0, "Gives a slot back: receipt"),
+    described("tg.renew", 2, WRITES, 0, "Holds a slot longer: receipt"),
     described("tg.refund", 2, WRITES, 0, "Gives back what a decision took: receipt"),
     described("tg.reset", -3, WRITES, 0, "Forgets what was spent: domain cost [name value ...]"),
     described("tg.explain", -3, ASKS, 0, "Tells why tg.check would say what it would: domain cost [name value ...]"),
