@@ -130,8 +130,11 @@ pub(crate) fn sent_name_of(key: &[u8]) -> &[u8] {
     read(key).and_then(|range| key.get(range)).unwrap_or_default()
 }
 
+/// A name that is counted by, and its value if there is one.
+pub(crate) type Counted<'k> = (&'k [u8], Option<&'k [u8]>);
+
 /// What the key of a rule counts by, with the values; `None` if it is not the key of a rule.
-pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<(&[u8], Option<&[u8]>)>> {
+pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<Counted<'_>>> {
     let mut rest = &key[rule_name_of(key)?.len()..];
     let rest = &mut rest;
     let mut names = Vec::new();
@@ -243,8 +246,9 @@ mod tests {
                 let other = known.entry(key(domain, rule, &per, &values)).or_insert(tuple);
                 prop_assert_eq!(*other, tuple);
                 prop_assert!(!known.contains_key(&sent(domain, rule)));
-                prop_assert_eq!(domain_of(&sent(domain, rule)), domain.as_bytes());
-                prop_assert_eq!(sent_name_of(&sent(domain, rule)), rule.as_bytes());
+                let came_along = sent(domain, rule);
+                prop_assert_eq!(domain_of(&came_along), domain.as_bytes());
+                prop_assert_eq!(sent_name_of(&came_along), rule.as_bytes());
                 let (name, key) = (rule_name(domain, rule), key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
                 let read = counted_by(&key).unwrap_or_default();

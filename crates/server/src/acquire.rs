@@ -190,7 +190,7 @@ impl<S: Store> Gate<S> {
                     None => return false,
                 },
                 (Some(_), _) | (None, None) => {
-                    sleep_until((Instant::now() + self.room.spread(pause)).min(deadline)).await
+                    sleep_until((Instant::now() + self.room.spread(pause)).min(deadline)).await;
                 }
             }
         }

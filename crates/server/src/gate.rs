@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Instant;
 
+use tollgate::clock::{Clock, PreciseClock};
 use tollgate::redis_cell::Throttle;
-use tollgate::{Cost, Limit, Throttles};
+use tollgate::{Cost, Limit, Mono, Throttles, Time};
 use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
 use crate::acquire::Room;
@@ -32,6 +32,8 @@ pub struct Gate<S> {
     pub room: Room,
     /// Who uses most.
     pub top: TopKeys,
+    /// For what is remembered for a while; limits go by the clock of their store.
+    clock: PreciseClock,
     /// What was answered lately over HTTP under a key.
     pub once: Once<Answer>,
     /// Keys of `CL.THROTTLE` while they are kept in this process. Its limits come with every call and its state is one word
@@ -95,6 +97,7 @@ impl Verb {
 impl<S: Store> Gate<S> {
     /// A gate in front of an engine.
     pub fn new(engine: Engine<S>, throttles: Option<Throttles>) -> Self {
+        let clock = PreciseClock::new();
         Self {
             engine,
             drain: Arc::default(),
@@ -102,7 +105,8 @@ impl<S: Store> Gate<S> {
             health: Arc::default(),
             room: Room::default(),
             once: Once::default(),
-            top: TopKeys::new(Names::Plain, Instant::now()),
+            top: TopKeys::new(Names::Plain, clock.mono()),
+            clock,
             throttles,
         }
     }
@@ -110,7 +114,12 @@ impl<S: Store> Gate<S> {
     /// With another way of showing who uses most.
     #[must_use]
     pub fn with_names(self, names: Names) -> Self {
-        Self { top: TopKeys::new(names, Instant::now()), ..self }
+        Self { top: TopKeys::new(names, self.now()), ..self }
+    }
+
+    /// The time, for what is remembered for a while.
+    pub fn now(&self) -> Time<Mono> {
+        self.clock.mono()
     }
 
     /// Whether calls of `CL.THROTTLE` are decided in this process.
@@ -160,7 +169,7 @@ impl<S: Store> Gate<S> {
         }
         let mut tally = Tally::default();
         for decision in decisions.iter().flatten() {
-            self.top.note(&decision);
+            self.top.note(&decision, &self.clock);
             match decision.observed() {
                 Some(_) => tally.observed += 1,
                 None if decision.is_allowed() => tally.allowed += 1,

@@ -8,7 +8,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+
+use tollgate::{Mono, Nanos, Time};
 
 /// The longest key.
 pub const MAX_KEY: usize = 255;
@@ -17,7 +18,7 @@ const MAX_KEYS: usize = 20_000;
 /// How many bytes of answers are remembered.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// For how long.
-const WINDOW: Duration = Duration::from_secs(600);
+const WINDOW: Nanos = Nanos::from_secs(600);
 
 /// Answers by key.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ struct Table<A> {
 #[derive(Debug)]
 struct Entry<A> {
     number: u64,
-    begun: Instant,
+    begun: Time<Mono>,
     /// What was asked, as a hash.
     asked: u64,
     /// The answer and its size; none while it is being made.
@@ -79,7 +80,7 @@ impl<A> Default for Once<A> {
 
 impl<A: Clone> Once<A> {
     /// Begins what `asked` says under `key`, unless that was done.
-    pub fn begin(&self, key: &[u8], asked: impl Hash, now: Instant) -> Begun<'_, A> {
+    pub fn begin(&self, key: &[u8], asked: impl Hash, now: Time<Mono>) -> Begun<'_, A> {
         let asked = self.hasher.hash_one(asked);
         let mut table = self.table();
         self.make_room(&mut table, now);
@@ -111,10 +112,10 @@ impl<A: Clone> Once<A> {
     }
 
     /// Forgets what is too old, and, until one more fits, the oldest.
-    fn make_room(&self, table: &mut Table<A>, now: Instant) {
+    fn make_room(&self, table: &mut Table<A>, now: Time<Mono>) {
         while let Some((key, number)) = table.order.front() {
             let entry = table.known.get(key).filter(|entry| entry.number == *number);
-            let is_old = entry.is_none_or(|entry| now.saturating_duration_since(entry.begun) >= WINDOW);
+            let is_old = entry.is_none_or(|entry| now.since(entry.begun) >= WINDOW);
             // What was forgotten without an answer may still stand in the order.
             let is_full = table.known.len() >= MAX_KEYS || table.bytes > MAX_BYTES || table.order.len() >= 2 * MAX_KEYS;
             if !is_old && !is_full {
@@ -166,7 +167,7 @@ impl<A: Clone> Drop for Ticket<'_, A> {
 mod tests {
     use super::*;
 
-    fn first<'o>(once: &'o Once<u32>, key: &str, now: Instant) -> Ticket<'o, u32> {
+    fn first<'o>(once: &'o Once<u32>, key: &str, now: Time<Mono>) -> Ticket<'o, u32> {
         match once.begin(key.as_bytes(), "asked", now) {
             Begun::First(ticket) => ticket,
             other => panic!("{other:?}"),
@@ -175,34 +176,36 @@ mod tests {
 
     #[test]
     fn what_was_answered_is_answered_the_same_within_the_window() {
-        let (once, now) = (Once::default(), Instant::now());
+        let (once, now) = (Once::default(), Time::from_nanos(5));
         first(&once, "k", now).answered(&7, 10);
-        let almost = now + WINDOW - Duration::from_nanos(1);
+        let almost = Time::from_nanos(now.as_nanos() + WINDOW.as_nanos() - 1);
         assert!(matches!(once.begin(b"k", "asked", almost), Begun::Again(7)));
         assert!(matches!(once.begin(b"k", "another", almost), Begun::Different));
-        first(&once, "k", now + WINDOW).answered(&8, 10);
-        assert!(matches!(once.begin(b"k", "asked", now + WINDOW), Begun::Again(8)));
+        let later = now.saturating_add(WINDOW);
+        first(&once, "k", later).answered(&8, 10);
+        assert!(matches!(once.begin(b"k", "asked", later), Begun::Again(8)));
         assert_eq!(once.counts(), (1, 2, 0));
     }
 
     #[test]
     fn while_it_is_being_answered_nobody_else_begins_and_what_failed_begins_anew() {
-        let (once, now) = (Once::default(), Instant::now());
+        let (once, now) = (Once::default(), Time::from_nanos(5));
         let ticket = first(&once, "k", now);
         assert!(matches!(once.begin(b"k", "asked", now), Begun::Running));
         drop(ticket);
         drop(first(&once, "k", now));
         assert_eq!((once.counts().0, once.table().order.len()), (0, 1));
-        first(&once, "other", now + WINDOW).answered(&1, 1);
+        let later = now.saturating_add(WINDOW);
+        first(&once, "other", later).answered(&1, 1);
         assert_eq!(once.table().order.len(), 1, "what is not known any more leaves nothing behind");
-        let _running = first(&once, "long", now + WINDOW);
-        (0..3 * MAX_KEYS).for_each(|n| drop(first(&once, &n.to_string(), now + WINDOW)));
+        let _running = first(&once, "long", later);
+        (0..3 * MAX_KEYS).for_each(|n| drop(first(&once, &n.to_string(), later)));
         assert!(once.table().order.len() <= 2 * MAX_KEYS);
     }
 
     #[test]
     fn keys_and_bytes_are_bounded_and_the_oldest_give_way() {
-        let (once, now) = (Once::default(), Instant::now());
+        let (once, now) = (Once::default(), Time::from_nanos(5));
         (0..=MAX_KEYS).for_each(|n| first(&once, &n.to_string(), now).answered(&1, 1));
         assert_eq!(once.counts(), (MAX_KEYS, 0, 1));
         assert!(matches!(once.begin(b"1", "asked", now), Begun::Again(_)) || once.counts().2 == 2);

@@ -12,9 +12,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tollgate::clock::Clock;
+use tollgate::{Mono, Nanos, Time};
 use tollgate_engine::{Counter, Decision};
 
 /// Keys that are kept for each rule, of those charged and of those refused.
@@ -28,7 +29,7 @@ const ALL_OF: u32 = 1_024;
 /// Of how many decisions one is noted then.
 const ONE_IN: u64 = 16;
 /// How often counts are halved.
-const HALF_LIFE: Duration = Duration::from_secs(600);
+const HALF_LIFE: Nanos = Nanos::from_secs(600);
 
 /// Whether keys are noted, and how they are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ pub struct TopKeys {
 struct Table {
     /// By domain and rule, in one text: domains have no line breaks.
     rules: HashMap<String, Top>,
-    halved: Instant,
+    halved: Time<Mono>,
 }
 
 #[derive(Debug, Default)]
@@ -103,26 +104,26 @@ impl Heaviest {
 
 impl TopKeys {
     /// Nothing yet.
-    pub fn new(names: Names, now: Instant) -> Self {
+    pub fn new(names: Names, now: Time<Mono>) -> Self {
         let table = Mutex::new(Table { rules: HashMap::new(), halved: now });
         Self { names, hasher: RandomState::new(), table }
     }
 
     /// Notes a decision, or, mostly, does not.
     #[inline]
-    pub fn note(&self, decision: &Decision<'_>) {
+    pub fn note(&self, decision: &Decision<'_>, clock: &impl Clock) {
         if self.names != Names::Off
             && let Some(weight) = sample()
         {
-            self.note_all(decision.counters(), weight, Instant::now());
+            self.note_all(decision.counters(), weight, clock.mono());
         }
     }
 
     #[cold]
-    fn note_all<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Instant) {
+    fn note_all<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
         // Who would have to wait for another thread does without: it is a sample.
         let Ok(mut table) = self.table.try_lock() else { return };
-        if now.saturating_duration_since(table.halved) >= HALF_LIFE {
+        if now.since(table.halved) >= HALF_LIFE {
             table.halve(now);
         }
         for counter in counters {
@@ -154,12 +155,12 @@ impl TopKeys {
             let rule = Some(rule).filter(|rule| !rule.is_empty());
             json!({"domain": domain, "rule": rule, "charged": top.charged.to_json(), "refused": top.refused.to_json()})
         });
-        json!({"rules": rules.collect::<Vec<_>>(), "half_life_s": HALF_LIFE.as_secs()})
+        json!({"rules": rules.collect::<Vec<_>>(), "half_life_s": HALF_LIFE.as_nanos() / 1_000_000_000})
     }
 }
 
 impl Table {
-    fn halve(&mut self, now: Instant) {
+    fn halve(&mut self, now: Time<Mono>) {
         self.halved = now;
         for top in self.rules.values_mut() {
             top.charged.halve();

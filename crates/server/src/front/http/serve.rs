@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -91,7 +90,7 @@ async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(Problem::bad_request(format!("an idempotency-key has 1 to {MAX_KEY} bytes")));
     }
-    let ticket = match gate.once.begin(key.as_bytes(), (route, body), Instant::now()) {
+    let ticket = match gate.once.begin(key.as_bytes(), (route, body), gate.now()) {
         Begun::First(ticket) => ticket,
         Begun::Again(mut answer) => {
             answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
