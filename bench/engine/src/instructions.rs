@@ -32,7 +32,8 @@ fn count(subject: &str) -> Result<f64> {
     ensure!(output.status.success(), "callgrind failed on {subject}: {}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&profile).with_context(|| format!("callgrind left no {}", profile.display()))?;
     std::fs::remove_file(&profile)?;
-    let totals = text.lines().find_map(|line| line.strip_prefix("totals: ")).context("no totals in callgrind's output")?;
+    let totals =
+        text.lines().find_map(|line| line.strip_prefix("totals: ")).context("no totals in callgrind's output")?;
     let total: f64 = totals.trim().parse()?;
     ensure!(total > 0.0, "callgrind did not meet the region");
     Ok(total / DECISIONS as f64)

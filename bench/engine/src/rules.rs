@@ -25,7 +25,9 @@ pub(crate) fn condition(n: usize) -> String {
     match n % 3 {
         0 => format!("path.startsWith('/service-{n}/') && path.contains('/items/')"),
         1 => format!("tenant == 'tenant-{n}'"),
-        _ => format!("(plan == 'basic-{n}' || plan == 'silver-{n}' || plan == 'gold-{n}') && (method == 'GET' || method == 'POST')"),
+        _ => format!(
+            "(plan == 'basic-{n}' || plan == 'silver-{n}' || plan == 'gold-{n}') && (method == 'GET' || method == 'POST')"
+        ),
     }
 }
 

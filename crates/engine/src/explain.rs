@@ -50,6 +50,8 @@ pub enum Why {
         /// The id of that rule.
         by: String,
     },
+    /// Its conditions hold, its expression does not.
+    Expression,
     /// Its conditions hold, and yet it does not apply, because of its schedule.
     NotNow,
 }
@@ -116,7 +118,7 @@ impl Explanation {
     pub fn met(&self) -> impl Iterator<Item = (&Explained, &Met)> {
         self.rules.iter().filter_map(|explained| match &explained.why {
             Why::Met(met) => Some((explained, met)),
-            Why::Unmet(_) | Why::Judged { .. } | Why::NotNow => None,
+            Why::Unmet(_) | Why::Expression | Why::Judged { .. } | Why::NotNow => None,
         })
     }
 }
@@ -153,6 +155,7 @@ impl fmt::Display for Explained {
         match &self.why {
             Why::Met(met) => met.fmt(f),
             Why::Judged { by } => write!(f, "not asked, `{by}` has decided"),
+            Why::Expression => f.write_str("its conditions hold, but its expression does not"),
             Why::NotNow => f.write_str("its conditions hold, but it does not apply at this time"),
             Why::Unmet(unmet) => unmet.fmt(f),
         }

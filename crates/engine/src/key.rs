@@ -79,7 +79,7 @@ pub(crate) fn place_of(key: &[u8]) -> u16 {
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
     hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     hash ^= hash >> 32;
-    (u128::from(hash) * 10_000 >> 64) as u16
+    ((u128::from(hash) * 10_000) >> 64) as u16
 }
 
 /// The value of the next attribute that is counted by.

@@ -15,7 +15,8 @@ use tollgate::{Ask, Cost, Limits, Numbers, Outcome, Report, Stamps, Time, Verdic
 
 /// Keeps the state of limits and decides by it.
 ///
-/// - **Groups are all or none.** A group either changes all its states or none of them, as seen by anybody at any time.
+/// - **Groups are all or none.** A group either changes all its states or none of them. A store that cannot hold all of them
+///   still at once may take and give back: meanwhile others see less than there is, and nobody ever sees more.
 /// - **Groups are independent.** One may fail or be refused without another noticing. Those of one call may be decided at
 ///   different instants, but in order: a later one sees what an earlier one took.
 /// - **The store's time decides**, never the caller's.

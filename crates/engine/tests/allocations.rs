@@ -69,3 +69,28 @@ fn a_batch_allocates_nothing() {
     };
     assert_eq!(allocated(check), 0);
 }
+
+#[test]
+fn overrides_calendars_bans_and_expressions_allocate_nothing() {
+    let rules = [
+        "{id: a, per: [client or ip], limit: 1000/s, overrides: [{when: {client: c}, limit: 2000/s}], enforce: 50%}",
+        "{id: b, when: {path: '/v1/{shop}/**'}, per: [shop], limit: 1M/day, algorithm: fixed_window, zone: Europe/Paris}",
+        "{id: c, if: 'size(path) > 3', limit: 1M/s, cost: {from: bytes, max: 10}, schedule: {from: '00:00'}}",
+        "{id: d, when: {ip: {cidr: 10.0.0.0/8}}, limit: 1000/s, ban: {after: 5, within: 1m, for: 1h}}",
+    ];
+    let attributes = [("path", "/v1/7/items/9"), ("client", "c"), ("ip", "10.1.2.3"), ("bytes", "7")];
+    let entries = attributes.map(|(name, value)| Entry::new(name, value));
+    let items = [Item::new(&entries)];
+    let request = Request::new("d", &items);
+    for rule in rules {
+        let bench = bench(&format!("- {rule}\n"));
+        let mut decisions = Decisions::default();
+        let mut check = || {
+            let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
+            assert!(decision.is_allowed() && decision.reports().count() == 1);
+        };
+        // Walking down a tree of patterns takes two buffers in turn.
+        check();
+        assert_eq!(allocated(check), 0, "for {rule}");
+    }
+}

@@ -19,8 +19,8 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 }
 
 fn date(day: i64) -> (i64, i64, i64) {
-    let year = (2026..2030).rfind(|year| days(*year, 1, 1) <= day).unwrap();
-    let month = (1..=12).rfind(|month| days(year, *month, 1) <= day).unwrap();
+    let year = (2026..2030).rfind(|year| days(*year, 1, 1) <= day).expect("a date of these years");
+    let month = (1..=12).rfind(|month| days(year, *month, 1) <= day).expect("a date of these years");
     (year, month, day - days(year, month, 1) + 1)
 }
 
@@ -135,7 +135,8 @@ fn minutes_follow_the_clock_too() {
 }
 
 fn at(text: &str) -> u64 {
-    u64::try_from(text.parse::<jiff::Timestamp>().unwrap().as_nanosecond()).unwrap()
+    let at: jiff::Timestamp = text.parse().expect("a time");
+    u64::try_from(at.as_nanosecond()).expect("after 1970")
 }
 
 #[test]

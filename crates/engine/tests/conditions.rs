@@ -81,3 +81,18 @@ fn a_long_list_is_found_by_its_values() {
     assert!(bench.remaining(&[("ip", "10.79.3.9")]).is_empty());
     assert!(bench.remaining(&[("ip", "10.77.3.9"), ("m", "10.3.3.0/24")]).is_empty());
 }
+
+#[test]
+fn an_expression_says_what_when_cannot() {
+    let mut bench = bench(
+        "- {id: a, limit: 1/s, when: {plan: [pro, own]}, if: \"int(bytes) > 4096 || size(path) > 5\"}\n\
+         - {id: b, limit: 2/s, if: \"method in ['PUT', 'POST'] && path.startsWith('/v1/')\"}\n\
+         - {id: c, if: \"attributes['x-trial'] == '1'\", deny: true}\n",
+    );
+    assert_eq!(bench.remaining(&[("plan", "pro"), ("bytes", "5000")]), [1]);
+    assert_eq!(bench.remaining(&[("plan", "pro"), ("bytes", "x"), ("path", "/longer")]), [1]);
+    assert!(bench.remaining(&[("plan", "pro"), ("bytes", "x"), ("path", "/v1/")]).is_empty());
+    assert_eq!(bench.remaining(&[("method", "PUT"), ("path", "/v1/x")]), [2]);
+    assert_eq!(bench.check(&[("x-trial", "1")]), "deny for ever");
+    assert_eq!(bench.check(&[("x-trial", "2")]), "allow");
+}

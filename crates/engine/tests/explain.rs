@@ -98,3 +98,11 @@ fn what_is_long_is_cut_and_what_is_no_text_is_shown() {
     let told = text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
     assert!(told.len() < 400 && told.contains("…") && told.contains("\\0\\\""), "{told}");
 }
+
+#[test]
+fn an_expression_that_does_not_hold_is_told() {
+    let mut bench = bench("- {id: r, when: {a: x}, if: \"int(size) > 10\", limit: 1/s}\n");
+    let why = |bench: &mut Bench, size: &str| explain(bench, &[("a", "x"), ("size", size)]).rules.remove(0).why;
+    assert!(matches!(why(&mut bench, "10"), Why::Expression));
+    assert!(matches!(why(&mut bench, "11"), Why::Met(_)));
+}

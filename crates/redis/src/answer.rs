@@ -143,7 +143,7 @@ impl Told<'_> {
                 self.judge(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
             }
             Terms::IntervalBucket { .. } => {
-                let (mark, origin) = (bytes.number(7)?, bytes.number(7)? * 1_000);
+                let (mark, origin) = (bytes.number(7)?, nanos(bytes.number(7)?));
                 let words = |mark| self.words(limit, Kept::Interval { mark, origin });
                 let before = if self.committed { mark.saturating_sub(self.taken.get()) } else { mark };
                 self.judge(limit, &words(mark), &words(before), Stamp::NONE, refuses)
@@ -159,7 +159,7 @@ impl Told<'_> {
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Terms::SlidingSlices { window, precision } => {
-                let end = bytes.number(7)? * 1_000;
+                let end = nanos(bytes.number(7)?);
                 let (_, present) = (bytes.number(7)?, bytes.number(7)?);
                 let (slices, width) = (slices(&window, precision), count_width(&window));
                 let mut counts = [0; SlidingSlices::MAX_SLICES as usize];

@@ -208,6 +208,9 @@ impl<S: Store> Gate<S> {
 /// Decisions a thread keeps while nobody needs them.
 const SPARE: usize = 16;
 
+/// The largest that is kept: a huge batch must not hold on to its memory for good.
+const SPARE_BYTES: usize = 256 * 1024;
+
 thread_local! {
     static SPARES: RefCell<Vec<Decisions>> = const { RefCell::new(Vec::new()) };
 }
@@ -242,7 +245,7 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let decisions = std::mem::take(&mut self.0);
         SPARES.with_borrow_mut(|spares| {
-            if spares.len() < SPARE {
+            if spares.len() < SPARE && decisions.bytes() <= SPARE_BYTES {
                 spares.push(decisions);
             }
         });

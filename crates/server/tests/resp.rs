@@ -169,6 +169,11 @@ fn rules_are_asked_by_name_and_value_in_the_order_of_the_pipeline() {
     client.expect("+PONG\r\n");
     assert_eq!(allowed(&mut client), ":0");
     client.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
+    // The same counter, wherever in a pipeline it is asked for.
+    client.send("CL.THROTTLE k 0 1 60\r\n");
+    client.expect("*5\r\n:1\r\n:1\r\n:0\r\n:");
+    client.line();
+    client.line();
     client.send(
         "TG.RESET api 1 k a\r\nTG.RESET none 1\r\nTG.CHECK api x\r\nTG.CHECK api 1 k\r\nTG.CHECK none 1\r\nPING\r\n",
     );

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tollgate_core::{Concurrency, Cost, Mono, Stamp, Time, Verdict};
@@ -84,7 +84,9 @@ impl<G: Gate> Permit<G> {
     /// With a time after which it counts as kept, whatever becomes of the holder; see [`Reservation`].
     pub fn expires_after(self, length: Duration) -> Reservation<G> {
         let expires = self.gate.clock().mono().saturating_add(length.into());
-        Reservation { open: Arc::new(Open { permit: Mutex::new(Some(self)), expires }), gives_back: false }
+        let permit = Mutex::new(Some(self));
+        let open = Arc::new_cyclic(|bell: &Weak<Open<G>>| Open { permit, expires, bell: bell.clone() });
+        Reservation { open, gives_back: false }
     }
 }
 
@@ -150,21 +152,37 @@ struct Open<G: Gate> {
     /// A mutex: the holder and the clock's bell may come at the same time, and one of them gets it.
     permit: Mutex<Option<Permit<G>>>,
     expires: Time<Mono>,
+    /// Itself, to be rung.
+    bell: Weak<Self>,
 }
 
 impl<G: Gate> Open<G> {
     fn take(&self) -> Option<Permit<G>> {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+
+    /// Has the bell rung at the expiry; gives back what was taken if that has come.
+    fn arm(&self) -> io::Result<()> {
+        let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        let gate = permit.as_ref().map(|permit| Arc::clone(&permit.gate));
+        drop(permit);
+        let (Some(gate), Some(bell)) = (gate, self.bell.upgrade()) else { return Ok(()) };
+        let expired = || gate.clock().mono() >= self.expires;
+        if !expired() {
+            gate.clock().ring_at(self.expires, &(bell as Arc<dyn Bell>))?;
+        }
+        // Asked again once the bell is set: the clock may have passed the expiry just before that.
+        if expired() {
+            drop(self.take());
+        }
+        Ok(())
+    }
 }
 
 impl<G: Gate> Bell for Open<G> {
     fn ring(&self) {
-        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
-        let expired = permit.as_ref().is_some_and(|permit| permit.gate.clock().mono() >= self.expires);
-        let given_back = if expired { permit.take() } else { None };
-        drop(permit);
-        drop(given_back);
+        // It may ring early. It was set before, so the thread that rings is there.
+        let _: io::Result<()> = self.arm();
     }
 }
 
@@ -174,12 +192,7 @@ impl<G: Gate> Reservation<G> {
     /// # Errors
     /// When no thread can be started to see to it.
     pub fn or_gives_back(mut self) -> io::Result<Self> {
-        let bell: Arc<dyn Bell> = Arc::clone(&self.open) as _;
-        let permit = self.open.permit.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(permit) = &*permit {
-            permit.gate.clock().ring_at(self.open.expires, &bell)?;
-        }
-        drop(permit);
+        self.open.arm()?;
         self.gives_back = true;
         Ok(self)
     }
@@ -306,5 +319,16 @@ mod tests {
         assert_eq!((reserved.commit(3), left(&tokens)), (None, 3));
         drop(hold(3));
         assert_eq!(left(&tokens), 3);
+    }
+    #[test]
+    fn a_bell_that_rings_early_is_set_again() {
+        let (clock, tokens) = ten();
+        let held = tokens.acquire(10).wait_held().unwrap().expires_after(Duration::from_millis(10));
+        let reserved = held.or_gives_back().unwrap();
+        // A step makes every bell ring, whenever it is due.
+        clock.step_wall(1);
+        assert_eq!(left(&tokens), 0);
+        clock.advance(Nanos::from_millis(10));
+        assert_eq!((left(&tokens), reserved.cancel()), (10, false));
     }
 }

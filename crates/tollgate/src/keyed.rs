@@ -1,9 +1,10 @@
 //! A limit for each key.
 
 mod snapshot;
+mod takings;
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Now, Report, Retry, Spent, TokenBucket, Verdict};
 
@@ -13,6 +14,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, GENERATIONS, Owner, State, Table};
 use crate::wait::Rooms;
 pub use snapshot::RestoreError;
+use takings::Takings;
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
@@ -40,6 +42,8 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     when_full: WhenFull,
     /// What all keys without an entry of their own share.
     overflow: Mutex<Box<[u64]>>,
+    /// What was taken from it; never locked together with it.
+    takings: Mutex<Takings>,
     overflowed: AtomicU64,
     /// Held by whoever takes a snapshot.
     walking: Mutex<()>,
@@ -56,6 +60,11 @@ const MAX_WAITERS_PER_KEY: usize = 1_024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// It is counted together with all others that found no room.
+    ///
+    /// What a key took there it can give back there, whatever the algorithm and never more than it took: the last 1,024
+    /// takings that were not given back are written down, as many as there can be leases. What is older, or was taken
+    /// before a snapshot was restored, stays taken until time gives it back. And once a key has found room after all, what it
+    /// gives back goes to its own entry first, and to what is shared only if nothing was missing there.
     #[default]
     Overflow,
     /// It is refused, for as long as that lasts.
@@ -105,6 +114,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             earlier: Vec::new(),
             when_full: WhenFull::default(),
             overflow: Mutex::new(overflow.into()),
+            takings: Mutex::default(),
             overflowed: AtomicU64::new(0),
             walking: Mutex::new(()),
             rooms: Rooms::new(ROOMS).max_in_line(MAX_WAITERS_PER_KEY),
@@ -315,13 +325,14 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             read(&Entry { limit, state: &*state, now: &of_key }, verdict)
         });
         // What is shared by many keys has the windows of none of them.
-        decided.unwrap_or_else(|| self.decide_without_room(now, ask, read))
+        decided.unwrap_or_else(|| self.decide_without_room(print, now, ask, read))
     }
 
     #[cold]
     #[inline(never)]
     fn decide_without_room<R>(
         &self,
+        print: Fingerprint,
         now: Now<'_>,
         ask: Ask,
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R,
@@ -333,7 +344,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             WhenFull::Overflow => limit.decide(&mut **state, &now, ask),
             WhenFull::Deny => Verdict::refused(Retry::OnRelease),
         };
-        read(&Entry { limit, state: &&**state, now: &now }, verdict)
+        let result = read(&Entry { limit, state: &&**state, now: &now }, verdict);
+        drop(state);
+        if verdict.taken() > Cost::ZERO {
+            self.takings().add(print, verdict.taken().get());
+        }
+        result
     }
 
     /// Runs `read` on the key's state, or on that of a new key where there is none.
@@ -350,13 +366,35 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     fn refund_part(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let stamp = Some(verdict.stamp());
-        let refund = |limit: &A, state: &mut State<'_>, now: &Now<'_>| limit.refund(state, now, cost, stamp);
-        let refunded = self.find(print, self.now(), refund).map_or(0, Cost::get);
+        let refunded = self.undo(print, verdict, cost);
         if refunded > 0 {
             self.rooms.look_at(room_of(print), print);
         }
         refunded
+    }
+
+    /// Gives back without telling those who wait.
+    fn undo(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let (now, stamp) = (self.now(), Some(verdict.stamp()));
+        let refund = |limit: &A, state: &mut State<'_>, now: &Now<'_>| limit.refund(state, now, cost, stamp);
+        match self.find(print, now, refund) {
+            Some(refunded) if refunded > Cost::ZERO => refunded.get(),
+            _ => {
+                let part = Cost::new(self.takings().strike_out(print, cost.get()));
+                if part == Cost::ZERO {
+                    return 0;
+                }
+                self.on_overflow(|state| self.limit.refund(state, &now, part, stamp)).get()
+            }
+        }
+    }
+
+    fn on_overflow<R>(&self, visit: impl FnOnce(&mut [u64]) -> R) -> R {
+        visit(&mut self.overflow.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn takings(&self) -> MutexGuard<'_, Takings> {
+        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Now<'static> {

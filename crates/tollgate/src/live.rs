@@ -48,6 +48,12 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Live<A>, C> {
 
     /// Puts other numbers in force, for those who wait as well. What was spent stays spent.
     pub fn change(&self, limit: A) {
+        self.put(limit);
+        self.tell_waiting();
+    }
+
+    /// Puts other numbers in force, and leaves it to the caller to [tell](Self::tell_waiting) those who wait.
+    pub(crate) fn put(&self, limit: A) {
         if let Shared::Words(words) = &self.state {
             let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
             let mut numbers = self.limit.numbers.write().unwrap_or_else(PoisonError::into_inner);
@@ -57,6 +63,10 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Live<A>, C> {
             limit.convert(&numbers, &mut **words, &self.clock.now());
             *numbers = limit;
         }
+    }
+
+    /// Those who wait may pass under the numbers put in force. They are woken, which is somebody else's code: no lock is held.
+    pub(crate) fn tell_waiting(&self) {
         self.rooms.look_at(0, ());
     }
 }

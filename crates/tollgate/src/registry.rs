@@ -6,7 +6,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -41,6 +41,9 @@ pub struct Registry<C = PreciseClock> {
     max: usize,
     /// A lock for many readers: names are looked up far more often than they change.
     known: RwLock<Known<C>>,
+    /// A mutex, held by whoever changes a configuration until all limiters have it, so that what is written down last is also
+    /// what they get last.
+    configuring: Mutex<()>,
 }
 
 struct Known<C> {
@@ -120,7 +123,8 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
     /// The same with a clock of choice.
     pub fn with_clock(clock: impl Into<Arc<C>>) -> Self {
         let known = Known { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
-        Self { clock: clock.into(), hook: None, max: Self::MAX_LIMITERS, known: RwLock::new(known) }
+        let known = RwLock::new(known);
+        Self { clock: clock.into(), hook: None, max: Self::MAX_LIMITERS, known, configuring: Mutex::new(()) }
     }
 
     /// With another bound on the number of limiters.
@@ -141,13 +145,16 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
     /// spent stays spent.
     pub fn configure(&self, configuration: &str, limits: impl Into<Limits>) {
         let limits = limits.into();
+        let configuring = self.configuring.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.configurations.insert(configuration.to_owned(), limits.clone());
         let sharing = known.limiters.values().filter(|named| *named.configuration == *configuration);
         let sharing: Vec<_> = sharing.cloned().collect();
         drop(known);
-        // Without the lock: changing wakes those who wait, who may ask the registry for something.
-        sharing.iter().for_each(|named| named.limiter.change(limits.clone()));
+        sharing.iter().for_each(|named| named.limiter.put(limits.clone()));
+        drop(configuring);
+        // Without a lock: those who are woken may ask the registry for something, or change it.
+        sharing.iter().for_each(|named| named.limiter.tell_waiting());
     }
 
     /// The limiter of this name; if there is none yet, a new one under `configuration`.
@@ -333,8 +340,7 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
     use crate::{Limit, TokenBucket};
-    use std::sync::Mutex;
-    use std::task::Waker;
+    use std::task::{Wake, Waker};
 
     fn limits(burst: u64) -> Limit {
         TokenBucket::new("10/s".parse().unwrap(), burst).unwrap().into()
@@ -379,6 +385,26 @@ mod tests {
         registry.configure("small", limits(4));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert_eq!([&a, &b, &c].map(|named| named.limiter().report(1).remaining), [1, 2, 0]);
+    }
+
+    #[test]
+    fn of_two_changes_at_the_same_time_one_is_the_last_for_everybody() {
+        struct Changes(Arc<Registry<ManualClock>>);
+        impl Wake for Changes {
+            fn wake(self: Arc<Self>) {
+                self.0.configure("small", limits(9));
+            }
+        }
+        let registry = Arc::new(registry().1);
+        let [a, b] = ["a", "b"].map(|name| registry.limiter(name, "small").unwrap());
+        assert!(a.check(2).is_allowed());
+        let mut waiting = a.acquire(1);
+        let waker = Waker::from(Arc::new(Changes(Arc::clone(&registry))));
+        assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
+        // The second change comes while the first is on its way from one limiter to the next.
+        registry.configure("small", limits(4));
+        let c = registry.limiter("c", "small").unwrap();
+        assert_eq!([&a, &b, &c].map(|named| named.limiter().numbers()), [(); 3].map(|()| limits(9).into()));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Shaping: work that arrives as it likes leaves at a constant rate.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -46,8 +46,10 @@ pub struct Shaper<T, C = PreciseClock> {
 
 struct Queue<T> {
     jobs: VecDeque<Job<T>>,
-    /// Those who found nothing to take; all are woken when there is something.
-    idle: Vec<Waker>,
+    /// Those who found nothing to take, by a number of their own; all are woken when there is something.
+    idle: BTreeMap<u64, Waker>,
+    /// The number given last.
+    idle_number: u64,
     expired: u64,
     closed: bool,
 }
@@ -95,7 +97,8 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     /// The same with a clock of choice.
     pub fn with_clock(rate: Rate, capacity: usize, clock: C) -> Self {
         let pacer = Pacer::with_clock(constant(rate), clock).max_waiters(usize::MAX);
-        let queue = Queue { jobs: VecDeque::new(), idle: Vec::new(), expired: 0, closed: false };
+        let (jobs, idle) = (VecDeque::new(), BTreeMap::new());
+        let queue = Queue { jobs, idle, idle_number: 0, expired: 0, closed: false };
         Self {
             pacer: Arc::new(pacer),
             capacity,
@@ -141,7 +144,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         let idle = std::mem::take(&mut queue.idle);
         drop(queue);
         drop(aged);
-        idle.into_iter().for_each(Waker::wake);
+        idle.into_values().for_each(Waker::wake);
         displaced.map_or(Pushed::Queued, |oldest| Pushed::Displaced(oldest.job))
     }
 
@@ -151,7 +154,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     /// A future that is dropped takes no job with it.
     pub async fn next(&self) -> Option<T> {
         loop {
-            let cost = poll_fn(|context| self.poll_waiting(context)).await?;
+            let cost = Waiting { shaper: self, number: None }.await?;
             let turn = match self.pacer.acquire(cost).await {
                 Ok(turn) => turn,
                 Err(AcquireError::NoTimer) => return None,
@@ -174,7 +177,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         queue.closed = true;
         let idle = std::mem::take(&mut queue.idle);
         drop(queue);
-        idle.into_iter().for_each(Waker::wake);
+        idle.into_values().for_each(Waker::wake);
     }
 
     /// Puts another rate in force, behind the job let out last.
@@ -195,27 +198,6 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     /// How many jobs were dropped because of their age.
     pub fn expired(&self) -> u64 {
         self.lock().expired
-    }
-
-    /// What the first job weighs; who finds none is woken when there is one.
-    fn poll_waiting(&self, context: &Context<'_>) -> Poll<Option<u64>> {
-        let waker = context.waker().clone();
-        let now = self.pacer.clock().mono();
-        let mut queue = self.lock();
-        let aged = self.drop_aged(&mut queue, now);
-        let waiting = match queue.jobs.front() {
-            Some(first) => Poll::Ready(Some(first.cost)),
-            None if queue.closed => Poll::Ready(None),
-            None => {
-                if !queue.idle.iter().any(|idle| idle.will_wake(&waker)) {
-                    queue.idle.push(waker);
-                }
-                Poll::Pending
-            }
-        };
-        drop(queue);
-        drop(aged);
-        waiting
     }
 
     /// Takes the first job out for a turn that was taken for it, or for one that is gone meanwhile.
@@ -244,9 +226,54 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         }
         aged
     }
+}
 
+impl<T, C> Shaper<T, C> {
     fn lock(&self) -> MutexGuard<'_, Queue<T>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the first job weighs, once there is one.
+struct Waiting<'a, T, C> {
+    shaper: &'a Shaper<T, C>,
+    /// Its number among those who found nothing.
+    number: Option<u64>,
+}
+
+impl<T, C: Clock + Send + Sync + 'static> Future for Waiting<'_, T, C> {
+    type Output = Option<u64>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<u64>> {
+        // Both wakers are dropped after the lock.
+        let waker = context.waker().clone();
+        let now = self.shaper.pacer.clock().mono();
+        let mut queue = self.shaper.lock();
+        let before = self.number.take().and_then(|number| queue.idle.remove(&number));
+        let aged = self.shaper.drop_aged(&mut queue, now);
+        let waiting = match queue.jobs.front() {
+            Some(first) => Poll::Ready(Some(first.cost)),
+            None if queue.closed => Poll::Ready(None),
+            None => {
+                queue.idle_number += 1;
+                let number = queue.idle_number;
+                self.number = Some(number);
+                queue.idle.insert(number, waker);
+                Poll::Pending
+            }
+        };
+        drop(queue);
+        drop((before, aged));
+        waiting
+    }
+}
+
+impl<T, C> Drop for Waiting<'_, T, C> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self.shaper.lock().idle.remove(&number);
+            drop(waker);
+        }
     }
 }
 

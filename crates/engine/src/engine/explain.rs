@@ -49,7 +49,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let unmet = written.iter().filter(is_met).map(|rule| why_not(rule, item.entries, judge));
         let mut unmet: Vec<Explained> = unmet.collect();
         unmet.sort_by_key(|explained| match &explained.why {
-            Why::Met(_) | Why::Judged { .. } | Why::NotNow => 0,
+            Why::Met(_) | Why::Expression | Why::Judged { .. } | Why::NotNow => 0,
             Why::Unmet(unmet) => unmet.conditions,
         });
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
@@ -115,10 +115,19 @@ fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> Explained
             found: values(entries, &first.attribute).take(SHOWN_VALUES).map(shown).collect(),
             conditions: 1 + failing.count(),
         }),
+        (None, _) if !is_expressed(rule, entries) => Why::Expression,
         (None, Some(by)) => Why::Judged { by: by.into() },
         (None, None) => Why::NotNow,
     };
     Explained { rule: rule.id().into(), place: Some(place_of(rule)), why }
+}
+
+/// Whether the expression of a rule holds, if it has one.
+fn is_expressed(rule: &Rule, entries: &[Entry<'_>]) -> bool {
+    rule.expression().is_none_or(|expression| {
+        let names = expression.attributes();
+        expression.holds(&|place: usize| values(entries, names.get(place)?).next())
+    })
 }
 
 fn holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {

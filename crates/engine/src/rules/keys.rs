@@ -63,6 +63,13 @@ pub const RULE: &[Key] = &[
         "{id: api, when: {path: /v1/**, method: [GET, POST]}, limit: 100/s}",
     ),
     key(
+        "if",
+        "an expression",
+        "always",
+        "a further condition, for what `when` cannot say",
+        "{id: large, if: \"int(bytes) > 4096 && !(plan in ['pro', 'own'])\", limit: 1/s}",
+    ),
+    key(
         "per",
         "attributes, captures, or `a or b`",
         "one counter for all",

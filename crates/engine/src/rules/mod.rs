@@ -27,6 +27,7 @@
 
 mod check;
 mod cidr;
+mod expression;
 mod glob;
 pub mod keys;
 mod limit;
@@ -40,6 +41,7 @@ mod words;
 
 pub use cidr::Cidr;
 pub(crate) use cidr::address;
+pub use expression::Expression;
 pub use glob::Glob;
 pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
 pub use limit::{LimitMistake, LimitText};

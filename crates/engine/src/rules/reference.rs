@@ -9,11 +9,12 @@ use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 /// The whole page, in Markdown. `docs/rules.md` is this.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
-    let sections: [(&str, &str, &[&[Key]]); 10] = [
+    let sections: [(&str, &str, &[&[Key]]); 11] = [
         ("A file", FILE, &[keys::FILE]),
         ("A rule", RULE, &[keys::RULE]),
         ("A limit", LIMIT, &[keys::LIMIT, keys::OPTIONS]),
         ("A condition", CONDITION, &[keys::TEST]),
+        ("An expression", EXPRESSION, &[]),
         ("An override", OVERRIDE, &[keys::OVERRIDE]),
         ("A cost from an attribute", COST, &[keys::COST]),
         ("A delay", DELAY, &[keys::DELAY]),
@@ -29,10 +30,10 @@ pub fn reference() -> String {
         }
         table(&mut page, tables);
     }
-    let _ = write!(
+    let _ = writeln!(
         page,
         "A file has at most {} MiB, lists and maps {MAX_DEPTH} deep, and aliases that stand for {MAX_ALIASED} values; all files \
-         together have at most {MAX_RULES} rules. What is beyond is told, and nothing is loaded.\n",
+         together have at most {MAX_RULES} rules. What is beyond is told, and nothing is loaded.",
         MAX_FILE_BYTES >> 20
     );
     page
@@ -136,6 +137,13 @@ const RULE: &str = "A rule has `limit`, `limits`, `unlimited`, `allow` or `deny`
 const LIMIT: &str = "Rates are a count, which may end in `k`, `M` or `G`, and a period with a unit from `ns` to `week`; for \
     `fixed_window` also `month` and `year`. With `zone` or `anchor`, and for `month` and `year`, the window is one of the \
     calendar.\n\n";
+
+const EXPRESSION: &str = "What `when` cannot say, `if` can, in the Common Expression Language as far as it is about texts, whole \
+    numbers and truths: `&&`, `||`, `!`, `==`, `!=`, `<`, `<=`, `>`, `>=`, `in` with a list, `has(a)`, `size(a)`, `int(a)`, \
+    `a.startsWith('x')`, `a.endsWith('x')`, `a.contains('x')`. A name is an attribute; one with other letters is written \
+    `attributes['x-y']`. Types are checked when the rules are read. What cannot be computed, such as a comparison with an \
+    attribute that the request does not have, spoils what it is part of; an expression that comes to nothing does not hold.\n\n\
+    Rules are found by `when`, however many there are; those that have only an `if` are tried one by one.\n\n";
 
 const CONDITION: &str = "A text is compared as it is. With a star or braces it is a pattern for paths: `*` is anything \
     within a segment, `**` any number of whole segments, `{name}` one segment that `per` can count by. Of a list, one has \

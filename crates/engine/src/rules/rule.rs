@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate::{Cost, Limits, Nanos, Time, Wall};
 
-use super::{CapturePlace, Cidr, Glob, Place};
+use super::{CapturePlace, Cidr, Expression, Glob, Place};
 use crate::calendar::Calendar;
 use crate::schedule::Hours;
 
@@ -14,6 +14,7 @@ pub struct Rule {
     pub(crate) id: Box<str>,
     pub(crate) place: Where,
     pub(crate) when: Vec<Condition>,
+    pub(crate) expression: Option<Expression>,
     pub(crate) per: Vec<Counted>,
     pub(crate) effect: Effect,
     pub(crate) overrides: Vec<Override>,
@@ -45,6 +46,11 @@ impl Rule {
     /// All of these must hold.
     pub fn when(&self) -> &[Condition] {
         &self.when
+    }
+
+    /// And this, if there is one.
+    pub fn expression(&self) -> Option<&Expression> {
+        self.expression.as_ref()
     }
 
     /// What is counted separately.

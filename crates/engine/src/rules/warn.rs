@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use tollgate::{Algorithm, Time, Wall};
 
 use super::mistake::{Mistake, Notes};
-use super::rule::{Condition, Effect, Override, Pattern, Rule, Test};
+use super::rule::{Condition, Effect, OnExceed, Override, Pattern, Rule, Test};
 use super::words::nearest;
 use super::{Domain, Rules};
 use crate::key;
@@ -37,9 +37,14 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
 
 /// Rules that an `allow` or `deny` rule leaves nothing to.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
-    let judges = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny) && rule.schedule.is_empty();
-    let judging: Vec<(usize, &Rule)> =
-        domain.rules().iter().enumerate().filter(|(_, rule)| judges(rule) && is_positive(rule.when())).collect();
+    let judges = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
+    let always = |rule: &Rule| rule.schedule.is_empty() && rule.expression().is_none() && is_positive(rule.when());
+    let judging: Vec<(usize, &Rule)> = domain
+        .rules()
+        .iter()
+        .enumerate()
+        .filter(|(_, rule)| judges(rule) && always(rule) && rule.on_exceed() != OnExceed::Shadow)
+        .collect();
     if judging.is_empty() {
         return;
     }
@@ -142,7 +147,8 @@ fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
             super::Origin::Attribute(name) | super::Origin::Capture { attribute: name, .. } => &**name,
         });
         let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
-        for name in tested.map(|condition| &*condition.attribute).chain(counted) {
+        let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
+        for name in tested.map(|condition| &*condition.attribute).chain(counted).chain(expressed.map(|name| &**name)) {
             named.entry(name).or_insert((0, rule)).0 += 1;
         }
     }

@@ -244,16 +244,22 @@ impl RuleSet {
 
     /// The first of the rules that were met which allows or denies without counting.
     #[inline]
-    pub(crate) fn judge(&self, domain: &InForce, met: &[u32], now: Time<Wall>) -> Option<(u32, Judgement)> {
+    pub(crate) fn judge(
+        &self,
+        domain: &InForce,
+        matched: &Matched,
+        entries: &[Entry<'_>],
+        now: Time<Wall>,
+    ) -> Option<u32> {
         if !domain.judges {
             return None;
         }
-        met.iter().find_map(|number| {
-            let rule = &self.rules[*number as usize];
-            let special = rule.special().filter(|_| !rule.is_shadow())?;
-            let judgement = special.judges?;
-            special.schedule.as_ref().is_none_or(|schedule| schedule.applies(now)).then_some((*number, judgement))
-        })
+        let judges = |number: &&u32| {
+            let rule = &self.rules[**number as usize];
+            let special = rule.special().filter(|special| special.judges.is_some() && !rule.is_shadow());
+            special.is_some_and(|special| special.applies(now, matched, entries))
+        };
+        matched.rules().iter().find(judges).copied()
     }
 
     /// The rule whose keys begin so.

@@ -9,8 +9,8 @@ use super::numbers::{Numbered, Numbers};
 use crate::key;
 use crate::request::Entry;
 use crate::rules::{
-    Ban, CapturePlace, Condition, CostOf, Counted, Effect, Glob, LimitSet, OnExceed, Origin, Override, Pattern,
-    Refusal, Rule, Test,
+    Ban, CapturePlace, Condition, CostOf, Counted, Effect, Expression, Glob, LimitSet, OnExceed, Origin, Override,
+    Pattern, Refusal, Rule, Test,
 };
 use crate::schedule::Schedule;
 
@@ -18,7 +18,9 @@ use crate::schedule::Schedule;
 #[derive(Debug)]
 pub(crate) struct Special {
     pub(crate) judges: Option<Judgement>,
-    pub(crate) schedule: Option<Schedule>,
+    schedule: Option<Schedule>,
+    /// A condition, and the numbers of its attributes.
+    expression: Option<(Expression, Box<[u32]>)>,
     pub(crate) overrides: Option<Overrides>,
     cost: Option<CostFrom>,
     /// What is counted by, if attributes alone do not say it.
@@ -99,6 +101,10 @@ impl Special {
         let special = Self {
             judges,
             schedule: (!rule.schedule.is_empty()).then(|| Schedule::new(&rule.schedule)),
+            expression: rule.expression().map(|expression| {
+                let numbers = expression.attributes().iter().map(|name| number(name)).collect();
+                (expression.clone(), numbers)
+            }),
             overrides,
             cost,
             per,
@@ -109,6 +115,7 @@ impl Special {
         let calendars = rule.effect().limits().is_some_and(|set| !set.calendars.is_empty());
         let is_plain = special.judges.is_none()
             && special.schedule.is_none()
+            && special.expression.is_none()
             && special.overrides.is_none()
             && special.cost.is_none()
             && special.per.is_none()
@@ -129,13 +136,22 @@ impl Special {
             CostOf::Fixed(_) => None,
             CostOf::From { attribute, .. } => Some(&**attribute),
         };
-        counted.chain(cost).collect()
+        let expressed = rule.expression().map_or(&[][..], Expression::attributes).iter().map(|name| &**name);
+        counted.chain(cost).chain(expressed).collect()
     }
 
     /// Whether it depends on the time.
     pub(super) fn uses_time(&self) -> bool {
         let until = |overrides: &Overrides| overrides.each.iter().any(|each| each.until.is_some() || each.uses_time());
         self.schedule.is_some() || self.overrides.as_ref().is_some_and(until)
+    }
+
+    /// Whether it is the time for the rule, and its expression holds.
+    pub(crate) fn applies(&self, now: Time<Wall>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
+        self.schedule.as_ref().is_none_or(|schedule| schedule.applies(now))
+            && self.expression.as_ref().is_none_or(|(expression, numbers)| {
+                expression.holds(&|place| numbers.get(place).and_then(|number| matched.value(entries, *number)))
+            })
     }
 
     /// What the request weighs, if an attribute says so.
@@ -258,7 +274,7 @@ const SPARE_NANOS: u64 = 1_000_000_000;
 
 impl Banning {
     fn new(ban: &Ban, numbers: &mut Numbers) -> Self {
-        let sets = limits_of(ban).unwrap_or_else(|_| (Limit::Unlimited, None));
+        let sets = limits_of(ban).unwrap_or((Limit::Unlimited, None));
         let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
         Self {
             ban: of(sets.0),

@@ -87,7 +87,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     };
     let watch = async {
         match rules {
-            Some(rules) => file::watch(&gate, rules).await,
+            Some(rules) => file::watch(gate.clone(), rules).await,
             None => pending().await,
         }
     };

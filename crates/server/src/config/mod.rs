@@ -134,7 +134,7 @@ fn store(text: &str) -> anyhow::Result<StoreConfig> {
         Some((scheme, _)) => {
             bail!("--store {scheme}://…: there is no such store, write memory, redis://… or rediss://…")
         }
-        None => bail!("--store {text}: there is no such store, write memory, redis://… or rediss://…"),
+        None => bail!("--store: what was given is no store, write memory, redis://… or rediss://…"),
     }
 }
 

@@ -5,12 +5,15 @@
 //! become an outage. So readiness stays and only tells; alarms belong on the metric `tollgate_store_up`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// What was last heard of the store. One that lies in this process always answers.
 #[derive(Debug, Default)]
 pub struct StoreHealth {
     // Orders nothing: it is only told, never decided by.
     down: AtomicBool,
+    /// Why it does not answer, as last told.
+    why: Mutex<String>,
 }
 
 impl StoreHealth {
@@ -26,9 +29,11 @@ impl StoreHealth {
         }
     }
 
-    /// The store does not answer. Why is for the log only, since it may name machines.
+    /// The store does not answer. Why is for the log only, since it may name machines; it is told again when it changes.
     pub fn down(&self, why: &str) {
-        if !self.down.swap(true, Ordering::Relaxed) {
+        let mut told = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.down.swap(true, Ordering::Relaxed) || *told != why {
+            why.clone_into(&mut told);
             tracing::warn!(
                 why,
                 "the store does not answer, decisions are made without it as each rule's on_fault says"

@@ -6,6 +6,7 @@
 use std::fs::Metadata;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -16,6 +17,9 @@ use crate::gate::Gate;
 
 /// How often the file is looked at. A change is read when it has not changed further for as long.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// After how many looks a file that is gone is told about.
+const PATIENCE: u32 = 10;
 
 /// Reads rules from the text of a file. Files with values that they name lie beside it; they are read now, and again when
 /// the rules are.
@@ -37,39 +41,65 @@ pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
 pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> {
     let name = file.path().display().to_string();
     let text = file.read().with_context(|| format!("cannot read the rules {name}"))?;
-    let rules = parse(&name, &text).and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())));
+    let rules = parse(&name, &text).and_then(|rules| put(gate, &rules));
     let (version, count) = rules.with_context(|| format!("the rules {name} have mistakes"))?;
     tracing::info!(file = name, rules = count, version, "rules loaded");
     Ok(())
 }
 
+/// Puts rules in force and logs what about them is probably not meant; returns their version and how many there are.
+fn put<S: Store>(gate: &Gate<S>, rules: &Rules) -> Result<(u64, usize), Mistakes> {
+    // Before, because they are compared with those in force.
+    let warnings = gate.engine.warnings(rules);
+    let version = gate.engine.put(rules)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok((version, rules.len()))
+}
+
 /// Looks at a file for ever, and puts its rules in force whenever they change. Those that have mistakes are told and
 /// left; the running ones stay.
-pub async fn watch<S: Store>(gate: &Gate<S>, mut file: Watched) {
-    let name = file.path().display().to_string();
+///
+/// All of it is done on a thread of its own: compiling takes a while, a network file system may take for ever, and the one
+/// that runs this has connections to accept.
+pub async fn watch<S: Store + 'static>(gate: Arc<Gate<S>>, mut file: Watched) {
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
         looks.tick().await;
-        let refused = match file.look() {
-            Ok(None) => continue,
-            Ok(Some(text)) => match parse(&name, &text)
-                .and_then(|rules| gate.engine.put(&rules).map(|version| (version, rules.len())))
-            {
-                Ok((version, rules)) => {
-                    gate.metrics.reloaded();
-                    tracing::info!(file = name, rules, version, "rules loaded");
-                    continue;
-                }
-                Err(mistakes) => mistakes.to_string(),
-            },
-            Err(error) => format!("cannot read {name}: {error}"),
-        };
-        gate.metrics.reload_refused();
-        for mistake in refused.lines() {
-            tracing::error!("{mistake}");
+        let gate = gate.clone();
+        let looked = tokio::task::spawn_blocking(move || {
+            reload(&gate, &mut file);
+            file
+        });
+        match looked.await {
+            Ok(looked) => file = looked,
+            Err(error) => {
+                tracing::error!(%error, "the rules are not watched any more, those in force stay");
+                return std::future::pending().await;
+            }
         }
-        tracing::error!(file = name, "the rules were not loaded, those before stay in force");
     }
+}
+
+fn reload<S: Store>(gate: &Gate<S>, file: &mut Watched) {
+    let name = file.path().display().to_string();
+    let refused = match file.look() {
+        Ok(None) => return,
+        Ok(Some(text)) => match parse(&name, &text).and_then(|rules| put(gate, &rules)) {
+            Ok((version, rules)) => {
+                gate.metrics.reloaded();
+                return tracing::info!(file = name, rules, version, "rules loaded");
+            }
+            Err(mistakes) => mistakes.to_string(),
+        },
+        Err(error) => format!("cannot read {name}: {error}"),
+    };
+    gate.metrics.reload_refused();
+    for mistake in refused.lines() {
+        tracing::error!("{mistake}");
+    }
+    tracing::error!(file = name, "the rules were not loaded, those before stay in force");
 }
 
 /// A file, and how it looked when it was last read.
@@ -78,6 +108,8 @@ pub struct Watched {
     path: PathBuf,
     read: Option<Look>,
     seen: Option<Look>,
+    /// How many looks in a row found nothing.
+    missed: u32,
 }
 
 /// What tells one version of a file from another without reading it.
@@ -86,12 +118,14 @@ struct Look {
     modified: Option<SystemTime>,
     len: u64,
     node: u64,
+    /// When its permissions, or anything else, changed last.
+    changed: (i64, i64),
 }
 
 impl Watched {
     /// A file that has not been read yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, read: None, seen: None }
+        Self { path, read: None, seen: None, missed: 0 }
     }
 
     /// Its name.
@@ -106,6 +140,7 @@ impl Watched {
     pub fn read(&mut self) -> io::Result<Vec<u8>> {
         let metadata = std::fs::metadata(&self.path)?;
         let look = Look::of(&metadata);
+        // One that cannot be read is told once; a change of its permissions changes how it looks.
         (self.read, self.seen) = (Some(look), Some(look));
         if metadata.len() > MAX_FILE_BYTES as u64 {
             let problem = format!("it has {} bytes, at most {MAX_FILE_BYTES} are read", metadata.len());
@@ -118,9 +153,16 @@ impl Watched {
     /// for a moment has not changed.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As [`read`](Self::read); once, if it stays away.
     pub fn look(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let Ok(metadata) = std::fs::metadata(&self.path) else { return Ok(None) };
+        let metadata = match std::fs::metadata(&self.path) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                self.missed = self.missed.saturating_add(1);
+                return if self.missed == PATIENCE { Err(error) } else { Ok(None) };
+            }
+        };
+        self.missed = 0;
         let look = Some(Look::of(&metadata));
         let settled = self.seen == look;
         self.seen = look;
@@ -131,7 +173,12 @@ impl Watched {
 impl Look {
     fn of(metadata: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
-        Self { modified: metadata.modified().ok(), len: metadata.len(), node: metadata.ino() }
+        Self {
+            modified: metadata.modified().ok(),
+            len: metadata.len(),
+            node: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
     }
 }
 
@@ -172,7 +219,8 @@ mod tests {
         assert_eq!(file.look().unwrap(), None);
         assert_eq!(file.look().unwrap().as_deref(), Some(&b"new"[..]));
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(file.look().unwrap(), None);
+        let told = (0..3 * PATIENCE).filter(|_| file.look().is_err()).count();
+        assert_eq!(told, 1, "one that stays away is told about once");
         assert!(file.read().is_err());
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -13,7 +13,7 @@ use crate::wait::{Acquire, Gate, Rooms};
 
 impl<A, C> Keyed<A, C>
 where
-    A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
+    A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
     /// Takes `cost` for the key as soon as there is room for it, behind all who wait for the same key; see [`Acquire`].
@@ -35,13 +35,15 @@ where
 
 impl<C: Clock> Keyed<Concurrency, C> {
     pub(crate) fn renew(&self, print: Fingerprint, stamp: Stamp) -> bool {
-        self.find(print, self.now(), |limit, state, now| limit.renew(state, now, stamp)).unwrap_or(false)
+        let now = self.now();
+        let renewed = self.find(print, now, |limit, state, now| limit.renew(state, now, stamp)).unwrap_or(false);
+        renewed || self.takings().has(print) && self.on_overflow(|state| self.limit.renew(state, &now, stamp))
     }
 }
 
 impl<A, C> Gate for Keyed<A, C>
 where
-    A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
+    A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
     type Key = Fingerprint;
@@ -92,9 +94,10 @@ where
             return as_new;
         }
         let verdict = self.decide_at(print, *now, ask, |_, verdict| verdict);
-        // Somebody else made the entry meanwhile, and put us behind them: what was taken for a later time is not wanted.
+        // Somebody else made the entry meanwhile, or there is no room for one, and put us behind them: what was taken for a
+        // later time is not wanted.
         if let Outcome::Delay(_) = verdict.outcome() {
-            self.find(print, *now, |limit, state, now| limit.refund(state, now, cost, Some(verdict.stamp())));
+            self.undo(print, &verdict, cost);
         }
         verdict
     }

@@ -148,3 +148,24 @@ fn a_funnel_lets_a_bounded_number_wait_and_turns_the_rest_away() {
     clock.run(Nanos::from_millis(100));
     assert_eq!(poll_each(), [true, true]);
 }
+
+#[test]
+fn whoever_stops_waiting_is_forgotten() {
+    struct Task;
+    impl std::task::Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+    let (_clock, shaper) = shaper(10);
+    let task = Arc::new(Task);
+    for _ in 0..100 {
+        // Another waker each time, as when each waits in a task of its own.
+        let waker = Waker::from(Arc::new(Task));
+        let mut next = Box::pin(shaper.next());
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // One that is polled again has its place once.
+        let waker = Waker::from(Arc::clone(&task));
+        assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(shaper.lock().idle.len(), 1);
+    }
+    assert_eq!((shaper.lock().idle.len(), Arc::strong_count(&task)), (0, 1));
+}

@@ -1,7 +1,8 @@
 //! Waiting: taking a cost as soon as there is room for it, first come first served.
 //!
-//! What happens to whom is told at [`Acquire`]; how it is done in `room.rs`.
+//! What happens to whom is told at [`Acquire`]; how it is done in `room.rs` and `book.rs`.
 
+mod book;
 mod line;
 mod room;
 #[cfg(test)]
@@ -18,8 +19,8 @@ use std::time::Duration;
 use tollgate_core::{Cost, Nanos, Now, Outcome, Retry, Verdict};
 
 use crate::clock::Clock;
+use book::Joined;
 use line::{Seat, Waiter};
-use room::Joined;
 pub(crate) use room::Rooms;
 
 /// What can be waited for: a [`Limiter`](crate::Limiter), or a key of a [`Keyed`](crate::Keyed). Not to be implemented

@@ -75,9 +75,9 @@ impl Plan {
         };
         let mut matched = take(&mut self.matched);
         domain.index.find(item.entries, &mut matched);
-        let judged = rules.judge(domain, matched.rules(), self.now());
-        if let Some((number, _)) = judged {
-            self.add_special(Meeting { place, item, rules, number, first, items: request.items.len() }, &matched);
+        let judged = rules.judge(domain, &matched, item.entries, self.now());
+        if let Some(number) = judged {
+            self.add_special(&Meeting { place, item, rules, number, first, items: request.items.len() }, &matched);
             self.matched = matched;
             return Ok(());
         }
@@ -85,7 +85,7 @@ impl Plan {
             let rule = &rules.rules()[*number as usize];
             if rule.special().is_some() {
                 let meeting = Meeting { place, item, rules, number: *number, first, items: request.items.len() };
-                self.add_special(meeting, &matched);
+                self.add_special(&meeting, &matched);
                 continue;
             }
             let key_start = self.keys.len();
@@ -150,11 +150,11 @@ impl Plan {
     }
 
     /// A rule that has more to say. It may not apply after all.
-    fn add_special(&mut self, meeting: Meeting<'_>, matched: &Matched) {
-        let Meeting { place, item, rules, number, first, items } = meeting;
+    fn add_special(&mut self, meeting: &Meeting<'_>, matched: &Matched) {
+        let Meeting { place, item, rules, number, first, items } = *meeting;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
-        if special.schedule.as_ref().is_some_and(|schedule| !schedule.applies(self.now())) {
+        if !special.applies(self.now(), matched, item.entries) {
             return;
         }
         let key_start = self.keys.len();

@@ -1,6 +1,7 @@
 //! Conditions, and what is counted by.
 
 use super::super::cidr::Cidr;
+use super::super::expression::Expression;
 use super::super::glob::Glob;
 use super::super::mistake::{Notes, Place};
 use super::super::raw::{Kind, Placed, RawTest, RawValues, shorten};
@@ -139,6 +140,17 @@ pub(super) fn check_attribute(name: &Placed, notes: &mut Notes) -> bool {
     };
     notes.add(name.place, problem);
     false
+}
+
+pub(super) fn check_expression(raw: &Placed, notes: &mut Notes) -> Option<Expression> {
+    match Expression::new(&raw.text) {
+        Ok(expression) => Some(expression),
+        Err(problem) => {
+            let help = "expressions are written like `int(bytes) > 4096 && plan != 'pro'`";
+            notes.add_with_help(raw.place, format!("this is no expression: {problem}"), help);
+            None
+        }
+    }
 }
 
 pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -> Vec<Counted> {

@@ -14,7 +14,7 @@ use super::rule::{OnChange, OnFault, Rule, Where};
 use super::words::valid_instead;
 use super::{Domain, MAX_RULES, ReadFile};
 use behaviour::{check_ban, check_cost, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
-use condition::check_per;
+use condition::{check_expression, check_per};
 use limits::check_effect;
 
 /// The longest name of a domain, a rule or an attribute.
@@ -58,6 +58,7 @@ impl<'f> Checker<'f> {
     fn rule(&mut self, domain: usize, raw: &RawRule, notes: &mut Notes) {
         let id = self.id(domain, raw, notes);
         let when = self.when(&raw.when, notes);
+        let expression = raw.expression.as_ref().and_then(|raw| check_expression(raw, notes));
         let per = check_per(&raw.per, &when, notes);
         let on_exceed = check_exceed(raw.on_exceed.as_ref(), notes);
         let effect = check_effect(&raw.effect, "the rule", on_exceed, notes);
@@ -77,6 +78,7 @@ impl<'f> Checker<'f> {
             id: id.into(),
             place: Where { file: notes.file().clone(), place: raw.place },
             when,
+            expression,
             per,
             effect,
             overrides,

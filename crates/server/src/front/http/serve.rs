@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -64,6 +64,11 @@ pub async fn serve<S: Store + 'static>(stream: TcpStream, gate: Arc<Gate<S>>, gu
 async fn answer<S: Store>(gate: &Gate<S>, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let outcome = match route::find(&head.method, head.uri.path()) {
+        // A page somewhere must not turn off the limits of whoever looks at it.
+        Ok(_) if head.headers.contains_key(ORIGIN) => {
+            let detail = "requests of web pages, which have the header Origin, are not answered; ask from a program";
+            Err(Problem::new(StatusCode::FORBIDDEN, "Forbidden", detail))
+        }
         Ok(route) => match read(body).await {
             Ok(body) => match head.headers.get(IDEMPOTENCY_KEY) {
                 None => route::run(gate, route, &body).await,

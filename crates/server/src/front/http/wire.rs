@@ -64,7 +64,7 @@ pub enum ReceiptField<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text<'a>(pub Cow<'a, str>);
 
-/// Names and values in the order they were given. A value is a text, a number or a truth value, or a list of them, which
+/// Names and values in the order they were given. A value is a text, a whole number or a truth value, or a list of them, which
 /// stands for the name given several times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a>(pub Vec<(Text<'a>, Text<'a>)>);
@@ -178,7 +178,7 @@ impl<'de> Visitor<'de> for ValuesVisitor {
     type Value = Values<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a number, a truth value, or a list of these")
+        f.write_str("a text, a whole number, a truth value, or a list of these")
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -287,7 +287,7 @@ mod tests {
             (r#"{"domain":7}"#, "expected a text"),
             (r#"{"cost":-1}"#, "expected a whole number"),
             (r#"{"cost":"1"}"#, "expected a whole number"),
-            (r#"{"attributes":{"a":null}}"#, "expected a text, a number, a truth value, or a list of these"),
+            (r#"{"attributes":{"a":null}}"#, "expected a text, a whole number, a truth value, or a list of these"),
             (r#"{"attributes":{"a":[["b"]]}}"#, "a list of lists is no attribute"),
             (r#"{"domain":"a"} x"#, "trailing characters"),
             (r#"{"domain":"a","domain":"b"}"#, "duplicate field `domain`"),

@@ -81,13 +81,15 @@ pub(super) fn waits(input: &[u8]) -> bool {
     parse(input, &mut args).is_ok() && args.first().and_then(|name| Asked::find(name)) == Some(Asked::Act(Act::Acquire))
 }
 
-/// The questions at the beginning of `input`, as far as they have one verb.
+/// The questions at the beginning of `input`, as far as they have one verb. Calls of `CL.THROTTLE` whose keys are kept in this
+/// process are not among them: these have counters of their own.
 fn read<'a, S: Store>(gate: &Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Verb, usize) {
     let (mut questions, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     let mut common = None;
     while questions.len() < TOGETHER
         && let Ok(Parsed::Command(len)) = parse(&input[at..], &mut args)
         && let Some(asked) = args.first().and_then(|name| Asked::find(name))
+        && !(asked == Asked::Throttle && gate.throttles_here())
         && let Some(verb) = asked.verb()
         && *common.get_or_insert(verb) == verb
     {

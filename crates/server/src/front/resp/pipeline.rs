@@ -21,8 +21,8 @@ const BATCH: usize = 16;
 /// What has to happen before more commands are looked at.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The replies are written and more is read, until this many bytes of a command are there.
-    Read(usize),
+    /// The replies are written and more is read.
+    Read,
     /// The replies are written; more commands wait.
     Write,
     /// The engine is asked about the commands that follow, and then the replies are written.
@@ -64,7 +64,7 @@ pub(super) fn answer<S: Store>(
                     }
                 }
             }
-            Ok(Parsed::Incomplete(needed)) => break Next::Read(needed),
+            Ok(Parsed::Incomplete(_)) => break Next::Read,
             Err(error) => {
                 calls.decide(memo, replies);
                 replies.error(&format!("ERR Protocol error: {error}"));

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_engine::Store;
 
 use super::command::Session;
@@ -108,20 +108,28 @@ impl Desk {
         gate: &Gate<S>,
         session: &mut Session,
     ) -> io::Result<Then> {
+        let mut deadline = None;
         loop {
             let free = &mut self.input[self.filled..];
             // With nothing left over, the bytes that were announced are there.
-            let read = match self.filled {
-                0 => stream.read(free).await?,
-                _ => timeout(STALLED, stream.read(free)).await??,
+            let read = match deadline {
+                None => stream.read(free).await?,
+                Some(deadline) => timeout_at(deadline, stream.read(free)).await??,
             };
             if read == 0 {
                 return Ok(Then::End);
             }
             self.filled += read;
+            let received = self.filled;
             match self.answer_all(stream, gate, session).await? {
-                Next::Read(_) if self.filled == 0 => return Ok(Then::Wait),
-                Next::Read(needed) => self.make_room(needed),
+                Next::Read if self.filled == 0 => return Ok(Then::Wait),
+                Next::Read => {
+                    // The command that has begun has its time from its first byte on, however slowly the others come.
+                    if deadline.is_none() || self.filled < received {
+                        deadline = Some(Instant::now() + STALLED);
+                    }
+                    self.make_room();
+                }
                 // Seen to before.
                 Next::Write | Next::Decide => {}
                 Next::Close => return Ok(Then::End),
@@ -167,11 +175,11 @@ impl Desk {
         }
     }
 
-    /// Makes the buffer large enough for the command that has begun; the parser lets none be larger than the limit.
-    fn make_room(&mut self, needed: usize) {
-        let enough = needed.max(self.filled + 1).min(MAX_COMMAND + 1);
-        if self.input.len() < enough {
-            self.input.resize(enough.next_power_of_two(), 0);
+    /// Makes a full buffer larger. It follows what has arrived, not what was announced: a length is a few bytes, and would
+    /// otherwise buy as much memory as it names. The parser lets no command be larger than the limit.
+    fn make_room(&mut self) {
+        if self.filled == self.input.len() {
+            self.input.resize((2 * self.filled).min(MAX_COMMAND + 1), 0);
         }
     }
 }

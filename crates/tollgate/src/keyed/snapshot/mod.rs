@@ -247,6 +247,7 @@ impl<A: Algorithm + Clone + Into<Limits>, C: Clock> Keyed<A, C> {
         self.secret = head.secret;
         self.earlier.clear();
         self.overflow = Mutex::new(overflow.into());
+        self.takings = Mutex::default();
         Ok(total)
     }
 }

@@ -246,11 +246,50 @@ fn a_full_table_can_refuse_instead() {
 }
 
 #[test]
-fn a_taking_without_room_is_not_refunded_to_a_key_that_came_after() {
-    let (keyed, _, _) = full(&bucket(10), |_| 10);
-    let verdict = keyed.check("late", 3);
-    assert!(verdict.is_allowed() && keyed.overflowed() == 1);
-    assert_eq!(keyed.refund("late", &verdict), 0, "it has nothing of its own to give back to");
-    keyed.reset("late");
-    assert_eq!(keyed.check_and_report("later", 1).1.remaining, 6);
+fn what_was_taken_without_room_is_given_back_where_it_was_taken_and_only_once() {
+    for limit in ten_of_each(HOUR) {
+        let (keyed, _, slots) = full(&limit, |_| 10);
+        let left = || keyed.check_and_report("nobody", 0).1.remaining;
+        let verdict = keyed.check("late", 3);
+        assert_eq!((verdict.taken().get(), left()), (3, 7), "{limit:?}");
+        assert_eq!((keyed.refund("later", &verdict), left()), (0, 7), "somebody else took it, {limit:?}");
+        assert_eq!((keyed.refund("late", &verdict), left()), (3, 10), "{limit:?}");
+        let other = keyed.check("other", 4);
+        assert_eq!((keyed.refund("late", &verdict), left()), (0, 6), "it was given back before, {limit:?}");
+        keyed.reset("other");
+        assert_eq!((keyed.refund("other", &other), left()), (4, 10), "{limit:?}");
+        assert!((0..slots).all(|n| spent_of(&keyed, &key(n)) == 10), "{limit:?}");
+    }
+}
+
+#[test]
+fn what_a_forgotten_entry_had_taken_is_not_given_back_to_what_is_shared() {
+    for limit in ten_of_each(HOUR) {
+        let (keyed, _, slots) = full(&limit, |n| if n == 0 { 1 } else { 10 });
+        keyed.reset(&key(0));
+        let forgotten = keyed.check("forgotten", 1);
+        // It gives way to somebody more spent. At the same instant another takes as much of what is shared.
+        assert_eq!(keyed.check("newcomer", 10).taken().get(), 10, "{limit:?}");
+        assert!(!has_entry(&keyed, b"forgotten") && entries(&keyed) as u64 == slots, "{limit:?}");
+        assert_eq!((keyed.check("late", 1).taken().get(), keyed.overflowed()), (1, 1), "{limit:?}");
+        assert_eq!(keyed.refund("forgotten", &forgotten), 0, "{limit:?}");
+        assert_eq!(keyed.check_and_report("nobody", 0).1.remaining, 9, "{limit:?}");
+    }
+}
+
+#[test]
+fn a_lease_without_room_is_renewed_and_comes_back_even_once_there_is_room() {
+    let (keyed, clock, _) = full(&Concurrency::new(2, SECOND).unwrap(), |_| 2);
+    let keyed = Arc::new(keyed);
+    let late = keyed.acquire("late", 1).wait_held().unwrap();
+    assert_eq!(keyed.overflowed(), 1);
+    clock.advance(Nanos::from_millis(900));
+    assert!(late.renew());
+    clock.advance(Nanos::from_millis(100));
+    // All others have ended, and it has an entry of its own beside what it holds.
+    assert!(keyed.check("late", 1).is_allowed() && has_entry(&keyed, b"late"));
+    let shared = || keyed.on_overflow(|state| keyed.limit.report(state, &keyed.now(), Cost::ONE).remaining);
+    assert_eq!((shared(), remaining(&keyed, "late")), (1, 1));
+    drop(late);
+    assert_eq!((shared(), remaining(&keyed, "late")), (2, 1));
 }

@@ -1,0 +1,69 @@
+//! Who took what from the state that keys without room share.
+//!
+//! No stamp tells whether something was taken there or from an entry that was forgotten since: the numbers of leases come
+//! from the clock, and buckets have none. So it is written down, for as many takings as anybody may hold in leases at a
+//! time. Who is not in the list gives nothing back.
+
+use std::collections::VecDeque;
+
+use crate::fingerprint::Fingerprint;
+
+/// The last takings that were not given back, the oldest first.
+#[derive(Debug)]
+pub(super) struct Takings {
+    list: VecDeque<(Fingerprint, u64)>,
+}
+
+impl Default for Takings {
+    fn default() -> Self {
+        Self { list: VecDeque::with_capacity(Self::MAX) }
+    }
+}
+
+impl Takings {
+    /// The oldest is forgotten when there are more.
+    pub(super) const MAX: usize = 1_024;
+
+    pub(super) fn add(&mut self, print: Fingerprint, cost: u64) {
+        if self.list.len() >= Self::MAX {
+            self.list.pop_front();
+        }
+        self.list.push_back((print, cost));
+    }
+
+    pub(super) fn has(&self, print: Fingerprint) -> bool {
+        self.list.iter().any(|(of, _)| *of == print)
+    }
+
+    /// Strikes out up to `cost` of what the key took, and returns how much that was.
+    pub(super) fn strike_out(&mut self, print: Fingerprint, cost: u64) -> u64 {
+        let mut wanted = cost;
+        while wanted > 0
+            && let Some(place) = self.list.iter().position(|(of, _)| *of == print)
+            && let Some((_, taken)) = self.list.get_mut(place)
+        {
+            let part = wanted.min(*taken);
+            (*taken, wanted) = (*taken - part, wanted - part);
+            if *taken == 0 {
+                self.list.remove(place);
+            }
+        }
+        cost - wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gets_more_than_it_took_and_the_oldest_are_forgotten() {
+        let [a, b] = [1, 2].map(|low| Fingerprint { low, ..Fingerprint::default() });
+        let mut takings = Takings::default();
+        [(a, 2), (b, 3), (a, 4)].iter().for_each(|(print, cost)| takings.add(*print, *cost));
+        assert_eq!([(a, 3), (a, 9), (a, 1), (b, 2)].map(|(print, cost)| takings.strike_out(print, cost)), [3, 3, 0, 2]);
+        assert!(takings.has(b) && !takings.has(a));
+        (0..Takings::MAX).for_each(|_| takings.add(a, 1));
+        assert_eq!((takings.has(b), takings.list.len()), (false, Takings::MAX));
+    }
+}
