@@ -72,6 +72,22 @@ impl Limits {
         }
     }
 
+    /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held. Limits
+    /// without leases have nothing to renew, and a group of nothing else has not renewed anything.
+    pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamps: Stamps) -> bool {
+        let renewed = self.parts().filter_map(|(limit, first, place)| match limit {
+            Limit::Concurrency(limit) => Some(limit.renew(&mut PartMut { state, first }, now, stamps.get(place))),
+            _ => None,
+        });
+        // All of them, not only until the first that was lost.
+        renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
+    }
+
+    /// Whether any of them hands out leases.
+    pub fn has_leases(&self) -> bool {
+        self.limits.iter().any(|limit| matches!(limit, Limit::Concurrency(_)))
+    }
+
     /// Each limit with the place of its words and its place in the group.
     fn parts(&self) -> impl Iterator<Item = (&Limit, usize, usize)> {
         let mut first = 0;

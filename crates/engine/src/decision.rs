@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::{Cost, Nanos, Outcome, Report, Retry};
 
 use crate::engine::plan::{Answered, Plan, Planned};
-use crate::receipt::{Receipt, Taken};
+use crate::receipt::Receipt;
 use crate::request::RequestError;
 use crate::rules::Refusal;
 use crate::store::{Answer, Answers};
@@ -20,6 +20,8 @@ pub struct Decisions {
     pub(crate) shadows: Answers,
     pub(crate) fallback: Answers,
     pub(crate) decided: Vec<Result<Decided, RequestError>>,
+    /// Whether refusals were only observed.
+    pub(crate) observing: bool,
 }
 
 /// What was decided about one request.
@@ -89,12 +91,22 @@ impl Decisions {
         (0..self.len()).map(|place| self.get(place))
     }
 
+    /// Notes that what was to pass after a wait has waited.
+    pub fn delayed(&mut self) {
+        for decided in self.decided.iter_mut().flatten() {
+            if let Outcome::Delay(_) = decided.outcome {
+                decided.outcome = Outcome::Allow;
+            }
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.plan.clear();
         self.enforced.clear();
         self.shadows.clear();
         self.fallback.clear();
         self.decided.clear();
+        self.observing = false;
     }
 
     /// What the store, or its stand-in, said of a charge.
@@ -149,6 +161,17 @@ impl<'d> Decision<'d> {
         self.decided.deciding.map(|charge| self.all.plan.name(charge))
     }
 
+    /// All decisions, and which charges are of this one.
+    pub(crate) fn charges(&self) -> (&'d Decisions, Range<usize>) {
+        (self.all, range(&self.all.plan.asked[self.place].charges))
+    }
+
+    /// The counter that decided: what its state is kept under. None if no rule was met.
+    pub fn counter(&self) -> Option<&'d [u8]> {
+        let planned = &self.all.plan.charges[self.decided.deciding? as usize];
+        Some(self.all.plan.key(planned))
+    }
+
     /// How the rule that refused wants it to be told; none if it says nothing about that, or nobody refused.
     pub fn refusal(&self) -> Option<&'d Refusal> {
         if self.is_allowed() { None } else { self.decided.refusal.as_deref() }
@@ -184,19 +207,25 @@ impl<'d> Decision<'d> {
         })
     }
 
+    /// How much may be used of what was asked for: the least that any rule took, nothing if it was refused. All of it where
+    /// nothing was counted, or refusals are only observed.
+    pub fn taken(&self) -> Cost {
+        let weighs = self.all.plan.asked[self.place].weighs;
+        match self.all.least_taken(self.place) {
+            _ if self.all.observing => weighs,
+            _ if !self.is_allowed() => Cost::ZERO,
+            Some(least) => least,
+            None => weighs,
+        }
+    }
+
     /// What undoes this decision. Empty if nothing was taken.
     pub fn receipt(&self) -> Receipt {
         let plan = &self.all.plan;
         let charges = &plan.charges[range(&plan.asked[self.place].charges)];
         let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
             let (answer, _) = self.all.answer(planned)?;
-            (answer.taken > Cost::ZERO).then(|| Taken {
-                key: plan.key(planned).into(),
-                sent: planned.sent().map(|sheet| &sheet.limits).or(planned.overriding()).cloned(),
-                fallback: matches!(planned.answered, Answered::Fallback(_)),
-                cost: answer.taken,
-                stamps: answer.stamps,
-            })
+            (answer.taken > Cost::ZERO).then(|| self.all.taken_from(planned, answer, answer.taken))
         });
         Receipt { taken: taken.collect() }
     }

@@ -112,6 +112,60 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     Some(&key[..key.len() - rest.len()])
 }
 
+/// Whose key it is; empty if that cannot be read.
+pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
+    let mut rest = key.get(2..).unwrap_or_default();
+    take_length(&mut rest).and_then(|length| rest.get(..length)).unwrap_or_default()
+}
+
+/// What a limit that came along counts by; empty if it is no such key.
+pub(crate) fn sent_name_of(key: &[u8]) -> &[u8] {
+    let read = |key: &[u8]| {
+        let mut rest = key.strip_prefix(&[FORMAT, SENT])?;
+        let length = take_length(&mut rest)?;
+        take(&mut rest, length)?;
+        let length = take_length(&mut rest)?;
+        Some(key.len() - rest.len()..key.len() - rest.len() + length)
+    };
+    read(key).and_then(|range| key.get(range)).unwrap_or_default()
+}
+
+/// A name that is counted by, and its value if there is one.
+pub(crate) type Counted<'k> = (&'k [u8], Option<&'k [u8]>);
+
+/// What the key of a rule counts by, with the values; `None` if it is not the key of a rule.
+pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<Counted<'_>>> {
+    let mut rest = &key[rule_name_of(key)?.len()..];
+    let rest = &mut rest;
+    let mut names = Vec::new();
+    for _ in 0..take_length(rest)? {
+        let length = take_length(rest)?;
+        names.push(take(rest, length)?);
+    }
+    // The generation has no value.
+    names.retain(|name: &&[u8]| name.first() != Some(&0));
+    let mut counted = Vec::with_capacity(names.len());
+    for name in names {
+        let value = match take_length(rest)?.checked_sub(1) {
+            Some(length) => Some(take(rest, length)?),
+            None => None,
+        };
+        // Of several that stand in for one another, which one it was comes first.
+        let is_chosen = name.windows(CHAINED.len()).any(|part| part == CHAINED);
+        counted.push((name, value.map(|value| if is_chosen { value.get(1..).unwrap_or_default() } else { value })));
+    }
+    Some(counted)
+}
+
+/// What stands between attributes that stand in for one another.
+const CHAINED: &[u8] = b" or ";
+
+fn take<'k>(rest: &mut &'k [u8], length: usize) -> Option<&'k [u8]> {
+    let (text, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(text)
+}
+
 fn take_length(rest: &mut &[u8]) -> Option<usize> {
     let mut length = 0;
     for shift in [0, 7, 14, 21] {
@@ -175,6 +229,8 @@ mod tests {
         #[test]
         fn bytes_that_are_no_key_have_no_rule(bytes: Vec<u8>) {
             prop_assert!(rule_name_of(&bytes).is_none_or(|name| bytes.starts_with(name)));
+            counted_by(&bytes);
+            (domain_of(&bytes), sent_name_of(&bytes));
         }
 
         #[test]
@@ -190,8 +246,15 @@ mod tests {
                 let other = known.entry(key(domain, rule, &per, &values)).or_insert(tuple);
                 prop_assert_eq!(*other, tuple);
                 prop_assert!(!known.contains_key(&sent(domain, rule)));
+                let came_along = sent(domain, rule);
+                prop_assert_eq!(domain_of(&came_along), domain.as_bytes());
+                prop_assert_eq!(sent_name_of(&came_along), rule.as_bytes());
                 let (name, key) = (rule_name(domain, rule), key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
+                let read = counted_by(&key).unwrap_or_default();
+                let read = read.into_iter().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)));
+                let expected = counted.iter().map(|(name, value)| (name.clone().into_bytes(), value.clone().map(String::into_bytes)));
+                prop_assert!(read.eq(expected));
             }
         }
     }

@@ -11,8 +11,10 @@
 //! - [`store`] is the contract with whoever keeps the state; [`MemoryStore`] is the one in this process.
 
 pub mod calendar;
+mod counter;
 mod decision;
 mod engine;
+mod explain;
 mod key;
 mod memory;
 mod meters;
@@ -24,8 +26,10 @@ mod schedule;
 mod sent;
 pub mod store;
 
+pub use counter::Counter;
 pub use decision::{Decision, Decisions, LimitReport, Standing};
-pub use engine::{Enforcement, Engine, EngineError};
+pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
+pub use explain::{Does, Explained, Explanation, Met, Unmet, Why};
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use receipt::{BadReceipt, Receipt};

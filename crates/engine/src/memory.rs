@@ -125,6 +125,13 @@ impl<C: Clock> MemoryStore<C> {
                     self.tell(charge, Cost::new(given), numbers, answers);
                 }
             }
+            Verb::Renew => {
+                for charge in group.charges {
+                    let renew = |stamps: &Stamps| self.table(charge).renew(numbers, &entry(charge), *stamps);
+                    let held = if charge.stamps.is_some_and(renew) { charge.ask.cost() } else { Cost::ZERO };
+                    self.tell(charge, held, numbers, answers);
+                }
+            }
             Verb::Reset => {
                 for charge in group.charges {
                     self.table(charge).reset(numbers, &entry(charge));

@@ -115,6 +115,8 @@ pub enum RequestError {
     },
     /// There is nothing to be counted.
     NoItems,
+    /// It does not say how much is to be taken at most.
+    NoAmount,
     /// The limit sent along cannot be kept.
     BadLimit {
         /// What is wrong with it.
@@ -128,6 +130,7 @@ impl fmt::Display for RequestError {
             Self::UnknownDomain { domain } => write!(f, "there are no rules for the domain `{domain}`"),
             Self::TooMany { what, given, max } => write!(f, "{what}: {given} are too many, at most {max} are taken"),
             Self::NoItems => f.write_str("the request has no items"),
+            Self::NoAmount => f.write_str("the request does not say how much is wanted at most: give it a cost"),
             Self::BadLimit { why } => write!(f, "the limit cannot be kept: {why}"),
         }
     }

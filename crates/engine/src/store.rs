@@ -81,6 +81,9 @@ pub enum Verb {
     /// Give back the cost, to where [`Charge::stamps`] says it was taken. Each charge by itself: what one does not accept
     /// does not keep another from accepting.
     Refund,
+    /// Let the leases that [`Charge::stamps`] name last as long as if they were taken now. Each charge by itself; its answer
+    /// says the cost was taken if they were all still held, and nothing otherwise.
+    Renew,
     /// Forget what was spent.
     Reset,
 }
@@ -247,6 +250,18 @@ impl Answers {
 
     pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {
         self.charges.get(charge as usize)
+    }
+
+    /// Notes that a charge, which took more than `taken`, has given back the rest. What is left is told with it; the other
+    /// numbers stay, and are late rather than early.
+    pub(crate) fn lower(&mut self, charge: u32, taken: Cost) {
+        let Some(answer) = self.charges.get_mut(charge as usize) else { return };
+        let back = answer.taken.get().saturating_sub(taken.get());
+        answer.taken = taken;
+        let reports = answer.reports.start as usize..answer.reports.end as usize;
+        for report in self.reports.get_mut(reports).into_iter().flatten() {
+            report.remaining = report.remaining.saturating_add(back).min(report.limit);
+        }
     }
 
     pub(crate) fn reports(&self, answer: &Answer) -> &[Report] {

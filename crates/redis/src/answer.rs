@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         };
         let asks = match group.verb {
             Verb::Check | Verb::Peek => true,
-            Verb::Refund | Verb::Reset => false,
+            Verb::Refund | Verb::Renew | Verb::Reset => false,
         };
         let now =
             Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         let taken = match group.verb {
             Verb::Check if refusing == 0 => taken,
             Verb::Check | Verb::Peek | Verb::Reset => Cost::ZERO,
-            Verb::Refund => taken,
+            Verb::Refund | Verb::Renew => taken,
         };
         let stamps = if committed { Stamps::from_stamps(stamps) } else { Stamps::default() };
         answers.charge(outcome, taken, stamps, reports.into_iter().flatten());

@@ -16,6 +16,7 @@ const UP_TO: u8 = 2;
 const REGARDLESS: u8 = 3;
 const REFUND: u8 = 4;
 const RESET: u8 = 5;
+const RENEW: u8 = 6;
 const PEEK: u8 = 8;
 
 /// One charge, owned, so that it can be sent while its caller waits or has gone.
@@ -44,6 +45,7 @@ impl Entry {
             Verb::Peek => asked + PEEK,
             Verb::Refund => REFUND,
             Verb::Reset => RESET,
+            Verb::Renew => RENEW,
         };
         let mut more = Vec::new();
         if packed.uses_spread() {
@@ -56,7 +58,7 @@ impl Entry {
                 push_number(&mut more, edge.as_nanos().div_ceil(1_000));
             }
         }
-        if verb == REFUND {
+        if verb == REFUND || verb == RENEW {
             more.push(charge.stamps.is_some().into());
             if let Some(stamps) = charge.stamps {
                 let limits = packed.limits().as_slice().iter().enumerate();
@@ -68,7 +70,7 @@ impl Entry {
 
     /// How long the answer to this charge is.
     fn told(&self) -> usize {
-        let taken = if matches!(self.verb & !PEEK, UP_TO | REFUND) { 7 } else { 0 };
+        let taken = if matches!(self.verb & !PEEK, UP_TO | REFUND | RENEW) { 7 } else { 0 };
         1 + taken + self.packed.told()
     }
 }
@@ -82,7 +84,7 @@ pub(crate) fn clamped(cost: Cost) -> u64 {
 pub(crate) fn says_taken(group: &Group<'_>, charge: &Charge<'_>) -> bool {
     match group.verb {
         Verb::Check | Verb::Peek => matches!(charge.ask, Ask::UpTo(_)),
-        Verb::Refund => true,
+        Verb::Refund | Verb::Renew => true,
         Verb::Reset => false,
     }
 }

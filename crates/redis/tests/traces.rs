@@ -128,6 +128,7 @@ impl Trace<'_> {
             Verb::Check,
             Verb::Peek,
             Verb::Refund,
+            Verb::Renew,
         ]);
         let verb = if self.chance.one_in(40) { Verb::Reset } else { verb };
         let first = self.chance.below(KEYS);
@@ -135,7 +136,7 @@ impl Trace<'_> {
         let charges = (0..count).map(|place| {
             let key = (first + place) % KEYS;
             let mut charge = self.charge(key, &windows);
-            if verb == Verb::Refund && !self.receipts.is_empty() && self.chance.one_in(2) {
+            if matches!(verb, Verb::Refund | Verb::Renew) && !self.receipts.is_empty() && self.chance.one_in(2) {
                 let receipt = self.chance.below(self.receipts.len() as u64) as usize;
                 let receipt = &self.receipts[receipt];
                 charge.key = vec![b'k', receipt.key as u8];

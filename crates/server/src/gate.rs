@@ -3,14 +3,19 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use tollgate::clock::{Clock, PreciseClock};
 use tollgate::redis_cell::Throttle;
-use tollgate::{Limit, Throttles};
-use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store};
+use tollgate::{Cost, Limit, Mono, Throttles, Time};
+use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
+use crate::acquire::Room;
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
+use crate::front::http::Answer;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::{Gauges, Metrics, Tally};
+use crate::observe::top_keys::{Names, TopKeys};
+use crate::once::Once;
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -23,24 +28,98 @@ pub struct Gate<S> {
     pub metrics: Metrics,
     /// Whether the store answers.
     pub health: Arc<StoreHealth>,
+    /// Who waits to be admitted.
+    pub room: Room,
+    /// Who uses most.
+    pub top: TopKeys,
+    /// For what is remembered for a while; limits go by the clock of their store.
+    clock: PreciseClock,
+    /// What was answered lately over HTTP under a key.
+    pub once: Once<Answer>,
     /// Keys of `CL.THROTTLE` while they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine; with a shared store it goes the way of all others.
     throttles: Option<Throttles>,
 }
 
 /// What is done with a request: the verbs that end in a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Take, or refuse.
     Check,
     /// Tell what a check would say.
     Peek,
+    /// Take, or refuse, to be settled later.
+    Reserve,
+    /// Take as much as there is.
+    TakeUpTo,
+    /// Take regardless, into debt.
+    Charge,
+    /// Take all there is.
+    Drain,
+}
+
+impl Verb {
+    /// How much is taken; none if nothing is.
+    const fn taking(self) -> Option<Taking> {
+        match self {
+            Self::Check | Self::Reserve => Some(Taking::Exactly),
+            Self::Peek => None,
+            Self::TakeUpTo | Self::Drain => Some(Taking::UpTo),
+            Self::Charge => Some(Taking::Regardless),
+        }
+    }
+
+    /// What a request of this weight is asked for.
+    pub fn weight(self, cost: Option<Cost>) -> Option<Cost> {
+        match self {
+            Self::Check | Self::Peek | Self::Reserve | Self::TakeUpTo | Self::Charge => cost,
+            Self::Drain => Some(Cost::MAX),
+        }
+    }
+
+    /// Whether the answer says how much was taken: it need not be what was asked for.
+    pub const fn tells_taken(self) -> bool {
+        match self {
+            Self::Check | Self::Peek | Self::Reserve => false,
+            Self::TakeUpTo | Self::Charge | Self::Drain => true,
+        }
+    }
+
+    /// Whether the answer has a receipt, asked for or not.
+    pub const fn tells_receipt(self) -> bool {
+        match self {
+            Self::Check | Self::Peek | Self::TakeUpTo | Self::Charge | Self::Drain => false,
+            Self::Reserve => true,
+        }
+    }
 }
 
 impl<S: Store> Gate<S> {
     /// A gate in front of an engine.
     pub fn new(engine: Engine<S>, throttles: Option<Throttles>) -> Self {
-        Self { engine, drain: Arc::default(), metrics: Metrics::default(), health: Arc::default(), throttles }
+        let clock = PreciseClock::new();
+        Self {
+            engine,
+            drain: Arc::default(),
+            metrics: Metrics::default(),
+            health: Arc::default(),
+            room: Room::default(),
+            once: Once::default(),
+            top: TopKeys::new(Names::Plain, clock.mono()),
+            clock,
+            throttles,
+        }
+    }
+
+    /// With another way of showing who uses most.
+    #[must_use]
+    pub fn with_names(self, names: Names) -> Self {
+        Self { top: TopKeys::new(names, self.now()), ..self }
+    }
+
+    /// The time, for what is remembered for a while.
+    pub fn now(&self) -> Time<Mono> {
+        self.clock.mono()
     }
 
     /// Whether calls of `CL.THROTTLE` are decided in this process.
@@ -84,12 +163,13 @@ impl<S: Store> Gate<S> {
 
     /// Decides requests, each by itself, in order.
     pub async fn decide(&self, protocol: Protocol, verb: Verb, requests: &[Request<'_>], decisions: &mut Decisions) {
-        match verb {
-            Verb::Check => self.engine.check_batch(requests, decisions).await,
-            Verb::Peek => return self.engine.peek_batch(requests, decisions).await,
+        match verb.taking() {
+            Some(taking) => self.engine.take_batch(taking, requests, decisions).await,
+            None => return self.engine.peek_batch(requests, decisions).await,
         }
         let mut tally = Tally::default();
         for decision in decisions.iter().flatten() {
+            self.top.note(&decision, &self.clock);
             match decision.observed() {
                 Some(_) => tally.observed += 1,
                 None if decision.is_allowed() => tally.allowed += 1,
@@ -113,6 +193,9 @@ impl<S: Store> Gate<S> {
     pub fn metrics_text(&self) -> String {
         self.metrics.to_text(&Gauges {
             connections: self.connections(),
+            waiting: self.room.waiting(),
+            turned_away: self.room.turned_away(),
+            once: self.once.counts(),
             store_up: self.health.is_up(),
             enforcing: self.engine.enforcement() == Enforcement::Enforce,
             overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),

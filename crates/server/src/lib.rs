@@ -1,10 +1,12 @@
 //! The parts of the `tollgate` program.
 
+pub mod acquire;
 pub mod command;
 pub mod config;
 pub mod drain;
 pub mod front;
 pub mod gate;
 pub mod observe;
+pub mod once;
 pub mod retrieve;
 pub mod worker;

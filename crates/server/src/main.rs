@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         Command::Decide(args) => command::decide::run(&args),
         Command::Fmt(args) => command::fmt::run(&args),
         Command::Import(args) => command::import::run(&args),
+        Command::Explain(args) => command::explain::run(&args),
     };
     outcome.unwrap_or_else(|error| {
         command::report(&error);

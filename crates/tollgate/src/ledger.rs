@@ -185,6 +185,15 @@ impl<C: Clock> Ledger<C> {
         self.find(numbers, charge, print, now, refund).map_or(0, Cost::get)
     }
 
+    /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held.
+    pub fn renew<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
+        let Some(limits) = self.limits(numbers, charge) else { return false };
+        let (print, now) = (self.print(charge), self.clock.now());
+        let of_key = now_of(charge, print, now);
+        let renew = |state: &mut State<'_>| limits.renew(&mut Numbered { state }, &of_key, stamps);
+        self.find(numbers, charge, print, now, renew).unwrap_or(false)
+    }
+
     /// Forgets what the charge's key has spent.
     pub fn reset<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) {
         let Some(limits) = self.limits(numbers, charge) else { return };

@@ -7,7 +7,7 @@ use tollgate::{Outcome, Report, Retry, Time, Wall};
 
 use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups, group};
 use super::policy::FAULT_RETRY;
-use super::{Enforcement, Engine, Running};
+use super::{Enforcement, Engine, Running, Taking};
 use crate::decision::{Decided, Decisions, Standing};
 use crate::meters::{Event, Fault, RuleEvent};
 use crate::request::Request;
@@ -16,10 +16,10 @@ use crate::store::{Answers, Batch, Store, StoreError, Verb};
 
 impl<S: Store, F: Store> Engine<S, F> {
     /// Decides requests, each by itself, in order.
-    pub(super) async fn decide(&self, verb: Verb, requests: &[Request<'_>], decisions: &mut Decisions) {
+    pub(super) async fn decide(&self, verb: Verb, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
         let running = self.running.load();
         decisions.clear();
-        decisions.plan.set_time(self.time_for(&running));
+        decisions.plan.begin(self.time_for(&running), taking);
         for request in requests {
             let planned = decisions.plan.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
@@ -27,6 +27,9 @@ impl<S: Store, F: Store> Engine<S, F> {
         let faulted = self.ask_enforced(verb, &running, decisions).await;
         if !faulted.is_empty() {
             self.fall_back(verb, &faulted, &running, decisions).await;
+        }
+        if taking == Taking::UpTo {
+            self.even_out(decisions).await;
         }
         let mut met_shadow = false;
         for request in 0..decisions.decided.len() {
@@ -40,6 +43,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             self.note_refusals(&running, decisions).await;
         }
         if self.enforcement() == Enforcement::Observe {
+            decisions.observing = true;
             decisions.decided.iter_mut().flatten().for_each(Decided::observe);
         }
         if verb == Verb::Check {
@@ -130,7 +134,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         faulted
     }
 
-    fn note(&self, error: &StoreError) {
+    pub(super) fn note(&self, error: &StoreError) {
         let fault = match error {
             StoreError::Unavailable { .. } => Fault::Unavailable,
             StoreError::Unknown { .. } => Fault::Unknown,
@@ -209,7 +213,7 @@ async fn ask<S: Store>(
 }
 
 impl Decisions {
-    pub(super) fn charges_of(&self, request: usize) -> &[Planned] {
+    pub(crate) fn charges_of(&self, request: usize) -> &[Planned] {
         &self.plan.charges[range(&self.plan.asked[request].charges)]
     }
 

@@ -2,9 +2,12 @@
 
 mod bans;
 mod decide;
+mod explain;
 pub(crate) mod plan;
 mod policy;
+mod settle;
 mod shares;
+mod taking;
 mod undo;
 
 use std::fmt;
@@ -24,7 +27,9 @@ use crate::rules::{Mistake, Mistakes, Notes, Rules};
 use crate::ruleset::{RuleSet, SENT_IDS, limits_of_ban};
 use crate::sent::{Folder, Register, SentLimits};
 use crate::store::{Store, StoreError, Verb};
+pub use settle::Settled;
 use shares::Shares;
+pub use taking::Taking;
 
 /// Decides requests by rules, with the state in a store `S`, and by itself in `F` where the store does not answer.
 ///
@@ -82,6 +87,8 @@ pub struct Engine<S, F = MemoryStore> {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) rules: Arc<RuleSet>,
+    /// The same as they were written, to explain by.
+    written: Arc<Rules>,
     folder: Arc<Folder>,
     /// What took its place. A decision that still goes by this one may meet a state that was written under numbers which are
     /// only known there, and must not take it for one of nobody.
@@ -89,8 +96,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn new(rules: Arc<RuleSet>, folder: Arc<Folder>) -> Self {
-        Self { rules, folder, next: OnceLock::new() }
+    fn new(rules: Arc<RuleSet>, written: Arc<Rules>, folder: Arc<Folder>) -> Self {
+        Self { rules, written, folder, next: OnceLock::new() }
     }
 }
 
@@ -169,7 +176,7 @@ impl<S: Store> Engine<S> {
 impl<S: Store, F: Store> Engine<S, F> {
     /// An engine without rules that decides in `fallback` while `store` does not answer.
     pub fn with_fallback(store: S, fallback: F) -> Self {
-        let running = Running::new(Arc::new(RuleSet::empty()), Arc::new(Folder::new()));
+        let running = Running::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(Folder::new()));
         let clock = PreciseClock::new();
         Self {
             store,
@@ -207,11 +214,12 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub fn put(&self, rules: &Rules) -> Result<u64, Mistakes> {
         self.check_numbers(rules)?;
         let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = Arc::new(rules.clone());
         let rules = Arc::new(RuleSet::following(&self.rules(), rules));
         let version = rules.version();
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = self.running.load().folder.clone();
-        *replaced = Some(self.replace(Running::new(rules, folder)));
+        *replaced = Some(self.replace(Running::new(rules, written, folder)));
         Ok(version)
     }
 
@@ -278,8 +286,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         let running = self.running.load();
         let (sent, folder) = self.register.add(limits, &running.folder);
         if let Some(folder) = folder {
-            let rules = running.rules.clone();
-            *replaced = Some(self.replace(Running::new(rules, Arc::new(folder))));
+            let (rules, written) = (running.rules.clone(), running.written.clone());
+            *replaced = Some(self.replace(Running::new(rules, written, Arc::new(folder))));
         }
         Ok(sent)
     }
@@ -293,13 +301,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        self.decide(Verb::Check, std::slice::from_ref(request), decisions).await;
+        self.decide(Verb::Check, Taking::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
     /// [`check`](Self::check) for many requests, each by itself, in order.
     pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        self.decide(Verb::Check, requests, decisions).await;
+        self.decide(Verb::Check, Taking::Exactly, requests, decisions).await;
     }
 
     /// What [`check`](Self::check) would say. Changes nothing.
@@ -311,13 +319,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        self.decide(Verb::Peek, std::slice::from_ref(request), decisions).await;
+        self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
     /// [`peek`](Self::peek) for many requests.
     pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        self.decide(Verb::Peek, requests, decisions).await;
+        self.decide(Verb::Peek, Taking::Exactly, requests, decisions).await;
     }
 
     /// Whether refusals are carried out.

@@ -6,9 +6,9 @@ use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tollgate::{Ask, Cost, Limits, Nanos, Time, Wall, Window};
+use tollgate::{Cost, Limits, Nanos, Time, Wall, Window};
 
-use super::Running;
+use super::{Running, Taking};
 use crate::rules::OnFault;
 use crate::ruleset::{Matched, Numbered};
 use crate::sent::Sheet;
@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     given: Vec<Window>,
     /// The time of the day, if any rule depends on it.
     now: Option<Time<Wall>>,
+    /// How much of what the requests weigh is taken.
+    taking: Taking,
     matched: Matched,
     /// For finding overrides.
     overriding: Matched,
@@ -43,6 +45,8 @@ pub(crate) struct Asked {
     pub(crate) met: Range<u32>,
     /// Whether a rule denies it, so that nobody has to be asked.
     pub(crate) denied: bool,
+    /// What its first item weighs, one if that is up to the rules.
+    pub(crate) weighs: Cost,
 }
 
 /// That an item met a rule.
@@ -173,9 +177,13 @@ impl Plan {
         self.given.clear();
     }
 
-    /// The time of the day for the requests that are added from now on.
-    pub(crate) fn set_time(&mut self, now: Time<Wall>) {
-        self.now = Some(now);
+    /// The time of the day for the requests that are added from now on, and how much of what they weigh is taken.
+    pub(crate) fn begin(&mut self, now: Time<Wall>, taking: Taking) {
+        (self.now, self.taking) = (Some(now), taking);
+    }
+
+    pub(crate) fn taking(&self) -> Taking {
+        self.taking
     }
 
     fn now(&self) -> Time<Wall> {
@@ -268,7 +276,7 @@ impl Plan {
             numbers,
             limits,
             earlier,
-            ask: Ask::Exactly(planned.cost),
+            ask: self.ask(planned),
             stamps: None,
             windows,
         };

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tollgate::{Ask, Nanos, Retry};
+use tollgate::{Nanos, Retry};
 
 use super::decide::range;
 use super::plan::{Answered, Planned, Span, group};
@@ -75,7 +75,7 @@ impl<S: Store, F: Store> Engine<S, F> {
                 numbers: part.sheet().id,
                 limits: &part.sheet().limits,
                 earlier: &[],
-                ask: Ask::Exactly(planned.cost),
+                ask: plan.ask(planned),
                 stamps: None,
                 windows: &[],
             }));

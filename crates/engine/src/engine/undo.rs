@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use tollgate::{Ask, Cost, Limits};
 
 use super::plan::Planned;
-use super::{Engine, EngineError, Running};
+use super::{Engine, EngineError, Running, Taking};
+use crate::calendar::Kept;
 use crate::decision::Decisions;
 use crate::key;
 use crate::receipt::{Receipt, Taken};
@@ -20,21 +21,37 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// # Errors
     /// When the store does not do it. Refunds are not tried again by themselves: an unknown one may have been carried out.
     pub async fn refund(&self, receipt: &Receipt) -> Result<Cost, EngineError> {
+        Ok(self.undo(Verb::Refund, receipt).await?.unwrap_or(Cost::ZERO))
+    }
+
+    /// Lets the slots that a decision took be held as long as if they were taken now. Whether all of them were still held:
+    /// one that was lost has to be taken anew.
+    ///
+    /// # Errors
+    /// When the store does not do it.
+    pub async fn renew(&self, receipt: &Receipt) -> Result<bool, EngineError> {
+        Ok(self.undo(Verb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
+    }
+
+    /// Does something to all counters of a receipt that are still known: the least that any of them accepted, none if there
+    /// are none.
+    async fn undo(&self, verb: Verb, receipt: &Receipt) -> Result<Option<Cost>, EngineError> {
         let mut sent: Vec<Option<SentLimits>> = Vec::with_capacity(receipt.taken.len());
         for taken in &receipt.taken {
-            // Those of a rule's override are known to the rule.
-            let limits = taken.sent.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
-            sent.push(limits.map(|limits| self.limits(limits)).transpose()?);
+            sent.push(sent_limits(self, taken)?);
         }
         let running = self.running.load();
         let nodes = self.nodes.load(Ordering::Relaxed);
         let (mut by_store, mut parts) = (Vec::new(), Vec::new());
         for (taken, sent) in receipt.taken.iter().zip(&sent) {
-            let Some((numbers, limits)) = limits_of(taken, sent.as_ref(), &running) else { continue };
+            let Some(under) = limits_of(taken, sent.as_ref(), &running) else { continue };
+            if verb == Verb::Renew && !under.limits.has_leases() {
+                continue;
+            }
             if taken.fallback {
-                parts.push((taken, self.shares.of(limits, nodes)));
+                parts.push((taken, self.shares.of(under.limits, nodes)));
             } else {
-                by_store.push(refund_of(taken, numbers, limits));
+                by_store.push(refund_of(taken, under.id, under.limits));
             }
         }
         let by_fallback: Vec<Charge<'_>> =
@@ -42,18 +59,27 @@ impl<S: Store, F: Store> Engine<S, F> {
         let mut answers = Answers::default();
         let mut least = Cost::MAX;
         if !by_store.is_empty() {
-            let groups = [Group { verb: Verb::Refund, charges: &by_store }];
+            let groups = [Group { verb, charges: &by_store }];
             self.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
             least = least.min(least_accepted(&answers)?);
         }
         if !by_fallback.is_empty() {
             answers.clear();
             let numbers = self.shares.folder();
-            let groups = [Group { verb: Verb::Refund, charges: &by_fallback }];
+            let groups = [Group { verb, charges: &by_fallback }];
             self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
             least = least.min(least_accepted(&answers)?);
         }
-        Ok(if by_store.is_empty() && by_fallback.is_empty() { Cost::ZERO } else { least })
+        Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
+    }
+
+    /// Counts a refund that nobody waits for.
+    pub(super) fn note_failed_refund(&self, error: &EngineError) {
+        match error {
+            EngineError::Store(error) => self.note(error),
+            // The limits were known when they were charged.
+            EngineError::Request(_) => {}
+        }
     }
 
     /// Forgets what was spent of every limit that the request meets, shadow rules among them; returns how many counters
@@ -64,7 +90,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub async fn reset(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<usize, EngineError> {
         let running = self.running.load();
         decisions.clear();
-        decisions.plan.set_time(self.time_for(&running));
+        decisions.plan.begin(self.time_for(&running), Taking::Exactly);
         decisions.plan.add(request, &running.rules)?;
         let plan = &decisions.plan;
         let (mut charges, mut spans) = (Vec::new(), Vec::new());
@@ -100,10 +126,26 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 }
 
-/// The limits that a key is under now.
-fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Running) -> Option<(u32, &'a Limits)> {
+/// What a key is under now.
+pub(super) struct Under<'a> {
+    pub(super) id: u32,
+    pub(super) limits: &'a Limits,
+    pub(super) calendars: &'a [Kept],
+}
+
+/// The limits of a key that came along with its request. Those of a rule's override are known to the rule.
+pub(super) fn sent_limits<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    taken: &Taken,
+) -> Result<Option<SentLimits>, EngineError> {
+    let limits = taken.sent.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
+    Ok(limits.map(|limits| engine.limits(limits)).transpose()?)
+}
+
+/// The limits that a key is under now; none if its rule is gone.
+pub(super) fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Running) -> Option<Under<'a>> {
     if let Some(sent) = sent {
-        return Some((sent.sheet().id, &sent.sheet().limits));
+        return Some(Under { id: sent.sheet().id, limits: &sent.sheet().limits, calendars: &[] });
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
     let overrides = rule.special().and_then(|special| special.overrides.as_ref());
@@ -112,7 +154,8 @@ fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Runni
         .as_ref()
         .zip(overrides)
         .and_then(|(limits, overrides)| overrides.numbered().find(|numbered| numbered.limits == *limits));
-    overridden.or(rule.numbered.as_ref()).map(|numbered| (numbered.id, &numbered.limits))
+    let numbered = overridden.or(rule.numbered.as_ref())?;
+    Some(Under { id: numbered.id, limits: &numbered.limits, calendars: &numbered.calendars })
 }
 
 fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {

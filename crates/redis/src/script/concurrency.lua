@@ -78,6 +78,13 @@
       return cost
     end
 
+    -- Puts a lease where it belongs by its end: at the back, unless the clock or the length was changed.
+    local function insert(list, number, stop, weight)
+      local at = #list
+      while at > 0 and read('<I7', list, at - 8) > stop do at = at - 16 end
+      return sub(list, 1, at) .. pack(LEASE, number, stop, weight) .. sub(list, at + 1)
+    end
+
     function leases.commit(limit, state, taken)
       local cell, wrote = limit.cell, false
       -- Even a refusal writes down that the clock was set back: leases last from here on.
@@ -89,12 +96,9 @@
       local weight, count = ended(limit, state, 1 / 0)
       local list, stop = sub(state[cell + 2], 16 * count + 1), now + limit.lease
       local number = max(state[cell + 1] + 1, now)
-      -- At the back, unless the clock or the length was changed.
-      local at = #list
-      while at > 0 and read('<I7', list, at - 8) > stop do at = at - 16 end
       state[cell] = max(state[cell] - weight, 0) + taken
       state[cell + 1] = number
-      state[cell + 2] = sub(list, 1, at) .. pack(LEASE, number, stop, taken) .. sub(list, at + 1)
+      state[cell + 2] = insert(list, number, stop, taken)
       return leases.fades(limit, state)
     end
 
@@ -102,17 +106,34 @@
       return leases.commit(limit, state, 0)
     end
 
-    function leases.refund(limit, state, cost, stamp)
-      if not stamp or stamp == 0 then return 0 end
-      local cell, list, sought, at = limit.cell, state[limit.cell + 2], pack('<I7', stamp), 1
+    -- Where the lease with this number is, when it ends and what it weighs; nothing if it has ended.
+    local function lease_of(list, stamp)
+      if not stamp or stamp == 0 then return nil end
+      local sought, at = pack('<I7', stamp), 1
       repeat
         at = find(list, sought, at, true)
-        if not at then return 0 end
+        if not at then return nil end
         if at % 16 == 1 then break end
         at = at + 1
       until false
       local _, stop, weight = read(LEASE, list, at)
-      if stop <= now then return 0 end
+      if stop <= now then return nil end
+      return at, stop, weight
+    end
+
+    function leases.renew(limit, state, stamp)
+      local list = state[limit.cell + 2]
+      local at, stop, weight = lease_of(list, stamp)
+      if not at then return false end
+      local rest = sub(list, 1, at - 1) .. sub(list, at + 16)
+      state[limit.cell + 2] = insert(rest, stamp, max(stop, now + limit.lease), weight)
+      return true
+    end
+
+    function leases.refund(limit, state, cost, stamp)
+      local cell, list = limit.cell, state[limit.cell + 2]
+      local at, stop, weight = lease_of(list, stamp)
+      if not at then return 0 end
       local given = min(cost, weight)
       if given == 0 then return 0 end
       local rest = given < weight and pack(LEASE, stamp, stop, weight - given) or ''

@@ -170,6 +170,22 @@ local function general()
     return accepted
   end
 
+  -- The cost if all leases were still held, otherwise nothing. Only some limits have leases.
+  local function renew(key, set, state, cost, stamps)
+    if absent[key] or not states[key] then return 0 end
+    local held, changed = nil, false
+    for place = 1, set.count do
+      local limit = set[place]
+      if limit.algorithm.renew then
+        local renewed = limit.algorithm.renew(limit, state, stamps and stamps[place])
+        held = renewed and held ~= false
+        changed = changed or renewed
+      end
+    end
+    note(key, changed)
+    return held and cost or 0
+  end
+
   local function reset(key, set)
     local state = fresh(set)
     if states[key] and (gone[key] or not absent[key]) then
@@ -207,7 +223,7 @@ local function general()
         end
         group_windows[count] = handed
       end
-      if verb == REFUND then
+      if verb == REFUND or verb == RENEW then
         local given
         given, at = read('<B', charges, at)
         if given == 1 then
@@ -279,6 +295,8 @@ local function general()
       taken[charge], refusing[charge] = 0, 0
       if verbs[charge] == REFUND then
         taken[charge] = refund(key, set, group_states[charge], costs[charge], stamps[charge])
+      elseif verbs[charge] == RENEW then
+        taken[charge] = renew(key, set, group_states[charge], costs[charge], stamps[charge])
       else
         group_states[charge] = reset(key, set)
       end
@@ -306,7 +324,7 @@ local function general()
     count, at = read_group(at)
     local status = seat(count)
     if status == 0 then
-      if verbs[1] == REFUND or verbs[1] == RESET then
+      if verbs[1] >= REFUND and verbs[1] < PEEK then
         give_back(count)
       else
         peeking, refused = take(count)
@@ -321,7 +339,7 @@ local function general()
       bring_along(charge)
       local told = tell(group_sets[charge], group_states[charge], verb < REFUND and verb or EXACTLY, costs[charge],
         not peeking and charge == refused)
-      if verb == UP_TO or verb == REFUND then told = pack('<I7', taken[charge]) .. told end
+      if verb == UP_TO or verb == REFUND or verb == RENEW then told = pack('<I7', taken[charge]) .. told end
       replies = replies + 1
       reply[replies] = char(refusing[charge]) .. told
     end

@@ -32,7 +32,7 @@
 local floor, max, min = math.floor, math.max, math.min
 local pack, read, sub, unpack = struct.pack, struct.unpack, string.sub, unpack
 
-local EXACTLY, UP_TO, REGARDLESS, REFUND, RESET, PEEK = 1, 2, 3, 4, 5, 8
+local EXACTLY, UP_TO, REGARDLESS, REFUND, RESET, RENEW, PEEK = 1, 2, 3, 4, 5, 6, 8
 -- How far ahead of the clock a state is believed; beyond it, the clock was set back. `STALE` in Rust.
 local BELIEVED = 1000000
 -- How long a state is kept after it is as good as new, in quarters of a second.

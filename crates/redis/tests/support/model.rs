@@ -71,7 +71,9 @@ impl Model {
         match verb {
             Verb::Check => self.check(charges, micros),
             Verb::Peek => charges.iter().map(|charge| self.peek(charge, micros)).collect(),
-            Verb::Refund | Verb::Reset => charges.iter().map(|charge| self.give_back(verb, charge, micros)).collect(),
+            Verb::Refund | Verb::Renew | Verb::Reset => {
+                charges.iter().map(|charge| self.give_back(verb, charge, micros)).collect()
+            }
         }
     }
 
@@ -137,11 +139,16 @@ impl Model {
             Verb::Refund if has_taken => {
                 charge.limits.refund(&mut *state.words, &now, charge.ask.cost(), charge.model_stamps).get()
             }
+            Verb::Renew if known => {
+                let stamps = charge.model_stamps;
+                let held = stamps.is_some_and(|stamps| charge.limits.renew(&mut *state.words, &now, stamps));
+                if held { charge.ask.cost().get() } else { 0 }
+            }
             Verb::Reset => {
                 state = State::fresh(&charge.limits, &now);
                 0
             }
-            Verb::Refund | Verb::Check | Verb::Peek => 0,
+            Verb::Refund | Verb::Renew | Verb::Check | Verb::Peek => 0,
         };
         let said = Said {
             outcome: Outcome::Allow,

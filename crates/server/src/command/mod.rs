@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod decide;
+pub mod explain;
 pub mod fmt;
 pub mod import;
 pub mod serve;

@@ -75,7 +75,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     follow: impl FnOnce(Arc<Gate<S>>) -> F,
 ) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
-    let gate = Arc::new(gate);
+    let gate = Arc::new(gate.with_names(config.top_keys));
     let rules = config.rules.clone().map(Watched::new);
     let rules = rules.map(|mut rules| file::load(&gate, &mut rules).map(|()| rules)).transpose()?;
     let workers = start(config.threads, &gate)?;

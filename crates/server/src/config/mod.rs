@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use crate::observe::top_keys::Names;
 use raw::ServeArgs;
 
 /// How to serve.
@@ -30,6 +31,8 @@ pub struct Config {
     pub threads: usize,
     /// Connections at a time.
     pub connections: usize,
+    /// How the keys that use most are shown.
+    pub top_keys: Names,
     /// How long clients have to finish when the server stops.
     pub drain: Duration,
 }
@@ -97,6 +100,12 @@ impl Config {
             capacity: count("--capacity", &raw.capacity)?,
             threads,
             connections: raw.connections,
+            top_keys: match &*raw.top_keys {
+                "plain" => Names::Plain,
+                "hashed" => Names::Hashed,
+                "off" => Names::Off,
+                other => bail!("--top-keys {other}: write plain, hashed or off"),
+            },
             drain: Duration::from_secs(raw.drain.min(MAX_DRAIN_SECONDS)),
         })
     }
@@ -186,6 +195,7 @@ mod tests {
         refused("--capacity 99999999999999999G", "--capacity");
         refused("--threads 0", "--threads is 0, it must be between 1 and 1024");
         refused("--store-deadline 0", "--store-deadline is 0, it must be between 1 and 60000 milliseconds");
+        refused("--top-keys loud", "--top-keys loud: write plain, hashed or off");
         refused("--rule x", "--rules");
     }
 

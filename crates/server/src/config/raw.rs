@@ -31,6 +31,9 @@ pub enum Command {
     /// Make rules of limits that were written for Envoy or nginx.
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
+    /// Tell why a request is decided as it is.
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainArgs),
 }
 
 /// Where to listen, and what to decide by.
@@ -76,6 +79,10 @@ pub struct ServeArgs {
     /// Connections at a time, of all kinds; further ones are turned away
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, env = "TOLLGATE_CONNECTIONS")]
     pub connections: usize,
+
+    /// How `GET /v1/top` shows the keys that use most: `plain`, `hashed`, or `off` to keep no such list
+    #[arg(long, value_name = "HOW", default_value = "plain", env = "TOLLGATE_TOP_KEYS")]
+    pub top_keys: String,
 
     /// Seconds that clients have to finish when the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]
@@ -143,6 +150,30 @@ pub enum ImportFrom {
     Nginx,
 }
 
+/// What to explain, and by what.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// A rule file to explain by, as if nothing had been spent
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub rules: Option<PathBuf>,
+
+    /// A server that runs, to explain by its rules and by what has been spent
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+
+    /// What the request weighs; each rule says for itself unless given
+    #[arg(long, value_name = "COST")]
+    pub cost: Option<u64>,
+
+    /// Whose rules
+    #[arg(value_name = "DOMAIN")]
+    pub domain: String,
+
+    /// What is known about the request, such as client_ip=192.0.2.1
+    #[arg(value_name = "NAME=VALUE")]
+    pub attributes: Vec<String>,
+}
+
 const LONG_ABOUT: &str = "\
 An exact, fast and bounded rate limiter.
 
@@ -198,3 +229,10 @@ Examples:
 
 What could not be carried over is told on the standard error stream, with its line and why; the status is 0 as long as \
 there are rules. Files of the reference Envoy service need not be imported: `serve --rules` and `check` take them as they are.";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1
+  tollgate explain --server http://127.0.0.1:8080 api path=/login client_ip=192.0.2.1
+
+It takes nothing. Rules that are met are marked with +, the others with - and the first condition that does not hold.";

@@ -84,6 +84,12 @@ impl Front {
 pub struct Gauges {
     /// Connections now.
     pub connections: usize,
+    /// Requests that wait to be admitted.
+    pub waiting: usize,
+    /// Requests that would have waited, and found no room.
+    pub turned_away: u64,
+    /// Idempotency keys that are remembered, answers that were given again, and keys that gave way before their time.
+    pub once: (usize, u64, u64),
     /// Whether the store answers.
     pub store_up: bool,
     /// Whether refusals are enforced.
@@ -160,6 +166,21 @@ impl Metrics {
         page.line("", u64::from(gauges.enforcing));
         page.head("tollgate_connections", "gauge", "Connections now.");
         page.line("", gauges.connections as u64);
+        page.head("tollgate_waiting", "gauge", "Requests that wait to be admitted.");
+        page.line("", gauges.waiting as u64);
+        page.head("tollgate_waiting_turned_away_total", "counter", "Requests that found no room to wait.");
+        page.line("", gauges.turned_away);
+        let (known, replayed, evicted) = gauges.once;
+        page.head("tollgate_idempotency_keys", "gauge", "Idempotency keys that are remembered.");
+        page.line("", known as u64);
+        page.head("tollgate_idempotency_replays_total", "counter", "Answers that were given again for the same key.");
+        page.line("", replayed);
+        page.head(
+            "tollgate_idempotency_evictions_total",
+            "counter",
+            "Idempotency keys that gave way before their time.",
+        );
+        page.line("", evicted);
         page.head("tollgate_build_info", "gauge", "Which version this is.");
         page.line(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1);
         page.text
@@ -222,7 +243,18 @@ mod tests {
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();
         let (engine, rules) = (engine.counts(), engine.rules());
-        let gauges = Gauges { connections: 3, store_up: false, enforcing: true, overflowed: 0, engine, rules };
+        let (waiting, turned_away) = (4, 5);
+        let gauges = Gauges {
+            connections: 3,
+            waiting,
+            turned_away,
+            once: (6, 7, 8),
+            store_up: false,
+            enforcing: true,
+            overflowed: 0,
+            engine,
+            rules,
+        };
         let page = metrics.to_text(&gauges);
         for line in [
             "tollgate_decisions_total{front=\"resp\",outcome=\"allow\"} 5",
@@ -237,6 +269,9 @@ mod tests {
             "tollgate_store_up 0",
             "tollgate_enforcing 1",
             "tollgate_connections 3",
+            "tollgate_waiting 4",
+            "tollgate_idempotency_replays_total 7",
+            "tollgate_waiting_turned_away_total 5",
         ] {
             assert!(page.lines().any(|found| found == line), "no {line} in\n{page}");
         }

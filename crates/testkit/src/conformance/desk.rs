@@ -138,6 +138,11 @@ impl<'s, S: Subject> Desk<'s, S> {
         self.one(Verb::Refund, question).await.taken
     }
 
+    /// The cost if all leases were still held.
+    pub(super) async fn renew(&self, question: &Question) -> u64 {
+        self.one(Verb::Renew, question).await.taken
+    }
+
     pub(super) async fn reset(&self, question: &Question) {
         self.one(Verb::Reset, question).await;
     }

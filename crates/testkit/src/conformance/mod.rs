@@ -78,6 +78,7 @@ macro_rules! store_conformance {
             peeking_changes_nothing
             a_refund_gives_back_what_was_taken
             a_lease_is_given_back_once
+            a_lease_is_renewed_as_long_as_it_is_held
             a_refund_reaches_only_the_window_it_was_taken_in
             what_one_does_not_accept_another_may
             reset_forgets_one_key_and_no_other

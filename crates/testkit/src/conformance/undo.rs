@@ -55,6 +55,27 @@ pub async fn a_lease_is_given_back_once(subject: &mut impl Subject) {
     assert_eq!(desk.refund(&question.clone().back(&second)).await, 1);
 }
 
+/// Who holds on to a slot keeps it; who lost it is told.
+pub async fn a_lease_is_renewed_as_long_as_it_is_held(subject: &mut impl Subject) {
+    let unit = subject.unit();
+    let mut desk = Desk::new(subject);
+    let leases = tollgate_core::Concurrency::new(2, Nanos::from_nanos(4 * unit.as_nanos())).expect("leases");
+    let question = desk.about(leases, "k");
+    let (kept, lost) = (desk.check(&question).await, desk.check(&question).await);
+    for _ in 0..2 {
+        desk.subject.wait(Nanos::from_nanos(3 * unit.as_nanos())).await;
+        assert_eq!(desk.renew(&question.clone().back(&kept)).await, 1);
+    }
+    assert_eq!(desk.renew(&question.clone().back(&lost)).await, 0);
+    assert_eq!(desk.peek(&question).await.remaining(), [1]);
+    assert_eq!(desk.refund(&question.clone().back(&kept)).await, 1);
+    assert_eq!(desk.renew(&question.clone().back(&kept)).await, 0);
+    let (bucket, fresh) = (desk.about(bucket(5), "bucket"), desk.about(leases, "fresh"));
+    let taken = desk.check(&bucket).await;
+    assert_eq!(desk.renew(&bucket.clone().back(&taken)).await, 0, "there is no lease");
+    assert_eq!(desk.renew(&fresh.back(&kept)).await, 0, "nobody holds anything");
+}
+
 /// What was taken from yesterday's quota is not given to today's.
 pub async fn a_refund_reaches_only_the_window_it_was_taken_in(subject: &mut impl Subject) {
     let unit = subject.unit();

@@ -31,12 +31,14 @@ impl Plan {
     /// Adds a request. One that is refused for its form has no charges.
     pub(crate) fn add(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
         let (first_charge, first_met) = (self.charges.len(), self.met.len());
-        let added = check_size(request).and_then(|()| self.add_items(request, rules, first_charge));
+        let checked = check_size(request).and_then(|()| self.taking.check(request));
+        let added = checked.and_then(|()| self.add_items(request, rules, first_charge));
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.met.truncate(first_met);
         }
         self.asked.push(Asked {
+            weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
             charges: first_charge as u32..self.charges.len() as u32,
             met: first_met as u32..self.met.len() as u32,
             denied: self.charges[first_charge..].iter().any(|planned| planned.is_denied() && !planned.shadow),

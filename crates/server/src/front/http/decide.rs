@@ -1,6 +1,7 @@
 //! The routes that decide: body to requests, decisions to an answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use tollgate::Cost;
@@ -9,17 +10,18 @@ use tollgate_engine::{Decision, EngineError, Item as Asked, Receipt, Request, Re
 use tollgate_http::Styles;
 use tollgate_http::headers::add_decision;
 
-use super::memo;
 use super::problem::Problem;
 use super::serve::{Answer, respond};
-use super::translate::{Basis, basis, write_decision};
+use super::translate::{Basis, Tells, basis, write_decision};
 use super::wire::{Body, Item, ReceiptField};
+use super::{explain, memo};
+use crate::acquire::MAX_WAIT;
 use crate::front::accept::Protocol;
 use crate::gate::{Gate, Lent, Verb};
 
 const JSON: &str = "application/json";
 
-/// `POST /v1/check` and `/v1/peek`.
+/// `POST /v1/check` and the other verbs that end in a decision.
 ///
 /// # Errors
 /// What is wrong with the body. What is wrong with one request of a batch is told in its place.
@@ -31,22 +33,47 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, verb: Verb, body: &[u8]) ->
     }
 }
 
+/// `POST /v1/acquire`: a check that waits, with the answer and a receipt when it is let in or the time is over.
+///
+/// # Errors
+/// What is wrong with the body.
+pub(super) async fn acquire<S: Store>(gate: &Gate<S>, body: &[u8]) -> Result<Answer, Problem> {
+    let body = Body::parse(body).map_err(|error| Problem::json(&error))?;
+    let Body::One(item) = &body else {
+        return Err(Problem::bad_request("a list cannot be waited for; send one request at a time"));
+    };
+    let wait = item.wait_ms.map(Duration::from_millis).filter(|wait| *wait <= MAX_WAIT).ok_or_else(|| {
+        let most = MAX_WAIT.as_millis();
+        Problem::bad_request(format!("say how long to wait with `wait_ms`, at most {most}")).at("/wait_ms")
+    })?;
+    let question = Question::new(gate, Verb::Reserve, item, "")?;
+    let asked = [question.asked()];
+    let request = Request { domain: question.domain(), items: &asked };
+    let mut decisions = Lent::take();
+    gate.acquire(Protocol::Http, &request, wait, &mut decisions).await;
+    tell(&decisions.get(0).map_err(|error| refused(&error, ""))?, Verb::Reserve, item)
+}
+
+/// One decision as an answer.
+fn tell(decision: &Decision<'_>, verb: Verb, item: &Item<'_>) -> Result<Answer, Problem> {
+    let mut out = Vec::with_capacity(256);
+    write_decision(&mut out, decision, tells(verb, item));
+    let mut answer = respond(status(decision), JSON, out);
+    add_decision(answer.headers_mut(), Styles::IETF, decision);
+    Ok(answer)
+}
+
 async fn decide_one<S: Store>(gate: &Gate<S>, verb: Verb, item: &Item<'_>) -> Result<Answer, Problem> {
-    let question = Question::new(gate, item, "")?;
+    let question = Question::at_once(gate, verb, item, "")?;
     let asked = [question.asked()];
     let requests = [Request { domain: question.domain(), items: &asked }];
     let mut decisions = Lent::take();
     gate.decide(Protocol::Http, verb, &requests, &mut decisions).await;
-    let decision = decisions.get(0).map_err(|error| refused(&error, ""))?;
-    let mut out = Vec::with_capacity(256);
-    write_decision(&mut out, &decision, wants_receipt(item));
-    let mut answer = respond(status(&decision), JSON, out);
-    add_decision(answer.headers_mut(), Styles::IETF, &decision);
-    Ok(answer)
+    tell(&decisions.get(0).map_err(|error| refused(&error, ""))?, verb, item)
 }
 
 async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -> Answer {
-    let question = |(place, item)| Question::new(gate, item, &format!("/{place}"));
+    let question = |(place, item)| Question::at_once(gate, verb, item, &format!("/{place}"));
     let questions: Vec<Result<Question<'_>, Problem>> = items.iter().enumerate().map(question).collect();
     let asked: Vec<Option<Asked<'_>>> =
         questions.iter().map(|question| question.as_ref().ok().map(Question::asked)).collect();
@@ -70,7 +97,7 @@ async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -
             Err(problem) => Some(Err(problem.clone())),
         };
         match outcome {
-            Some(Ok(decision)) => write_decision(&mut out, &decision, wants_receipt(&items[place])),
+            Some(Ok(decision)) => write_decision(&mut out, &decision, tells(verb, &items[place])),
             Some(Err(problem)) => {
                 gate.mistaken(Protocol::Http);
                 out.extend_from_slice(&problem.to_json());
@@ -84,15 +111,21 @@ async fn decide_many<S: Store>(gate: &Gate<S>, verb: Verb, items: &[Item<'_>]) -
 }
 
 /// What is done that is no decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Act {
-    /// `POST /v1/refund`: give back what a decision took.
+    /// `POST /v1/refund`, `/v1/cancel` and `/v1/release`: give back what a decision took.
     Refund,
+    /// `POST /v1/renew`: hold slots longer.
+    Renew,
+    /// `POST /v1/commit`: settle a reservation at what it really weighed.
+    Commit,
     /// `POST /v1/reset`: forget what was spent.
     Reset,
+    /// `POST /v1/explain`: tell why a check would say what it would.
+    Explain,
 }
 
-/// `POST /v1/refund` and `/v1/reset`, one after the other.
+/// What is no decision, one after the other.
 ///
 /// # Errors
 /// When the request cannot be understood, or the store did not do it. What is wrong with one of a list is told in its
@@ -119,12 +152,30 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
             let accepted = gate.engine.refund(&receipt(item, pointer)?).await;
             Ok(format!("{{\"refunded\":{}}}", accepted.map_err(|error| failed(&error, pointer))?.get()))
         }
+        Act::Renew => {
+            let renewed = gate.engine.renew(&receipt(item, pointer)?).await;
+            Ok(format!("{{\"renewed\":{}}}", renewed.map_err(|error| failed(&error, pointer))?))
+        }
+        Act::Commit => {
+            let (receipt, cost) = (receipt(item, pointer)?, item.cost.map(Cost::new));
+            let cost = cost.ok_or_else(|| {
+                Problem::bad_request("a commit needs the `cost` that it turned out to be").at(format!("{pointer}/cost"))
+            })?;
+            let settled = gate.engine.commit(&receipt, cost).await.map_err(|error| failed(&error, pointer))?;
+            let (refunded, charged, unpaid) = (settled.refunded.get(), settled.charged.get(), settled.unpaid.get());
+            Ok(format!("{{\"refunded\":{refunded},\"charged\":{charged},\"unpaid\":{unpaid}}}"))
+        }
         Act::Reset => {
-            let question = Question::new(gate, item, pointer)?;
+            let question = Question::at_once(gate, Verb::Check, item, pointer)?;
             let asked = [question.asked()];
             let request = Request { domain: question.domain(), items: &asked };
             let counters = gate.engine.reset(&request, &mut Lent::take()).await;
             Ok(format!("{{\"reset\":{}}}", counters.map_err(|error| failed(&error, pointer))?))
+        }
+        Act::Explain => {
+            let question = Question::at_once(gate, Verb::Peek, item, pointer)?;
+            let told = gate.engine.explain(question.domain(), &question.asked(), &mut Lent::take()).await;
+            Ok(explain::to_json(&told.map_err(|error| refused(&error, pointer))?).to_string())
         }
     }
 }
@@ -132,7 +183,7 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
 fn receipt(item: &Item<'_>, pointer: &str) -> Result<Receipt, Problem> {
     let wrong = |detail: String| Problem::bad_request(detail).at(format!("{pointer}/receipt"));
     let Some(ReceiptField::Given(text)) = &item.receipt else {
-        return Err(wrong("a refund needs the `receipt` of a check; ask for one with \"receipt\":true".into()));
+        return Err(wrong("this needs the `receipt` of a decision; ask for one with \"receipt\":true".into()));
     };
     text.parse().map_err(|error| wrong(format!("{error}; send what a check gave under `receipt`")))
 }
@@ -145,7 +196,16 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    fn new<S: Store>(gate: &Gate<S>, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
+    /// A question that is answered at once.
+    fn at_once<S: Store>(gate: &Gate<S>, verb: Verb, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
+        if item.wait_ms.is_some() {
+            let detail = "only /v1/acquire waits; here there is no `wait_ms`";
+            return Err(Problem::bad_request(detail).at(format!("{pointer}/wait_ms")));
+        }
+        Self::new(gate, verb, item, pointer)
+    }
+
+    fn new<S: Store>(gate: &Gate<S>, verb: Verb, item: &'a Item<'a>, pointer: &str) -> Result<Self, Problem> {
         let basis = basis(item, pointer)?;
         let sent = match &basis {
             Basis::Rules { .. } => None,
@@ -154,7 +214,7 @@ impl<'a> Question<'a> {
                 Some(memo::limits(&gate.engine, &text, pointer)?)
             }
         };
-        Ok(Self { basis, sent, cost: item.cost.map(Cost::new) })
+        Ok(Self { basis, sent, cost: verb.weight(item.cost.map(Cost::new)) })
     }
 
     fn domain(&self) -> &'a [u8] {
@@ -174,8 +234,10 @@ impl<'a> Question<'a> {
     }
 }
 
-fn wants_receipt(item: &Item<'_>) -> bool {
-    matches!(item.receipt, Some(ReceiptField::Wanted(true)))
+/// What is told beyond the decision.
+fn tells(verb: Verb, item: &Item<'_>) -> Tells {
+    let wanted = matches!(item.receipt, Some(ReceiptField::Wanted(true)));
+    Tells { taken: verb.tells_taken(), receipt: wanted || verb.tells_receipt() }
 }
 
 fn status(decision: &Decision<'_>) -> StatusCode {
@@ -192,6 +254,7 @@ pub(super) fn refused(error: &RequestError, pointer: &str) -> Problem {
         RequestError::UnknownDomain { .. } => "/domain",
         RequestError::TooMany { .. } => "/attributes",
         RequestError::BadLimit { .. } => "/limit",
+        RequestError::NoAmount => "/cost",
         RequestError::NoItems => "",
     };
     Problem::bad_request(error.to_string()).at(format!("{pointer}{member}"))
@@ -202,7 +265,7 @@ fn failed(error: &EngineError, pointer: &str) -> Problem {
     match error {
         EngineError::Request(error) => refused(error, pointer),
         EngineError::Store(error) => {
-            tracing::warn!(%error, "a refund or a reset was not carried out");
+            tracing::warn!(%error, "what is no decision was not carried out");
             let detail = "the store did not answer, so it may or may not have been done";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Store unavailable", detail).at(pointer)
         }

@@ -1,6 +1,7 @@
 //! HTTP: decisions as JSON, health, metrics and the switch.
 
 mod decide;
+mod explain;
 pub mod limits;
 pub(crate) mod line;
 mod memo;
@@ -10,4 +11,4 @@ mod serve;
 mod translate;
 pub mod wire;
 
-pub use serve::serve;
+pub use serve::{Answer, serve};

@@ -10,26 +10,54 @@ use super::serve::{Answer, respond};
 use crate::gate::{Gate, Verb};
 
 /// What can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Route {
     Decide(Verb),
+    Acquire,
     Act(Act),
     Enforcement,
     SetEnforcement,
     Health,
     Readiness,
     Metrics,
+    Top,
+}
+
+impl Route {
+    /// Whether asking twice is not the same as asking once.
+    pub(super) const fn takes(self) -> bool {
+        match self {
+            Self::Decide(verb) => !matches!(verb, Verb::Peek),
+            Self::Act(act) => !matches!(act, Act::Explain),
+            Self::Acquire => true,
+            Self::Enforcement | Self::SetEnforcement | Self::Health | Self::Readiness | Self::Metrics | Self::Top => {
+                false
+            }
+        }
+    }
 }
 
 /// Paths with their methods. The first is what nearly everybody asks for.
 const ROUTES: &[(&str, &[(&str, Route)])] = &[
     ("/v1/check", &[("POST", Route::Decide(Verb::Check))]),
     ("/v1/peek", &[("POST", Route::Decide(Verb::Peek))]),
+    ("/v1/take-up-to", &[("POST", Route::Decide(Verb::TakeUpTo))]),
+    ("/v1/charge", &[("POST", Route::Decide(Verb::Charge))]),
+    ("/v1/drain", &[("POST", Route::Decide(Verb::Drain))]),
+    ("/v1/acquire", &[("POST", Route::Acquire)]),
+    ("/v1/reserve", &[("POST", Route::Decide(Verb::Reserve))]),
+    ("/v1/commit", &[("POST", Route::Act(Act::Commit))]),
+    // Three words for one thing, after what it is done to: a reservation, a slot, anything.
+    ("/v1/cancel", &[("POST", Route::Act(Act::Refund))]),
+    ("/v1/release", &[("POST", Route::Act(Act::Refund))]),
+    ("/v1/renew", &[("POST", Route::Act(Act::Renew))]),
     ("/v1/refund", &[("POST", Route::Act(Act::Refund))]),
     ("/v1/reset", &[("POST", Route::Act(Act::Reset))]),
+    ("/v1/explain", &[("POST", Route::Act(Act::Explain))]),
     ("/v1/enforcement", &[("POST", Route::SetEnforcement), ("GET", Route::Enforcement), ("HEAD", Route::Enforcement)]),
     ("/healthz", &[("GET", Route::Health), ("HEAD", Route::Health)]),
     ("/readyz", &[("GET", Route::Readiness), ("HEAD", Route::Readiness)]),
+    ("/v1/top", &[("GET", Route::Top), ("HEAD", Route::Top)]),
     ("/metrics", &[("GET", Route::Metrics), ("HEAD", Route::Metrics)]),
 ];
 
@@ -60,6 +88,7 @@ pub(super) async fn run<S: Store>(gate: &Gate<S>, route: Route, body: &[u8]) -> 
     const TEXT: &str = "text/plain; charset=utf-8";
     match route {
         Route::Decide(verb) => decide::decide(gate, verb, body).await,
+        Route::Acquire => decide::acquire(gate, body).await,
         Route::Act(act) => decide::act(gate, act, body).await,
         Route::Enforcement => Ok(tell_enforcement(gate)),
         Route::SetEnforcement => {
@@ -73,6 +102,7 @@ pub(super) async fn run<S: Store>(gate: &Gate<S>, route: Route, body: &[u8]) -> 
             (false, true) => respond(StatusCode::OK, TEXT, "ready\n"),
             (false, false) => respond(StatusCode::OK, TEXT, "ready, without the store\n"),
         }),
+        Route::Top => Ok(respond(StatusCode::OK, "application/json", gate.top.to_json().to_string())),
         Route::Metrics => Ok(respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", gate.metrics_text())),
     }
 }

@@ -19,13 +19,14 @@ use tollgate_engine::Store;
 
 use super::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS};
 use super::problem::Problem;
-use super::route;
+use super::route::{self, Route};
 use crate::drain::Guest;
 use crate::front::accept::Protocol;
 use crate::gate::Gate;
+use crate::once::{Begun, MAX_KEY};
 
 /// What is sent back.
-pub(super) type Answer = Response<Full<Bytes>>;
+pub type Answer = Response<Full<Bytes>>;
 
 /// Serves a connection until its client leaves, stalls, or the server stops.
 pub async fn serve<S: Store + 'static>(stream: TcpStream, gate: Arc<Gate<S>>, guest: Guest) {
@@ -69,7 +70,10 @@ async fn answer<S: Store>(gate: &Gate<S>, request: Request<Incoming>) -> Answer 
             Err(Problem::new(StatusCode::FORBIDDEN, "Forbidden", detail))
         }
         Ok(route) => match read(body).await {
-            Ok(body) => route::run(gate, route, &body).await,
+            Ok(body) => match head.headers.get(IDEMPOTENCY_KEY) {
+                None => route::run(gate, route, &body).await,
+                Some(key) => once(gate, key, route, &body).await,
+            },
             Err(problem) => Err(problem),
         },
         Err(problem) => Err(problem),
@@ -78,6 +82,40 @@ async fn answer<S: Store>(gate: &Gate<S>, request: Request<Incoming>) -> Answer 
         gate.mistaken(Protocol::Http);
         tell(&problem)
     })
+}
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const REPLAYED: &str = "idempotency-replayed";
+
+/// Answers a request that is to be carried out once, however often it is asked. Those that change nothing take no notice.
+async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &[u8]) -> Result<Answer, Problem> {
+    if !route.takes() {
+        return route::run(gate, route, body).await;
+    }
+    if key.is_empty() || key.len() > MAX_KEY {
+        return Err(Problem::bad_request(format!("an idempotency-key has 1 to {MAX_KEY} bytes")));
+    }
+    let ticket = match gate.once.begin(key.as_bytes(), (route, body), gate.now()) {
+        Begun::First(ticket) => ticket,
+        Begun::Again(mut answer) => {
+            answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+            return Ok(answer);
+        }
+        Begun::Running => {
+            let detail = "a request with this idempotency-key is being answered; ask again when it is";
+            return Err(Problem::new(StatusCode::CONFLICT, "Conflict", detail));
+        }
+        Begun::Different => {
+            let detail = "this idempotency-key came with another request; take a new key for every request";
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Key used before", detail));
+        }
+    };
+    let answer = route::run(gate, route, body).await?;
+    if answer.status().is_success() {
+        let size = answer.body().size_hint().exact().unwrap_or(0);
+        ticket.answered(&answer, usize::try_from(size).unwrap_or(usize::MAX));
+    }
+    Ok(answer)
 }
 
 /// The body, within its bounds of size and time. Where it came whole, which is nearly always, nothing is copied.

@@ -23,7 +23,7 @@ pub(super) enum Basis<'a> {
 pub(super) fn basis<'a>(item: &'a Item<'a>, pointer: &str) -> Result<Basis<'a>, Problem> {
     let wrong = |detail: &str, member: &str| Problem::bad_request(detail).at(format!("{pointer}/{member}"));
     if let Some(ReceiptField::Given(_)) = &item.receipt {
-        return Err(wrong("a receipt is for a refund; here `receipt` is true or false", "receipt"));
+        return Err(wrong("a receipt is to give back or to settle; here `receipt` is true or false", "receipt"));
     }
     match (&item.domain, &item.key) {
         (Some(_), Some(_)) => {
@@ -62,8 +62,17 @@ pub(super) fn basis<'a>(item: &'a Item<'a>, pointer: &str) -> Result<Basis<'a>, 
     }
 }
 
+/// What is told beyond the decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tells {
+    /// How much was taken.
+    pub(super) taken: bool,
+    /// A receipt.
+    pub(super) receipt: bool,
+}
+
 /// Writes a decision as JSON.
-pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_receipt: bool) {
+pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, tells: Tells) {
     out.extend_from_slice(if decision.is_allowed() {
         b"{\"allowed\":true,\"outcome\":"
     } else {
@@ -76,6 +85,10 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_re
     out.extend_from_slice(decision.standing().as_str().as_bytes());
     out.extend_from_slice(b"\",\"retry_after_ms\":");
     retry(out, decision.retry().unwrap_or(Retry::NOW));
+    if tells.taken {
+        out.extend_from_slice(b",\"taken\":");
+        number(out, decision.taken().get());
+    }
     if let Outcome::Delay(wait) = decision.outcome() {
         out.extend_from_slice(b",\"delay_ms\":");
         number(out, wait.as_millis_ceil());
@@ -101,7 +114,7 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, with_re
         write_limit(out, &limit);
     }
     out.push(b']');
-    if with_receipt {
+    if tells.receipt {
         out.extend_from_slice(b",\"receipt\":\"");
         // Its letters need no escaping.
         out.extend_from_slice(decision.receipt().to_string().as_bytes());
@@ -211,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_is_neither_is_told_with_what_would_be_right() {
-        check(r#"{"receipt":"abc","domain":"d"}"#, "a receipt is for a refund");
+        check(r#"{"receipt":"abc","domain":"d"}"#, "a receipt is to give back");
         check("{}", "give either `domain` with `attributes`");
         check(r#"{"domain":"a","key":"b"}"#, r#""pointer":"/3/key""#);
         check(r#"{"domain":"a","burst":1}"#, "`burst` belongs to `key`");

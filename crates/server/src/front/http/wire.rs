@@ -42,6 +42,9 @@ pub struct Item<'a> {
     /// `token_bucket` unless given.
     #[serde(borrow, default)]
     pub algorithm: Option<Text<'a>>,
+    /// In an acquire, how long to wait at most.
+    #[serde(default, deserialize_with = "whole")]
+    pub wait_ms: Option<u64>,
     /// In a check, whether a receipt is wanted; in a refund, the receipt.
     #[serde(borrow, default)]
     pub receipt: Option<ReceiptField<'a>>,

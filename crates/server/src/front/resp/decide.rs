@@ -1,10 +1,12 @@
-//! Commands that the engine is asked about: `TG.CHECK`, `TG.PEEK`, `TG.RESET`, and `CL.THROTTLE` where its keys are shared with other
-//! servers. Those that follow each other in a pipeline are asked about together: one round trip for all of them.
+//! Commands that end in a decision: `TG.CHECK` and its relatives, and `CL.THROTTLE` where its keys are shared with other servers.
+//! Those that follow each other in a pipeline are asked about together: one round trip for all of them.
 
 use tollgate::redis_cell::Throttle;
 use tollgate::{Cost, Nanos, Outcome, Retry};
-use tollgate_engine::{Decision, EngineError, Entry, Item, Request, SentLimits, Store};
+use tollgate_engine::{Decision, Entry, Item, Request, SentLimits, Store};
 
+use super::act::act;
+use super::asked::{Act, Asked};
 use super::translate;
 use super::wire::{Parsed, Replies, integer, parse};
 use crate::front::accept::Protocol;
@@ -13,45 +15,9 @@ use crate::gate::{Gate, Lent, Verb};
 /// The most commands that are asked about together.
 const TOGETHER: usize = 64;
 
-/// Which command it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
-    Check,
-    Peek,
-    Reset,
-    Throttle,
-}
-
-impl Asked {
-    /// The command of this name, if it is one of these.
-    pub(super) fn find(name: &[u8]) -> Option<Self> {
-        let names = [
-            ("TG.CHECK", Self::Check),
-            ("TG.PEEK", Self::Peek),
-            ("TG.RESET", Self::Reset),
-            ("CL.THROTTLE", Self::Throttle),
-        ];
-        let found = names.into_iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name));
-        found.map(|(_, asked)| asked)
-    }
-
-    /// How it is decided; none for what is no decision.
-    const fn verb(self) -> Option<Verb> {
-        match self {
-            Self::Check | Self::Throttle => Some(Verb::Check),
-            Self::Peek => Some(Verb::Peek),
-            Self::Reset => None,
-        }
-    }
-}
-
 /// One command: what is asked, or what is wrong with it.
 enum Question<'a> {
-    Rules {
-        domain: &'a [u8],
-        cost: Cost,
-        entries: Vec<Entry<'a>>,
-    },
+    Rules(ByRules<'a>),
     Throttle {
         throttle: Box<Throttle>,
         key: &'a [u8],
@@ -65,19 +31,20 @@ enum Question<'a> {
 
 /// Answers the commands at the beginning of `input` that are of one verb, at least one, and tells how many bytes they were.
 pub(super) async fn decide<S: Store>(gate: &Gate<S>, input: &[u8], replies: &mut Replies) -> usize {
-    let (questions, verb, used) = read(gate, input);
-    let Some(verb) = verb else {
-        for question in &questions {
-            reset(gate, question, replies).await;
-        }
+    let mut args = Vec::new();
+    if let Ok(Parsed::Command(used)) = parse(input, &mut args)
+        && let Some(Asked::Act(what)) = args.first().and_then(|name| Asked::find(name))
+    {
+        act(gate, what, &args, replies).await;
         return used;
-    };
+    }
+    let (questions, verb, used) = read(gate, input);
     let items: Vec<Option<Item<'_>>> = questions.iter().map(Question::item).collect();
     let requests: Vec<Request<'_>> = questions
         .iter()
         .zip(&items)
         .filter_map(|(question, item)| {
-            let domain = if let Question::Rules { domain, .. } = question { domain } else { &[][..] };
+            let domain = if let Question::Rules(asked) = question { asked.domain } else { &[][..] };
             item.as_ref().map(|item| Request { domain, items: std::slice::from_ref(item) })
         })
         .collect();
@@ -94,13 +61,13 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, input: &[u8], replies: &mut
                 replies.error(error);
             }
             (Question::Closed(reply), _) => replies.five(*reply),
-            (Question::Rules { .. }, Some(Ok(decision))) => write_decision(replies, &decision),
+            (Question::Rules(_), Some(Ok(decision))) => write_decision(replies, &decision, verb),
             (Question::Throttle { throttle, .. }, Some(Ok(decision))) => replies.five(five(throttle, &decision)),
-            (Question::Rules { .. } | Question::Throttle { .. }, Some(Err(error))) => {
+            (Question::Rules(_) | Question::Throttle { .. }, Some(Err(error))) => {
                 gate.mistaken(Protocol::Resp);
                 replies.error(&format!("ERR {error}"));
             }
-            (Question::Rules { .. } | Question::Throttle { .. }, None) => {
+            (Question::Rules(_) | Question::Throttle { .. }, None) => {
                 replies.error("ERR the request was not decided");
             }
         }
@@ -108,61 +75,69 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, input: &[u8], replies: &mut
     used
 }
 
-/// `TG.RESET domain cost [name value …]`: how many counters were made as new.
-async fn reset<S: Store>(gate: &Gate<S>, question: &Question<'_>, replies: &mut Replies) {
-    let (Question::Rules { domain, .. }, Some(item)) = (question, question.item()) else {
-        gate.mistaken(Protocol::Resp);
-        return replies.error(question.error());
-    };
-    let request = Request { domain, items: &[item] };
-    match gate.engine.reset(&request, &mut Lent::take()).await {
-        Ok(counters) => replies.integer(counters.try_into().unwrap_or(i64::MAX)),
-        Err(EngineError::Request(error)) => {
-            gate.mistaken(Protocol::Resp);
-            replies.error(&format!("ERR {error}"));
-        }
-        Err(EngineError::Store(error)) => {
-            tracing::warn!(%error, "a reset was not carried out");
-            replies.error("ERR the store did not answer, so it may or may not have been done");
-        }
-    }
+/// Whether the first command may take long.
+pub(super) fn waits(input: &[u8]) -> bool {
+    let mut args = Vec::new();
+    parse(input, &mut args).is_ok() && args.first().and_then(|name| Asked::find(name)) == Some(Asked::Act(Act::Acquire))
 }
 
 /// The questions at the beginning of `input`, as far as they have one verb. Calls of `CL.THROTTLE` whose keys are kept in this
 /// process are not among them: these have counters of their own.
-fn read<'a, S: Store>(gate: &Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Option<Verb>, usize) {
+fn read<'a, S: Store>(gate: &Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Verb, usize) {
     let (mut questions, mut args, mut at) = (Vec::new(), Vec::new(), 0);
-    let mut verb = None;
+    let mut common = None;
     while questions.len() < TOGETHER
         && let Ok(Parsed::Command(len)) = parse(&input[at..], &mut args)
         && let Some(asked) = args.first().and_then(|name| Asked::find(name))
         && !(asked == Asked::Throttle && gate.throttles_here())
-        && *verb.get_or_insert(asked.verb()) == asked.verb()
+        && let Some(verb) = asked.verb()
+        && *common.get_or_insert(verb) == verb
     {
         let question = match asked {
-            Asked::Check | Asked::Peek | Asked::Reset => by_rules(&args),
             Asked::Throttle => throttle(gate, &args),
+            Asked::Decide(Verb::Drain) => all_by_rules(&args).map(Question::Rules),
+            Asked::Decide(_) | Asked::Act(_) => by_rules(&args).map(Question::Rules),
         };
         questions.push(question.unwrap_or_else(Question::Wrong));
         at += len;
     }
-    (questions, verb.flatten(), at)
+    (questions, common.unwrap_or(Verb::Check), at)
+}
+
+/// A question to the rules.
+pub(super) struct ByRules<'a> {
+    pub(super) domain: &'a [u8],
+    pub(super) cost: Cost,
+    pub(super) entries: Vec<Entry<'a>>,
 }
 
 /// `TG.CHECK domain cost [name value …]`.
-fn by_rules<'a>(args: &[&'a [u8]]) -> Result<Question<'a>, String> {
+pub(super) fn by_rules<'a>(args: &[&'a [u8]]) -> Result<ByRules<'a>, String> {
     let usage = || {
         let name = args.first().map_or("tg.check".into(), |name| String::from_utf8_lossy(name).to_lowercase());
         format!("ERR usage: {name} <domain> <cost> [<name> <value> ...]")
     };
     let [_, domain, cost, attributes @ ..] = args else { return Err(usage()) };
     let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
-    let cost = integer(cost).and_then(|cost| u64::try_from(cost).ok()).ok_or_else(|| {
-        let cost = String::from_utf8_lossy(&cost[..cost.len().min(64)]);
-        format!("ERR the cost is '{cost}', it must be a whole number, such as 1")
-    })?;
     let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
-    Ok(Question::Rules { domain, cost: Cost::new(cost), entries })
+    Ok(ByRules { domain, cost: cost_of(cost)?, entries })
+}
+
+/// What something weighs.
+pub(super) fn cost_of(text: &[u8]) -> Result<Cost, String> {
+    integer(text).and_then(|cost| u64::try_from(cost).ok()).map(Cost::new).ok_or_else(|| {
+        let cost = String::from_utf8_lossy(&text[..text.len().min(64)]);
+        format!("ERR the cost is '{cost}', it must be a whole number, such as 1")
+    })
+}
+
+/// `TG.DRAIN domain [name value …]`.
+fn all_by_rules<'a>(args: &[&'a [u8]]) -> Result<ByRules<'a>, String> {
+    let usage = || "ERR usage: tg.drain <domain> [<name> <value> ...]".to_owned();
+    let [_, domain, attributes @ ..] = args else { return Err(usage()) };
+    let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
+    let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
+    Ok(ByRules { domain, cost: Cost::MAX, entries })
 }
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -183,17 +158,9 @@ impl Question<'_> {
     /// What the engine is asked, if it is.
     fn item(&self) -> Option<Item<'_>> {
         match self {
-            Self::Rules { cost, entries, .. } => Some(Item { entries, cost: Some(*cost), limit: None }),
+            Self::Rules(asked) => Some(Item { entries: &asked.entries, cost: Some(asked.cost), limit: None }),
             Self::Throttle { key, cost, limits, .. } => Some(Item { cost: Some(*cost), ..Item::sent(key, limits) }),
             Self::Closed(_) | Self::Wrong(_) => None,
-        }
-    }
-
-    /// What is wrong with it.
-    fn error(&self) -> &str {
-        match self {
-            Self::Wrong(error) => error,
-            Self::Rules { .. } | Self::Throttle { .. } | Self::Closed(_) => "ERR the request was not understood",
         }
     }
 }
@@ -205,8 +172,8 @@ fn five(throttle: &Throttle, decision: &Decision<'_>) -> [i64; 5] {
 }
 
 /// A decision under the names it has in JSON.
-fn write_decision(replies: &mut Replies, decision: &Decision<'_>) {
-    replies.map(6);
+pub(super) fn write_decision(replies: &mut Replies, decision: &Decision<'_>, verb: Verb) {
+    replies.map(6 + usize::from(verb.tells_taken()) + usize::from(verb.tells_receipt()));
     replies.bulk("allowed");
     replies.integer(decision.is_allowed().into());
     replies.bulk("outcome");
@@ -225,6 +192,14 @@ fn write_decision(replies: &mut Replies, decision: &Decision<'_>) {
         Outcome::Allow | Outcome::Deny(_) => decision.retry().unwrap_or(Retry::NOW),
     };
     replies.integer(millis(wait));
+    if verb.tells_receipt() {
+        replies.bulk("receipt");
+        replies.bulk(decision.receipt().to_string());
+    }
+    if verb.tells_taken() {
+        replies.bulk("taken");
+        replies.integer(decision.taken().get().try_into().unwrap_or(i64::MAX));
+    }
     replies.bulk("limits");
     replies.array(decision.reports().count());
     for limit in decision.reports() {

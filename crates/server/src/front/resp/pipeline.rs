@@ -6,8 +6,8 @@
 
 use tollgate_engine::Store;
 
+use super::asked::Asked;
 use super::command::{self, Session, Then};
-use super::decide::Asked;
 use super::limits::WRITE_BUFFER;
 use super::memo::{Memo, Slot};
 use super::translate;

@@ -1,7 +1,7 @@
 //! One connection of the Redis protocol, from its first byte to its last.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_engine::Store;
 
 use super::command::Session;
-use super::decide::decide;
+use super::decide::{decide, waits};
 use super::limits::{MAX_COMMAND, READ_BUFFER, STALLED};
 use super::memo::Memo;
 use super::pipeline::{Next, answer};
@@ -150,7 +150,14 @@ impl Desk {
             let (mut used, mut next) =
                 answer(gate, session, &mut self.memo, &self.input[at..self.filled], &mut replies);
             if next == Next::Decide {
-                used += decide(gate, &self.input[at + used..self.filled], &mut replies).await;
+                let asked = &self.input[at + used..self.filled];
+                used += match waits(asked) {
+                    false => decide(gate, asked, &mut replies).await,
+                    true => tokio::select! {
+                        used = decide(gate, asked, &mut replies) => used,
+                        () = gone(stream) => return Ok(Next::Close),
+                    },
+                };
                 next = Next::Write;
             }
             session.version = replies.version;
@@ -174,6 +181,14 @@ impl Desk {
         if self.filled == self.input.len() {
             self.input.resize((2 * self.filled).min(MAX_COMMAND + 1), 0);
         }
+    }
+}
+
+/// Waits for the client to leave. One that sends more while it waits is not noticed when it does.
+async fn gone(stream: &TcpStream) {
+    match stream.peek(&mut [0]).await {
+        Ok(0) | Err(_) => {}
+        Ok(_) => pending().await,
     }
 }
 

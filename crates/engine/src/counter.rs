@@ -1,0 +1,67 @@
+//! The counters that a decision was about, for whoever keeps statistics of them.
+
+use tollgate::{Cost, Outcome};
+
+use crate::decision::Decision;
+use crate::key;
+
+/// One counter, and what became of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter<'d> {
+    /// The rule it belongs to; empty for a limit that came along with the request.
+    pub rule: &'d str,
+    /// What its state is kept under.
+    pub key: &'d [u8],
+    /// What was taken from it.
+    pub taken: Cost,
+    /// Whether it refused, or, as a shadow, would have.
+    pub refused: bool,
+}
+
+impl<'d> Decision<'d> {
+    /// The counters that were asked, in the order of the rules.
+    pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
+        let (all, charges) = self.charges();
+        charges.filter_map(move |place| {
+            let planned = &all.plan.charges[place];
+            let (answer, _) = all.answer(planned).filter(|_| !planned.is_ban())?;
+            Some(Counter {
+                rule: all.plan.name(place as u32),
+                key: all.plan.key(planned),
+                taken: answer.taken,
+                refused: matches!(answer.outcome, Outcome::Deny(_)),
+            })
+        })
+    }
+}
+
+impl Counter<'_> {
+    /// Whose rule it is of.
+    pub fn domain(&self) -> String {
+        String::from_utf8_lossy(key::domain_of(self.key)).into_owned()
+    }
+
+    /// What it counts by, in at most `most` letters: names and values, or the key of a limit that came along.
+    pub fn name(&self, most: usize) -> String {
+        let mut name = String::new();
+        match key::counted_by(self.key) {
+            Some(counted) => {
+                for (attribute, value) in counted {
+                    let separator = if name.is_empty() { "" } else { ", " };
+                    let value = value.map_or("(none)".into(), |value| String::from_utf8_lossy(cut(value, most)));
+                    name.push_str(&format!("{separator}{}={value}", String::from_utf8_lossy(attribute)));
+                }
+            }
+            None => name.push_str(&String::from_utf8_lossy(cut(key::sent_name_of(self.key), most))),
+        }
+        if name.chars().count() > most {
+            name = name.chars().take(most.saturating_sub(1)).chain(['…']).collect();
+        }
+        name
+    }
+}
+
+/// As many bytes as so many letters can have, so that a long value costs no more than a short one.
+fn cut(value: &[u8], letters: usize) -> &[u8] {
+    &value[..value.len().min(letters.saturating_mul(4))]
+}

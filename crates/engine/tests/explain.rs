@@ -1,0 +1,108 @@
+//! Why a request is decided as it is.
+
+mod support;
+
+use support::{Bench, bench, run};
+use tollgate::Nanos;
+use tollgate_engine::{Does, Entry, Explanation, Item, Why};
+
+fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
+    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+    run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).expect("a request that is understood")
+}
+
+/// The text without the places of the rules.
+fn text(bench: &mut Bench, attributes: &[(&str, &str)]) -> String {
+    let mut explanation = explain(bench, attributes);
+    explanation.rules.iter_mut().for_each(|rule| rule.place = None);
+    explanation.to_string()
+}
+
+const RULES: &str = "\
+- {id: login, when: {path: /login, method: POST}, per: [client_ip], limit: 5/15m}
+- {id: everyone, per: [user or client_ip], limits: [{limit: 100/m}, {limit: 1000/h}]}
+- {id: inside, when: {client_ip: {cidr: 10.0.0.0/8}}, limit: 1/s}
+- {id: api, when: {path: '/v1/{kind}/**', key: {present: true}}, per: [kind], limit: 10/s}
+- {id: quiet, limit: 1/h, on_exceed: shadow}
+";
+
+#[test]
+fn rules_that_are_met_tell_their_counters_and_the_others_what_keeps_them_away() {
+    let mut bench = bench(RULES);
+    let ask = [("path", "/login"), ("method", "GET"), ("client_ip", "192.0.2.1")];
+    bench.check(&ask);
+    assert_eq!(
+        text(&mut bench, &ask),
+        "allowed, by `everyone`\n\
+         + everyone: met, counted by user or client_ip = \"192.0.2.1\", weighs 1\n    \
+         99 of 100 left for 60s, full again in 600ms\n    \
+         999 of 1000 left for 3600s, full again in 3.6s\n\
+         + quiet: met, as a shadow, weighs 1: would refuse\n    \
+         0 of 1 left for 3600s, full again in 3600s, passes in 3600s\n\
+         - login: method is to be \"POST\", and is \"GET\"\n\
+         - inside: client_ip is to be in 10.0.0.0/8, and is \"192.0.2.1\"\n\
+         - api: path is to be like \"/v1/*/**\", and is \"/login\"\n"
+    );
+}
+
+#[test]
+fn explaining_takes_nothing_and_says_who_refuses_for_how_long() {
+    let mut bench = bench("- {id: r, per: [user], limit: 2/m}\n");
+    let ask = [("user", "alice")];
+    for _ in 0..5 {
+        assert_eq!(explain(&mut bench, &ask).met().count(), 1);
+    }
+    assert_eq!(bench.remaining(&ask), [2]);
+    (0..2).for_each(|_| drop(bench.check(&ask)));
+    bench.advance(Nanos::from_secs(10));
+    let told = text(&mut bench, &ask);
+    assert!(told.starts_with("refused for 20s, by `r`\n"), "{told}");
+    assert!(told.contains(": refuses\n    0 of 2 left for 60s, full again in 50s, passes in 20s\n"), "{told}");
+}
+
+#[test]
+fn overrides_bans_and_rules_that_judge_are_told_apart() {
+    let mut bench = bench(
+        "- {id: friends, when: {user: bob}, allow: true}\n\
+         - {id: r, per: [user], limit: 1/m, ban: {after: 1, within: 1m, for: 1h}, overrides: [{when: {user: eve}, limit: 9/m}]}\n",
+    );
+    let effect = |bench: &mut Bench, user: &str| {
+        let explanation = explain(bench, &[("user", user)]);
+        let met: Vec<_> = explanation.met().map(|(rule, met)| (rule.rule.clone(), met.effect, met.banned)).collect();
+        met
+    };
+    assert_eq!(effect(&mut bench, "bob"), [("friends".into(), Does::Allows, false)]);
+    let explanation = explain(&mut bench, &[("user", "bob")]);
+    assert!(matches!(&explanation.rules[1].why, Why::Judged { by } if by == "friends"), "{explanation}");
+    assert_eq!(effect(&mut bench, "eve"), [("r".into(), Does::Overrides, false)]);
+    assert_eq!(effect(&mut bench, "al"), [("r".into(), Does::Limits, false)]);
+    (0..2).for_each(|_| drop(bench.check(&[("user", "al")])));
+    assert_eq!(effect(&mut bench, "al"), [("r".into(), Does::Limits, true)]);
+}
+
+#[test]
+fn of_many_rules_the_nearest_are_told() {
+    let mut rules: String =
+        (0..500).map(|n| format!("- {{id: r{n}, when: {{a: x{n}, b: y}}, limit: 1/s}}\n")).collect();
+    rules.push_str("- {id: near, when: {a: z, b: n}, limit: 1/s}\n");
+    let mut bench = bench(&rules);
+    let explanation = explain(&mut bench, &[("a", "z"), ("c", "1")]);
+    assert_eq!((&*explanation.rules[0].rule, explanation.rules.len(), explanation.left_out), ("near", 100, 401));
+    assert!(explanation.to_string().ends_with("and 401 more that are not met\n"));
+}
+
+#[test]
+fn what_is_long_is_cut_and_what_is_no_text_is_shown() {
+    let mut bench = bench("- {id: r, when: {a: x}, limit: 1/s}\n");
+    let long = "é".repeat(4_000);
+    let told = text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
+    assert!(told.len() < 400 && told.contains("…") && told.contains("\\0\\\""), "{told}");
+}
+
+#[test]
+fn an_expression_that_does_not_hold_is_told() {
+    let mut bench = bench("- {id: r, when: {a: x}, if: \"int(size) > 10\", limit: 1/s}\n");
+    let why = |bench: &mut Bench, size: &str| explain(bench, &[("a", "x"), ("size", size)]).rules.remove(0).why;
+    assert!(matches!(why(&mut bench, "10"), Why::Expression));
+    assert!(matches!(why(&mut bench, "11"), Why::Met(_)));
+}

@@ -1,0 +1,106 @@
+//! Reservations: reserve, and then commit or cancel.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Bench, Flaky, START, bench, run, unavailable};
+use tollgate::clock::ManualClock;
+use tollgate::{Cost, Nanos};
+use tollgate_engine::{Receipt, Settled, Store};
+
+fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
+    let receipt = bench.decide(&[("user", "a")], Some(cost), |decision| decision.receipt());
+    // As it comes back from a client.
+    receipt.to_string().parse().expect("a receipt of ours")
+}
+
+fn commit<S: Store>(bench: &Bench<S>, receipt: &Receipt, cost: u64) -> (u64, u64, u64) {
+    let Settled { refunded, charged, unpaid } = run(bench.engine.commit(receipt, Cost::new(cost))).expect("a store");
+    (refunded.get(), charged.get(), unpaid.get())
+}
+
+const RULES: &str = "\
+- {id: mine, per: [user], limit: 100/m, max_debt: 50}
+- {id: all, limit: 1000/h, algorithm: fixed_window, max_debt: 50}
+";
+
+#[test]
+fn a_reservation_is_settled_at_what_it_really_weighed() {
+    for (actual, expected, left) in [
+        (30, (0, 0, 0), [70, 970]),
+        (10, (20, 0, 0), [90, 990]),
+        (0, (30, 0, 0), [100, 1000]),
+        (45, (0, 15, 0), [55, 955]),
+    ] {
+        let mut bench = bench(RULES);
+        let receipt = reserve(&mut bench, 30);
+        assert_eq!(commit(&bench, &receipt, actual), expected, "at {actual}");
+        assert_eq!(bench.remaining(&[("user", "a")]), left, "at {actual}");
+    }
+}
+
+#[test]
+fn what_was_too_little_is_charged_into_debt_as_far_as_the_limits_allow() {
+    let mut bench = bench(RULES);
+    let receipt = reserve(&mut bench, 30);
+    assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0));
+    assert_eq!(bench.remaining(&[("user", "a")]), [0, 850]);
+    let mut bench = support::bench(RULES);
+    let receipt = reserve(&mut bench, 30);
+    assert_eq!(commit(&bench, &receipt, 151), (0, 121, 121), "one counter has room, the other would owe 51");
+}
+
+#[test]
+fn a_cancelled_reservation_took_nothing_and_one_that_is_forgotten_counts() {
+    let mut bench = bench(RULES);
+    let receipt = reserve(&mut bench, 30);
+    assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::new(30)));
+    assert_eq!(bench.remaining(&[("user", "a")]), [100, 1000]);
+    let receipt = reserve(&mut bench, 30);
+    bench.advance(Nanos::from_secs(3_600));
+    assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::ZERO), "it has come back with time");
+    assert_eq!(bench.remaining(&[("user", "a")]), [100, 1000]);
+}
+
+#[test]
+fn calendar_windows_overrides_and_limits_sent_along_are_settled_too() {
+    let mut bench = bench(
+        "- {id: month, limit: 1000/month, algorithm: fixed_window}\n\
+         - {id: plan, limit: 5/m, overrides: [{when: {user: a}, limit: 500/m}]}\n",
+    );
+    let receipt = reserve(&mut bench, 30);
+    assert_eq!(commit(&bench, &receipt, 40), (0, 10, 0));
+    assert_eq!(bench.remaining(&[("user", "a")]), [960, 460]);
+}
+
+#[test]
+fn what_was_taken_without_the_store_is_settled_without_it() {
+    let clock = Arc::new(ManualClock::at(START));
+    let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: mine, per: [user], limit: 100/s, max_debt: 100}\n");
+    bench.engine.store().fail(unavailable(), 1);
+    let receipt = reserve(&mut bench, 30);
+    assert_eq!(commit(&bench, &receipt, 40), (0, 10, 0));
+    assert_eq!(commit(&bench, &receipt, 10), (20, 0, 0));
+    assert_eq!(bench.remaining(&[("user", "a")]), [100], "the store has seen none of it");
+    bench.engine.store().fail(unavailable(), 5);
+    let receipt = reserve(&mut bench, 1);
+    assert_eq!(commit(&bench, &receipt, 2), (0, 1, 0));
+}
+
+#[test]
+fn a_slot_is_held_for_as_long_as_it_is_renewed() {
+    let mut bench = bench("- {id: slots, limit: 1, algorithm: concurrency, lease: 10s}\n- {id: all, limit: 100/m}\n");
+    let receipt = reserve(&mut bench, 1);
+    for _ in 0..5 {
+        bench.advance(Nanos::from_secs(9));
+        assert_eq!(run(bench.engine.renew(&receipt)), Ok(true));
+        assert_eq!(bench.check(&[("user", "a")]), "deny until release");
+    }
+    bench.advance(Nanos::from_secs(10));
+    assert_eq!(run(bench.engine.renew(&receipt)), Ok(false), "it was lost");
+    assert_eq!(bench.check(&[("user", "a")]), "allow");
+    let mut bench = support::bench("- {id: all, limit: 100/m}\n");
+    let receipt = reserve(&mut bench, 1);
+    assert_eq!(run(bench.engine.renew(&receipt)), Ok(false), "there is no slot");
+}

@@ -1,0 +1,120 @@
+//! Taking as much as there is, and taking regardless.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Bench, Flaky, START, bench, run, show, unavailable};
+use tollgate::clock::ManualClock;
+use tollgate::{Cost, Nanos};
+use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, Taking};
+
+/// Takes `cost`, and tells what came of it and how much may be used.
+fn take<S: Store>(bench: &mut Bench<S>, taking: Taking, user: &str, cost: u64) -> (String, u64) {
+    let entries = [Entry::new("user", user)];
+    let items = [Item::new(&entries).cost(cost)];
+    let request = Request::new("d", &items);
+    let decision = match taking {
+        Taking::Exactly => run(bench.engine.check(&request, &mut bench.decisions)),
+        Taking::UpTo => run(bench.engine.take_up_to(&request, &mut bench.decisions)),
+        Taking::Regardless => run(bench.engine.charge(&request, &mut bench.decisions)),
+    };
+    let decision = decision.expect("a request that can be understood");
+    (show(decision.outcome()), decision.taken().get())
+}
+
+const TWO: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limit: 10/m}\n";
+
+#[test]
+fn as_much_as_the_tightest_rule_has_is_taken_from_all() {
+    let mut bench = bench(TWO);
+    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
+    assert_eq!(bench.remaining(&[("user", "a")]), [0, 6], "what the other had beyond that went back");
+    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("deny 15s".into(), 0));
+    assert_eq!(bench.remaining(&[("user", "a")]), [0, 6]);
+    assert_eq!(take(&mut bench, Taking::UpTo, "b", 3), ("allow".into(), 3));
+    bench.advance(Nanos::from_secs(15));
+    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 1));
+}
+
+#[test]
+fn the_numbers_told_are_those_after_the_rest_went_back() {
+    let mut bench = bench(TWO);
+    let (entries, mut told) = ([Entry::new("user", "a")], Vec::new());
+    let items = [Item::new(&entries).cost(9)];
+    let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+    told.extend(decision.reports().map(|limit| limit.report.remaining));
+    let receipt = decision.receipt();
+    assert_eq!(told, [0, 6]);
+    assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::new(4)));
+    assert_eq!(bench.remaining(&[("user", "a")]), [4, 10], "the receipt is of what was taken in the end");
+}
+
+#[test]
+fn all_there_is_can_be_taken_from_every_kind_of_limit() {
+    for limit in [
+        "limit: 5/m",
+        "limit: 5/m, algorithm: fixed_window",
+        "limit: 5/m, algorithm: sliding_window",
+        "limit: 5/m, algorithm: sliding_log",
+        "limit: 5, algorithm: concurrency",
+        "limits: [{limit: 5/m}, {limit: 8/h}]",
+    ] {
+        let mut bench = bench(&format!("- {{id: r, per: [user], {limit}}}\n- {{id: wide, limit: 100/m}}\n"));
+        assert_eq!(take(&mut bench, Taking::Exactly, "a", 2), ("allow".into(), 2), "{limit}");
+        assert_eq!(take(&mut bench, Taking::UpTo, "a", u64::MAX), ("allow".into(), 3), "{limit}");
+        assert_eq!(bench.remaining(&[("user", "a")]).first(), Some(&0), "{limit}");
+        assert_eq!(bench.remaining(&[("user", "a")]).last(), Some(&95), "{limit}");
+    }
+}
+
+#[test]
+fn where_nothing_is_counted_all_of_it_may_be_used() {
+    let mut bench = bench("- {id: r, when: {user: x}, limit: 1/m}\n");
+    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 7));
+    bench.engine.set_enforcement(Enforcement::Observe);
+    assert_eq!(take(&mut bench, Taking::UpTo, "x", 7), ("allow".into(), 7));
+    assert_eq!(take(&mut bench, Taking::UpTo, "x", 7), ("allow".into(), 7));
+}
+
+#[test]
+fn a_shadow_takes_no_more_than_passes_and_holds_nothing_back() {
+    let mut bench = bench("- {id: r, limit: 4/m}\n- {id: quiet, limit: 100/day, on_exceed: shadow}\n");
+    assert_eq!(take(&mut bench, Taking::UpTo, "a", 50), ("allow".into(), 4));
+    bench.advance(Nanos::from_secs(15));
+    assert_eq!(bench.remaining(&[]), [1, 96]);
+}
+
+#[test]
+fn a_charge_goes_into_debt_as_far_as_the_limit_allows() {
+    let mut bench = bench("- {id: r, limit: 10/m, max_debt: 20}\n");
+    assert_eq!(take(&mut bench, Taking::Regardless, "a", 25), ("allow".into(), 25));
+    assert_eq!(bench.check(&[]), "deny 96s");
+    assert_eq!(take(&mut bench, Taking::Regardless, "a", 6).1, 0, "that would be a debt of 21");
+    assert_eq!(take(&mut bench, Taking::Regardless, "a", 5), ("allow".into(), 5));
+    bench.advance(Nanos::from_secs(126));
+    assert_eq!(bench.check(&[]), "allow");
+}
+
+#[test]
+fn how_much_is_wanted_must_be_said_and_of_one_item() {
+    let mut bench = bench(TWO);
+    let entries = [Entry::new("user", "a")];
+    let item = Item::new(&entries);
+    let wrong = |bench: &mut Bench, items: &[Item<'_>]| {
+        run(bench.engine.take_up_to(&Request::new("d", items), &mut bench.decisions)).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(wrong(&mut bench, &[item]), RequestError::NoAmount);
+    assert_eq!(wrong(&mut bench, &[]), RequestError::NoItems);
+    assert!(matches!(wrong(&mut bench, &[item.cost(1), item.cost(1)]), RequestError::TooMany { max: 1, .. }));
+    assert_eq!(bench.remaining(&[("user", "a")]), [4, 10]);
+}
+
+#[test]
+fn while_the_store_is_away_its_stand_in_gives_as_much_as_it_has() {
+    let clock = Arc::new(ManualClock::at(START));
+    let mut bench = Bench::on(Flaky::new(&clock), clock, TWO);
+    bench.engine.store().fail(unavailable(), 1);
+    // A stand-in starts with what a second gives, at least one.
+    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 1));
+}

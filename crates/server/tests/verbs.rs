@@ -1,0 +1,280 @@
+//! Every verb over HTTP and the Redis protocol, in memory and on a real Redis: the same answers.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Rules, Server, run};
+use serde_json::{Value, json};
+use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+/// Long periods, so that the time a test takes makes no difference.
+const RULES: &str = "\
+domain: api
+rules:
+- {id: mine, when: {user: '*'}, per: [user], limit: 4/day}
+- {id: all, when: {user: '*'}, limit: 10/week, algorithm: sliding_log}
+- {id: bytes, when: {kind: bytes}, limit: 100/day, algorithm: fixed_window, max_debt: 50}
+- {id: slots, when: {kind: slots}, limit: 1, algorithm: concurrency, lease: 60s}
+";
+
+/// Far more than a store takes, however busy the machine is.
+const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
+
+/// Runs `test` with a server in memory and with one on a real Redis.
+fn everywhere(test: impl Fn(&Server)) {
+    let rules = Rules::new(RULES);
+    test(&Server::start(&["--rules", rules.path()]));
+    let store = StoreServer::start(Kind::Redis);
+    test(&Server::start(&[&["--rules", rules.path(), "--store", &store.url()], &PATIENT[..]].concat()));
+}
+
+fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let (status, text) = server.connect_http().post(path, &body.to_string());
+    (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
+}
+
+/// Asks with redis-cli, which nobody here wrote.
+fn resp(server: &Server, args: &[&str]) -> Value {
+    ask_resp(&server.resp_port(), args)
+}
+
+fn ask_resp(port: &str, args: &[&str]) -> Value {
+    let text = run(Command::new("redis-cli").args(["-p", port, "-3", "--json"]).args(args));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+}
+
+fn remaining(answer: &Value) -> Vec<u64> {
+    let limits = answer["limits"].as_array().unwrap_or_else(|| panic!("limits in {answer}"));
+    limits.iter().filter_map(|limit| limit["remaining"].as_u64()).collect()
+}
+
+#[test]
+fn as_much_as_there_is_can_be_taken() {
+    everywhere(|server| {
+        let ask = |user: &str, cost: u64| json!({"domain": "api", "attributes": {"user": user}, "cost": cost});
+        let (status, answer) = post(server, "/v1/take-up-to", &ask("a", 7));
+        assert_eq!((status, &answer["taken"], remaining(&answer)), (200, &json!(4), vec![0, 6]), "{answer}");
+        let (status, answer) = post(server, "/v1/take-up-to", &ask("a", 7));
+        assert_eq!((status, &answer["taken"]), (429, &json!(0)), "{answer}");
+        let answer = resp(server, &["TG.TAKEUPTO", "api", "9", "user", "b"]);
+        assert_eq!((&answer["taken"], remaining(&answer)), (&json!(4), vec![0, 2]), "{answer}");
+        let answer = resp(server, &["TG.DRAIN", "api", "user", "c"]);
+        assert_eq!((&answer["taken"], remaining(&answer)), (&json!(2), vec![2, 0]), "{answer}");
+        let (status, answer) = post(server, "/v1/drain", &json!({"domain": "api", "attributes": {"user": "c"}}));
+        assert_eq!((status, &answer["taken"]), (429, &json!(0)), "{answer}");
+        let (status, answer) = post(server, "/v1/take-up-to", &json!({"domain": "api"}));
+        assert_eq!((status, &answer["pointer"]), (400, &json!("/cost")), "{answer}");
+    });
+}
+
+#[test]
+fn a_charge_is_taken_regardless() {
+    everywhere(|server| {
+        let ask = |cost: u64| json!({"domain": "api", "attributes": {"kind": "bytes"}, "cost": cost});
+        let (status, answer) = post(server, "/v1/charge", &ask(120));
+        assert_eq!((status, &answer["taken"]), (200, &json!(120)), "{answer}");
+        assert_eq!(post(server, "/v1/check", &ask(1)).0, 429);
+        let answer = resp(server, &["TG.CHARGE", "api", "30", "kind", "bytes"]);
+        assert_eq!((&answer["allowed"], &answer["taken"]), (&json!(1), &json!(30)), "{answer}");
+        let answer = resp(server, &["TG.CHARGE", "api", "1", "kind", "bytes"]);
+        assert_eq!((&answer["allowed"], &answer["taken"]), (&json!(0), &json!(0)), "a debt of 51: {answer}");
+    });
+}
+
+#[test]
+fn a_decision_is_explained_and_nothing_taken() {
+    everywhere(|server| {
+        let ask = json!({"domain": "api", "attributes": {"user": "a", "kind": "other"}});
+        assert_eq!(post(server, "/v1/check", &ask).0, 200);
+        for _ in 0..9 {
+            let (status, told) = post(server, "/v1/explain", &ask);
+            assert_eq!((status, &told["allowed"], &told["rule"]), (200, &json!(true), &json!("mine")), "{told}");
+            let (mine, bytes) = (&told["rules"][0], &told["rules"][2]);
+            assert_eq!((&mine["counted_by"]["user"], &mine["limits"][0]["remaining"]), (&json!("a"), &json!(3)));
+            assert_eq!(
+                (&bytes["rule"], &bytes["met"], &bytes["found"]),
+                (&json!("bytes"), &json!(false), &json!(["other"]))
+            );
+        }
+        let text = resp(server, &["TG.EXPLAIN", "api", "5", "user", "a"]);
+        let text = text.as_str().expect("a text");
+        assert!(
+            text.starts_with("refused, whenever it comes, by `mine`\n+ mine (") && text.contains("\n- slots ("),
+            "{text}"
+        );
+        let program = env!("CARGO_BIN_EXE_tollgate");
+        let args = ["explain", "--server", &server.url("/"), "api", "user=a"];
+        let told = run(Command::new(program).args(args));
+        assert!(told.contains("met, counted by user = \"a\", weighs 1\n    3 of 4 left"), "{told}");
+    });
+}
+
+#[test]
+fn a_rule_file_is_explained_without_a_server() {
+    let rules = Rules::new(RULES);
+    let explain = |args: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_tollgate");
+        Command::new(program).arg("explain").args(args).output().expect("the program runs")
+    };
+    let told = explain(&["--rules", rules.path(), "api", "user=a"]);
+    let text = String::from_utf8_lossy(&told.stdout);
+    assert!(told.status.success() && text.contains("4 of 4 left for 86400s"), "{text}");
+    for (args, error) in [
+        (&["--rules", rules.path(), "none"][..], "there are no rules for the domain `none`"),
+        (&["--rules", rules.path(), "api", "user"], "`user` is no attribute"),
+        (&["api", "user=a"], "give the rules with --rules FILE"),
+        (&["--server", "http://127.0.0.1:1", "api"], "cannot ask http://127.0.0.1:1"),
+    ] {
+        let told = explain(args);
+        let text = String::from_utf8_lossy(&told.stderr);
+        assert!(!told.status.success() && text.contains(error), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn a_reservation_is_committed_or_cancelled() {
+    everywhere(|server| {
+        let ask = |cost: u64| json!({"domain": "api", "attributes": {"kind": "bytes"}, "cost": cost});
+        let left = || remaining(&post(server, "/v1/peek", &ask(1)).1)[0];
+        let (status, reserved) = post(server, "/v1/reserve", &ask(40));
+        assert_eq!((status, left()), (200, 60), "{reserved}");
+        let (status, settled) = post(server, "/v1/commit", &json!({"receipt": reserved["receipt"], "cost": 25}));
+        assert_eq!((status, settled), (200, json!({"refunded": 15, "charged": 0, "unpaid": 0})));
+        assert_eq!(left(), 75);
+        let reserved = resp(server, &["TG.RESERVE", "api", "5", "kind", "bytes"]);
+        let receipt = reserved["receipt"].as_str().expect("a receipt");
+        assert_eq!(resp(server, &["TG.COMMIT", receipt, "15"]), json!({"refunded": 0, "charged": 10, "unpaid": 0}));
+        assert_eq!(left(), 60);
+        let receipt = post(server, "/v1/reserve", &ask(10)).1["receipt"].clone();
+        assert_eq!(post(server, "/v1/cancel", &json!({"receipt": receipt})).1, json!({"refunded": 10}));
+        let reserved = resp(server, &["TG.RESERVE", "api", "5", "kind", "bytes"]);
+        assert_eq!(resp(server, &["TG.CANCEL", reserved["receipt"].as_str().expect("a receipt")]), json!(5));
+        assert_eq!(left(), 60);
+        let (status, problem) = post(server, "/v1/commit", &json!({"receipt": receipt}));
+        assert_eq!((status, &problem["pointer"]), (400, &json!("/cost")), "{problem}");
+        let mut client = server.connect_resp();
+        client.send("TG.COMMIT x 1\r\nTG.CANCEL\r\nPING\r\n");
+        client.expect("-ERR this is not a receipt; send what tg.reserve gave under `receipt`\r\n");
+        client.expect("-ERR usage: tg.cancel <receipt>\r\n+PONG\r\n");
+    });
+}
+
+#[test]
+fn a_slot_is_renewed_and_released_by_its_receipt() {
+    everywhere(|server| {
+        let ask = json!({"domain": "api", "attributes": {"kind": "slots"}});
+        let (status, taken) = post(server, "/v1/reserve", &ask);
+        assert_eq!((status, post(server, "/v1/check", &ask).0), (200, 429));
+        assert_eq!(post(server, "/v1/renew", &json!({"receipt": taken["receipt"]})).1, json!({"renewed": true}));
+        assert_eq!(post(server, "/v1/release", &json!({"receipt": taken["receipt"]})).1, json!({"refunded": 1}));
+        let taken = resp(server, &["TG.RESERVE", "api", "1", "kind", "slots"]);
+        assert_eq!(taken["allowed"], 1, "{taken}");
+        let receipt = taken["receipt"].as_str().expect("a receipt");
+        assert_eq!(resp(server, &["TG.RENEW", receipt]), json!(1));
+        assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(1));
+        assert_eq!(resp(server, &["TG.RENEW", receipt]), json!(0), "it is somebody else's now");
+        assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(0), "it is given back once");
+    });
+}
+
+#[test]
+fn the_answer_is_held_until_a_slot_is_released() {
+    everywhere(|server| {
+        let ask = json!({"domain": "api", "attributes": {"kind": "slots"}, "wait_ms": 20_000});
+        let (status, first) = post(server, "/v1/acquire", &ask);
+        assert_eq!(status, 200, "{first}");
+        let (mut client, body) = (server.connect_http(), ask.to_string());
+        let waiter = std::thread::spawn(move || client.post("/v1/acquire", &body));
+        until_waiting(server, 1);
+        assert_eq!(post(server, "/v1/release", &json!({"receipt": first["receipt"]})).0, 200);
+        let (status, second) = waiter.join().expect("an answer");
+        assert_eq!(status, 200, "{second}");
+        let second: Value = serde_json::from_str(&second).expect("JSON");
+        let port = server.resp_port();
+        let waiter = std::thread::spawn(move || ask_resp(&port, &["TG.ACQUIRE", "api", "1", "20000", "kind", "slots"]));
+        until_waiting(server, 1);
+        assert_eq!(post(server, "/v1/release", &json!({"receipt": second["receipt"]})).0, 200);
+        let third = waiter.join().expect("an answer");
+        assert_eq!(third["allowed"], 1, "{third}");
+        let refused = resp(server, &["TG.ACQUIRE", "api", "1", "50", "kind", "slots"]);
+        assert_eq!(refused["allowed"], 0, "{refused}");
+        // Who goes away does not take what is released then.
+        let (mut http, mut other) = (server.connect_http(), server.connect_resp());
+        let body = ask.to_string();
+        http.send(format!("POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        other.send("TG.ACQUIRE api 1 20000 kind slots\r\n");
+        until_waiting(server, 2);
+        drop((http, other));
+        until_waiting(server, 0);
+        assert_eq!(resp(server, &["TG.RELEASE", third["receipt"].as_str().expect("a receipt")]), json!(1));
+        assert_eq!(post(server, "/v1/acquire", &ask).0, 200);
+    });
+    let server = Server::start(&[]);
+    for (body, pointer) in [
+        (json!({"key": "k", "limit": "1/s"}), "/wait_ms"),
+        (json!({"key": "k", "limit": "1/s", "wait_ms": 60_001}), "/wait_ms"),
+    ] {
+        let (status, problem) = post(&server, "/v1/acquire", &body);
+        assert_eq!((status, &problem["pointer"]), (400, &json!(pointer)), "{problem}");
+    }
+    assert_eq!(post(&server, "/v1/check", &json!({"key": "k", "limit": "1/s", "wait_ms": 1})).0, 400);
+}
+
+/// Waits until so many requests wait, asking a few thousand times.
+fn until_waiting(server: &Server, count: usize) {
+    let line = format!("tollgate_waiting {count}");
+    let is_so = |_| run(Command::new("curl").args(["-s", &server.url("/metrics")])).lines().any(|found| found == line);
+    assert!((0..5_000).any(is_so), "no {line}");
+}
+
+#[test]
+fn what_is_asked_again_under_a_key_is_charged_once() {
+    everywhere(|server| {
+        let ask = |key: &str, path: &str, cost: u64| {
+            let body = json!({"domain": "api", "attributes": {"user": "k"}, "cost": cost}).to_string();
+            let key = format!("idempotency-key: {key}");
+            run(Command::new("curl").args(["-s", "-i", "-H", &key, "-d", &body, &server.url(path)]))
+        };
+        let (first, again) = (ask("one", "/v1/check", 3), ask("one", "/v1/check", 3));
+        let body = |text: &str| text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+        assert!(first.starts_with("HTTP/1.1 200") && !first.contains("idempotency-replayed"), "{first}");
+        assert!(again.starts_with("HTTP/1.1 200") && again.contains("idempotency-replayed: true"), "{again}");
+        assert_eq!(body(&first), body(&again));
+        assert!(ask("one", "/v1/check", 2).starts_with("HTTP/1.1 422"), "another request under the same key");
+        assert!(ask("one", "/v1/charge", 3).starts_with("HTTP/1.1 422"), "another verb under the same key");
+        assert!(ask("two", "/v1/check", 1).starts_with("HTTP/1.1 200"));
+        // A refusal took nothing, and is not held against whoever asks again.
+        assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 429"));
+        assert_eq!(post(server, "/v1/reset", &json!({"domain": "api", "attributes": {"user": "k"}})).0, 200);
+        assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 200"));
+        assert!(ask(&"x".repeat(256), "/v1/check", 1).starts_with("HTTP/1.1 400"));
+    });
+}
+
+#[test]
+fn who_uses_most_is_told_by_rule() {
+    everywhere(|server| {
+        for (user, times) in [("heavy", 6), ("light", 1)] {
+            for _ in 0..times {
+                post(server, "/v1/check", &json!({"domain": "api", "attributes": {"user": user}}));
+            }
+        }
+        let long = "x".repeat(5_000);
+        post(server, "/v1/check", &json!({"domain": "api", "attributes": {"user": long}}));
+        let told = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let mine = told["rules"].as_array().and_then(|rules| rules.iter().find(|rule| rule["rule"] == "mine"));
+        let mine = mine.unwrap_or_else(|| panic!("no rule in {told}"));
+        assert_eq!(mine["charged"][0], json!({"key": "user=heavy", "count": 4, "error": 0}), "{mine}");
+        assert_eq!(mine["refused"], json!([{"key": "user=heavy", "count": 2, "error": 0}]), "{mine}");
+        let longest = mine["charged"]
+            .as_array()
+            .and_then(|keys| keys.iter().map(|key| key["key"].as_str()?.chars().count().into()).max().flatten());
+        assert_eq!(longest, Some(128));
+    });
+    let server = Server::start(&["--top-keys", "hashed"]);
+    post(&server, "/v1/check", &json!({"key": "secret", "limit": "1/s"}));
+    let told = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+    assert!(told.contains("\"#") && !told.contains("secret"), "{told}");
+}
