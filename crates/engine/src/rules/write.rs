@@ -114,8 +114,8 @@ impl Writer<'_> {
                 self.behind(owner);
                 self.list(nodes, Level { indent: level.indent, ..level.inside(0) });
             }
-            Value::Empty => self.behind(owner),
-            Value::Map(_) | Value::List(_) | Value::Text(_) => {
+            // Nothing is written as `null`: a comment behind it would otherwise belong to nothing.
+            Value::Map(_) | Value::List(_) | Value::Text(_) | Value::Empty => {
                 self.out.push(' ');
                 match &value.value {
                     Value::Text(text) => scalar(text, Context::Line, &mut self.out),
