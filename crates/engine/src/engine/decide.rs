@@ -75,7 +75,11 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// nothing is told about them.
     async fn ask_shadows(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
         let Decisions { plan, shadows, decided, .. } = decisions;
-        let passed = |request: usize| decided[request].as_ref().is_ok_and(|decided| decided.outcome.is_allowed());
+        // Whoever has waited for the store in vain does not wait for it once more.
+        let passed = |request: usize| {
+            let asked = |decided: &Decided| decided.outcome.is_allowed() && decided.standing == Standing::Exact;
+            decided[request].as_ref().is_ok_and(asked)
+        };
         let wanted = |request: usize, planned: &Planned| planned.shadow && passed(request);
         let spans = ask(&self.store, verb, running, plan, shadows, wanted).await;
         self.take_answers(plan, shadows, 0, &spans, Answered::Shadow);
