@@ -10,7 +10,7 @@ use rules::REQUESTS;
 use subjects::{Peer, Subject};
 
 const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
-const ROUNDS: usize = 41;
+const ROUNDS: usize = 401;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -67,12 +67,12 @@ fn matching(bars: &mut Bars) -> Result<()> {
 /// The same two limits, alone and among a thousand.
 fn peer(bars: &mut Bars) -> Result<()> {
     println!();
-    for (size, times, bar) in [(2, 2_000, 5.0), (1_000, 20, 50.0)] {
+    for (size, times, bar) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
         let (ours, theirs) = (Subject::new(size)?, Peer::new(size)?);
         theirs.check(times)?;
         let mut ratios = Vec::new();
         let mut both = (Vec::new(), Vec::new());
-        for _ in 0..11 {
+        for _ in 0..101 {
             let (ours, theirs) = (ours.check(REQUESTS), theirs.check(times)?);
             ratios.push(theirs / ours);
             both.0.push(ours);

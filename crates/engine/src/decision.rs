@@ -149,10 +149,11 @@ impl<'d> Decision<'d> {
         if self.is_allowed() { None } else { self.decided.refusal.as_deref() }
     }
 
-    /// Whether it was refused because of a ban.
+    /// Whether a ban refused it, alone or beside limits that did, too.
     pub fn is_banned(&self) -> bool {
-        !self.is_allowed()
-            && self.decided.deciding.is_some_and(|charge| self.all.plan.charges[charge as usize].is_ban())
+        let refuses = |planned: &Planned| self.all.answer(planned).is_some_and(|(said, _)| !said.outcome.is_allowed());
+        let charges = &self.all.plan.charges[range(&self.all.plan.asked[self.place].charges)];
+        !self.is_allowed() && charges.iter().any(|planned| planned.is_ban() && refuses(planned))
     }
 
     /// What may be told about every limit of every rule that was met, by item and then in the order of the rules.

@@ -85,10 +85,12 @@ fn overrides_calendars_bans_and_expressions_allocate_nothing() {
     for rule in rules {
         let bench = bench(&format!("- {rule}\n"));
         let mut decisions = Decisions::default();
-        let check = || {
+        let mut check = || {
             let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
             assert!(decision.is_allowed() && decision.reports().count() == 1);
         };
+        // Walking down a tree of patterns takes two buffers in turn.
+        check();
         assert_eq!(allocated(check), 0, "for {rule}");
     }
 }

@@ -90,6 +90,7 @@ fn who_is_refused_too_often_is_banned() {
     let said: Vec<String> = (0..5).map(|_| bench.check(&mallory)).collect();
     assert_eq!(said, ["allow", "allow", "deny 500ms", "deny 500ms", "deny 500ms"]);
     assert_eq!(bench.engine.counts().bans, 1);
+    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "though the limit refuses, too"));
     bench.advance(Nanos::from_secs(1));
     bench.decide(&mallory, None, |decision| {
         assert!(decision.is_banned() && decision.rule() == Some("r"));

@@ -81,6 +81,8 @@ fn check_tells_every_mistake_with_its_place_and_fails() {
     };
     let (code, told) = check("domain: api\nrules:\n- {id: a, limit: 5/m}\n");
     assert!(code == Some(0) && told.contains("1 rule in 1 domain, no mistakes"), "{told}");
+    let (code, told) = check("domain: api\nrules:\n- {id: a, deny: true}\n- {id: b, limit: 5/m}\n");
+    assert!(code == Some(0) && told.contains("warning: "), "{told}");
     let (code, told) = check("domain: api\nrules:\n- id: a\n  limt: 5/m\n- id: b\n  limit: 5/x\n");
     assert_eq!(code, Some(1));
     let name = path.display();

@@ -201,7 +201,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
 impl<A, C> Limiter<A, C>
 where
-    A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
+    A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
     /// Takes `cost` as soon as there is room for it, behind all who wait already; see [`Acquire`].
@@ -215,7 +215,7 @@ where
 
 impl<A, C> Gate for Limiter<A, C>
 where
-    A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
+    A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
     type Key = ();

@@ -23,7 +23,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 /// peeking is weighing without committing, and a group of limits weighs all before it commits any.
 pub trait Algorithm {
     /// What undoes a taking exactly; [`Stamp`](crate::Stamp) for a single limit.
-    type Stamp: Copy + Default;
+    type Stamp: Copy + Default + Send + Sync + 'static;
 
     /// How many words the state takes. Constant for a given limit.
     fn words(&self) -> usize;

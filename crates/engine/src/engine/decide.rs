@@ -215,30 +215,33 @@ impl Decisions {
 
     /// What all enforced charges of a request come to, and which of them decides.
     fn sum_up(&mut self, request: usize, running: &Running) {
-        let Ok(decided) = &self.decided[request] else { return };
-        let mut decided = decided.clone();
+        if self.decided[request].is_err() {
+            return;
+        }
+        let (mut outcome, mut deciding, mut shadow_refused) = (Outcome::Allow, None, false);
         let charges = range(&self.plan.asked[request].charges);
         let mut least = u64::MAX;
         for (charge, planned) in charges.clone().zip(&self.plan.charges[charges]) {
             if planned.shadow {
-                decided.shadow_refused |= planned.is_denied();
+                shadow_refused |= planned.is_denied();
                 continue;
             }
-            let outcome = self.outcome(planned);
-            let together = decided.outcome.and(outcome);
+            let together = outcome.and(self.outcome(planned));
             let remaining = self.remaining(planned);
-            let decides = together != decided.outcome
-                || (together == Outcome::Allow && (remaining < least || decided.deciding.is_none()));
+            let decides =
+                together != outcome || (together == Outcome::Allow && (remaining < least || deciding.is_none()));
             if decides {
-                decided.deciding = Some(charge as u32);
+                deciding = Some(charge as u32);
                 least = remaining;
             }
-            decided.outcome = together;
+            outcome = together;
         }
-        if !decided.outcome.is_allowed() {
-            decided.refusal = decided.deciding.and_then(|charge| self.refusal(charge, running));
+        let refusal =
+            if outcome.is_allowed() { None } else { deciding.and_then(|charge| self.refusal(charge, running)) };
+        if let Ok(decided) = &mut self.decided[request] {
+            (decided.outcome, decided.deciding, decided.shadow_refused) = (outcome, deciding, shadow_refused);
+            decided.refusal = refusal;
         }
-        self.decided[request] = Ok(decided);
     }
 
     /// How the rule of a charge wants its refusals to be told.

@@ -201,8 +201,11 @@ impl Plan {
 
     /// The id of the rule.
     pub(crate) fn name(&self, charge: u32) -> &str {
-        let name = &self.charges[charge as usize].name;
-        &self.names[name.start as usize..name.end as usize]
+        self.text(&self.charges[charge as usize])
+    }
+
+    fn text(&self, planned: &Planned) -> &str {
+        &self.names[planned.name.start as usize..planned.name.end as usize]
     }
 
     pub(crate) fn windows(&self, planned: &Planned) -> &[Option<Nanos>] {
@@ -269,7 +272,7 @@ impl Plan {
                 let rule = &running.rules.rules()[*number as usize];
                 let numbered = rule.numbered.as_ref()?;
                 let windows = self.given(planned, numbered);
-                Some(charge(numbered.id, &numbered.limits, rule.earlier(), running.rules.id_of(rule), windows))
+                Some(charge(numbered.id, &numbered.limits, rule.earlier(), self.text(planned), windows))
             }
             By::Sent(sheet) => Some(charge(sheet.id, &sheet.limits, &[][..], "", &[])),
             By::Overridden(number, _) | By::Ban(number) => {
@@ -277,7 +280,7 @@ impl Plan {
                 let numbered = planned.numbered(running)?;
                 let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
                 let windows = self.given(planned, numbered);
-                Some(charge(numbered.id, &numbered.limits, earlier, running.rules.id_of(rule), windows))
+                Some(charge(numbered.id, &numbered.limits, earlier, self.text(planned), windows))
             }
             By::Unlimited(_) | By::Denied(_) => None,
         }

@@ -99,8 +99,7 @@ impl Numbers {
     }
 }
 
-/// For each limit, the time in which as much as the limit comes back: the window, or how long the bucket takes to fill.
-/// What is held at a time has none.
+/// For each limit, the time in which as much as the limit comes back.
 pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
     limits.as_slice().iter().map(Limit::window).collect()
 }

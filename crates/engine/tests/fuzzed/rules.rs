@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate_engine::rules::{LimitText, Mistakes, Rules, Source};
+use tollgate_engine::rules::{Expression, LimitText, Mistakes, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 
 /// Reading ends with rules that can be put in force and decide, or with mistakes, each at a place in the text.
@@ -14,6 +14,10 @@ pub fn check(text: &[u8]) {
         Err(mistakes) => check_mistakes(&mistakes, text),
     }
     if let Ok(limit) = str::from_utf8(text) {
+        // Most are no expressions, either; those that are hold or not, which the rules above find out.
+        if let Err(problem) = Expression::new(limit) {
+            assert!(problem.len() < LONGEST_MESSAGE, "a message is for reading: {problem}");
+        }
         // The same words serve in requests; most texts are none.
         for algorithm in [None, Some("fixed_window"), Some("concurrency")] {
             if let Err(mistake) = (LimitText { limit, burst: None, algorithm }).read() {

@@ -30,16 +30,6 @@ pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
     Rules::read_with(&[Source { name, text }], &beside)
 }
 
-/// Reads rules and puts them in force: the version they became, and how many there are.
-fn put<S: Store>(gate: &Gate<S>, name: &str, text: &[u8]) -> Result<(u64, usize), Mistakes> {
-    let rules = parse(name, text)?;
-    let version = gate.engine.put(&rules)?;
-    for left_out in rules.left_out().map(Mistakes::as_slice).unwrap_or_default() {
-        tracing::warn!("{left_out}");
-    }
-    Ok((version, rules.len()))
-}
-
 /// Puts the rules of a file in force.
 ///
 /// # Errors
@@ -47,9 +37,22 @@ fn put<S: Store>(gate: &Gate<S>, name: &str, text: &[u8]) -> Result<(u64, usize)
 pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> {
     let name = file.path().display().to_string();
     let text = file.read().with_context(|| format!("cannot read the rules {name}"))?;
-    let (version, count) = put(gate, &name, &text).with_context(|| format!("the rules {name} have mistakes"))?;
+    let rules = parse(&name, &text).and_then(|rules| put(gate, &rules));
+    let (version, count) = rules.with_context(|| format!("the rules {name} have mistakes"))?;
     tracing::info!(file = name, rules = count, version, "rules loaded");
     Ok(())
+}
+
+/// Puts rules in force and logs what about them is probably not meant, and what they could not say; returns their version and how many there are.
+fn put<S: Store>(gate: &Gate<S>, rules: &Rules) -> Result<(u64, usize), Mistakes> {
+    // Before, because they are compared with those in force.
+    let warnings = gate.engine.warnings(rules);
+    let version = gate.engine.put(rules)?;
+    let left_out = rules.left_out().map(Mistakes::as_slice).unwrap_or_default();
+    for warning in warnings.iter().chain(left_out) {
+        tracing::warn!("{warning}");
+    }
+    Ok((version, rules.len()))
 }
 
 /// Looks at a file for ever, and puts its rules in force whenever they change. Those that have mistakes are told and
@@ -61,7 +64,7 @@ pub async fn watch<S: Store>(gate: &Gate<S>, mut file: Watched) {
         looks.tick().await;
         let refused = match file.look() {
             Ok(None) => continue,
-            Ok(Some(text)) => match put(gate, &name, &text) {
+            Ok(Some(text)) => match parse(&name, &text).and_then(|rules| put(gate, &rules)) {
                 Ok((version, rules)) => {
                     gate.metrics.reloaded();
                     tracing::info!(file = name, rules, version, "rules loaded");

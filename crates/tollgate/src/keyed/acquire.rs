@@ -13,7 +13,7 @@ use crate::wait::{Acquire, Gate, Rooms};
 
 impl<A, C> Keyed<A, C>
 where
-    A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
+    A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
     /// Takes `cost` for the key as soon as there is room for it, behind all who wait for the same key; see [`Acquire`].
@@ -41,7 +41,7 @@ impl<C: Clock> Keyed<Concurrency, C> {
 
 impl<A, C> Gate for Keyed<A, C>
 where
-    A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
+    A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
     type Key = Fingerprint;

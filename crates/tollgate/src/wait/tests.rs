@@ -55,7 +55,7 @@ fn ready<G: Gate>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
 /// So many that have taken their places in a line, in order.
 fn queue<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
 where
-    A: Algorithm<Stamp: Send + Sync + 'static> + Send + Sync + 'static,
+    A: Algorithm + Send + Sync + 'static,
 {
     let join = |_| {
         let mut future = limiter.acquire(1);

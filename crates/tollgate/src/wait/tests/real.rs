@@ -119,3 +119,33 @@ fn at_a_rate_beyond_all_measure_everybody_is_served_by_whoever_comes_along() {
     }
     assert_eq!(limiter.waiters(), 0);
 }
+
+#[test]
+fn threads_that_wait_for_keys_get_no_more_than_each_has() {
+    let keyed = Arc::new(Keyed::new(TokenBucket::new("5k/s".parse().unwrap(), 3).unwrap(), 1_000).unwrap());
+    let start = keyed.clock().mono();
+    let passed: Vec<[u64; 4]> = on_threads(8, |thread| {
+        let mut dice = Dice::new(thread + 1);
+        let mut passed = [0; 4];
+        for _ in 0..300 {
+            let key = dice.below(4) as usize;
+            let patience = Duration::from_micros(dice.below(3_000));
+            let acquire = keyed.acquire([b'a' + key as u8].as_slice(), 1).within(patience);
+            passed[key] += acquire.wait().map_or(0, |verdict| verdict.taken().get());
+        }
+        passed
+    });
+    let most = 3 + keyed.clock().mono().since(start).as_nanos() * 5 / 1_000_000;
+    for key in 0..4 {
+        let passed: u64 = passed.iter().map(|passed| passed[key]).sum();
+        assert!((1..=most).contains(&passed), "{passed} passed, at most {most} may");
+    }
+    assert_eq!(keyed.waiters(), 0);
+}
+
+#[test]
+fn a_clock_that_is_read_now_and_then_wakes_those_who_wait() {
+    let clock = crate::clock::CachedClock::start(Duration::from_millis(1)).unwrap();
+    let limiter = Arc::new(Limiter::with_clock(TokenBucket::new("500/s".parse().unwrap(), 1).unwrap(), clock));
+    (0..5).for_each(|_| assert!(limiter.acquire(1).wait().is_ok()));
+}
