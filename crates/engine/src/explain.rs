@@ -50,6 +50,8 @@ pub enum Why {
         /// The id of that rule.
         by: String,
     },
+    /// Its conditions hold, and the request has other attributes than `only` those it names.
+    Others,
     /// Its conditions hold, its expression does not.
     Expression,
     /// Its conditions hold, and yet it does not apply, because of its schedule.
@@ -118,7 +120,7 @@ impl Explanation {
     pub fn met(&self) -> impl Iterator<Item = (&Explained, &Met)> {
         self.rules.iter().filter_map(|explained| match &explained.why {
             Why::Met(met) => Some((explained, met)),
-            Why::Unmet(_) | Why::Expression | Why::Judged { .. } | Why::NotNow => None,
+            Why::Unmet(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow => None,
         })
     }
 }
@@ -155,6 +157,9 @@ impl fmt::Display for Explained {
         match &self.why {
             Why::Met(met) => met.fmt(f),
             Why::Judged { by } => write!(f, "not asked, `{by}` has decided"),
+            Why::Others => {
+                f.write_str("its conditions hold, but the attributes are not only those it names, in its order")
+            }
             Why::Expression => f.write_str("its conditions hold, but its expression does not"),
             Why::NotNow => f.write_str("its conditions hold, but it does not apply at this time"),
             Why::Unmet(unmet) => unmet.fmt(f),

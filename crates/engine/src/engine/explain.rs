@@ -49,7 +49,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let unmet = written.iter().filter(is_met).map(|rule| why_not(rule, item.entries, judge));
         let mut unmet: Vec<Explained> = unmet.collect();
         unmet.sort_by_key(|explained| match &explained.why {
-            Why::Met(_) | Why::Expression | Why::Judged { .. } | Why::NotNow => 0,
+            Why::Met(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow => 0,
             Why::Unmet(unmet) => unmet.conditions,
         });
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
@@ -115,11 +115,18 @@ fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> Explained
             found: values(entries, &first.attribute).take(SHOWN_VALUES).map(shown).collect(),
             conditions: 1 + failing.count(),
         }),
+        (None, _) if !has_only(rule, entries) => Why::Others,
         (None, _) if !is_expressed(rule, entries) => Why::Expression,
         (None, Some(by)) => Why::Judged { by: by.into() },
         (None, None) => Why::NotNow,
     };
     Explained { rule: rule.id().into(), place: Some(place_of(rule)), why }
+}
+
+/// Whether the attributes are those that a rule wants to be the only ones, if it does.
+fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
+    let names = rule.only().iter().map(|name| name.as_bytes());
+    rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
 }
 
 /// Whether the expression of a rule holds, if it has one.
