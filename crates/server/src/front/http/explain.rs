@@ -31,6 +31,7 @@ fn rule(explained: &Explained) -> Value {
             "found": unmet.found,
         }),
         Why::Judged { by } => json!({"why": "judged", "by": by}),
+        Why::Others => json!({"why": "others"}),
         Why::Expression => json!({"why": "expression"}),
         Why::NotNow => json!({"why": "not_now"}),
     };
