@@ -2,11 +2,11 @@
 //!
 //! There is no bound on keys, so not all can be counted. Space-Saving (Metwally, Agrawal, El Abbadi 2005) keeps a fixed number of
 //! counts: a key that is not among them takes the place of the least, and its count on top of its own. So no count is too
-//! low, each says by how much it may be too high, and every key with more than 1/[`KEPT`] of all is among them.
+//! low, each says by how much it may be too high, and every key with more than 1/`KEPT` of all is among them.
 //!
-//! Each thread notes its first [`ALL_OF`] decisions, and from then on one in [`ONE_IN`] by chance, which counts as that many: what
-//! is at the top is there anyway, and counting costs the others next to nothing. Counts are halved every [`HALF_LIFE`], so
-//! that the past fades. Of the names at most [`MAX_NAME`] letters are kept, or only a hash.
+//! Each thread notes its first `ALL_OF` decisions, and from then on one in `ONE_IN` by chance, which counts as that many: what
+//! is at the top is there anyway, and counting costs the others next to nothing. Counts are halved every `HALF_LIFE`, so
+//! that the past fades. Of the names at most `MAX_NAME` letters are kept, or only a hash.
 
 use std::cell::Cell;
 use std::collections::HashMap;
