@@ -145,8 +145,7 @@ fn batched(case: &str) -> String {
     format!("{case}-batch16")
 }
 
-/// Other algorithms beside the token bucket: at most one and a half times its time. With many keys that is told of the slices, but no
-/// bar: they are several words to the token bucket's one, and then it is the memory that takes the time.
+/// Other algorithms beside the token bucket: at most one and a half times its time.
 fn algorithms(report: &mut Report, plan: Plan) -> Result<()> {
     type Make = fn(usize, u64) -> Result<Box<dyn Contender>>;
     const ALGORITHMS: [(&str, Make); 2] = [
@@ -171,8 +170,7 @@ fn algorithms(report: &mut Report, plan: Plan) -> Result<()> {
             }
             report.section(&format!("{case}, ns per decision"));
             let medians = race(plan, Expect::Allowed, &mut contenders, &[pattern.sequence(1)])?;
-            let bar = (keys == "hot" || algorithm == "interval-bucket").then_some(Bar::RatioAtLeast(0.67));
-            compare(report, &case, "ours", &medians, |_| bar);
+            compare(report, &case, "ours", &medians, |_| Some(Bar::RatioAtLeast(0.67)));
         }
     }
     Ok(())
