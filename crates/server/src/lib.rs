@@ -1,8 +1,10 @@
 //! The parts of the `tollgate` program.
 
 pub mod acquire;
+pub mod client;
 pub mod command;
 pub mod config;
+pub mod control;
 pub mod drain;
 pub mod front;
 pub mod gate;

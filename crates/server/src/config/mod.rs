@@ -61,6 +61,11 @@ impl StoreConfig {
 pub struct Secret(String);
 
 impl Secret {
+    /// A text to be kept from logs.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
     /// The text, for whoever needs it to connect.
     pub fn reveal(&self) -> &str {
         &self.0

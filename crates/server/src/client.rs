@@ -1,0 +1,58 @@
+//! The way to another server of ours: its address, the token to show, and whose certificates to believe.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use reqwest::{Certificate, Method, RequestBuilder, Url};
+
+use crate::config::Secret;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// A server to ask.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<Secret>,
+}
+
+impl Client {
+    /// The server at `url`, such as `https://rules.internal:8080`. With `ca`, a file of certificates in PEM, those are believed too.
+    ///
+    /// # Errors
+    /// When the address or the file cannot be understood.
+    pub fn new(url: &str, token: Option<Secret>, ca: Option<&Path>) -> anyhow::Result<Self> {
+        let wrong = || format!("`{url}` is no address of a server; write it like https://127.0.0.1:8080");
+        let base = Url::parse(url).with_context(wrong)?;
+        ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), wrong());
+        let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true);
+        if let Some(ca) = ca {
+            let pem = std::fs::read(ca).with_context(|| format!("cannot read {}", ca.display()))?;
+            let certificates = Certificate::from_pem_bundle(&pem)
+                .with_context(|| format!("{} has no certificates in PEM", ca.display()))?;
+            http = http.tls_certs_merge(certificates);
+        }
+        Ok(Self { http: http.build()?, base, token })
+    }
+
+    /// A request to be filled in and sent. The parts of the path are encoded, so that any text can be one.
+    pub fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        let request = self.http.request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token.reveal()),
+            None => request,
+        }
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &Url {
+        &self.base
+    }
+}
