@@ -2,6 +2,8 @@
 #![allow(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
+pub mod api;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
