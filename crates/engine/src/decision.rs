@@ -172,9 +172,18 @@ impl<'d> Decision<'d> {
         Some(self.all.plan.key(planned))
     }
 
-    /// How the rule that refused wants it to be told; none if it says nothing about that, or nobody refused.
+    /// How the rule that refused wants it to be told; none if it says nothing about that, or nobody refused. Nor if it is
+    /// closed: what a rule says is meant for those who have exceeded it.
     pub fn refusal(&self) -> Option<&'d Refusal> {
-        if self.is_allowed() { None } else { self.decided.refusal.as_deref() }
+        if self.is_allowed() || self.is_closed() { None } else { self.decided.refusal.as_deref() }
+    }
+
+    /// Whether it was refused only because the store did not answer, by a rule whose `on_fault` is `closed`.
+    pub fn is_closed(&self) -> bool {
+        let closed = |planned: &Planned| planned.answered == Answered::Closed;
+        self.standing() == Standing::Fallback
+            && !self.is_allowed()
+            && self.all.plan.charges[range(&self.all.plan.asked[self.place].charges)].iter().any(closed)
     }
 
     /// Whether a ban refused it, alone or beside limits that did, too.

@@ -123,6 +123,22 @@ impl Explanation {
             Why::Unmet(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow => None,
         })
     }
+
+    /// Replaces every value that the request brought by what `hide` makes of it, for where it must not be read.
+    pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
+        for explained in &mut self.rules {
+            match &mut explained.why {
+                Why::Met(met) => {
+                    met.counted
+                        .iter_mut()
+                        .filter_map(|(_, value)| value.as_mut())
+                        .for_each(|value| *value = hide(value));
+                }
+                Why::Unmet(unmet) => unmet.found.iter_mut().for_each(|value| *value = hide(value)),
+                Why::Judged { .. } | Why::Others | Why::Expression | Why::NotNow => {}
+            }
+        }
+    }
 }
 
 impl fmt::Display for Explanation {

@@ -60,11 +60,6 @@ impl<C: Clock> MemoryStore<C> {
         self.tables.iter().map(Ledger::bytes).sum()
     }
 
-    /// How many decisions were about keys that found no room of their own.
-    pub fn overflowed(&self) -> u64 {
-        self.tables.iter().map(Ledger::overflowed).sum()
-    }
-
     /// Answers every group of the batch, in order.
     pub fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let at = self.clock.wall(self.clock.mono());
@@ -247,6 +242,10 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
             return Ok(());
         }
         Err(format!("the state takes {} words, at most {longest} are kept in memory", limits.words()))
+    }
+
+    fn overflowed(&self) -> u64 {
+        self.tables.iter().map(Ledger::overflowed).sum()
     }
 }
 

@@ -35,6 +35,11 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// What would have to be different, for whoever wrote the rule.
     fn check_numbers(&self, limits: &Limits) -> Result<(), String>;
+
+    /// How many decisions were about keys that found no room of their own; zero where there is always room.
+    fn overflowed(&self) -> u64 {
+        0
+    }
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
@@ -44,6 +49,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
         (**self).check_numbers(limits)
+    }
+
+    fn overflowed(&self) -> u64 {
+        (**self).overflowed()
     }
 }
 

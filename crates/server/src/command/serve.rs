@@ -18,6 +18,7 @@ use crate::config::{Config, StoreConfig};
 use crate::front::accept::{Newcomer, Protocol, accept};
 use crate::front::{http, resp};
 use crate::gate::Gate;
+use crate::observe::refusals::RefusalLog;
 use crate::retrieve::file::{self, Watched};
 use crate::worker::Workers;
 
@@ -75,7 +76,8 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     follow: impl FnOnce(Arc<Gate<S>>) -> F,
 ) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
-    let gate = Arc::new(gate.with_names(config.top_keys));
+    let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
+    let gate = Arc::new(gate.with_names(config.top_keys).with_refusals(refusals));
     let rules = config.rules.clone().map(Watched::new);
     let rules = rules.map(|mut rules| file::load(&gate, &mut rules).map(|()| rules)).transpose()?;
     let workers = start(config.threads, &gate)?;

@@ -6,7 +6,7 @@ pub mod api;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -26,8 +26,13 @@ pub struct Server {
 impl Server {
     /// Starts `tollgate serve` on free ports with further arguments.
     pub fn start(args: &[&str]) -> Self {
+        Self::start_in(Path::new("."), args)
+    }
+
+    /// The same, started in a directory.
+    pub fn start_in(directory: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(args);
+        command.current_dir(directory).args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(args);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (lines, log) = channel();
@@ -56,6 +61,14 @@ impl Server {
                 return line;
             }
         }
+    }
+
+    /// Lets the server end, and gives what the log says from here on.
+    pub fn last_lines(mut self) -> Vec<String> {
+        self.signal("TERM");
+        let lines = std::iter::from_fn(|| self.log.recv_timeout(PATIENCE).ok()).collect();
+        self.wait();
+        lines
     }
 
     pub fn connect_resp(&self) -> Client {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tollgate::Cost;
 use tollgate_engine::rules::LimitText;
-use tollgate_engine::{Decision, EngineError, Item as Asked, Receipt, Request, RequestError, SentLimits, Store};
+use tollgate_engine::{Decision, EngineError, Item as Asked, Lent, Receipt, Request, RequestError, SentLimits, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::add_decision;
 
@@ -17,7 +17,7 @@ use super::wire::{Body, Item, ReceiptField};
 use super::{explain, memo};
 use crate::acquire::MAX_WAIT;
 use crate::front::accept::Protocol;
-use crate::gate::{Gate, Lent, Verb};
+use crate::gate::{Gate, Verb};
 
 const JSON: &str = "application/json";
 

@@ -23,7 +23,7 @@ use super::route::{self, Route};
 use crate::drain::Guest;
 use crate::front::accept::Protocol;
 use crate::gate::Gate;
-use crate::once::{Begun, MAX_KEY};
+use crate::once::{Begun, Given, MAX_KEY};
 
 /// What is sent back.
 pub type Answer = Response<Full<Bytes>>;
@@ -97,7 +97,7 @@ async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &
     }
     let ticket = match gate.once.begin(key.as_bytes(), (route, body), gate.now()) {
         Begun::First(ticket) => ticket,
-        Begun::Again(mut answer) => {
+        Begun::Again(Given::Http(mut answer)) => {
             answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
             return Ok(answer);
         }
@@ -105,7 +105,7 @@ async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &
             let detail = "a request with this idempotency-key is being answered; ask again when it is";
             return Err(Problem::new(StatusCode::CONFLICT, "Conflict", detail));
         }
-        Begun::Different => {
+        Begun::Different | Begun::Again(Given::Resp(_)) => {
             let detail = "this idempotency-key came with another request; take a new key for every request";
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Key used before", detail));
         }
@@ -113,7 +113,7 @@ async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &
     let answer = route::run(gate, route, body).await?;
     if answer.status().is_success() {
         let size = answer.body().size_hint().exact().unwrap_or(0);
-        ticket.answered(&answer, usize::try_from(size).unwrap_or(usize::MAX));
+        ticket.answered(&Given::Http(answer.clone()), usize::try_from(size).unwrap_or(usize::MAX));
     }
     Ok(answer)
 }
