@@ -1,6 +1,6 @@
 //! Refusals in the log, each with its explanation: a sample, so that a flood of refused requests is no flood of lines.
 //!
-//! Our own limiters see to that: at most so many lines a second for each rule, as `--log-refusals` says, and [`ALL`] for all rules
+//! Our own limiters see to that: at most so many lines a second for each rule, as `--log-refusals` says, and `ALL` for all rules
 //! together. A line tells how many refusals before it were not told. The values a request brought are shown as the keys
 //! that use most are, by `--top-keys`. Whoever passes never comes here, and what was decided is explained as it
 //! was decided, so the store is not asked again.

@@ -66,7 +66,7 @@ async fn once<S: Store>(
 enum Done {
     Number(u64),
     Settled(Settled),
-    Decided(Lent),
+    Decided(Box<Lent>),
     Text(String),
 }
 
@@ -154,7 +154,7 @@ async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Faile
     let item = Item { entries: &entries, cost: Some(cost), limit: None };
     let mut decisions = Lent::take();
     gate.acquire(Protocol::Resp, &Request { domain, items: &[item] }, wait, &mut decisions).await;
-    Ok(Done::Decided(decisions))
+    Ok(Done::Decided(Box::new(decisions)))
 }
 
 /// `TG.RESET domain cost [name value …]`: how many counters were made as new.

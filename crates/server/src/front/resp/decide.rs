@@ -178,10 +178,9 @@ impl Question<'_> {
     /// What the engine is asked, if it is.
     fn item(&self) -> Option<Item<'_>> {
         match self {
-            Self::Rules(_, Keyed::Again(_)) => None,
+            Self::Rules(_, Keyed::Again(_)) | Self::Closed(_) | Self::Wrong(_) => None,
             Self::Rules(asked, _) => Some(Item { entries: &asked.entries, cost: Some(asked.cost), limit: None }),
             Self::Throttle { key, cost, limits, .. } => Some(Item { cost: Some(*cost), ..Item::sent(key, limits) }),
-            Self::Closed(_) | Self::Wrong(_) => None,
         }
     }
 }
