@@ -32,7 +32,8 @@ pub fn join(sources: &[Source<'_>]) -> Result<String, Mistakes> {
             _ => vec![tree],
         };
         for part in parts {
-            let (Some(Node { value: Value::Text(name), .. }), Some(rules)) = (take(&part, "domain"), take(&part, "rules"))
+            let (Some(Node { value: Value::Text(name), .. }), Some(rules)) =
+                (take(&part, "domain"), take(&part, "rules"))
             else {
                 continue;
             };
@@ -72,8 +73,7 @@ mod tests {
     use super::*;
 
     fn check(texts: &[&str], expected: &str) {
-        let sources: Vec<Source<'_>> =
-            texts.iter().map(|text| Source { name: "f", text: text.as_bytes() }).collect();
+        let sources: Vec<Source<'_>> = texts.iter().map(|text| Source { name: "f", text: text.as_bytes() }).collect();
         match join(&sources) {
             Ok(joined) => {
                 assert_eq!(joined, expected);

@@ -1,6 +1,7 @@
 //! What the server is told, checked: after this nobody validates again.
 
 pub mod raw;
+pub mod remote;
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};

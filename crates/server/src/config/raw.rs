@@ -4,6 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::remote::keys::{KEYS_EXAMPLES, KeysArgs};
+use super::remote::rules::{RULES_EXAMPLES, RulesArgs};
+use super::remote::tokens::{TOKENS_EXAMPLES, TokensArgs};
+use super::remote::{AUDIT_EXAMPLES, AuditArgs};
+
 /// An exact, fast and bounded rate limiter.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, about, long_about = LONG_ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
@@ -34,6 +39,18 @@ pub enum Command {
     /// Tell why a request is decided as it is.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Look at the rules of a server, and change them.
+    #[command(after_help = RULES_EXAMPLES)]
+    Rules(RulesArgs),
+    /// Say who may do what with a server.
+    #[command(after_help = TOKENS_EXAMPLES)]
+    Tokens(TokensArgs),
+    /// Look at what was spent, and give it back.
+    #[command(after_help = KEYS_EXAMPLES)]
+    Keys(KeysArgs),
+    /// Show who changed what, and when.
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(AuditArgs),
 }
 
 /// Where to listen, and what to decide by.
@@ -160,6 +177,14 @@ pub struct ExplainArgs {
     /// A server that runs, to explain by its rules and by what has been spent
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
+
+    /// The token to show, if the server asks for one
+    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+
+    /// Certificates (PEM) to believe besides the usual ones
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA")]
+    pub ca: Option<PathBuf>,
 
     /// What the request weighs; each rule says for itself unless given
     #[arg(long, value_name = "COST")]
