@@ -49,13 +49,11 @@ struct Problem {
 }
 
 /// So much of a token as may be shown: what it is called by in lists, not its secret.
-pub(super) fn beginning(token: &str) -> String {
-    const SHOWN: usize = 8;
-    // What is so short is no token of ours, and may be all of a secret.
-    if token.chars().count() < 4 * SHOWN {
-        return "given".to_owned();
+pub(super) fn shown(token: &str) -> String {
+    match token.split('_').collect::<Vec<_>>().as_slice() {
+        ["tg", id, _] => format!("`{}`", clean(id)),
+        _ => "that was given, which is none that `tollgate tokens create` made,".to_owned(),
     }
-    token.chars().take(SHOWN).chain(['…']).collect()
 }
 
 /// What is to be said about an answer that is no success.
@@ -148,17 +146,18 @@ mod tests {
         let client = Client::new("http://127.0.0.1:1", None, None).unwrap();
         let status = StatusCode::from_u16(status).unwrap();
         let answer = Answer { status, body: body.into() };
-        refused(&client, token.map(beginning).as_deref(), &answer).to_string()
+        refused(&client, token.map(shown).as_deref(), &answer).to_string()
     }
 
     #[test]
     fn what_the_server_says_is_told_with_what_to_do() {
         let problem = r#"{"title":"Unauthorized","detail":"there is no token"}"#;
         assert!(told(401, None, problem).contains("give one with --token or TOLLGATE_TOKEN"));
-        let text = told(401, Some("abcdefgh0123456789abcdefgh0123456789"), problem);
-        assert!(text.contains("the token abcdefgh…") && !text.contains("0123"), "{text}");
-        let text = told(403, Some("short"), r#"{"detail":"this takes the role editor"}"#);
-        assert_eq!(text, "the token given may not do that: this takes the role editor");
+        let text = told(401, Some("tg_3f9a_0123456789"), problem);
+        assert!(text.contains("does not take the token `3f9a`: there") && !text.contains("0123"), "{text}");
+        assert!(!told(401, Some("hunter2"), problem).contains("hunter2"));
+        let text = told(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this needs the role editor"}"#);
+        assert_eq!(text, "the token `3f9a` may not do that: this needs the role editor");
         let changed = r#"{"detail":"it was changed","current":4,"author":"ann","diff":"- limit: 1/s\n+ limit: 2/s\n"}"#;
         assert_eq!(
             told(412, None, changed),

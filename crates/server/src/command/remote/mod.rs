@@ -52,7 +52,7 @@ impl Remote {
         }
         let client = Client::new(&args.server, token.map(Secret::new), args.ca.as_deref())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { client, runtime, token: token.map(failure::beginning) })
+        Ok(Self { client, runtime, token: token.map(failure::shown) })
     }
 
     /// Its address.

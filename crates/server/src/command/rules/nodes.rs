@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use crate::command::remote::Remote;
+use crate::command::remote::{Listed, Remote};
 use crate::command::remote::show::{self, Table, clean, plain, span};
 use crate::config::remote::Shown;
 use crate::control::model::NodeReport;
 
 /// Prints the nodes that follow a server; fails if one of them refuses its rules.
 pub(super) fn nodes(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
-    let listed = remote.list(&["v1", "nodes"], &[], None, "nodes")?;
+    let listed = remote.get(&["v1", "nodes"], "asking")?.parse::<Listed>()?;
     let document = listed.to_json();
     let nodes: Vec<NodeReport> = listed.parse()?;
     let refuses = nodes.iter().any(|node| node.refused.is_some());
