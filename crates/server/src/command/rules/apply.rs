@@ -167,6 +167,9 @@ fn write_plan(plan: &Plan, paint: Paint, mut out: impl Write) -> io::Result<()> 
         if many && comes_or_goes(change) {
             continue;
         }
+        if change.diff.is_empty() {
+            writeln!(out, "    only its place in the order")?;
+        }
         for line in change.diff.lines() {
             writeln!(out, "    {}", paint.diff_line(line))?;
         }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tollgate_engine::rules::{Source, format};
 
 use super::path;
-use crate::command::remote::{Listed, Remote};
 use crate::command::remote::show::{self, Table, clean, plain, time};
+use crate::command::remote::{Listed, Remote};
 use crate::config::remote::rules::{GetArgs, ListArgs};
 use crate::control::model::{DomainSummary, StoredRule, Version};
 
@@ -21,7 +21,8 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<ExitCode>
     let domains = match &args.domain {
         Some(domain) => vec![domain.clone()],
         None => {
-            let domains: Vec<DomainSummary> = remote.get(&["v1", "domains"], "reading domains")?.parse::<Listed>()?.parse()?;
+            let domains: Vec<DomainSummary> =
+                remote.get(&["v1", "domains"], "reading domains")?.parse::<Listed>()?.parse()?;
             domains.into_iter().map(|summary| summary.domain).collect()
         }
     };

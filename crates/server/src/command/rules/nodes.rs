@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use crate::command::remote::{Listed, Remote};
 use crate::command::remote::show::{self, Table, clean, plain, span};
+use crate::command::remote::{Listed, Remote};
 use crate::config::remote::Shown;
 use crate::control::model::NodeReport;
 
