@@ -1,10 +1,12 @@
 //! The command line of the rules service, as people and scripts run it, against the real server.
 #![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, reason = "waits for another process")]
 
 mod common;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::Server;
 use proptest::prelude::*;
@@ -87,6 +89,18 @@ impl Person {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
+}
+
+/// Runs something until it comes out as expected: what was changed is in force within a second, not at once.
+#[track_caller]
+fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..100 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("not within two seconds: {what}");
 }
 
 /// A server with a database of its own.
@@ -237,8 +251,10 @@ fn overrides_are_set_listed_and_taken_away() {
     assert_eq!(list.lines().count(), 4, "{list}");
     assert!(list.contains("user       free") && list.contains("unlimited"), "{list}");
     assert_eq!(overrides(&["list", "api", "a", "--json"]).json()["items"][0]["value"], odd);
-    let left = person.run(&["keys", "peek", "api", &format!("user={odd}"), "--json"]);
-    assert!(left.done().contains("70"), "it is in force");
+    let asked = format!("user={odd}");
+    soon("the override is in force", || {
+        person.run(&["keys", "peek", "api", &asked, "--json"]).out.contains("\"limit\": 70")
+    });
     overrides(&["delete", "api", "a", odd]).done();
     overrides(&["delete", "api", "a", odd]).failed(1, "there is no");
     overrides(&["set", "api", "a", "x"]).failed(2, "--limit");
@@ -255,6 +271,7 @@ fn keys_are_looked_at_reset_and_refunded() {
         .done();
     let mut client = server.connect_http();
     let body = r#"{"domain":"api","attributes":{"user":"ann"},"receipt":true}"#;
+    soon("the rule is in force", || client.post("/v1/peek", r#"{"domain":"api","attributes":{}}"#).0 == 200);
     let (_, first) = client.post("/v1/check", body);
     client.post("/v1/check", body);
     let peek = |args: &[&str]| person.run(&[&["keys", "peek", "api", "user=ann"], args].concat());
@@ -313,6 +330,7 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
         admin.run(&["tokens", "revoke", &reader_id]).done(),
         format!("token {reader_id} of reader is revoked\n")
     );
+    soon("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
     reader.run(&["rules", "list"]).failed(1, "does not take the token");
     let list = admin.run(&["tokens", "list"]).done();
     assert!(list.contains("revoked 20") && list.contains("good until 20") && !list.contains("tg_"), "{list}");
