@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
 use serde_json::Value;
@@ -60,7 +60,9 @@ fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let change = Change { author: "local".to_owned(), comment: None };
     runtime.block_on(Waiting::new("asking the database").during(async {
-        let control = Control::open(url).await.context("cannot open the database")?;
+        // Its own error says it all, once.
+        let opened = Control::open(url).await.map_err(|error| anyhow!("{}: {error}", without_password(url)));
+        let control = opened?;
         match command {
             TokensCommand::Create(args) => {
                 let made = control.make_token(&change, &wanted(args)?).await?;
@@ -84,6 +86,14 @@ fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
             }
         }
     }))
+}
+
+/// An address that may be shown.
+fn without_password(url: &str) -> String {
+    match reqwest::Url::parse(url) {
+        Ok(url) => format!("{}://{}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path()),
+        Err(_) => "the database".to_owned(),
+    }
 }
 
 fn wanted(args: &TokenCreateArgs) -> anyhow::Result<NewToken> {
@@ -154,6 +164,13 @@ fn tell_revoked(token: &StoredToken) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        assert_eq!(without_password("postgres://ann:hunter2@db:5432/rules?password=hunter2"), "postgres://db/rules");
+        assert_eq!(without_password("sqlite:/x/rules.db?mode=rwc"), "sqlite:///x/rules.db");
+        assert_eq!(without_password("hunter2"), "the database");
+    }
 
     #[test]
     fn tokens_end_after_a_time_or_at_one() {

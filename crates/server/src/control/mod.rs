@@ -10,6 +10,8 @@
 //! - A write is made whole or not at all, and acknowledged when it is on disk. The database numbers writes by a revision; each
 //!   rule numbers its versions, and goes on where it was when it is deleted and made again.
 
+pub mod api;
+pub mod auth;
 mod apply;
 mod audit;
 mod cut;
@@ -17,6 +19,7 @@ mod db;
 pub mod error;
 mod history;
 pub mod model;
+pub mod origin;
 mod overrides;
 mod plan;
 mod rules;

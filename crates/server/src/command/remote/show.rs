@@ -81,7 +81,8 @@ pub(in crate::command) fn count(count: usize, what: &str) -> String {
 /// A document for scripts.
 pub(in crate::command) fn json(document: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, document)?;
+    // As an error of the stream, if it is one.
+    serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
 
