@@ -9,6 +9,8 @@ use tollgate::{Cost, Limit, Mono, Throttles, Time};
 use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
 use crate::acquire::Room;
+use crate::control::auth::{Guards, Tokens};
+use crate::control::origin::{Origin, Source};
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
 use crate::front::http::Answer;
@@ -32,6 +34,10 @@ pub struct Gate<S> {
     pub room: Room,
     /// Who uses most.
     pub top: TopKeys,
+    /// Who may do what.
+    pub guards: Guards,
+    /// Where the rules come from.
+    pub origin: Origin,
     /// For what is remembered for a while; limits go by the clock of their store.
     clock: PreciseClock,
     /// What was answered lately over HTTP under a key.
@@ -106,6 +112,8 @@ impl<S: Store> Gate<S> {
             room: Room::default(),
             once: Once::default(),
             top: TopKeys::new(Names::Plain, clock.mono()),
+            guards: Guards::default(),
+            origin: Origin::default(),
             clock,
             throttles,
         }
@@ -115,6 +123,24 @@ impl<S: Store> Gate<S> {
     #[must_use]
     pub fn with_names(self, names: Names) -> Self {
         Self { top: TopKeys::new(names, self.now()), ..self }
+    }
+
+    /// Where tokens are asked for, or are not, which is how it is without this.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Tokens) -> Self {
+        Self { guards: Guards::new(tokens), ..self }
+    }
+
+    /// With rules that come from somewhere.
+    #[must_use]
+    pub fn with_source(self, source: Source) -> Self {
+        Self { origin: Origin::new(source), ..self }
+    }
+
+    /// The time on the wall, in milliseconds since 1970: tokens end by it.
+    pub fn wall_ms(&self) -> i64 {
+        let wall = self.clock.wall(self.clock.mono());
+        i64::try_from(wall.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
     }
 
     /// The time, for what is remembered for a while.
@@ -201,6 +227,8 @@ impl<S: Store> Gate<S> {
             overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),
             engine: self.engine.counts(),
             rules: self.engine.rules(),
+            revision: self.origin.status(self.now()).revision.and_then(|revision| u64::try_from(revision).ok()),
+            rules_age: self.metrics.following.age_seconds(self.now()),
         })
     }
 }

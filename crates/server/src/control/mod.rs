@@ -1,7 +1,10 @@
 //! The rules service: owners of services define rules, this keeps them, and nodes follow.
 
+pub mod api;
+pub mod auth;
 pub mod error;
 pub mod model;
+pub mod origin;
 
 use std::sync::Arc;
 
