@@ -227,6 +227,8 @@ impl<S: Store> Gate<S> {
             overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),
             engine: self.engine.counts(),
             rules: self.engine.rules(),
+            revision: self.origin.status(self.now()).revision.and_then(|revision| u64::try_from(revision).ok()),
+            rules_age: self.metrics.following.age_seconds(self.now()),
         })
     }
 }

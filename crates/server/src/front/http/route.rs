@@ -97,11 +97,17 @@ pub(super) async fn run<S: Store>(gate: &Gate<S>, route: Route, body: &[u8]) -> 
         }
         Route::Health => Ok(respond(StatusCode::OK, TEXT, "ok\n")),
         // Ready without its store too; see `observe::health`.
-        Route::Readiness => Ok(match (gate.drain.is_stopping(), gate.health.is_up()) {
-            (true, _) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
-            (false, true) => respond(StatusCode::OK, TEXT, "ready\n"),
-            (false, false) => respond(StatusCode::OK, TEXT, "ready, without the store\n"),
-        }),
+        Route::Readiness => {
+            Ok(match (gate.drain.is_stopping(), gate.health.is_up(), gate.metrics.following.is_away()) {
+                (true, ..) => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n"),
+                (false, true, false) => respond(StatusCode::OK, TEXT, "ready\n"),
+                (false, false, false) => respond(StatusCode::OK, TEXT, "ready, without the store\n"),
+                (false, true, true) => respond(StatusCode::OK, TEXT, "ready, by the rules last known\n"),
+                (false, false, true) => {
+                    respond(StatusCode::OK, TEXT, "ready, without the store, by the rules last known\n")
+                }
+            })
+        }
         Route::Top => Ok(respond(StatusCode::OK, "application/json", gate.top.to_json().to_string())),
         Route::Metrics => Ok(respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", gate.metrics_text())),
     }

@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tollgate_engine::Store;
 
@@ -29,11 +29,8 @@ use crate::once::{Begun, MAX_KEY};
 pub type Answer = Response<Full<Bytes>>;
 
 /// Serves a connection until its client leaves, stalls, or the server stops.
-pub async fn serve<S: Store + 'static>(stream: TcpStream, gate: Arc<Gate<S>>, guest: Guest) {
+pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(stream: T, gate: Arc<Gate<S>>, guest: Guest) {
     guest.register().await;
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "no delay could not be switched off");
-    }
     let service = service_fn(|request| {
         let gate = gate.clone();
         async move { Ok::<_, Infallible>(answer(&gate, request).await) }
