@@ -11,9 +11,9 @@
 //!   rule numbers its versions, and goes on where it was when it is deleted and made again.
 
 pub mod api;
-pub mod auth;
 mod apply;
 mod audit;
+pub mod auth;
 mod cut;
 mod db;
 pub mod error;
