@@ -216,7 +216,7 @@ fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
 
     let bad = folder.file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
     let ran = person.run(&["rules", "apply", &rules]);
-    let told = format!("{bad}:3:12: `limt` is not a key of a rule\n  | - {{id: d, limt: 1/s, unlimited: true}}\n");
+    let told = format!("{bad}:3:11: `limt` is not a key of a rule\n  | - {{id: d, limt: 1/s, unlimited: true}}\n");
     ran.failed(1, &told);
     person.run(&["rules", "apply", "--plan", &rules]).failed(2, &told);
     person.run(&["rules", "validate", &rules]).failed(1, &told);

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use crate::command::remote::show::{self, Table, clean, plain, span};
+use crate::command::remote::show::{self, Table, clean, span};
 use crate::command::remote::{Listed, Remote};
 use crate::config::remote::Shown;
 use crate::control::model::NodeReport;
+use crate::control::origin::RulesStatus;
 
 /// Prints the nodes that follow a server; fails if one of them refuses its rules.
 pub(super) fn nodes(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
@@ -36,19 +37,25 @@ pub(super) fn nodes(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
 
 /// Prints what a server itself runs; fails if it refused newer rules.
 pub(super) fn status(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
-    let status: Value = remote.get(&["v1", "rules-status"], "asking")?.parse()?;
+    let answer = remote.get(&["v1", "rules-status"], "asking")?;
+    let status: RulesStatus = answer.parse()?;
+    let refused = status.refused.is_some();
     if shown.json {
-        show::json(&status)?;
+        show::json(&answer.parse::<Value>()?)?;
     } else {
+        let lines = [
+            ("source", Some(status.source)),
+            ("revision", status.revision.map(|revision| revision.to_string())),
+            ("checksum", status.checksum),
+            ("loaded", status.loaded_ms_ago.map(|ms| format!("{} ago", span(ms)))),
+            ("refused", status.refused.map(|refused| format!("{}: {}", refused.revision, refused.why))),
+        ];
         let mut out = std::io::stdout().lock();
-        for (name, value) in status.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-            let (name, value) = match name.strip_suffix("_ms_ago") {
-                Some(name) => (name, value.as_u64().map_or(plain(value), |ms| format!("{} ago", span(ms)))),
-                None => (&**name, plain(value)),
-            };
-            writeln!(out, "{:<10}  {}", clean(name), clean(&value))?;
+        for (name, value) in lines {
+            if let Some(value) = value {
+                writeln!(out, "{name:<10}{}", clean(&value))?;
+            }
         }
     }
-    let refused = status.get("refused").is_some_and(|refused| !refused.is_null());
     Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -50,7 +50,10 @@ fn list(remote: &Remote, args: &OverridesListArgs) -> anyhow::Result<()> {
 /// What applies instead, in one line.
 fn summary(effect: &Value) -> String {
     let Some(members) = effect.as_object() else { return plain(effect) };
-    let words = members.iter().map(|(key, value)| match (&**key, value) {
+    // The limit first, as everywhere.
+    let mut members: Vec<(&String, &Value)> = members.iter().collect();
+    members.sort_by_key(|(key, _)| *key != "limit");
+    let words = members.into_iter().map(|(key, value)| match (&**key, value) {
         ("limit", value) => plain(value),
         (key, Value::Bool(true)) => key.to_owned(),
         (key, value) => format!("{key} {}", plain(value)),
@@ -99,7 +102,7 @@ mod tests {
 
     #[test]
     fn effects_are_summed_up() {
-        assert_eq!(summary(&json!({"burst": 20, "limit": "10/s"})), "burst 20, 10/s");
+        assert_eq!(summary(&json!({"burst": 20, "limit": "10/s"})), "10/s, burst 20");
         assert_eq!(summary(&json!({"unlimited": true})), "unlimited");
     }
 }
