@@ -183,6 +183,14 @@ impl Access {
         }
     }
 
+    /// Whether it has this role somewhere.
+    pub fn is_at_least(&self, role: Role) -> bool {
+        match self {
+            Self::Local => true,
+            Self::Token(token) => token.role >= role,
+        }
+    }
+
     /// Whether this may be done.
     ///
     /// # Errors

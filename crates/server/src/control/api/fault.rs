@@ -88,7 +88,11 @@ impl Fault {
 
     /// Something that cannot happen did. The details are in the log.
     pub(super) fn bug() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "this is a fault of the server; its log says more")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal error",
+            "this is a fault of the server; its log says more",
+        )
     }
 
     pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {

@@ -132,12 +132,7 @@ pub(super) enum Act {
 /// # Errors
 /// When the request cannot be understood, or the store did not do it. What is wrong with one of a list is told in its
 /// place.
-pub(super) async fn act<S: Store>(
-    gate: &Gate<S>,
-    access: &Access,
-    act: Act,
-    body: &[u8],
-) -> Result<Answer, Problem> {
+pub(super) async fn act<S: Store>(gate: &Gate<S>, access: &Access, act: Act, body: &[u8]) -> Result<Answer, Problem> {
     let body = Body::parse(body).map_err(|error| Problem::json(&error))?;
     let text = match &body {
         Body::One(item) => act_on(gate, access, act, item, "").await?,
@@ -263,9 +258,8 @@ impl<'a> Question<'a> {
 
 /// What is known about a request, in words.
 pub(crate) fn words(entries: &[Entry<'_>]) -> String {
-    let word = |entry: &Entry<'_>| {
-        format!("{}={}", String::from_utf8_lossy(entry.name), String::from_utf8_lossy(entry.value))
-    };
+    let word =
+        |entry: &Entry<'_>| format!("{}={}", String::from_utf8_lossy(entry.name), String::from_utf8_lossy(entry.value));
     entries.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 

@@ -106,12 +106,7 @@ async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies
 }
 
 /// `TG.RESET domain cost [name value …]`: how many counters were made as new.
-async fn reset<S: Store>(
-    gate: &Gate<S>,
-    access: &Access,
-    args: &[&[u8]],
-    replies: &mut Replies,
-) -> Result<(), Failed> {
+async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
     let ByRules { domain, cost, entries } = by_rules(args).map_err(Failed::Mistake)?;
     let name = String::from_utf8_lossy(domain);
     let denied = access.require(Role::Operator, Place::Domain(&name));

@@ -31,12 +31,7 @@ enum Question<'a> {
 }
 
 /// Answers the commands at the beginning of `input` that are of one verb, at least one, and tells how many bytes they were.
-pub(super) async fn decide<S: Store>(
-    gate: &Gate<S>,
-    access: &Access,
-    input: &[u8],
-    replies: &mut Replies,
-) -> usize {
+pub(super) async fn decide<S: Store>(gate: &Gate<S>, access: &Access, input: &[u8], replies: &mut Replies) -> usize {
     let mut args = Vec::new();
     if let Ok(Parsed::Command(used)) = parse(input, &mut args)
         && let Some(Asked::Act(what)) = args.first().and_then(|name| Asked::find(name))
