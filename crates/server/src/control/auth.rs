@@ -101,8 +101,7 @@ impl Guards {
     /// These are the good tokens from now on. Those that are not among them are refused from the next request on, on connections
     /// that have shown them before too. A digest that is none is left out: nothing could match it.
     pub fn replace(&self, verifiers: &[Verifier]) {
-        let known =
-            verifiers.iter().filter_map(|verifier| Some((read_hex(&verifier.digest)?, Arc::new(verifier.clone()))));
+        let known = verifiers.iter().filter_map(|verifier| Some((read_hex(&verifier.digest)?, Arc::new(verifier.clone()))));
         let table: Arc<Table> = Arc::new(known.collect());
         let mut place = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if *place != table {
