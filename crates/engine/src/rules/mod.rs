@@ -27,6 +27,7 @@
 
 mod check;
 mod cidr;
+pub mod entry;
 mod expression;
 mod format;
 mod glob;
