@@ -224,6 +224,7 @@ impl<S: Store> Gate<S> {
 
     /// All counters as text.
     pub fn metrics_text(&self) -> String {
+        let status = self.origin.status(self.now());
         self.metrics.to_text(&Gauges {
             connections: self.connections(),
             waiting: self.room.waiting(),
@@ -234,7 +235,8 @@ impl<S: Store> Gate<S> {
             overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),
             engine: self.engine.counts(),
             rules: self.engine.rules(),
-            revision: self.origin.status(self.now()).revision.and_then(|revision| u64::try_from(revision).ok()),
+            // A file has no revisions: how often it was loaded is told as the version.
+            revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
             rules_age: self.metrics.following.age_seconds(self.now()),
         })
     }

@@ -1,13 +1,14 @@
 //! Where rules come from: one place, told by three flags.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 
 use super::Secret;
 use super::raw::ServeArgs;
 use crate::client::Client;
+use crate::control::sqlite_url;
 
 /// Where rules come from.
 #[derive(Clone, Debug)]
@@ -90,7 +91,10 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
         return Ok(RulesConfig::Database(DatabaseConfig { url: Secret::new(url), data: None }));
     }
     Ok(match data {
-        Some(data) => RulesConfig::Database(DatabaseConfig { url: sqlite(&data)?, data: Some(data) }),
+        Some(data) => RulesConfig::Database(DatabaseConfig {
+            url: Secret::new(sqlite_url(&data.join("rules.db"))),
+            data: Some(data),
+        }),
         None => RulesConfig::Nowhere,
     })
 }
@@ -100,19 +104,6 @@ const MAX_NODE: usize = 200;
 
 fn is_graphic(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-/// The address of the database in a data directory, whatever characters that has.
-///
-/// # Errors
-/// When the name of the directory is no text.
-pub(crate) fn sqlite(data: &Path) -> anyhow::Result<Secret> {
-    let path = data.join("rules.db");
-    let path = path.to_str().context("--data: the name of the directory is not valid UTF-8")?;
-    let path = path.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-    // Two slashes at the beginning would be taken for a part of the scheme.
-    let path = if path.starts_with("//") { format!("/{}", path.trim_start_matches('/')) } else { path };
-    Ok(Secret::new(format!("sqlite:{path}?mode=rwc")))
 }
 
 /// A name that other nodes do not have: the machine's, and the port, of which each machine has one.

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+pub mod service;
+
 /// How long anything in a test may take before it counts as lost.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
