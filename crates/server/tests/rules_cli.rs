@@ -4,8 +4,9 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::Server;
@@ -231,6 +232,65 @@ fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
     person.run(&["rules", "apply"]).failed(2, "PATH");
 }
 
+/// `rules apply` at a terminal, up to the question.
+struct AtTerminal {
+    child: Child,
+    shown: String,
+}
+
+impl AtTerminal {
+    fn apply(person: &Person, file: &str) -> Self {
+        let command = format!("{} rules apply {file}", env!("CARGO_BIN_EXE_tollgate"));
+        let mut script = Command::new("script");
+        script.args(["-qec", &command, "/dev/null"]).env("TOLLGATE_SERVER", &person.server);
+        let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script runs");
+        let (mut shown, mut byte) = (Vec::new(), [0]);
+        let out = child.stdout.as_mut().unwrap();
+        while !shown.ends_with(b"[y/N] ") {
+            out.read_exact(&mut byte).unwrap_or_else(|_| panic!("no question: {}", String::from_utf8_lossy(&shown)));
+            shown.push(byte[0]);
+        }
+        Self { child, shown: String::from_utf8_lossy(&shown).into_owned() }
+    }
+
+    /// What comes after the answer, and the status.
+    fn answer(mut self, answer: &str) -> (String, Option<i32>) {
+        writeln!(self.child.stdin.take().unwrap(), "{answer}").unwrap();
+        let output = self.child.wait_with_output().unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+    }
+}
+
+#[test]
+fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
+    let folder = Folder::new("terminal");
+    let (_server, person) = serve(&folder, &[]);
+    let file = folder.file("api.yaml", TWO);
+    let asked = AtTerminal::apply(&person, &file);
+    assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
+    let (told, code) = asked.answer("n");
+    assert!(code == Some(1) && told.contains("nothing was changed"), "{told}");
+    assert_eq!(person.run(&["rules", "list"]).done(), "no rules\n");
+    let (told, code) = AtTerminal::apply(&person, &file).answer("y");
+    assert!(code == Some(0) && told.contains("applied, revision 1"), "{told}");
+
+    // What changes elsewhere in the meantime does not matter.
+    folder.file("api.yaml", TWO.replace("5/s", "6/s"));
+    let asked = AtTerminal::apply(&person, &file);
+    person.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
+    let (told, code) = asked.answer("y");
+    assert!(code == Some(0) && told.contains("applied, revision 3"), "{told}");
+
+    // What changes in what was shown does.
+    folder.file("api.yaml", TWO.replace("5/s", "7/s"));
+    let asked = AtTerminal::apply(&person, &file);
+    person.run(&["rules", "rollback", "api", "a"]).done();
+    let (told, code) = asked.answer("y");
+    assert!(code == Some(1) && told.contains("nothing was applied") && told.contains("-limit: 5/s"), "{told}");
+    assert!(told.contains("changed by local at "), "{told}");
+    assert!(person.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
+}
+
 #[test]
 fn overrides_are_set_listed_and_taken_away() {
     let folder = Folder::new("overrides");
@@ -366,9 +426,17 @@ fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
         person.run(&["rules", "list", "api", "--limit", "1500", "--json"]).json()["items"].as_array().unwrap().len(),
         1_500
     );
-    let piped = format!("{} rules list 2>&1 | head -n 1", env!("CARGO_BIN_EXE_tollgate"));
-    let output = Command::new("sh").args(["-c", &piped]).env("TOLLGATE_SERVER", &person.server).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
+    let shell = |line: &str| {
+        let line = line.replace("tollgate", env!("CARGO_BIN_EXE_tollgate"));
+        let output = Command::new("sh").args(["-c", &line]).env("TOLLGATE_SERVER", &person.server).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(shell("tollgate rules list 2>&1 | head -n 1").lines().count(), 1);
+    assert_eq!(shell("tollgate rules list --json 2>&1 | head -n 1"), "{\n");
+    assert_eq!(
+        shell("tollgate rules export | tollgate rules apply --plan -"),
+        "nothing to change: 2500 rules as in the files\n"
+    );
 }
 
 /// A rule in JSON, of what the language has.

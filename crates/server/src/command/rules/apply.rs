@@ -138,7 +138,7 @@ impl Proposal<'_> {
 /// Shows a plan to people; scripts get it as it is.
 fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     for warning in &plan.warnings {
-        writeln!(io::stderr(), "warning: {}", clean(warning))?;
+        writeln!(io::stderr(), "warning: {}", clean(&of_file(warning, args)))?;
     }
     if !args.shown.json {
         let out = io::stdout().lock();
@@ -151,6 +151,22 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
         write_plan(plan, paint, err)
     } else {
         Ok(())
+    }
+}
+
+/// A warning with the name of the file that it is about. Of several files put together, the places mean nothing to anybody.
+fn of_file(warning: &str, args: &ApplyArgs) -> String {
+    let placed = |text: &str| {
+        let (name, rest) = text.split_once(':')?;
+        let (line, rest) = rest.split_once(':')?;
+        let (column, rest) = rest.split_once(": ")?;
+        let is_place = !name.contains(' ') && [line, column].iter().all(|number| number.parse::<u32>().is_ok());
+        is_place.then(|| (format!("{line}:{column}"), rest.to_owned()))
+    };
+    match (placed(warning), &*args.paths) {
+        (None, _) => warning.to_owned(),
+        (Some((place, rest)), [only]) if !only.is_dir() => format!("{}:{place}: {rest}", only.display()),
+        (Some((_, rest)), _) => rest,
     }
 }
 
@@ -201,6 +217,26 @@ fn confirmed(remote: &Remote) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_are_about_files_of_this_machine() {
+        let args = |paths: &[&str]| ApplyArgs {
+            paths: paths.iter().map(Into::into).collect(),
+            plan: true,
+            prune: false,
+            yes: false,
+            comment: None,
+            shown: crate::config::remote::Shown { json: false },
+        };
+        for (warning, paths, expected) in [
+            ("rules:3:7: too much", &["a.yaml"][..], "a.yaml:3:7: too much"),
+            ("rules:3:7: too much", &["a.yaml", "b.yaml"], "too much"),
+            ("rules:3:7: too much", &["/"], "too much"),
+            ("too much: 3:7: indeed", &["a.yaml"], "too much: 3:7: indeed"),
+        ] {
+            assert_eq!(of_file(warning, &args(paths)), expected);
+        }
+    }
 
     #[test]
     fn a_plan_is_shown_change_by_change() {
