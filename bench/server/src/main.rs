@@ -58,7 +58,7 @@ type Figures = BTreeMap<&'static str, Run>;
 impl Bench {
     fn ours(&self, http: &str, resp: &str, listening: SocketAddr, more: &[&str]) -> anyhow::Result<Server> {
         let mut command = Command::new(&self.tollgate);
-        command.args(["serve", "--http", http, "--resp", resp]).args(more);
+        command.args(["serve", "--http", http, "--resp", resp, "--data", "off"]).args(more);
         Server::start(&mut command, listening)
     }
 

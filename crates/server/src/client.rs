@@ -4,12 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use reqwest::redirect::Policy;
 use reqwest::{Certificate, Method, RequestBuilder, Url};
 
 use crate::config::Secret;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long a connection may be silent before it is asked whether there is still somebody.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// A server to ask.
 #[derive(Clone, Debug)]
@@ -28,7 +32,10 @@ impl Client {
         let wrong = || format!("`{url}` is no address of a server; write it like https://127.0.0.1:8080");
         let base = Url::parse(url).with_context(wrong)?;
         ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), wrong());
-        let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true);
+        // A service that is found elsewhere is to be named there: the token is for the one that was named.
+        let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).redirect(Policy::none());
+        // A machine that is gone says nothing, and a question may wait for half a minute.
+        http = http.tcp_keepalive(PROBE).tcp_keepalive_interval(PROBE).tcp_keepalive_retries(2);
         if let Some(ca) = ca {
             let pem = std::fs::read(ca).with_context(|| format!("cannot read {}", ca.display()))?;
             let certificates = Certificate::from_pem_bundle(&pem)

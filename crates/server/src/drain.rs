@@ -21,6 +21,8 @@ pub struct Drain {
     /// Taken when a connection starts and ends, and once at the end: never during a decision.
     guests: Mutex<HashMap<u64, Option<Waker>>>,
     left: Notify,
+    /// For those who wait for something else and are no connections.
+    stopped: Notify,
 }
 
 /// One connection's place in the list; dropping it leaves.
@@ -60,6 +62,19 @@ impl Drain {
         self.stopping.store(true, Ordering::Release);
         let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
         guests.values().flatten().for_each(Waker::wake_by_ref);
+        self.stopped.notify_waiters();
+    }
+
+    /// Waits until everybody is asked to leave.
+    pub async fn told(&self) {
+        loop {
+            // Before the look: a notice between the two is not missed.
+            let stopped = self.stopped.notified();
+            if self.is_stopping() {
+                return;
+            }
+            stopped.await;
+        }
     }
 
     /// Waits until everybody has left.
@@ -127,6 +142,20 @@ mod tests {
         drain.stop();
         drain.empty().await;
         task.await.expect("the task ends");
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_for_the_end_is_told_when_it_comes_and_afterwards() {
+        let drain = Arc::new(Drain::default());
+        let waiting = tokio::spawn({
+            let drain = drain.clone();
+            async move { drain.told().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drain.stop();
+        waiting.await.expect("the task ends");
+        drain.told().await;
     }
 
     #[tokio::test]

@@ -8,6 +8,8 @@ use tollgate::{Cost, Limit, Mono, Throttles, Time};
 use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
 use crate::acquire::Room;
+use crate::control::auth::{Access, Guards, Tokens};
+use crate::control::origin::{Origin, Source};
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
 use crate::observe::health::StoreHealth;
@@ -33,6 +35,10 @@ pub struct Gate<S> {
     pub top: TopKeys,
     /// Which refusals become lines of the log, if any.
     refusals: Option<RefusalLog>,
+    /// Who may do what.
+    pub guards: Guards,
+    /// Where the rules come from.
+    pub origin: Origin,
     /// For what is remembered for a while; limits go by the clock of their store.
     clock: PreciseClock,
     /// What was answered lately under a key.
@@ -108,6 +114,8 @@ impl<S: Store> Gate<S> {
             once: Once::default(),
             top: TopKeys::new(Names::Plain, clock.mono()),
             refusals: None,
+            guards: Guards::default(),
+            origin: Origin::default(),
             clock,
             throttles,
         }
@@ -123,6 +131,24 @@ impl<S: Store> Gate<S> {
     #[must_use]
     pub fn with_names(self, names: Names) -> Self {
         Self { top: TopKeys::new(names, self.now()), ..self }
+    }
+
+    /// Where tokens are asked for, or are not, which is how it is without this.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Tokens) -> Self {
+        Self { guards: Guards::new(tokens), ..self }
+    }
+
+    /// With rules that come from somewhere.
+    #[must_use]
+    pub fn with_source(self, source: Source) -> Self {
+        Self { origin: Origin::new(source), ..self }
+    }
+
+    /// The time on the wall, in milliseconds since 1970: tokens end by it.
+    pub fn wall_ms(&self) -> i64 {
+        let wall = self.clock.wall(self.clock.mono());
+        i64::try_from(wall.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
     }
 
     /// The time, for what is remembered for a while.
@@ -200,6 +226,13 @@ impl<S: Store> Gate<S> {
         self.metrics.front(protocol).mistaken();
     }
 
+    /// Has something written into the audit log that was done here, if this server has one.
+    pub fn note(&self, access: &Access, kind: &'static str, action: &'static str, domain: Option<&str>, subject: &str) {
+        if let Some(service) = self.origin.service() {
+            service.note(access, kind, action, domain, subject);
+        }
+    }
+
     /// How many connections there are, of all front ends.
     pub fn connections(&self) -> usize {
         self.drain.guests()
@@ -207,6 +240,7 @@ impl<S: Store> Gate<S> {
 
     /// All counters as text.
     pub fn metrics_text(&self) -> String {
+        let status = self.origin.status(self.now());
         self.metrics.to_text(&Gauges {
             connections: self.connections(),
             waiting: self.room.waiting(),
@@ -219,6 +253,9 @@ impl<S: Store> Gate<S> {
                 + self.engine.fallback().overflowed(),
             engine: self.engine.counts(),
             rules: self.engine.rules(),
+            // A file has no revisions: how often it was loaded is told as the version.
+            revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
+            rules_age: self.metrics.following.age_seconds(self.now()),
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The parts of the `tollgate` program.
 
 pub mod acquire;
+pub mod aside;
 pub mod client;
 pub mod command;
 pub mod config;

@@ -14,6 +14,10 @@ fn main() -> ExitCode {
         Command::Fmt(args) => command::fmt::run(&args),
         Command::Import(args) => command::import::run(&args),
         Command::Explain(args) => command::explain::run(&args),
+        Command::Rules(args) => command::rules::run(&args),
+        Command::Tokens(args) => command::tokens::run(&args),
+        Command::Keys(args) => command::keys::run(&args),
+        Command::Audit(args) => command::audit::run(&args),
     };
     outcome.unwrap_or_else(|error| {
         command::report(&error);

@@ -55,7 +55,7 @@ fn a_port_in_use_is_told_with_the_flag_that_changes_it() {
     let server = Server::start(&[]);
     let taken = server.resp.expect("on").to_string();
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-        .args(["serve", "--http", "off", "--resp", &taken])
+        .args(["serve", "--http", "off", "--resp", &taken, "--data", "off"])
         .output()
         .expect("the program starts");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -28,6 +28,13 @@ pub struct Mistake {
 }
 
 impl Mistake {
+    /// With the line it is in, of the text it is in.
+    #[must_use]
+    pub fn in_text(mut self, text: &[u8]) -> Self {
+        self.snippet = snippet(text, self.place);
+        self
+    }
+
     /// Over several lines: the place, the line it is in, and what would be right.
     ///
     /// ```

@@ -27,10 +27,12 @@
 
 mod check;
 mod cidr;
+pub mod entry;
 mod expression;
 mod format;
 mod glob;
 mod import;
+mod join;
 pub mod keys;
 mod limit;
 mod mistake;
@@ -49,6 +51,7 @@ pub use format::{FormatError, format};
 pub use glob::Glob;
 pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
 pub use import::{Dialect, Imported};
+pub use join::join;
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
 pub use reference::reference;

@@ -193,7 +193,7 @@ impl Writer<'_> {
 }
 
 /// The keys that there is an order for, in it, and the others behind them as they were.
-fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
+pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     let mut ordered: Vec<&(Node, Node)> = pairs.iter().collect();
     let name = |key: &Node| match &key.value {
         Value::Text(text) => text.clone(),

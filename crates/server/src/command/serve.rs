@@ -1,5 +1,7 @@
 //! `tollgate serve`: puts the parts together, runs them, and takes them apart again when told to stop.
 
+mod rules;
+
 use std::future::pending;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -14,12 +16,13 @@ use tollgate_engine::{Engine, MemoryStore, Store};
 use tollgate_redis::{Health, RedisStore};
 
 use crate::config::raw::ServeArgs;
-use crate::config::{Config, StoreConfig};
+use crate::config::{Access, Config, StoreConfig};
+use crate::control::auth::Tokens;
 use crate::front::accept::{Newcomer, Protocol, accept};
+use crate::front::tls::{Encrypted, Tls};
 use crate::front::{http, resp};
 use crate::gate::Gate;
 use crate::observe::refusals::RefusalLog;
-use crate::retrieve::file::{self, Watched};
 use crate::worker::Workers;
 
 /// Serves until told to stop.
@@ -77,26 +80,32 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
 ) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
-    let gate = Arc::new(gate.with_names(config.top_keys).with_refusals(refusals));
-    let rules = config.rules.clone().map(Watched::new);
-    let rules = rules.map(|mut rules| file::load(&gate, &mut rules).map(|()| rules)).transpose()?;
-    let workers = start(config.threads, &gate)?;
+    let gate = gate.with_names(config.top_keys).with_refusals(refusals);
+    let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
+    let tokens = match config.access {
+        Access::Open => Tokens::NotAsked,
+        Access::Tokens => Tokens::Asked,
+    };
+    let (gate, rules) = rules::open(config, gate.with_tokens(tokens)).await?;
+    let workers = start(config.threads, &gate, tls.clone())?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
-    tracing::info!(http = address(&http), resp = address(&resp), store = config.store.name(), "listening");
+    let encrypted = if tls.is_some() { "on" } else { "off" };
+    let (store, from) = (config.store.name(), gate.origin.to_string());
+    tracing::info!(http = address(&http), resp = address(&resp), tls = encrypted, store, rules = from, "listening");
     let take = async |listener: Option<TcpListener>, protocol| match listener {
         Some(listener) => accept(listener, protocol, gate.drain.clone(), config.connections, &workers).await,
         None => pending().await,
     };
-    let watch = async {
-        match rules {
-            Some(rules) => file::watch(gate.clone(), rules).await,
+    let renew = async {
+        match tls {
+            Some(tls) => tls.watch().await,
             None => pending().await,
         }
     };
     tokio::select! {
         () = take(http, Protocol::Http) => {}
         () = take(resp, Protocol::Resp) => {}
-        () = watch => {}
+        () = renew => {}
         () = follow(gate.clone()) => {}
         () = stop.told() => {}
     }
@@ -110,17 +119,33 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = stop.told() => tracing::warn!("told again, stopped at once"),
     }
     workers.stop();
+    rules.stop();
     Ok(())
 }
 
-fn start<S: Store + 'static>(threads: usize, gate: &Arc<Gate<S>>) -> anyhow::Result<Workers<Newcomer>> {
+fn start<S: Store + 'static>(
+    threads: usize,
+    gate: &Arc<Gate<S>>,
+    tls: Option<Arc<Tls>>,
+) -> anyhow::Result<Workers<Newcomer>> {
     let gate = gate.clone();
     let workers = Workers::start(threads, move |stream, (protocol, guest)| {
-        let gate = gate.clone();
+        let (gate, tls) = (gate.clone(), tls.clone());
         async move {
+            // Answers are small and awaited; the kernel must not hold one back to send it with the next.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "no delay could not be switched off");
+            }
+            let Some(tls) = tls else {
+                return match protocol {
+                    Protocol::Http => http::serve(stream, gate, guest).await,
+                    Protocol::Resp => resp::serve(stream, gate, guest).await,
+                };
+            };
+            let Some(stream) = tls.welcome(stream, protocol, &guest).await else { return };
             match protocol {
                 Protocol::Http => http::serve(stream, gate, guest).await,
-                Protocol::Resp => resp::serve(stream, gate, guest).await,
+                Protocol::Resp => resp::serve(Encrypted::new(stream), gate, guest).await,
             }
         }
     });

@@ -1,17 +1,21 @@
 //! What the server is told, checked: after this nobody validates again.
 
+mod access;
 pub mod raw;
+pub mod remote;
+mod rules;
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tollgate::Rate;
 
 use crate::observe::top_keys::Names;
+pub use access::{Access, TlsFiles};
 use raw::ServeArgs;
+pub use rules::{DatabaseConfig, FollowConfig, RulesConfig};
 
 /// How to serve.
 #[derive(Clone, Debug)]
@@ -24,8 +28,12 @@ pub struct Config {
     pub store: StoreConfig,
     /// How long a decision waits for it.
     pub store_deadline: Duration,
-    /// What is decided by.
-    pub rules: Option<PathBuf>,
+    /// Where what is decided by comes from.
+    pub rules: RulesConfig,
+    /// Who may call.
+    pub access: Access,
+    /// What is shown to callers who want to be sure where they are.
+    pub tls: Option<TlsFiles>,
     /// Keys in memory at a time; at least one.
     pub capacity: usize,
     /// Threads for connections; at least one.
@@ -99,12 +107,16 @@ impl Config {
         if threads == 0 || threads > MAX_THREADS {
             bail!("--threads is {threads}, it must be between 1 and {MAX_THREADS}");
         }
+        let rules = rules::read(&raw, http)?;
+        let access = access::read(&raw, &[("--http", http), ("--resp", resp)], &rules)?;
         Ok(Self {
             http,
             resp,
+            rules,
+            access,
+            tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),
             store: store(&raw.store)?,
             store_deadline: deadline(raw.store_deadline)?,
-            rules: raw.rules,
             capacity: count("--capacity", &raw.capacity)?,
             threads,
             connections: raw.connections,
@@ -199,7 +211,10 @@ mod tests {
         let config = config("").expect("defaults");
         assert_eq!(config.http, Some(([127, 0, 0, 1], 8080).into()));
         assert_eq!(config.resp, Some(([127, 0, 0, 1], 6380).into()));
-        assert_eq!((config.store, config.capacity, config.rules), (StoreConfig::Memory, 1_000_000, None));
+        assert_eq!((config.store, config.capacity), (StoreConfig::Memory, 1_000_000));
+        assert_eq!(config.access, Access::Open);
+        let RulesConfig::Database(database) = config.rules else { panic!("another source of rules") };
+        assert_eq!(database.url.reveal(), "sqlite:tollgate-data/rules.db?mode=rwc");
     }
 
     #[test]
@@ -218,8 +233,61 @@ mod tests {
     }
 
     #[test]
+    fn rules_come_from_one_place() {
+        let from = |line: &str| config(line).expect(line).rules;
+        assert!(matches!(from("--rules r.yaml"), RulesConfig::File(path) if path.ends_with("r.yaml")));
+        assert!(matches!(from("--data off"), RulesConfig::Nowhere));
+        let RulesConfig::Database(database) = from("--data /var/a%b?c") else { panic!("another source") };
+        assert_eq!(database.url.reveal(), "sqlite:/var/a%25b%3Fc/rules.db?mode=rwc");
+        let RulesConfig::Database(database) = from("--data off --database postgres://u:p@h/d") else {
+            panic!("another source")
+        };
+        assert_eq!((database.url.reveal(), database.data), ("postgres://u:p@h/d", None));
+        let RulesConfig::Service(service) = from("--rules https://h:1 --rules-token t --node n --data d") else {
+            panic!("another source")
+        };
+        assert_eq!((&*service.node, service.data.as_deref()), ("n", Some("d".as_ref())));
+        let RulesConfig::Service(service) = from("--rules http://h:1 --http 127.0.0.1:8081") else {
+            panic!("another source")
+        };
+        assert!(service.node.ends_with(":8081"), "{}", service.node);
+        refused("--rules r.yaml --database postgres://h/d", "--rules and --database");
+        refused("--rules http://h:1 --database postgres://h/d", "--rules and --database");
+        refused("--database mysql://u:secret@h/d", "--database mysql://…: write postgres://user:password@host/name");
+        refused("--rules-token t", "--rules-token is for following a rules service");
+        refused("--rules r.yaml --node n", "--node is for following a rules service");
+        refused("--rules ftp://h", "`ftp://h` is no address of a server");
+        refused("--rules http://u:p@h:1", "--rules-token");
+        refused("--rules http://h:1 --rules-ca x", "cannot read x");
+        refused("--rules https://h:1 --rules-token a\u{7f}b", "--rules-token");
+        refused("--rules https://h:1 --node \u{e9}\u{7}", "--node");
+    }
+
+    #[test]
+    fn other_machines_need_tokens_or_a_word_that_they_do_not() {
+        let access = |line: &str| config(line).expect(line).access;
+        assert_eq!(access("--http [::1]:80 --resp 127.8.8.8:1"), Access::Open);
+        assert_eq!(access("--tokens required"), Access::Tokens);
+        assert_eq!(access("--http 0.0.0.0:80"), Access::Tokens);
+        assert_eq!(access("--resp [::]:80 --rules http://h:1"), Access::Tokens);
+        assert_eq!(access("--http 0.0.0.0:80 --insecure"), Access::Open);
+        assert_eq!(access("--http 0.0.0.0:80 --insecure --rules r.yaml"), Access::Open);
+        refused("--resp 0.0.0.0:80 --tokens none", "--resp 0.0.0.0:80 can be reached from other machines");
+        refused("--http 0.0.0.0:80 --rules r.yaml", "with --rules FILE there are no tokens");
+        refused("--http 0.0.0.0:80 --data off", "with --data off there are no tokens");
+        refused("--tokens required --data off", "with --data off there are no tokens");
+        refused("--tokens required --insecure", "leave one of them out");
+        refused("--tls-cert a", "--tls-key");
+        refused("--tokens some", "required");
+    }
+
+    #[test]
     fn a_password_is_not_shown() {
         let config = config("--store redis://:hunter2@127.0.0.1/").expect("a store");
+        assert!(!format!("{config:?}").contains("hunter2"));
+        let config = self::config("--rules https://h:1 --rules-token hunter2").expect("a service");
+        assert!(!format!("{config:?}").contains("hunter2"));
+        let config = self::config("--database postgres://u:hunter2@h/d").expect("a database");
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 }

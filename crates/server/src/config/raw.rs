@@ -4,6 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::remote::keys::{KEYS_EXAMPLES, KeysArgs};
+use super::remote::rules::{RULES_EXAMPLES, RulesArgs};
+use super::remote::tokens::{TOKENS_EXAMPLES, TokensArgs};
+use super::remote::{AUDIT_EXAMPLES, AuditArgs};
+
 /// An exact, fast and bounded rate limiter.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, about, long_about = LONG_ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
@@ -34,16 +39,53 @@ pub enum Command {
     /// Tell why a request is decided as it is.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
+    /// Look at the rules of a server, and change them.
+    #[command(after_help = RULES_EXAMPLES)]
+    Rules(RulesArgs),
+    /// Say who may do what with a server.
+    #[command(after_help = TOKENS_EXAMPLES)]
+    Tokens(TokensArgs),
+    /// Look at what was spent, and give it back.
+    #[command(after_help = KEYS_EXAMPLES)]
+    Keys(KeysArgs),
+    /// Show who changed what, and when.
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(AuditArgs),
 }
 
 /// Where to listen, and what to decide by.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// Rules to decide by, YAML or JSON; read again whenever the file changes
+    /// Where rules come from: a file, or the URL of a rules service to follow; this server's own database unless given
     ///
-    /// A file with mistakes is refused as a whole and the running rules stay. Without rules, callers send their limits along.
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES")]
-    pub rules: Option<PathBuf>,
+    /// A file, YAML or JSON, is read again whenever it changes. A service, `https://host:port` of another `tollgate serve`, is
+    /// followed: a change there arrives here within a second, and the last good rules are kept in the data directory for a start
+    /// while it is away. Rules with mistakes are refused as a whole and the running ones stay. Without rules, callers send their
+    /// limits along.
+    #[arg(long, value_name = "FILE|URL", env = "TOLLGATE_RULES")]
+    pub rules: Option<String>,
+
+    /// Directory for what has to last: the rules with their history and tokens, or the last good rules of a service; or `off`
+    ///
+    /// With `off` there is no database and no API for rules, for machines where nothing may be written.
+    #[arg(long, value_name = "DIR", default_value = "tollgate-data", env = "TOLLGATE_DATA")]
+    pub data: String,
+
+    /// A PostgreSQL to keep rules in, postgres://user:password@host/name, in place of the data directory
+    #[arg(long, value_name = "URL", env = "TOLLGATE_DATABASE", hide_env_values = true)]
+    pub database: Option<String>,
+
+    /// The token to show to the rules service; better given by the environment, where other users do not see it
+    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_RULES_TOKEN", hide_env_values = true)]
+    pub rules_token: Option<String>,
+
+    /// Certificates in PEM to believe the rules service by, besides those the system believes
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_CA")]
+    pub rules_ca: Option<PathBuf>,
+
+    /// What this node calls itself to the rules service; its host name and HTTP port unless given
+    #[arg(long, value_name = "NAME", env = "TOLLGATE_NODE")]
+    pub node: Option<String>,
 
     /// Where to keep what was spent: `memory`, or a Redis or Valkey shared by several servers
     ///
@@ -64,6 +106,27 @@ pub struct ServeArgs {
     /// Address for the Redis protocol, or `off`
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380", env = "TOLLGATE_RESP")]
     pub resp: String,
+
+    /// The server's certificate in PEM, with those that lead to it: HTTP and the Redis protocol are then spoken over TLS
+    ///
+    /// Read again whenever it or the key changes; connections stay.
+    #[arg(long, value_name = "FILE", requires = "tls_key", env = "TOLLGATE_TLS_CERT")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TOLLGATE_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Whether callers have to show a token: `required`, the default where other machines can connect, or `none`
+    ///
+    /// Of every call but /healthz and /readyz. Tokens are made with `tollgate tokens create`, and come from the database or from the
+    /// rules service that is followed.
+    #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
+    pub tokens: Option<TokensWhen>,
+
+    /// Let other machines connect without tokens, because something else keeps strangers out
+    #[arg(long, env = "TOLLGATE_INSECURE")]
+    pub insecure: bool,
 
     /// How many keys are kept in memory at a time, such as 500k or 10M
     ///
@@ -93,6 +156,15 @@ pub struct ServeArgs {
     /// Seconds that clients have to finish when the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]
     pub drain: u64,
+}
+
+/// When tokens are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TokensWhen {
+    /// Of every call.
+    Required,
+    /// Never.
+    None,
 }
 
 /// What to look through.
@@ -167,6 +239,14 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
 
+    /// The token to show, if the server asks for one
+    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+
+    /// Certificates (PEM) to believe besides the usual ones
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA")]
+    pub ca: Option<PathBuf>,
+
     /// What the request weighs; each rule says for itself unless given
     #[arg(long, value_name = "COST")]
     pub cost: Option<u64>,
@@ -183,8 +263,8 @@ pub struct ExplainArgs {
 const LONG_ABOUT: &str = "\
 An exact, fast and bounded rate limiter.
 
-`tollgate serve` needs no configuration: it listens on this machine only, keeps its counts in memory, and takes limits \
-from its callers until it is given rules.";
+`tollgate serve` needs no configuration: it listens on this machine only, keeps its counts in memory and its rules in the \
+directory tollgate-data, and takes limits from its callers until it is given rules.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -194,11 +274,12 @@ Examples:
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
-  tollgate serve                                     on loopback, in memory, without rules
-  tollgate serve --rules rules.yaml                  by rules, read again when the file changes
-  tollgate serve --store redis://10.0.0.5:6379       limits shared with other servers
-  tollgate serve --http 0.0.0.0:8080 --resp off      for other machines, HTTP only
-  tollgate serve --capacity 10M                      room for ten million keys
+  tollgate serve                                       on loopback, by rules that are set through its API
+  tollgate serve --rules rules.yaml                    by a file, read again when it changes
+  tollgate serve --rules https://rules.internal:8080   by the rules of another server
+  tollgate serve --store redis://10.0.0.5:6379         limits shared with other servers
+  tollgate serve --http 0.0.0.0:8080 --resp off        for other machines, HTTP only, with tokens
+  tollgate serve --data off                            without rules, nothing is written anywhere
 
 It stops on SIGTERM or SIGINT, after answering what it has been asked.";
 

@@ -1,17 +1,45 @@
 //! The rules service: owners of services define rules, this keeps them, and nodes follow.
+//!
+//! ```text
+//!  put, patch, apply ─▶ one transaction: head, rules, versions, audit ─▶ revision ─▶ watch() ─▶ snapshot() ─▶ nodes
+//! ```
+//!
+//! - [`Control`] is everything that can be asked of it, and knows nothing of HTTP, tokens in headers or who may do what.
+//! - Rules are kept as text in the language of rule files, one line of JSON each. They are checked before they are written,
+//!   alone and with their overrides, and all together stay small enough for a node to read.
+//! - A write is made whole or not at all, and acknowledged when it is on disk. The database numbers writes by a revision; each
+//!   rule numbers its versions, and goes on where it was when it is deleted and made again.
 
+pub mod api;
+mod apply;
+mod audit;
+pub mod auth;
+mod cut;
+mod db;
 pub mod error;
+mod history;
 pub mod model;
+pub mod origin;
+mod overrides;
+mod plan;
+mod rules;
+mod snapshot;
+mod tokens;
+mod weight;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{MissedTickBehavior, interval};
 
+use db::Db;
+pub use db::sqlite_url;
 pub use error::{Conflict, ControlError};
-use model::{
-    AuditSearch, Change, Cut, DomainSummary, Entry, Expected, MadeToken, NewToken, Page, Plan, Search, Snapshot,
-    StoredOverride, StoredRule, StoredToken, Validation, Version,
-};
+use model::Snapshot;
+pub use rules::MAX_RULE_BYTES;
+pub use tokens::{MAX_TOKENS, digest};
 
 /// What is returned.
 pub type Result<T> = std::result::Result<T, ControlError>;
@@ -38,165 +66,79 @@ pub enum Others {
 
 /// Rules, their history, tokens and the audit log in a database.
 #[derive(Debug)]
-pub struct Control {}
+pub struct Control {
+    db: Arc<Db>,
+    told: Arc<watch::Sender<i64>>,
+    /// Looks for writes of other processes.
+    watcher: AbortHandle,
+    /// The last one that was made. Held while one is made, so that a thousand nodes that ask at once have it made once.
+    made: Mutex<Option<Arc<Snapshot>>>,
+}
 
-#[expect(clippy::unused_async, clippy::todo, unused_variables, missing_docs, clippy::missing_errors_doc)]
+/// How often other processes' writes are looked for.
+const LOOK: Duration = Duration::from_millis(250);
+
 impl Control {
-    /// Opens the database at `sqlite:PATH?mode=rwc` or `postgres://…` and brings its tables up to date.
+    /// Opens the database at `sqlite:PATH?mode=rwc` (see [`sqlite_url`]) or `postgres://…` and brings its tables up to date. Needs
+    /// a runtime, and stays with it.
+    ///
+    /// # Errors
+    /// When the database cannot be asked, or was made by a later version of this program.
     pub async fn open(url: &str) -> Result<Self> {
-        todo!()
+        let db = Arc::new(Db::open(url).await?);
+        let told = Arc::new(watch::Sender::new(db.revision().await?));
+        let watcher = tokio::spawn(look(db.clone(), told.clone())).abort_handle();
+        Ok(Self { db, told, watcher, made: Mutex::new(None) })
     }
 
     /// The revision, whenever it changes, whoever changed it.
     pub fn watch(&self) -> watch::Receiver<i64> {
-        todo!()
+        self.told.subscribe()
     }
 
-    pub async fn domains(&self) -> Result<Vec<DomainSummary>> {
-        todo!()
+    /// Tells of a write of our own.
+    fn tell(&self, revision: i64) {
+        self.told.send_if_modified(|told| {
+            let newer = revision > *told;
+            *told = revision.max(*told);
+            newer
+        });
     }
-    pub async fn rules(&self, domain: &str, search: &Search, cut: &Cut) -> Result<Page<StoredRule>> {
-        todo!()
-    }
-    pub async fn rule(&self, domain: &str, id: &str) -> Result<StoredRule> {
-        todo!()
-    }
-    /// `text` is YAML or JSON, with or without its `id`.
-    pub async fn put_rule(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        text: &[u8],
-        expected: Expected,
-    ) -> Result<Written<StoredRule>> {
-        todo!()
-    }
-    /// `patch` is a JSON merge patch (RFC 7396).
-    pub async fn patch_rule(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        patch: &[u8],
-        expected: Expected,
-    ) -> Result<Written<StoredRule>> {
-        todo!()
-    }
-    pub async fn delete_rule(&self, change: &Change, domain: &str, id: &str, expected: Expected) -> Result<()> {
-        todo!()
-    }
-    pub async fn set_enabled(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        enabled: bool,
-        expected: Expected,
-    ) -> Result<Written<StoredRule>> {
-        todo!()
-    }
-    /// Newest first.
-    pub async fn versions(&self, domain: &str, id: &str, cut: &Cut) -> Result<Page<Version>> {
-        todo!()
-    }
-    pub async fn version(&self, domain: &str, id: &str, version: i64) -> Result<Version> {
-        todo!()
-    }
-    /// Line by line, with `-`, `+` and space.
-    pub async fn diff(&self, domain: &str, id: &str, from: i64, to: i64) -> Result<String> {
-        todo!()
-    }
-    pub async fn rollback(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        version: i64,
-        expected: Expected,
-    ) -> Result<Written<StoredRule>> {
-        todo!()
-    }
+}
 
-    /// Never fails for what is in the text.
-    pub async fn validate(&self, text: &[u8]) -> Result<Validation> {
-        todo!()
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.watcher.abort();
     }
-    pub async fn plan(&self, text: &[u8], others: Others) -> Result<Plan> {
-        todo!()
-    }
-    /// One transaction. `expected` is about the revision of everything. `allowed` says in which domains.
-    pub async fn apply(
-        &self,
-        change: &Change,
-        text: &[u8],
-        others: Others,
-        expected: Expected,
-        allowed: &(dyn Fn(&str) -> bool + Sync),
-    ) -> Result<Plan> {
-        todo!()
-    }
-    /// A rule file in its one form, which `apply` takes back.
-    pub async fn export(&self, domains: &[String]) -> Result<String> {
-        todo!()
-    }
+}
 
-    pub async fn overrides(&self, domain: &str, id: &str, cut: &Cut) -> Result<Page<StoredOverride>> {
-        todo!()
-    }
-    pub async fn override_for(&self, domain: &str, id: &str, value: &str) -> Result<StoredOverride> {
-        todo!()
-    }
-    /// `text` is an override as in a file, without `when`; with `attribute` if it is not the first one the rule counts by.
-    pub async fn put_override(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        value: &str,
-        text: &[u8],
-        expected: Expected,
-    ) -> Result<Written<StoredOverride>> {
-        todo!()
-    }
-    pub async fn delete_override(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        value: &str,
-        expected: Expected,
-    ) -> Result<()> {
-        todo!()
-    }
-
-    pub async fn make_token(&self, change: &Change, token: &NewToken) -> Result<MadeToken> {
-        todo!()
-    }
-    pub async fn tokens(&self, cut: &Cut) -> Result<Page<StoredToken>> {
-        todo!()
-    }
-    pub async fn revoke_token(&self, change: &Change, id: &str) -> Result<StoredToken> {
-        todo!()
-    }
-
-    pub async fn audit(&self, search: &AuditSearch, cut: &Cut) -> Result<Page<Entry>> {
-        todo!()
-    }
-    /// Writes down something that was not done to the database: the kill switch, a reset, a refund.
-    pub async fn note(
-        &self,
-        change: &Change,
-        kind: &str,
-        action: &str,
-        domain: Option<&str>,
-        subject: &str,
-    ) -> Result<()> {
-        todo!()
-    }
-
-    /// What nodes are to run now; made once for each revision.
-    pub async fn snapshot(&self) -> Result<Arc<Snapshot>> {
-        todo!()
+/// Looks for writes of other processes, for as long as there is somebody to tell. While the database is away, nothing is told.
+async fn look(db: Arc<Db>, told: Arc<watch::Sender<i64>>) {
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut away = false;
+    loop {
+        ticks.tick().await;
+        let before = *told.borrow();
+        match db.revision().await {
+            Ok(revision) => {
+                if away {
+                    tracing::info!(revision, "the database of the rules is back");
+                }
+                away = false;
+                // A write of our own while we looked has told what is newer. Otherwise what was read counts, also if it is older:
+                // then somebody has put back a backup.
+                told.send_if_modified(|told| {
+                    let changed = *told == before && revision != before;
+                    *told = if changed { revision } else { *told };
+                    changed
+                });
+            }
+            Err(error) if !away => {
+                away = true;
+                tracing::warn!(%error, "the database of the rules is away; nodes keep the rules they have");
+            }
+            Err(_) => {}
+        }
     }
 }

@@ -5,3 +5,4 @@ pub mod http;
 pub mod resp;
 #[cfg(test)]
 mod stalled;
+pub mod tls;

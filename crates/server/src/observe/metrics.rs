@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tollgate_engine::{Counts, RuleSet};
 
+use super::following::Following;
 use crate::front::accept::Protocol;
 
 /// All counters of the server. They order nothing, so every access is relaxed.
@@ -15,6 +16,8 @@ pub struct Metrics {
     resp: Front,
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
+    /// How following a rules service goes, if one is followed.
+    pub following: Following,
 }
 
 /// What came in through one protocol. Every thread adds to a line of memory of its own, as far as there are enough: one
@@ -100,6 +103,10 @@ pub struct Gauges {
     pub engine: Counts,
     /// The rules in force, with what each of them counts.
     pub rules: Arc<RuleSet>,
+    /// Their revision in the database they come from, if they come from one.
+    pub revision: Option<u64>,
+    /// For how many seconds nobody has said that they are the newest, if somebody could.
+    pub rules_age: Option<u64>,
 }
 
 impl Metrics {
@@ -148,6 +155,28 @@ impl Metrics {
         page.line("", gauges.rules.rules().len() as u64);
         page.head("tollgate_rules_version", "gauge", "Counts up with every change of the rules.");
         page.line("", gauges.rules.version());
+        page.head(
+            "tollgate_rules_refused_total",
+            "counter",
+            "Sets of rules that would not run, wherever they came from.",
+        );
+        page.line("", get(&self.reloads_refused));
+        if let Some(revision) = gauges.revision {
+            page.head("tollgate_rules_revision", "gauge", "The revision of the rules in force, where they are kept.");
+            page.line("", revision);
+        }
+        if let Some(age) = gauges.rules_age {
+            page.head(
+                "tollgate_rules_age_seconds",
+                "gauge",
+                "Since the rules in force were last known to be the newest.",
+            );
+            page.line("", age);
+            page.head("tollgate_rules_polls_total", "counter", "Questions to the rules service, by what came of them.");
+            for (outcome, count) in self.following.polls() {
+                page.line(&format!("{{outcome=\"{outcome}\"}}"), count);
+            }
+        }
         page.rules(&gauges.rules);
         page.head("tollgate_fallbacks_total", "counter", "Requests that were decided without the store.");
         page.line("", gauges.engine.fallback);
@@ -254,6 +283,8 @@ mod tests {
             overflowed: 0,
             engine,
             rules,
+            revision: Some(12),
+            rules_age: Some(9),
         };
         let page = metrics.to_text(&gauges);
         for line in [
@@ -272,6 +303,10 @@ mod tests {
             "tollgate_waiting 4",
             "tollgate_idempotency_replays_total 7",
             "tollgate_waiting_turned_away_total 5",
+            "tollgate_rules_revision 12",
+            "tollgate_rules_age_seconds 9",
+            "tollgate_rules_refused_total 1",
+            "tollgate_rules_polls_total{outcome=\"failed\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "no {line} in\n{page}");
         }

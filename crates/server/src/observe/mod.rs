@@ -1,5 +1,6 @@
 //! What can be seen from outside: counters and health.
 
+pub mod following;
 pub mod health;
 pub mod metrics;
 pub mod refusals;

@@ -44,6 +44,8 @@ fn put<S: Store>(gate: &Gate<S>, name: &str, text: &[u8]) -> Result<(u64, usize)
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    // A file has no revisions of its own, and no checksum that somebody else would know.
+    gate.origin.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", gate.now());
     for left_out in rules.left_out().map(Mistakes::as_slice).unwrap_or_default() {
         tracing::warn!("{left_out}");
     }
@@ -100,6 +102,7 @@ fn reload<S: Store>(gate: &Gate<S>, file: &mut Watched) {
         Err(error) => format!("cannot read {name}: {error}"),
     };
     gate.metrics.reload_refused();
+    gate.origin.refused(i64::try_from(gate.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1), &refused);
     for mistake in refused.lines() {
         tracing::error!("{mistake}");
     }

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+pub mod service;
+
 /// How long anything in a test may take before it counts as lost.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -31,9 +33,8 @@ impl Server {
 
     /// The same, started in a directory.
     pub fn start_in(directory: &Path, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.current_dir(directory).args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(args);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+        let mut command = Self::command(args);
+        let mut child = command.current_dir(directory).stderr(Stdio::piped()).spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (lines, log) = channel();
         std::thread::spawn(move || {
@@ -51,6 +52,26 @@ impl Server {
         };
         (server.http, server.resp) = (address("http"), address("resp"));
         server
+    }
+
+    /// `tollgate serve` on free ports, with nothing written where the tests run, unless the arguments say otherwise.
+    fn command(args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("serve").args(args);
+        for (flag, value) in [("--http", "127.0.0.1:0"), ("--resp", "127.0.0.1:0"), ("--data", "off")] {
+            if !args.contains(&flag) {
+                command.args([flag, value]);
+            }
+        }
+        command
+    }
+
+    /// Starts it with arguments with which it cannot start, and gives what it says.
+    pub fn refuses(args: &[&str]) -> String {
+        let output = Self::command(args).output().expect("the program starts");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "it ended well:\n{told}");
+        told
     }
 
     /// Waits until the log has a line that contains `text`, and gives it.
@@ -110,6 +131,34 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A directory that is gone after the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tollgate-folder-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a directory");
+        Self(folder)
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
+    /// The path of something in it, as text.
+    pub fn join(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("text").to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -3,6 +3,7 @@
 //! `redis-server` is expected on the PATH. Valkey is found by the environment variable `TOLLGATE_VALKEY_SERVER`, which
 //! `scripts/test` sets. A test that needs one that is missing fails with a sentence that says how to get it.
 
+mod proxy;
 mod resp;
 mod tls;
 
@@ -13,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+pub use proxy::Proxy;
 pub use resp::{Link, Reply};
 pub use tls::Certificates;
 

@@ -36,6 +36,16 @@ impl Certificates {
         self.directory.join("ca.pem")
     }
 
+    /// The certificate of the server.
+    pub fn certificate(&self) -> PathBuf {
+        self.directory.join("server.pem")
+    }
+
+    /// The key of the server.
+    pub fn key(&self) -> PathBuf {
+        self.directory.join("server.key")
+    }
+
     /// The options with which a server listens for TLS on that port.
     pub fn options(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.directory.join(name).display().to_string();

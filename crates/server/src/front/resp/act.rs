@@ -10,13 +10,22 @@ use super::replay::{Keyed, Turn, begin, take_key};
 use super::translate::{whole, write_decision};
 use super::wire::{Replies, integer};
 use crate::acquire::MAX_WAIT;
+use crate::control::auth::{Access, Place};
+use crate::control::model::Role;
 use crate::front::accept::Protocol;
+use crate::front::http::words;
 use crate::gate::{Gate, Verb};
 
 /// Carries out a command, whose name is the first of `args`.
-pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, mut args: Vec<&[u8]>, replies: &mut Replies) {
+pub(super) async fn act<S: Store>(
+    gate: &Gate<S>,
+    access: &Access,
+    act: Act,
+    mut args: Vec<&[u8]>,
+    replies: &mut Replies,
+) {
     let key = take_key(Asked::Act(act), &mut args);
-    match once(gate, act, key, &args, replies).await {
+    match once(gate, access, act, key, &args, replies).await {
         Ok(()) => {}
         Err(Failed::Mistake(error)) => {
             gate.mistaken(Protocol::Resp);
@@ -36,6 +45,7 @@ pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, mut args: Vec<&[u8]>
 /// Carries it out, or tells what came of it before.
 async fn once<S: Store>(
     gate: &Gate<S>,
+    access: &Access,
     act: Act,
     key: Option<&[u8]>,
     args: &[&[u8]],
@@ -51,7 +61,7 @@ async fn once<S: Store>(
         Act::Renew => renew(gate, args).await,
         Act::Commit => commit(gate, args).await,
         Act::Acquire => acquire(gate, args).await,
-        Act::Reset => reset(gate, args).await,
+        Act::Reset => reset(gate, access, args).await,
         Act::Explain => explain(gate, args).await,
     }?;
     done.write(replies, Turn::First)?;
@@ -158,10 +168,14 @@ async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Faile
 }
 
 /// `TG.RESET domain cost [name value …]`: how many counters were made as new.
-async fn reset<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
+async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]]) -> Result<Done, Failed> {
     let ByRules { domain, cost, entries } = by_rules(args).map_err(Failed::Mistake)?;
+    let name = String::from_utf8_lossy(domain);
+    let denied = access.require(Role::Operator, Place::Domain(&name));
+    denied.map_err(|denied| Failed::Mistake(format!("NOPERM {denied}")))?;
     let item = Item { entries: &entries, cost: Some(cost), limit: None };
     let counters = gate.engine.reset(&Request { domain, items: &[item] }, &mut Lent::take()).await?;
+    gate.note(access, "key", "reset", Some(&name), &words(&entries));
     Ok(Done::Number(counters as u64))
 }
 

@@ -1,13 +1,13 @@
 //! One connection of the Redis protocol, from its first byte to its last.
 
 use std::cell::RefCell;
-use std::future::{pending, poll_fn};
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_engine::Store;
 
@@ -18,24 +18,23 @@ use super::memo::Memo;
 use super::pipeline::{Next, answer};
 use super::wire::Replies;
 use crate::drain::Guest;
+use crate::front::tls::Heard;
 use crate::gate::Gate;
 
 /// Serves a connection until its client leaves, breaks the protocol or the limits, or the server stops.
-pub async fn serve<S: Store>(mut stream: TcpStream, gate: Arc<Gate<S>>, guest: Guest) {
+pub async fn serve<S: Store, T: Heard>(mut stream: T, gate: Arc<Gate<S>>, guest: Guest) {
     guest.register().await;
-    // Replies are small and awaited; the kernel must not hold one back to send it with the next.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "no delay could not be switched off");
-    }
     let mut session = Session::new(guest.id());
     // Clients come and go as they like: how a connection ended is of interest to nobody but a debugger.
     if let Err(error) = converse(&mut stream, &gate, &mut session, &guest).await {
         tracing::debug!(%error, connection = guest.id(), "a connection ended");
     }
+    // One that has no room for it is not waited for.
+    let _ = poll_fn(|cx| Poll::Ready(stream.poll_farewell(cx))).await;
 }
 
-async fn converse<S: Store>(
-    stream: &mut TcpStream,
+async fn converse<S: Store, T: Heard>(
+    stream: &mut T,
     gate: &Gate<S>,
     session: &mut Session,
     guest: &Guest,
@@ -53,10 +52,10 @@ async fn converse<S: Store>(
 }
 
 /// Waits for bytes to read. No memory is held meanwhile: a thousand idle connections cost what their sockets do.
-async fn is_spoken_to(stream: &TcpStream, guest: &Guest) -> io::Result<bool> {
+async fn is_spoken_to<T: Heard>(stream: &mut T, guest: &Guest) -> io::Result<bool> {
     poll_fn(|cx| match guest.is_asked_to_leave() {
         true => Poll::Ready(Ok(false)),
-        false => stream.poll_read_ready(cx).map_ok(|()| true),
+        false => stream.poll_heard(cx).map_ok(|()| true),
     })
     .await
 }
@@ -102,9 +101,9 @@ impl Desk {
     }
 
     /// Reads, answers and writes until every byte received has been answered.
-    async fn work_off<S: Store>(
+    async fn work_off<S: Store, T: Heard>(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut T,
         gate: &Gate<S>,
         session: &mut Session,
     ) -> io::Result<Then> {
@@ -138,9 +137,9 @@ impl Desk {
     }
 
     /// Answers all commands that are there, and keeps what is left.
-    async fn answer_all<S: Store>(
+    async fn answer_all<S: Store, T: Heard>(
         &mut self,
-        stream: &mut TcpStream,
+        stream: &mut T,
         gate: &Gate<S>,
         session: &mut Session,
     ) -> io::Result<Next> {
@@ -152,10 +151,10 @@ impl Desk {
             if next == Next::Decide {
                 let asked = &self.input[at + used..self.filled];
                 used += match waits(asked) {
-                    false => decide(gate, asked, &mut replies).await,
+                    false => decide(gate, &session.access, asked, &mut replies).await,
                     true => tokio::select! {
-                        used = decide(gate, asked, &mut replies) => used,
-                        () = gone(stream) => return Ok(Next::Close),
+                        used = decide(gate, &session.access, asked, &mut replies) => used,
+                        () = poll_fn(|cx| stream.poll_gone(cx)) => return Ok(Next::Close),
                     },
                 };
                 next = Next::Write;
@@ -184,25 +183,17 @@ impl Desk {
     }
 }
 
-/// Waits for the client to leave. One that sends more while it waits is not noticed when it does.
-async fn gone(stream: &TcpStream) {
-    match stream.peek(&mut [0]).await {
-        Ok(0) | Err(_) => {}
-        Ok(_) => pending().await,
-    }
-}
-
 /// Writes all of it; what the kernel does not take at once, the client must within [`STALLED`].
-async fn write(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
-    let written = match stream.try_write(bytes) {
-        Ok(written) => written,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-        Err(error) => return Err(error),
-    };
-    if written < bytes.len() {
-        timeout(STALLED, stream.write_all(&bytes[written..])).await??;
+async fn write<T: Heard>(stream: &mut T, bytes: &[u8]) -> io::Result<()> {
+    let mut all = pin!(async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    });
+    // Nearly always the kernel has room, and no timer is needed.
+    match poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx))).await {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => timeout(STALLED, all).await?,
     }
-    Ok(())
 }
 
 #[cfg(test)]

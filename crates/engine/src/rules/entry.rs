@@ -1,0 +1,319 @@
+//! Rules one by one, for whoever keeps them in a database.
+//!
+//! A rule is kept as one line of JSON in the order of keys that files are written in. Trees hold texts only, so what is
+//! surely a whole number or a truth is written as one: 200 comes back as 200, whether it was given as a number or as a text,
+//! and reading it again gives the same tree. Lists of values in files beside the rules have no place in a database and are
+//! refused.
+
+mod overrides;
+
+pub use overrides::{EntryOverride, GivenOverride, one_override, with_overrides};
+
+use super::mistake::{Mistakes, Notes, Place};
+use super::text::{self, Node, Value};
+use super::write::{self, in_order};
+use super::{Rules, Source, check, import, raw};
+
+/// A rule by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleEntry {
+    /// Whose it is.
+    pub domain: String,
+    /// What it is known by.
+    pub id: String,
+    /// The rule with its id, as one line of JSON.
+    pub json: String,
+}
+
+/// Rule files, taken apart after they were checked as a whole.
+#[derive(Debug)]
+pub struct TakenApart {
+    /// The domains, in the order in which they were first named, also those without rules.
+    pub domains: Vec<String>,
+    /// The rules, in order.
+    pub entries: Vec<RuleEntry>,
+    /// The same, checked.
+    pub rules: Rules,
+}
+
+const START: Place = Place { line: 1, column: 1 };
+
+/// Why values in files are refused.
+const NO_FILES: &str = "a rules service has no files beside its rules; write the values into the rule";
+
+/// Reads a rule whose keys stand at the root of the text. It may have its `id`, which is then the one given.
+///
+/// ```
+/// use tollgate_engine::rules::{Source, entry};
+///
+/// let text = "burst: 200\nlimit: 100/s\nper: [client]";
+/// let rule = entry::one(&Source { name: "rule", text: text.as_bytes() }, "api", "each")?;
+/// assert_eq!(rule.json, r#"{"id":"each","per":["client"],"limit":"100/s","burst":200}"#);
+/// # Ok::<(), tollgate_engine::rules::Mistakes>(())
+/// ```
+///
+/// # Errors
+/// Everything that is wrong with it, in the lines of the text.
+pub fn one(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEntry, Mistakes> {
+    let (entry, _) = one_checked(source, domain, id)?;
+    Ok(entry)
+}
+
+/// [`one`], with what it means.
+fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
+    let mut notes = Notes::new(source.name);
+    let told = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
+    let Some(mut rule) = text::read(source.text, &mut notes) else {
+        told(notes)?;
+        return Ok((RuleEntry { domain: domain.into(), id: id.into(), json: String::new() }, Rules::default()));
+    };
+    name_rule(&mut rule, id, &mut notes);
+    let tree = file_of(domain, vec![rule]);
+    let rules = checked(&tree, &mut notes);
+    told(notes)?;
+    let json = rules_of(&tree).first().map(|rule| json(rule)).unwrap_or_default();
+    Ok((RuleEntry { domain: domain.into(), id: id.into(), json }, rules))
+}
+
+/// Puts the id into a rule, or sees that it is the right one.
+fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
+    let place = rule.place;
+    let Value::Map(pairs) = &mut rule.value else { return };
+    let given = pairs.iter().find(|(key, _)| is(key, "id"));
+    match given {
+        None => pairs.insert(0, (text_node(place, "id"), text_node(place, id))),
+        Some((_, given)) if is(given, id) => {}
+        Some((_, given)) => {
+            let problem = format!("the rule is to be `{}`, and calls itself something else", raw::shorten(id));
+            notes.add_with_help(given.place, problem, "leave the `id` out, or write the same");
+        }
+    }
+}
+
+/// Checks files together and takes them apart.
+///
+/// # Errors
+/// Everything that is wrong with any of them.
+pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
+    let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
+    let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
+    let mut taken: Vec<(String, Vec<RuleEntry>)> = Vec::new();
+    for source in sources {
+        notes.turn_to(source.name);
+        left_out.turn_to(source.name);
+        let tree = text::read(source.text, &mut notes);
+        let Some(tree) = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out)) else { continue };
+        for domain in raw::read(&tree, &mut notes) {
+            checker.domain(&domain, &mut notes);
+        }
+        for domain in domains_of(&tree) {
+            let name = text_at(domain, "domain").unwrap_or_default();
+            let place = taken.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+                taken.push((name.into(), Vec::new()));
+                taken.len() - 1
+            });
+            taken[place].1.extend(rules_of(domain).iter().map(|rule| RuleEntry {
+                domain: name.into(),
+                id: text_at(rule, "id").unwrap_or_default().into(),
+                json: json(rule),
+            }));
+        }
+    }
+    notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
+    let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
+    let rules = Rules { domains: checker.finish(), left_out };
+    let (domains, entries): (Vec<String>, Vec<Vec<RuleEntry>>) = taken.into_iter().unzip();
+    Ok(TakenApart { domains, entries: entries.into_iter().flatten().collect(), rules })
+}
+
+/// A rule file in its one form of the rules of domains, each one as JSON.
+///
+/// # Errors
+/// When a rule is not what [`one`] or [`take_apart`] gave.
+pub fn to_yaml<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> Result<String, Mistakes>
+where
+    R: IntoIterator<Item = &'e str>,
+{
+    let mut trees = Vec::new();
+    for (domain, rules) in domains {
+        let mut nodes = Vec::new();
+        for rule in rules {
+            nodes.extend(tree_of(rule)?);
+        }
+        trees.push(file_of(domain, nodes));
+    }
+    let tree = match trees.len() {
+        1 => trees.swap_remove(0),
+        _ => map_node(vec![("domains", Node { place: START, value: Value::List(trees) })]),
+    };
+    Ok(write::write(&tree))
+}
+
+/// A rule in lines, to see what differs.
+///
+/// # Errors
+/// When it is not what [`one`] or [`take_apart`] gave.
+pub fn lines(json: &str) -> Result<String, Mistakes> {
+    Ok(tree_of(json)?.map(|tree| write::write(&tree)).unwrap_or_default())
+}
+
+/// A rule file as one line of JSON, of domains and their rules, each one as JSON.
+pub fn to_json<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> String
+where
+    R: IntoIterator<Item = &'e str>,
+{
+    let mut out = String::from("{\"domains\":[");
+    let mut begun = false;
+    for (domain, rules) in domains {
+        out.push_str(if begun { ",{\"domain\":" } else { "{\"domain\":" });
+        begun = true;
+        quoted(domain, &mut out);
+        out.push_str(",\"rules\":[");
+        for (place, rule) in rules.into_iter().enumerate() {
+            if place > 0 {
+                out.push(',');
+            }
+            out.push_str(rule);
+        }
+        out.push_str("]}");
+    }
+    if begun {
+        out.push_str("]}");
+        return out;
+    }
+    // A list of domains is not empty, and a set without any rules is one all the same.
+    r#"{"domain":"none","rules":[]}"#.into()
+}
+
+/// One thing of JSON, or nothing if it says nothing.
+fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
+    let mut notes = Notes::new("rule");
+    let tree = text::read(json.as_bytes(), &mut notes);
+    notes.finish()?;
+    Ok(tree)
+}
+
+/// What a tree of a rule file means.
+fn checked(tree: &Node, notes: &mut Notes) -> Rules {
+    let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
+    for domain in raw::read(tree, notes) {
+        checker.domain(&domain, notes);
+    }
+    Rules { domains: checker.finish(), left_out: None }
+}
+
+fn file_of(domain: &str, rules: Vec<Node>) -> Node {
+    let place = rules.first().map_or(START, |rule| rule.place);
+    map_node(vec![("domain", text_node(START, domain)), ("rules", Node { place, value: Value::List(rules) })])
+}
+
+fn text_node(place: Place, text: &str) -> Node {
+    Node { place, value: Value::Text(text.into()) }
+}
+
+fn map_node(pairs: Vec<(&str, Node)>) -> Node {
+    let pairs = pairs.into_iter().map(|(key, value)| (text_node(START, key), value)).collect();
+    Node { place: START, value: Value::Map(pairs) }
+}
+
+fn is(node: &Node, text: &str) -> bool {
+    matches!(&node.value, Value::Text(written) if written == text)
+}
+
+fn find<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    let Value::Map(pairs) = &node.value else { return None };
+    pairs.iter().find(|(known, _)| is(known, key)).map(|(_, value)| value)
+}
+
+fn text_at<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
+    match &find(node, key)?.value {
+        Value::Text(text) => Some(text),
+        Value::Empty | Value::List(_) | Value::Map(_) => None,
+    }
+}
+
+fn list_at<'n>(node: &'n Node, key: &str) -> &'n [Node] {
+    match find(node, key).map(|node| &node.value) {
+        Some(Value::List(nodes)) => nodes,
+        Some(Value::Empty | Value::Text(_) | Value::Map(_)) | None => &[],
+    }
+}
+
+fn domains_of(tree: &Node) -> &[Node] {
+    if find(tree, "domains").is_some() { list_at(tree, "domains") } else { std::slice::from_ref(tree) }
+}
+
+fn rules_of(domain: &Node) -> &[Node] {
+    list_at(domain, "rules")
+}
+
+/// A tree in one line of JSON.
+fn json(node: &Node) -> String {
+    let mut out = String::new();
+    write_json(node, &mut out);
+    out
+}
+
+fn write_json(node: &Node, out: &mut String) {
+    match &node.value {
+        Value::Empty => out.push_str("null"),
+        Value::Text(text) if is_itself(text) => out.push_str(text),
+        Value::Text(text) => quoted(text, out),
+        Value::List(nodes) => {
+            out.push('[');
+            for (place, node) in nodes.iter().enumerate() {
+                if place > 0 {
+                    out.push(',');
+                }
+                write_json(node, out);
+            }
+            out.push(']');
+        }
+        Value::Map(pairs) => {
+            out.push('{');
+            for (place, (key, value)) in in_order(pairs).into_iter().enumerate() {
+                if place > 0 {
+                    out.push(',');
+                }
+                match &key.value {
+                    Value::Text(text) => quoted(text, out),
+                    // Keys of rules are texts, which was checked.
+                    Value::Empty | Value::List(_) | Value::Map(_) => out.push_str("\"\""),
+                }
+                out.push(':');
+                write_json(value, out);
+            }
+            out.push('}');
+        }
+    }
+}
+
+/// Whether a text is a truth or a whole number in the one way that JSON writes it, and every reader of JSON keeps.
+fn is_itself(text: &str) -> bool {
+    const EXACT: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
+    let number = || text.parse::<i64>().is_ok_and(|number| EXACT.contains(&number) && number.to_string() == text);
+    text == "true" || text == "false" || number()
+}
+
+/// A text of JSON that readers of YAML take for the same.
+fn quoted(text: &str, out: &mut String) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            letter
+                if letter.is_control()
+                    || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
+            {
+                out.push_str(&format!("\\u{:04x}", u32::from(letter)));
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests;

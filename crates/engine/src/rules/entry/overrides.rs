@@ -1,0 +1,140 @@
+//! Overrides beside a rule: other numbers for one value of an attribute.
+
+use super::super::mistake::{Mistakes, Notes, Place};
+use super::super::text::{self, Node, Value};
+use super::super::{Origin, Rules, Source};
+use super::{START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
+
+/// An override, as it is put into its rule.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryOverride<'o> {
+    /// The attribute that is compared.
+    pub attribute: &'o str,
+    /// With what.
+    pub value: &'o str,
+    /// What applies, as [`GivenOverride::effect`].
+    pub effect: &'o str,
+    /// When it ends.
+    pub until: Option<&'o str>,
+}
+
+/// An override that was given by itself and goes with its rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenOverride {
+    /// The attribute that is compared: what was given, or the first one that the rule counts by.
+    pub attribute: String,
+    /// Everything but `attribute` and `until`, as one line of JSON.
+    pub effect: String,
+    /// When it ends by itself.
+    pub until: Option<String>,
+}
+
+/// Reads an override for `value` beside a rule, which is given as JSON. It has the keys of an override in a file but `when`, and
+/// perhaps `attribute`.
+///
+/// # Errors
+/// Everything that is wrong with it, in the lines of the text.
+pub fn one_override(source: &Source<'_>, rule: &str, value: &str) -> Result<GivenOverride, Mistakes> {
+    let mut notes = Notes::new(source.name);
+    let given = read(source, rule, value, &mut notes);
+    notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)))?;
+    Ok(given.unwrap_or_else(|| GivenOverride { attribute: String::new(), effect: "{}".into(), until: None }))
+}
+
+fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Option<GivenOverride> {
+    let mut given = text::read(source.text, notes)?;
+    let place = given.place;
+    let Value::Map(pairs) = &mut given.value else {
+        notes.add_with_help(
+            place,
+            format!("an override is a map, this is {}", given.kind()),
+            "write it like `limit: 1000/s`",
+        );
+        return None;
+    };
+    if let Some((key, _)) = pairs.iter().find(|(key, _)| is(key, "when")) {
+        let help = "which value it is for is said in the address, and `attribute` names what else is compared";
+        notes.add_with_help(key.place, "an override by itself has no `when`", help);
+    }
+    pairs.retain(|(key, _)| !is(key, "when"));
+    let mut rule = text::read(rule.as_bytes(), notes)?;
+    let attribute = match pairs.iter().position(|(key, _)| is(key, "attribute")) {
+        Some(at) => match pairs.remove(at).1 {
+            Node { value: Value::Text(name), .. } => name,
+            other => {
+                notes.add(other.place, format!("`attribute` is a text, this is {}", other.kind()));
+                return None;
+            }
+        },
+        None => first_counted(&rule, place, notes)?,
+    };
+    let effect =
+        Node { place, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
+    let until = text_at(&given, "until").map(str::to_owned);
+    let whole = in_rule(place, &attribute, value, given);
+    // Those that are there were checked when they were written.
+    set_overrides(&mut rule, vec![whole]);
+    checked(&file_of("domain", vec![rule]), notes);
+    Some(GivenOverride { attribute, effect: json(&effect), until })
+}
+
+/// The attribute that a rule counts by first.
+fn first_counted(rule: &Node, place: Place, notes: &mut Notes) -> Option<String> {
+    let rules: Rules = checked(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
+    let per = rules.domains().first().and_then(|domain| domain.rules().first()).map(|rule| rule.per());
+    match per.and_then(|per| per.first()).and_then(|counted| counted.origins.first()) {
+        Some(Origin::Attribute(name)) => Some(name.to_string()),
+        Some(Origin::Capture { .. }) => {
+            let problem = "the rule counts by a part of an attribute first, which cannot be compared";
+            notes.add_with_help(place, problem, "name another one like `attribute: tenant`");
+            None
+        }
+        None => {
+            let problem = "the rule counts by nothing, so there is no attribute to compare";
+            notes.add_with_help(place, problem, "name one like `attribute: tenant`");
+            None
+        }
+    }
+}
+
+/// A rule as JSON with overrides put in front of its own.
+///
+/// # Errors
+/// When they do not go with the rule.
+pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<String, Mistakes> {
+    let Some(mut tree) = tree_of(rule)? else { return Ok(String::new()) };
+    let mut nodes = Vec::with_capacity(overrides.len());
+    for EntryOverride { attribute, value, effect, until } in overrides {
+        let mut effect = tree_of(effect)?.unwrap_or_else(|| map_node(Vec::new()));
+        if let (Value::Map(pairs), Some(until)) = (&mut effect.value, until) {
+            pairs.push((text_node(START, "until"), text_node(START, until)));
+        }
+        nodes.push(in_rule(START, attribute, value, effect));
+    }
+    if let Some(Value::List(own)) = find(&tree, "overrides").map(|node| &node.value) {
+        nodes.extend(own.iter().cloned());
+    }
+    set_overrides(&mut tree, nodes);
+    let mut notes = Notes::new("rule");
+    let tree = file_of("domain", vec![tree]);
+    checked(&tree, &mut notes);
+    notes.finish()?;
+    Ok(super::rules_of(&tree).first().map(json).unwrap_or_default())
+}
+
+/// An override as it stands in a rule.
+fn in_rule(place: Place, attribute: &str, value: &str, effect: Node) -> Node {
+    let equals = Node { value: map_node(vec![("equals", text_node(place, value))]).value, place };
+    let when = Node { value: Value::Map(vec![(text_node(place, attribute), equals)]), place };
+    let mut pairs = vec![(text_node(place, "when"), when)];
+    if let Value::Map(given) = effect.value {
+        pairs.extend(given);
+    }
+    Node { place, value: Value::Map(pairs) }
+}
+
+fn set_overrides(rule: &mut Node, overrides: Vec<Node>) {
+    let Value::Map(pairs) = &mut rule.value else { return };
+    pairs.retain(|(key, _)| !is(key, "overrides"));
+    pairs.push((text_node(START, "overrides"), Node { place: START, value: Value::List(overrides) }));
+}

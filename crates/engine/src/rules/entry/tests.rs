@@ -1,0 +1,120 @@
+use super::*;
+
+fn source(text: &str) -> Source<'_> {
+    Source { name: "f", text: text.as_bytes() }
+}
+
+fn check_one(text: &str, expected: &str) {
+    let shown = match one(&source(text), "api", "a") {
+        Ok(entry) => entry.json,
+        Err(mistakes) => mistakes.to_string(),
+    };
+    assert_eq!(shown, expected, "for {text}");
+}
+
+#[test]
+fn a_rule_stands_alone_with_or_without_its_id() {
+    check_one("{limit: 1/s}", r#"{"id":"a","limit":"1/s"}"#);
+    check_one("burst: 5\nlimit: 1/s\nid: a", r#"{"id":"a","limit":"1/s","burst":5}"#);
+    check_one(
+        "limit: 1/s\nid: b",
+        "f:2:5: the rule is to be `a`, and calls itself something else; leave the `id` out, or write the same",
+    );
+}
+
+#[test]
+fn mistakes_are_in_the_lines_of_the_text() {
+    check_one("limit: 1/s\nburts: 3", "f:2:1: `burts` is not a key of a rule; did you mean `burst`?");
+    check_one("[", "f:1:1: this cannot be read: unclosed bracket '['");
+    check_one(
+        "limit: 1/s\nwhen: {ip: {file: bad.txt}}",
+        "f:2:18: `bad.txt` cannot be read: a rules service has no files beside its rules; write the values into the rule",
+    );
+    assert!(one(&source("3"), "api", "a").is_err());
+    assert!(one(&source(""), "api", "a").is_err());
+    assert!(one(&source("{limit: 1/s}"), "a b", "a").is_err());
+    assert!(one(&source("{limit: 1/s}"), "api", "").is_err());
+}
+
+#[test]
+fn numbers_and_truths_come_back_as_they_were_given() {
+    check_one(
+        r#"{"status": 503, "limit": "5/s", "when": {"v": ["1.10", "007", "1", true, "x y", "-0", 99999999999999999999]}}"#,
+        r#"{"id":"a","when":{"v":["1.10","007",1,true,"x y","-0","99999999999999999999"]},"limit":"5/s","status":503}"#,
+    );
+}
+
+#[test]
+fn odd_characters_survive() {
+    for odd in [
+        "\u{0}",
+        "\u{7f}",
+        "\u{85}",
+        "\u{2028}",
+        "\u{feff}",
+        "\u{ffff}",
+        "a\tb\nc",
+        "\"\\",
+        "😀",
+        "'; DROP TABLE rules; --",
+        " ",
+        "",
+    ] {
+        let mut text = String::from("{\"limit\":\"1/s\",\"when\":{\"v\":{\"equals\":");
+        quoted(odd, &mut text);
+        text.push_str("}}}");
+        let entry = one(&source(&text), "api", "a").unwrap();
+        let again = one(&source(&entry.json), "api", "a").unwrap();
+        assert_eq!(entry, again);
+        let yaml = to_yaml([("api", [entry.json.as_str()])]).unwrap();
+        assert_eq!(take_apart(&[source(&yaml)]).unwrap().entries, [entry], "for {odd:?} in {yaml}");
+    }
+}
+
+#[test]
+fn files_are_taken_apart_and_put_together() {
+    let text =
+        "domains:\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n  - {id: x, limit: 2/s}\n- {domain: a, rules: []}\n";
+    let taken = take_apart(&[source(text)]).unwrap();
+    assert_eq!(taken.domains, ["b", "a"]);
+    let rules: Vec<&str> = taken.entries.iter().map(|entry| &*entry.json).collect();
+    assert_eq!(rules, [r#"{"id":"y","limit":"1/s"}"#, r#"{"id":"x","limit":"2/s"}"#]);
+    let yaml = to_yaml([("b", rules.clone()), ("a", Vec::new())]).unwrap();
+    let formatted = super::super::format(&source(&yaml)).unwrap();
+    assert_eq!(formatted, yaml);
+    assert_eq!(take_apart(&[source(&yaml)]).unwrap().entries, taken.entries);
+    let json = to_json([("b", rules)]);
+    assert_eq!(take_apart(&[source(&json)]).unwrap().entries, taken.entries);
+    assert!(Rules::read(&[source(&to_json(Vec::<(&str, Vec<&str>)>::new()))]).unwrap().is_empty());
+}
+
+#[test]
+fn files_of_envoy_become_rules() {
+    let text =
+        "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
+    let taken = take_apart(&[source(text)]).unwrap();
+    assert_eq!(taken.entries[0].id, "remote_address");
+}
+
+#[test]
+fn overrides_are_read_beside_their_rule() {
+    let rule = r#"{"id":"a","per":["tenant"],"limit":"10/s"}"#;
+    let given = one_override(&source("limit: 100/s\nuntil: 2030-01-01T00:00:00Z\nburst: 200"), rule, "acme").unwrap();
+    assert_eq!(given.attribute, "tenant");
+    assert_eq!(given.effect, r#"{"limit":"100/s","burst":200}"#);
+    let one =
+        EntryOverride { attribute: "tenant", value: "acme", effect: &given.effect, until: given.until.as_deref() };
+    assert_eq!(
+        with_overrides(rule, &[one]).unwrap(),
+        r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z"}]}"#
+    );
+    let wrong = |text: &str, rule: &str| one_override(&source(text), rule, "acme").unwrap_err().to_string();
+    assert!(wrong("limit: 100/s\nwhen: {a: b}", rule).contains("f:2:1: an override by itself has no `when`"));
+    assert!(wrong("limit: x", rule).starts_with("f:1:8: "));
+    assert!(wrong("until: soon\nunlimited: true", rule).starts_with("f:1:8: `soon` is not a time"));
+    assert!(wrong("limit: 1/s", r#"{"id":"a","limit":"10/s"}"#).contains("counts by nothing"));
+    assert!(
+        with_overrides(r#"{"id":"a","limits":["1/s","5/m"]}"#, &[EntryOverride { effect: r#"{"burst":3}"#, ..one }])
+            .is_err()
+    );
+}

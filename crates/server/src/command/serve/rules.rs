@@ -1,0 +1,86 @@
+//! Opens the place rules come from, puts them in force, and follows it.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use tollgate_engine::Store;
+
+use crate::aside::Aside;
+use crate::config::{Access, Config, DatabaseConfig, RulesConfig};
+use crate::control::Control;
+use crate::control::api::Service;
+use crate::control::model::Role;
+use crate::control::origin::Source;
+use crate::gate::Gate;
+use crate::retrieve::file::{self, Watched};
+use crate::retrieve::{database, poll};
+
+/// Opens what the configuration names. The gate it returns decides by rules, unless there are to be none; on the thread it returns
+/// with it, they are followed.
+///
+/// # Errors
+/// When the rules cannot be had, or tokens are asked for and there are none.
+pub(super) async fn open<S: Store + 'static>(config: &Config, gate: Gate<S>) -> anyhow::Result<(Arc<Gate<S>>, Aside)> {
+    let aside = Aside::start("tollgate-rules").context("cannot start the thread for rules")?;
+    let gate = match &config.rules {
+        RulesConfig::Nowhere => Arc::new(gate.with_source(Source::Sent)),
+        RulesConfig::File(path) => {
+            let gate = Arc::new(gate.with_source(Source::File(path.clone())));
+            let mut watched = Watched::new(path.clone());
+            file::load(&gate, &mut watched)?;
+            drop(aside.handle().spawn(file::watch(gate.clone(), watched)));
+            gate
+        }
+        RulesConfig::Database(database) => {
+            let control = Arc::new(open_database(&aside, database).await?);
+            let service = Service::new(control.clone(), aside.handle().clone(), gate.drain.clone());
+            let gate = Arc::new(gate.with_source(Source::Service(Box::new(service))));
+            let (loading, from) = (gate.clone(), control.clone());
+            let (changes, set) = aside.run(async move { database::load(&loading, &from).await }).await??;
+            if config.access == Access::Tokens && !set.tokens.iter().any(|token| token.role == Role::Admin) {
+                let place = match &database.data {
+                    Some(data) => format!("--data {}", data.display()),
+                    None => "--database postgres://…".to_owned(),
+                };
+                bail!(
+                    "tokens are asked for, since other machines can connect or --tokens required was given, and there is no token \
+                     yet that may make others; make one with: tollgate tokens create --role admin {place}"
+                );
+            }
+            drop(aside.handle().spawn(database::follow(gate.clone(), control, changes)));
+            gate
+        }
+        RulesConfig::Service(service) => {
+            let gate = Arc::new(gate.with_source(Source::Followed(service.client.url().to_string())));
+            let follower = aside.run(poll::Follower::start(gate.clone(), service.clone())).await??;
+            drop(aside.handle().spawn(follower.follow()));
+            gate
+        }
+    };
+    Ok((gate, aside))
+}
+
+async fn open_database(aside: &Aside, config: &DatabaseConfig) -> anyhow::Result<Control> {
+    if let Some(data) = &config.data {
+        make_directory(data)?;
+    }
+    let url = config.url.clone();
+    let opened = aside.run(async move { Control::open(url.reveal()).await }).await?;
+    opened.with_context(|| match &config.data {
+        Some(data) => format!("cannot open the database in the data directory {}", data.display()),
+        None => "cannot open the database of --database".to_owned(),
+    })
+}
+
+fn make_directory(data: &Path) -> anyhow::Result<()> {
+    // Digests of tokens and who did what are nobody else's business.
+    DirBuilder::new().recursive(true).mode(0o700).create(data).with_context(|| {
+        format!(
+            "cannot make the data directory {}; choose another with --data DIR, or --data off to keep no rules",
+            data.display()
+        )
+    })
+}

@@ -1,0 +1,119 @@
+//! Where rules come from: one place, told by three flags.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+
+use super::Secret;
+use super::raw::ServeArgs;
+use crate::client::Client;
+use crate::control::sqlite_url;
+
+/// Where rules come from.
+#[derive(Clone, Debug)]
+pub enum RulesConfig {
+    /// There are none: limits come with the calls.
+    Nowhere,
+    /// A file.
+    File(PathBuf),
+    /// This server's own database, which it lets others change and follow.
+    Database(DatabaseConfig),
+    /// Another server.
+    Service(FollowConfig),
+}
+
+/// A database for rules.
+#[derive(Clone, Debug)]
+pub struct DatabaseConfig {
+    /// How sqlx wants it; it may have a password.
+    pub url: Secret,
+    /// The directory it lies in, if it is a file.
+    pub data: Option<PathBuf>,
+}
+
+/// A rules service to follow.
+#[derive(Clone, Debug)]
+pub struct FollowConfig {
+    /// The way to it.
+    pub client: Client,
+    /// What this node is called there.
+    pub node: String,
+    /// Where the last good rules are kept, if they are.
+    pub data: Option<PathBuf>,
+}
+
+/// Decides it by the flags.
+///
+/// # Errors
+/// When they name two places, or one that there is not.
+pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<RulesConfig> {
+    let data = (raw.data != "off").then(|| PathBuf::from(&raw.data));
+    ensure!(!raw.data.is_empty(), "--data is empty: name a directory, or write off");
+    if let (Some(_), Some(_)) = (&raw.rules, &raw.database) {
+        bail!("--rules and --database both say where rules come from: leave one of them out");
+    }
+    if let Some(url) = raw.rules.as_deref().filter(|rules| rules.contains("://")) {
+        let token = raw.rules_token.clone().map(Secret::new);
+        ensure!(
+            token.as_ref().is_none_or(|token| is_graphic(token.reveal())),
+            "--rules-token: what was given is no token"
+        );
+        let client = Client::new(url, token, raw.rules_ca.as_deref()).context("--rules")?;
+        ensure!(
+            client.url().username().is_empty() && client.url().password().is_none(),
+            "--rules: the address of a rules service has no user and no password; give a token with --rules-token"
+        );
+        let node = raw.node.clone().unwrap_or_else(|| node_name(http));
+        ensure!(
+            is_graphic(&node) && node.len() <= MAX_NODE,
+            "--node: a name has 1 to {MAX_NODE} letters, digits and signs, without spaces"
+        );
+        return Ok(RulesConfig::Service(FollowConfig { client, node, data }));
+    }
+    for (flag, given) in [
+        ("--rules-token", raw.rules_token.is_some()),
+        ("--rules-ca", raw.rules_ca.is_some()),
+        ("--node", raw.node.is_some()),
+    ] {
+        ensure!(!given, "{flag} is for following a rules service, and none is given: add --rules https://host:port");
+    }
+    if let Some(file) = &raw.rules {
+        return Ok(RulesConfig::File(file.into()));
+    }
+    if let Some(url) = &raw.database {
+        // The rest is not repeated, since it may contain a password.
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        ensure!(
+            matches!(scheme, "postgres" | "postgresql"),
+            "--database {scheme}://…: write postgres://user:password@host/name"
+        );
+        return Ok(RulesConfig::Database(DatabaseConfig { url: Secret::new(url), data: None }));
+    }
+    Ok(match data {
+        Some(data) => RulesConfig::Database(DatabaseConfig {
+            url: Secret::new(sqlite_url(&data.join("rules.db"))),
+            data: Some(data),
+        }),
+        None => RulesConfig::Nowhere,
+    })
+}
+
+/// The longest name of a node.
+const MAX_NODE: usize = 200;
+
+fn is_graphic(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// A name that other nodes do not have: the machine's, and the port, of which each machine has one.
+fn node_name(http: Option<SocketAddr>) -> String {
+    let host =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));
+    let host = host.unwrap_or_default();
+    let host = Some(host.trim()).filter(|host| is_graphic(host)).unwrap_or("node");
+    match http.map_or(0, |http| http.port()) {
+        0 => format!("{host}:pid-{}", std::process::id()),
+        port => format!("{host}:{port}"),
+    }
+}

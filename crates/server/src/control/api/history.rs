@@ -1,0 +1,145 @@
+//! The versions of a rule: what it was, what changed, and back.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use bytes::Bytes;
+use hyper::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::comment::change;
+use super::kind::{self, JSON};
+use super::query::{Asked, At, By, Paging, RuleAt, cut};
+use super::reply::{self, Reply};
+use super::rules::written;
+use super::{Desk, etag};
+use crate::control::auth::Place;
+use crate::control::model::{Page, Role, StoredRule, Version};
+
+/// All versions of a rule, the newest first. Those of a rule that was deleted stay.
+#[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions", tag = "history", operation_id = "list_versions",
+    params(RuleAt, Paging),
+    responses(
+        (status = 200, description = "A part of the list", body = Page<Version>, headers(("etag" = String, description = "The revision"))),
+        (status = 304, description = "If-None-Match names what is there"),
+        (status = 404, description = "There never was such a rule"),
+    ),
+)]
+pub(super) async fn list(
+    State(desk): State<Arc<Desk>>,
+    At(at): At<RuleAt>,
+    Asked(paging): Asked<Paging>,
+    headers: HeaderMap,
+) -> Reply {
+    let cut = cut(paging.after, paging.limit)?;
+    let tag = etag::of(desk.revision());
+    reply::read(&headers, &tag, &desk.control.versions(&at.domain, &at.id, &cut).await?)
+}
+
+/// Where a version is.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct VersionAt {
+    /// Whose rule.
+    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "api")]
+    domain: String,
+    /// Which rule.
+    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "per-client")]
+    id: String,
+    /// Which version.
+    #[param(minimum = 1, example = 1)]
+    version: i64,
+}
+
+/// One version of a rule.
+#[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions/{version}", tag = "history", operation_id = "get_version",
+    params(VersionAt),
+    responses(
+        (status = 200, description = "The version", body = Version, headers(("etag" = String, description = "The version"))),
+        (status = 304, description = "If-None-Match names what is there"),
+        (status = 404, description = "There is no such version"),
+    ),
+)]
+pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<VersionAt>, headers: HeaderMap) -> Reply {
+    let version = desk.control.version(&at.domain, &at.id, at.version).await?;
+    reply::read(&headers, &etag::of(version.version), &version)
+}
+
+/// Between which versions.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Between {
+    /// The older one; the one before `to` unless given. 0 is nothing.
+    #[param(minimum = 0)]
+    from: Option<i64>,
+    /// The newer one; the current one unless given.
+    #[param(minimum = 0)]
+    to: Option<i64>,
+}
+
+/// What changed between two versions, line by line with `-`, `+` and space.
+#[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/diff", tag = "history",
+    params(RuleAt, Between),
+    responses(
+        (status = 200, description = "What changed", body = String, content_type = "text/plain; charset=utf-8", headers(("etag" = String, description = "The revision"))),
+        (status = 304, description = "If-None-Match names what is there"),
+        (status = 404, description = "There is no such version"),
+    ),
+)]
+pub(super) async fn diff(
+    State(desk): State<Arc<Desk>>,
+    At(at): At<RuleAt>,
+    Asked(between): Asked<Between>,
+    headers: HeaderMap,
+) -> Reply {
+    let tag = etag::of(desk.revision());
+    let to = match between.to {
+        Some(to) => to,
+        None => desk.control.rule(&at.domain, &at.id).await?.version,
+    };
+    let from = between.from.unwrap_or(to.saturating_sub(1));
+    let diff = desk.control.diff(&at.domain, &at.id, from, to).await?;
+    if etag::is_known(&headers, &tag)? {
+        return Ok(reply::unchanged(&tag));
+    }
+    Ok(reply::bytes(StatusCode::OK, &tag, "text/plain; charset=utf-8", diff))
+}
+
+/// Which version is to be the current one.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Rollback {
+    /// One that there was.
+    #[schema(minimum = 1, example = 1)]
+    version: i64,
+}
+
+/// Makes an earlier version the current one, as a new version.
+#[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/rollback", tag = "history",
+    params(
+        RuleAt,
+        ("If-Match" = Option<String>, Header, description = "The ETag of what is replaced, or `*`"),
+        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
+    ),
+    request_body(content = Rollback, content_type = "application/json"),
+    responses(
+        (status = 200, description = "The rule as it is again", body = StoredRule, headers(("etag" = String, description = "Its version"))),
+        (status = 201, description = "The rule, which had been deleted", body = StoredRule, headers(("etag" = String, description = "Its version"))),
+        (status = 404, description = "There is no such version"),
+    ),
+)]
+pub(super) async fn rollback(
+    State(desk): State<Arc<Desk>>,
+    By(access): By,
+    At(at): At<RuleAt>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Reply {
+    access.require(Role::Editor, Place::Domain(&at.domain))?;
+    kind::check(&headers, JSON)?;
+    let Rollback { version } = kind::json(&body)?;
+    let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
+    written(&desk.control.rollback(&change, &at.domain, &at.id, version, expected).await?)
+}

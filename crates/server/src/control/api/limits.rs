@@ -1,0 +1,50 @@
+//! What may be asked of the rules service at a time. Everything is bounded before memory is taken for it.
+
+use std::time::Duration;
+
+use tollgate_engine::rules::MAX_FILE_BYTES;
+
+/// Bytes of one rule, or of one override.
+pub const MAX_RULE: usize = 64 * 1024;
+
+/// Bytes of a whole rule file.
+pub const MAX_FILE: usize = MAX_FILE_BYTES;
+
+/// Rule files that are read and worked on at a time.
+pub const MAX_LARGE_BODIES: usize = 4;
+
+/// How long a client may take to send a whole rule file, and wait for its turn.
+pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Nodes that wait for the next revision at a time.
+pub const MAX_WAITERS: usize = 10_000;
+
+/// How long a node may wait for it.
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// How long an answer may take: a large file into a slow database.
+pub const ANSWER: Duration = Duration::from_secs(120);
+
+/// Nodes that are shown; the one that was heard of least lately gives way.
+pub const MAX_NODES: usize = 10_000;
+
+/// Characters of a node's name, and of why it refused something.
+pub const MAX_NODE_NAME: usize = 255;
+
+/// Characters of why a node refused something; the rest is cut off.
+pub const MAX_WHY: usize = 1_000;
+
+/// Characters of a comment.
+pub const MAX_COMMENT: usize = 1_000;
+
+/// Items of a page, unless a number is given, and at most.
+pub const PAGE: usize = 100;
+
+/// Items of a page at most.
+pub const MAX_PAGE: usize = 1_000;
+
+/// Lines that wait to be written into the audit log; more are only logged.
+pub const MAX_NOTES: usize = 4_096;
+
+/// Characters of what such a line is about; the rest is cut off.
+pub const MAX_SUBJECT: usize = 1_000;

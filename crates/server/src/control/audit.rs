@@ -1,0 +1,151 @@
+//! The audit log: who changed what, from what to what. Lines are written in the transaction of the change itself.
+
+use sqlx::any::AnyRow;
+use sqlx::{Any, QueryBuilder, Row};
+
+use super::cut::{Cursor, page_of};
+use super::db::{SHORT, Write, now_ms, storable, within};
+use super::model::{AuditSearch, Change, Cut, Entry, Page};
+use super::{Control, ControlError, Result};
+
+/// How many rows are written at once.
+pub(super) const ROWS: usize = 500;
+
+/// One line, but for who and when.
+#[derive(Debug)]
+pub(super) struct Line<'l> {
+    pub(super) kind: &'static str,
+    pub(super) action: &'l str,
+    pub(super) domain: Option<&'l str>,
+    pub(super) subject: String,
+    /// JSON, as it was.
+    pub(super) before: Option<&'l str>,
+    /// JSON, as it is since.
+    pub(super) after: Option<&'l str>,
+}
+
+impl Write<'_> {
+    /// Writes lines into the log.
+    pub(super) async fn log(&mut self, lines: &[Line<'_>]) -> Result<()> {
+        for lines in lines.chunks(ROWS) {
+            let mut query: QueryBuilder<Any> = QueryBuilder::new(
+                "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, \
+                 after_json) ",
+            );
+            let (revision, at_ms, author, comment) = (self.revision, self.at_ms, &self.author, &self.comment);
+            let audit = &mut self.audit;
+            query.push_values(lines, |mut row, line| {
+                *audit += 1;
+                row.push_bind(*audit)
+                    .push_bind(revision)
+                    .push_bind(at_ms)
+                    .push_bind(author.as_str())
+                    .push_bind(line.kind)
+                    .push_bind(line.action)
+                    .push_bind(line.domain)
+                    .push_bind(line.subject.as_str())
+                    .push_bind(comment.as_deref())
+                    .push_bind(line.before)
+                    .push_bind(line.after);
+            });
+            query.build().persistent(lines.len() == 1).execute(&mut *self.tx).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Control {
+    /// The audit log, newest first.
+    ///
+    /// # Errors
+    /// When `after` was made up, or the database cannot be asked.
+    pub async fn audit(&self, search: &AuditSearch, cut: &Cut) -> Result<Page<Entry>> {
+        let (limit, after) = cut.read()?;
+        let wanted = [("domain", &search.domain), ("author", &search.author), ("subject", &search.subject)];
+        if wanted.iter().any(|(_, text)| text.as_ref().is_some_and(|text| !storable(text))) {
+            return Ok(Page { items: Vec::new(), next: None });
+        }
+        let mut query: QueryBuilder<Any> = QueryBuilder::new(
+            "SELECT seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, after_json FROM audit \
+             WHERE seq < ",
+        );
+        query.push_bind(after.map_or(i64::MAX, |after| after.number));
+        for (column, text) in wanted {
+            if let Some(text) = text {
+                query.push(format_args!(" AND {column} = ")).push_bind(text.clone());
+            }
+        }
+        query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit + 1);
+        within(SHORT, async {
+            let rows = query.build().fetch_all(self.db.pool()).await?;
+            page_of(&rows, limit, entry, |last| Cursor { number: last.seq, name: String::new() })
+        })
+        .await
+    }
+
+    /// Writes down something that was not done to the database: the kill switch, a reset, a refund. Makes no revision, so that
+    /// no node is woken by it.
+    ///
+    /// # Errors
+    /// When the database cannot be asked.
+    pub async fn note(
+        &self,
+        change: &Change,
+        kind: &str,
+        action: &str,
+        domain: Option<&str>,
+        subject: &str,
+    ) -> Result<()> {
+        for text in [kind, action, subject, domain.unwrap_or_default(), &change.author]
+            .into_iter()
+            .chain(change.comment.as_deref())
+        {
+            if !storable(text) {
+                return Err(ControlError::Invalid("a note has no characters of the value zero".into()));
+            }
+        }
+        within(SHORT, async {
+            let mut write = self.db.write(change).await?;
+            write.revision -= 1;
+            let log = "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment) \
+                       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+            write.audit += 1;
+            sqlx::query(log)
+                .bind(write.audit)
+                .bind(write.revision)
+                .bind(now_ms())
+                .bind(change.author.as_str())
+                .bind(kind)
+                .bind(action)
+                .bind(domain)
+                .bind(subject)
+                .bind(change.comment.as_deref())
+                .execute(&mut *write.tx)
+                .await?;
+            write.commit().await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn entry(row: &AnyRow) -> Result<Entry> {
+    let json = |column: &str| -> Result<Option<serde_json::Value>> {
+        let text: Option<String> = row.try_get(column)?;
+        // What is kept was written by us; what cannot be read is shown as it is.
+        Ok(text.map(|text| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))))
+    };
+    Ok(Entry {
+        seq: row.try_get("seq")?,
+        revision: row.try_get("revision")?,
+        at_ms: row.try_get("at_ms")?,
+        author: row.try_get("author")?,
+        kind: row.try_get("kind")?,
+        action: row.try_get("action")?,
+        domain: row.try_get("domain")?,
+        subject: row.try_get("subject")?,
+        comment: row.try_get("comment")?,
+        before: json("before_json")?,
+        after: json("after_json")?,
+    })
+}

@@ -1,0 +1,101 @@
+use super::*;
+
+fn verifier(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> Verifier {
+    Verifier {
+        digest: digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect(),
+        id: format!("id-{token}"),
+        name: format!("name of {token}"),
+        role,
+        domains: domains.iter().map(|domain| (*domain).to_owned()).collect(),
+        expires_ms,
+    }
+}
+
+fn admit(guards: &Guards, shown: &mut Shown, token: Option<&str>, now: i64) -> Result<String, Stranger> {
+    guards.admit(shown, token.map(str::as_bytes), || now).map(|access| access.author().to_owned())
+}
+
+#[test]
+fn where_no_tokens_are_asked_for_everybody_may_do_everything() {
+    let guards = Guards::new(Tokens::NotAsked);
+    assert_eq!(admit(&guards, &mut Shown::default(), None, 0).as_deref(), Ok(LOCAL));
+    assert_eq!(admit(&guards, &mut Shown::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
+    assert_eq!(Access::Local.require(Role::Admin, Place::Everywhere), Ok(()));
+}
+
+#[test]
+fn a_good_token_is_let_in_and_others_are_told_why_not() {
+    let guards = Guards::new(Tokens::Asked);
+    assert_eq!(admit(&guards, &mut Shown::default(), Some("a"), 0), Err(Stranger::Unknown), "there are none yet");
+    guards.replace(&[verifier("a", Role::Reader, &[], None), verifier("b", Role::Reader, &[], Some(100))]);
+    let mut shown = Shown::default();
+    for (token, now, expected) in [
+        (None, 0, Err(Stranger::NoToken)),
+        (Some(""), 0, Err(Stranger::NoToken)),
+        (Some("a"), 0, Ok("name of a")),
+        (Some("a"), i64::MAX, Ok("name of a")),
+        (Some("b"), 99, Ok("name of b")),
+        (Some("b"), 100, Err(Stranger::Expired)),
+        (Some("c"), 0, Err(Stranger::Unknown)),
+        (Some("a"), 0, Ok("name of a")),
+        (None, 0, Err(Stranger::NoToken)),
+    ] {
+        assert_eq!(admit(&guards, &mut shown, token, now), expected.map(str::to_owned), "{token:?} at {now}");
+    }
+    let long = "x".repeat(100_000);
+    assert_eq!(admit(&guards, &mut shown, Some(&long), 0), Err(Stranger::Unknown));
+    assert!(shown.text.len() <= MAX_TOKEN, "what is too long is not kept");
+}
+
+#[test]
+fn a_connection_that_was_let_in_is_not_once_its_token_is_revoked_or_changed() {
+    let guards = Guards::new(Tokens::Asked);
+    guards.replace(&[verifier("a", Role::Reader, &[], None)]);
+    let mut shown = Shown::default();
+    guards.show(&mut shown, b"a");
+    assert!(guards.access(&mut shown, || 0).is_ok());
+    guards.replace(&[verifier("a", Role::Admin, &[], None)]);
+    assert!(guards.access(&mut shown, || 0).is_ok_and(|access| access.require(Role::Admin, Place::Everywhere).is_ok()));
+    guards.replace(&[]);
+    assert_eq!(guards.access(&mut shown, || 0), Err(Stranger::Unknown));
+    assert_eq!(guards.access(&mut Shown::default(), || 0), Err(Stranger::NoToken));
+    let edition = guards.edition.load(Ordering::Relaxed);
+    guards.replace(&[]);
+    assert_eq!(guards.edition.load(Ordering::Relaxed), edition, "the same tokens change nothing");
+}
+
+#[test]
+fn a_role_may_what_those_before_it_may_and_only_in_its_domains() {
+    let may = |role, domains: &[&str], needed, place| {
+        let access = Access::Token(Arc::new(verifier("t", role, domains, None)));
+        access.require(needed, place).is_ok()
+    };
+    let roles = [Role::Reader, Role::Operator, Role::Editor, Role::Admin];
+    for role in roles {
+        for needed in roles {
+            assert_eq!(may(role, &[], needed, Place::Everywhere), role >= needed);
+            assert_eq!(may(role, &[], needed, Place::Domain("a")), role >= needed);
+            assert_eq!(may(role, &["b", "a"], needed, Place::Domain("a")), role >= needed);
+            assert_eq!(may(role, &["b"], needed, Place::Domain("a")), role == Role::Admin);
+            assert_eq!(may(role, &["b"], needed, Place::Everywhere), role == Role::Admin);
+        }
+    }
+}
+
+#[test]
+fn who_is_denied_is_told_what_would_be_needed() {
+    let access = Access::Token(Arc::new(verifier("t", Role::Editor, &["a", "b"], None)));
+    let denied = access.require(Role::Editor, Place::Domain("c")).unwrap_err();
+    assert_eq!(
+        denied.to_string(),
+        "this needs the role editor for the domain `c`; the token `id-t` has the role editor for a, b"
+    );
+}
+
+#[test]
+fn a_digest_that_is_none_matches_nothing() {
+    assert_eq!(read_hex(&"0f".repeat(32)), Some([15; 32]));
+    for wrong in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"ü".repeat(32), &"+f".repeat(32)] {
+        assert_eq!(read_hex(wrong), None, "{wrong}");
+    }
+}

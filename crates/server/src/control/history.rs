@@ -1,0 +1,337 @@
+//! Versions: what a rule was, who made it so, and what changed in between.
+
+use std::collections::HashMap;
+
+use sqlx::any::AnyRow;
+use sqlx::{Any, AnyConnection, QueryBuilder, Row};
+use tollgate_engine::rules::entry;
+
+use super::audit::{Line, ROWS};
+use super::cut::{Cursor, page_of};
+use super::db::{SHORT, Write, storable, truth, within};
+use super::error::Conflict;
+use super::model::{Action, Change, Cut, Expected, Page, StoredRule, Version};
+use super::rules::{Kept, missing, rule_in_words, value_of};
+use super::{Control, ControlError, Result, Written, weight};
+
+/// A version as it is kept.
+#[derive(Debug)]
+pub(super) struct Past {
+    pub(super) version: i64,
+    action: Action,
+    enabled: bool,
+    text: Option<String>,
+    author: String,
+    at_ms: i64,
+    comment: Option<String>,
+}
+
+impl Past {
+    fn read(row: &AnyRow) -> Result<Self> {
+        let action: String = row.try_get("action")?;
+        Ok(Self {
+            version: row.try_get("version")?,
+            action: Action::from_str(&action).unwrap_or(Action::Update),
+            enabled: truth(row, "enabled")?,
+            text: row.try_get("text")?,
+            author: row.try_get("author")?,
+            at_ms: row.try_get("at_ms")?,
+            comment: row.try_get("comment")?,
+        })
+    }
+
+    async fn find(connection: &mut AnyConnection, domain: &str, id: &str, version: i64) -> Result<Option<Self>> {
+        if !storable(domain) || !storable(id) {
+            return Ok(None);
+        }
+        let query = "SELECT version, action, enabled, text, author, at_ms, comment FROM versions \
+                     WHERE domain = $1 AND id = $2 AND version = $3";
+        let row = sqlx::query(query).bind(domain).bind(id).bind(version).fetch_optional(connection).await?;
+        row.as_ref().map(Self::read).transpose()
+    }
+
+    fn shown(self) -> Version {
+        Version {
+            version: self.version,
+            action: self.action,
+            enabled: self.enabled,
+            rule: self.text.as_deref().map(value_of),
+            author: self.author,
+            at_ms: self.at_ms,
+            comment: self.comment,
+        }
+    }
+}
+
+/// A rule to be written, and what is done to it; nothing if only its place among the others changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keeping<'k> {
+    pub(super) domain: &'k str,
+    pub(super) kept: &'k Kept,
+    pub(super) action: Option<Action>,
+}
+
+impl Control {
+    /// Versions of a rule, newest first, also of one that is gone.
+    ///
+    /// # Errors
+    /// When there never was such a rule, `after` was made up, or the database cannot be asked.
+    pub async fn versions(&self, domain: &str, id: &str, cut: &Cut) -> Result<Page<Version>> {
+        let (limit, after) = cut.read()?;
+        if !storable(domain) || !storable(id) {
+            return Err(missing(domain, id));
+        }
+        let query = "SELECT version, action, enabled, text, author, at_ms, comment FROM versions \
+                     WHERE domain = $1 AND id = $2 AND version < $3 ORDER BY version DESC LIMIT $4";
+        let begin = after.as_ref().map_or(i64::MAX, |after| after.number);
+        let rows = within(SHORT, async {
+            Ok(sqlx::query(query).bind(domain).bind(id).bind(begin).bind(limit + 1).fetch_all(self.db.pool()).await?)
+        })
+        .await?;
+        if rows.is_empty() && after.is_none() {
+            return Err(missing(domain, id));
+        }
+        let read = |row: &AnyRow| Ok(Past::read(row)?.shown());
+        page_of(&rows, limit, read, |last| Cursor { number: last.version, name: String::new() })
+    }
+
+    /// One version.
+    ///
+    /// # Errors
+    /// When there is no such version, or the database cannot be asked.
+    pub async fn version(&self, domain: &str, id: &str, version: i64) -> Result<Version> {
+        self.past(domain, id, version).await.map(Past::shown)
+    }
+
+    async fn past(&self, domain: &str, id: &str, version: i64) -> Result<Past> {
+        within(SHORT, async {
+            let mut connection = self.db.pool().acquire().await?;
+            let past = Past::find(&mut connection, domain, id, version).await?;
+            past.ok_or_else(|| missing_version(domain, id, version))
+        })
+        .await
+    }
+
+    /// What changed between two versions, line by line, with `-`, `+` and space.
+    ///
+    /// # Errors
+    /// When there is no such version, or the database cannot be asked.
+    pub async fn diff(&self, domain: &str, id: &str, from: i64, to: i64) -> Result<String> {
+        let (from, to) = (self.past(domain, id, from).await?, self.past(domain, id, to).await?);
+        Ok(diff_of(from.text.as_deref(), to.text.as_deref()))
+    }
+
+    /// Makes an earlier version the current one, as a new version. A rule that is disabled stays so; one that was deleted comes
+    /// back as that version was.
+    ///
+    /// # Errors
+    /// When there is no such version, the rule is not what was expected, or the database cannot be asked.
+    pub async fn rollback(
+        &self,
+        change: &Change,
+        domain: &str,
+        id: &str,
+        version: i64,
+        expected: Expected,
+    ) -> Result<Written<StoredRule>> {
+        let past = self.past(domain, id, version).await?;
+        let Some(text) = past.text else {
+            let why =
+                format!("version {version} of the {} is its deletion; delete it instead", rule_in_words(domain, id));
+            return Err(ControlError::Invalid(why));
+        };
+        let make = |kept: Option<&Kept>| Ok((text, kept.map_or(past.enabled, |kept| kept.enabled), Action::Rollback));
+        self.change_rule(change, domain, id, expected, make).await
+    }
+}
+
+impl Write<'_> {
+    /// Whether a rule stands as the writer takes for granted.
+    pub(super) async fn expect(
+        &mut self,
+        domain: &str,
+        id: &str,
+        kept: Option<&Kept>,
+        expected: Expected,
+    ) -> Result<()> {
+        let known = match (expected, kept) {
+            (Expected::Anything, _) | (Expected::Nothing, None) | (Expected::Something, Some(_)) => return Ok(()),
+            (Expected::Version(version), Some(kept)) if kept.version == version => return Ok(()),
+            (Expected::Version(version), _) => Past::find(&mut self.tx, domain, id, version).await?,
+            (Expected::Nothing, Some(_)) | (Expected::Something, None) => None,
+        };
+        let last = self.last_version(domain, id).await?;
+        let current = kept.map(|kept| kept.text.as_str());
+        Err(ControlError::Conflict(Box::new(Conflict {
+            what: format!("the {}", rule_in_words(domain, id)),
+            current: kept.map(|kept| kept.version),
+            rule: kept.map(|kept| kept.clone().stored(domain)),
+            by: last.map(|last| (last.author, last.action, last.at_ms)),
+            diff: known.map(|known| diff_of(known.text.as_deref(), current)),
+        })))
+    }
+
+    pub(super) async fn last_version(&mut self, domain: &str, id: &str) -> Result<Option<Past>> {
+        if !storable(domain) || !storable(id) {
+            return Ok(None);
+        }
+        let query = "SELECT version, action, enabled, text, author, at_ms, comment FROM versions \
+                     WHERE domain = $1 AND id = $2 ORDER BY version DESC LIMIT 1";
+        let row = sqlx::query(query).bind(domain).bind(id).fetch_optional(&mut *self.tx).await?;
+        row.as_ref().map(Past::read).transpose()
+    }
+
+    /// The numbers of the last versions of rules that are not there, if they were.
+    pub(super) async fn last_versions(&mut self, rules: &[(&str, &str)]) -> Result<HashMap<(String, String), i64>> {
+        let mut last = HashMap::new();
+        for rules in rules.chunks(ROWS) {
+            let mut query: QueryBuilder<Any> =
+                QueryBuilder::new("SELECT v.domain, v.id, MAX(v.version) AS version FROM (");
+            query.push_values(rules, |mut row, (domain, id)| {
+                row.push_bind(*domain).push_bind(*id);
+            });
+            query.push(") AS w JOIN versions v ON v.domain = w.column1 AND v.id = w.column2 GROUP BY v.domain, v.id");
+            for row in query.build().persistent(false).fetch_all(&mut *self.tx).await? {
+                last.insert((row.try_get("domain")?, row.try_get("id")?), row.try_get("version")?);
+            }
+        }
+        Ok(last)
+    }
+
+    /// Writes rules, and a version of each that is more than moved.
+    pub(super) async fn keep(&mut self, rules: &[Keeping<'_>]) -> Result<()> {
+        for rules in rules.chunks(ROWS) {
+            let mut query: QueryBuilder<Any> = QueryBuilder::new(
+                "INSERT INTO rules (domain, id, position, version, enabled, text, overrides, author, at_ms, comment) ",
+            );
+            query.push_values(rules, |mut row, Keeping { domain, kept, .. }| {
+                row.push_bind(*domain)
+                    .push_bind(kept.id.as_str())
+                    .push_bind(kept.position)
+                    .push_bind(kept.version)
+                    .push_bind(i64::from(kept.enabled))
+                    .push_bind(kept.text.as_str())
+                    .push_bind(kept.overrides)
+                    .push_bind(kept.author.as_str())
+                    .push_bind(kept.at_ms)
+                    .push_bind(kept.comment.as_deref());
+            });
+            query.push(
+                " ON CONFLICT (domain, id) DO UPDATE SET position = excluded.position, version = excluded.version, \
+                 enabled = excluded.enabled, text = excluded.text, overrides = excluded.overrides, \
+                 author = excluded.author, at_ms = excluded.at_ms, comment = excluded.comment",
+            );
+            query.build().persistent(rules.len() == 1).execute(&mut *self.tx).await?;
+        }
+        let versions: Vec<&Keeping<'_>> = rules.iter().filter(|keeping| keeping.action.is_some()).collect();
+        self.add_versions(&versions).await
+    }
+
+    async fn add_versions(&mut self, versions: &[&Keeping<'_>]) -> Result<()> {
+        for versions in versions.chunks(ROWS) {
+            let mut query: QueryBuilder<Any> = QueryBuilder::new(
+                "INSERT INTO versions (domain, id, version, action, enabled, text, author, at_ms, comment) ",
+            );
+            query.push_values(versions, |mut row, Keeping { domain, kept, action }| {
+                let action = action.unwrap_or(Action::Update);
+                row.push_bind(*domain)
+                    .push_bind(kept.id.as_str())
+                    .push_bind(kept.version)
+                    .push_bind(action.as_str())
+                    .push_bind(i64::from(kept.enabled))
+                    .push_bind((action != Action::Delete).then_some(kept.text.as_str()))
+                    .push_bind(kept.author.as_str())
+                    .push_bind(kept.at_ms)
+                    .push_bind(kept.comment.as_deref());
+            });
+            query.build().persistent(versions.len() == 1).execute(&mut *self.tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes rules of a domain away, with their overrides, and writes the versions in which they are gone.
+    pub(super) async fn remove(&mut self, domain: &str, rules: &[&Kept]) -> Result<()> {
+        for kept in rules {
+            self.delete_overrides(domain, &kept.id, kept.overrides).await?;
+            self.rules -= 1;
+            self.weight -= weight::of_rule(&kept.text);
+        }
+        for rules in rules.chunks(ROWS) {
+            let mut query: QueryBuilder<Any> = QueryBuilder::new("DELETE FROM rules WHERE domain = ");
+            query.push_bind(domain).push(" AND id IN (");
+            let mut ids = query.separated(", ");
+            for kept in rules {
+                ids.push_bind(kept.id.as_str());
+            }
+            query.push(")").build().persistent(rules.len() == 1).execute(&mut *self.tx).await?;
+        }
+        let gone: Vec<Kept> = rules
+            .iter()
+            .map(|kept| Kept {
+                version: kept.version + 1,
+                author: self.author.clone(),
+                at_ms: self.at_ms,
+                comment: self.comment.clone(),
+                ..(*kept).clone()
+            })
+            .collect();
+        let gone: Vec<Keeping<'_>> =
+            gone.iter().map(|kept| Keeping { domain, kept, action: Some(Action::Delete) }).collect();
+        self.add_versions(&gone.iter().collect::<Vec<_>>()).await?;
+        let lines: Vec<Line<'_>> = rules
+            .iter()
+            .map(|kept| Line {
+                kind: "rule",
+                action: Action::Delete.as_str(),
+                domain: Some(domain),
+                subject: kept.id.clone(),
+                before: Some(&kept.text),
+                after: None,
+            })
+            .collect();
+        self.log(&lines).await
+    }
+}
+
+fn missing_version(domain: &str, id: &str, version: i64) -> ControlError {
+    ControlError::Missing(format!("version {version} of the {}", rule_in_words(domain, id)))
+}
+
+/// What differs between two rules, as the lines in which files have them.
+pub(super) fn diff_of(old: Option<&str>, new: Option<&str>) -> String {
+    // What is kept was written by us; what cannot be read is shown as it is.
+    let lines =
+        |json: Option<&str>| json.map(|json| entry::lines(json).unwrap_or_else(|_| json.into())).unwrap_or_default();
+    let (old, new) = (lines(old), lines(new));
+    let mut out = String::new();
+    let diff = similar::TextDiff::from_lines(&old, &new);
+    for change in diff.iter_all_changes() {
+        out.push(match change.tag() {
+            similar::ChangeTag::Delete => '-',
+            similar::ChangeTag::Insert => '+',
+            similar::ChangeTag::Equal => ' ',
+        });
+        out.push_str(change.value().trim_end_matches('\n'));
+        out.push('\n');
+    }
+    out
+}
+
+impl Action {
+    /// In one word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Rollback => "rollback",
+            Self::Enable => "enable",
+            Self::Disable => "disable",
+        }
+    }
+
+    fn from_str(word: &str) -> Option<Self> {
+        let all = [Self::Create, Self::Update, Self::Delete, Self::Rollback, Self::Enable, Self::Disable];
+        all.into_iter().find(|action| action.as_str() == word)
+    }
+}

@@ -1,0 +1,355 @@
+//! Overrides: other numbers for one customer, as small resources beside a rule.
+
+use serde_json::{Value, json};
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
+use tollgate_engine::rules::Source;
+use tollgate_engine::rules::entry::{self, EntryOverride};
+
+use super::audit::Line;
+use super::cut::{Cursor, page_of};
+use super::db::{SHORT, Write, storable, within};
+use super::error::Conflict;
+use super::model::{Action, Change, Cut, Expected, Page, StoredOverride};
+use super::rules::{Kept, check_size, missing, rule_in_words, value_of};
+use super::weight::{self, check_weight};
+use super::{Control, ControlError, Result, Written};
+
+/// How many a rule may have, its own included; the language has no room for more.
+const MAX_OVERRIDES: i64 = 100_000;
+/// The longest value.
+const MAX_VALUE_BYTES: usize = 1024;
+
+/// An override as it is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Exception {
+    pub(super) value: String,
+    pub(super) attribute: String,
+    pub(super) effect: String,
+    pub(super) until: Option<String>,
+    version: i64,
+    author: String,
+    at_ms: i64,
+}
+
+impl Exception {
+    pub(super) fn read(row: &AnyRow) -> Result<Self> {
+        Ok(Self {
+            value: row.try_get("value")?,
+            attribute: row.try_get("attribute")?,
+            effect: row.try_get("effect")?,
+            until: row.try_get("until")?,
+            version: row.try_get("version")?,
+            author: row.try_get("author")?,
+            at_ms: row.try_get("at_ms")?,
+        })
+    }
+
+    async fn find(connection: &mut AnyConnection, domain: &str, id: &str, value: &str) -> Result<Option<Self>> {
+        if ![domain, id, value].into_iter().all(storable) {
+            return Ok(None);
+        }
+        let query = "SELECT value, attribute, effect, until, version, author, at_ms FROM overrides \
+                     WHERE domain = $1 AND id = $2 AND value = $3";
+        let row = sqlx::query(query).bind(domain).bind(id).bind(value).fetch_optional(connection).await?;
+        row.as_ref().map(Self::read).transpose()
+    }
+
+    pub(super) fn as_entry(&self) -> EntryOverride<'_> {
+        EntryOverride {
+            attribute: &self.attribute,
+            value: &self.value,
+            effect: &self.effect,
+            until: self.until.as_deref(),
+        }
+    }
+
+    fn weight(&self) -> i64 {
+        weight::of_override(&self.attribute, &self.value, &self.effect, self.until.as_deref())
+    }
+
+    fn stored(self, rule: &str) -> StoredOverride {
+        StoredOverride {
+            rule: rule.into(),
+            effect: value_of(&self.effect),
+            value: self.value,
+            attribute: self.attribute,
+            until: self.until,
+            version: self.version,
+            author: self.author,
+            at_ms: self.at_ms,
+        }
+    }
+
+    /// As the audit log has it.
+    fn logged(&self) -> String {
+        let mut shown = value_of(&self.effect);
+        if let Value::Object(map) = &mut shown {
+            map.insert("attribute".into(), json!(self.attribute));
+            if let Some(until) = &self.until {
+                map.insert("until".into(), json!(until));
+            }
+        }
+        shown.to_string()
+    }
+}
+
+impl Control {
+    /// Overrides of a rule, by value. Those that have ended stay until they are deleted.
+    ///
+    /// # Errors
+    /// When there is no such rule, `after` was made up, or the database cannot be asked.
+    pub async fn overrides(&self, domain: &str, id: &str, cut: &Cut) -> Result<Page<StoredOverride>> {
+        let (limit, after) = cut.read()?;
+        let query = "SELECT value, attribute, effect, until, version, author, at_ms FROM overrides \
+                     WHERE domain = $1 AND id = $2 AND value > $3 ORDER BY value LIMIT $4";
+        within(SHORT, async {
+            let mut connection = self.db.pool().acquire().await?;
+            if Kept::find(&mut connection, domain, id).await?.is_none() {
+                return Err(missing(domain, id));
+            }
+            // No value is empty, so all of them come after nothing.
+            let begin = after.map(|after| after.name).unwrap_or_default();
+            let rows = sqlx::query(query)
+                .bind(domain)
+                .bind(id)
+                .bind(begin)
+                .bind(limit + 1)
+                .fetch_all(&mut *connection)
+                .await?;
+            let read = |row: &AnyRow| Ok(Exception::read(row)?.stored(id));
+            page_of(&rows, limit, read, |last| Cursor { number: 0, name: last.value.clone() })
+        })
+        .await
+    }
+
+    /// One override.
+    ///
+    /// # Errors
+    /// When there is none for the value, or the database cannot be asked.
+    pub async fn override_for(&self, domain: &str, id: &str, value: &str) -> Result<StoredOverride> {
+        within(SHORT, async {
+            let mut connection = self.db.pool().acquire().await?;
+            let found = Exception::find(&mut connection, domain, id, value).await?;
+            found.map(|found| found.stored(id)).ok_or_else(|| missing_override(domain, id, value))
+        })
+        .await
+    }
+
+    /// Makes an override, or replaces it. `text` is an override as in a file, without `when`; with `attribute` if it is not the
+    /// first one that the rule counts by.
+    ///
+    /// # Errors
+    /// When there is no such rule, the override has mistakes, is not what was expected, does not fit, or the database cannot be
+    /// asked.
+    pub async fn put_override(
+        &self,
+        change: &Change,
+        domain: &str,
+        id: &str,
+        value: &str,
+        text: &[u8],
+        expected: Expected,
+    ) -> Result<Written<StoredOverride>> {
+        check_size(text.len())?;
+        if value.is_empty() || value.len() > MAX_VALUE_BYTES || !storable(value) {
+            let why = format!("a value has 1 to {MAX_VALUE_BYTES} bytes and no character of the value zero");
+            return Err(ControlError::Invalid(why));
+        }
+        let (written, revision) = within(SHORT, async {
+            let mut write = self.db.write(change).await?;
+            let rule = Kept::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing(domain, id))?;
+            let old = Exception::find(&mut write.tx, domain, id, value).await?;
+            expect(domain, id, value, old.as_ref(), expected)?;
+            let given = entry::one_override(&Source { name: "override", text }, &rule.text, value)?;
+            let new = Exception {
+                value: value.into(),
+                attribute: given.attribute,
+                effect: given.effect,
+                until: given.until,
+                version: write.revision,
+                author: write.author.clone(),
+                at_ms: write.at_ms,
+            };
+            let says = |one: &Exception| (one.attribute.clone(), value_of(&one.effect), one.until.clone());
+            if let Some(old) = old.clone().filter(|old| says(old) == says(&new)) {
+                write.undo().await?;
+                return Ok((Written { now: old.stored(id), created: false, changed: false }, None));
+            }
+            write.put_override(domain, &rule, old.as_ref(), &new).await?;
+            let revision = write.commit().await?;
+            Ok((Written { now: new.stored(id), created: old.is_none(), changed: true }, Some(revision)))
+        })
+        .await?;
+        if let Some(revision) = revision {
+            self.tell(revision);
+        }
+        Ok(written)
+    }
+
+    /// Deletes an override.
+    ///
+    /// # Errors
+    /// When there is none for the value, it is not what was expected, or the database cannot be asked.
+    pub async fn delete_override(
+        &self,
+        change: &Change,
+        domain: &str,
+        id: &str,
+        value: &str,
+        expected: Expected,
+    ) -> Result<()> {
+        let revision = within(SHORT, async {
+            let mut write = self.db.write(change).await?;
+            let old = Exception::find(&mut write.tx, domain, id, value).await?;
+            expect(domain, id, value, old.as_ref(), expected)?;
+            let old = old.ok_or_else(|| missing_override(domain, id, value))?;
+            let delete = "DELETE FROM overrides WHERE domain = $1 AND id = $2 AND value = $3";
+            sqlx::query(delete).bind(domain).bind(id).bind(value).execute(&mut *write.tx).await?;
+            let count = "UPDATE rules SET overrides = overrides - 1 WHERE domain = $1 AND id = $2";
+            sqlx::query(count).bind(domain).bind(id).execute(&mut *write.tx).await?;
+            write.weight -= old.weight();
+            write.log_override(domain, id, Some(&old), None, Action::Delete).await?;
+            write.commit().await
+        })
+        .await?;
+        self.tell(revision);
+        Ok(())
+    }
+}
+
+impl Write<'_> {
+    async fn put_override(
+        &mut self,
+        domain: &str,
+        rule: &Kept,
+        old: Option<&Exception>,
+        new: &Exception,
+    ) -> Result<()> {
+        if old.is_none() {
+            let own = value_of(&rule.text).get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
+            if rule.overrides + own >= MAX_OVERRIDES {
+                return Err(ControlError::Full(format!("a rule has at most {MAX_OVERRIDES} overrides")));
+            }
+            let count = "UPDATE rules SET overrides = overrides + 1 WHERE domain = $1 AND id = $2";
+            sqlx::query(count).bind(domain).bind(rule.id.as_str()).execute(&mut *self.tx).await?;
+        }
+        self.weight += new.weight() - old.map_or(0, Exception::weight);
+        check_weight(self.weight)?;
+        let put = "INSERT INTO overrides (domain, id, value, attribute, effect, until, version, author, at_ms) \
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (domain, id, value) DO UPDATE SET \
+                   attribute = excluded.attribute, effect = excluded.effect, until = excluded.until, \
+                   version = excluded.version, author = excluded.author, at_ms = excluded.at_ms";
+        sqlx::query(put)
+            .bind(domain)
+            .bind(rule.id.as_str())
+            .bind(new.value.as_str())
+            .bind(new.attribute.as_str())
+            .bind(new.effect.as_str())
+            .bind(new.until.as_deref())
+            .bind(new.version)
+            .bind(new.author.as_str())
+            .bind(new.at_ms)
+            .execute(&mut *self.tx)
+            .await?;
+        let action = if old.is_none() { Action::Create } else { Action::Update };
+        self.log_override(domain, &rule.id, old, Some(new), action).await
+    }
+
+    async fn log_override(
+        &mut self,
+        domain: &str,
+        id: &str,
+        old: Option<&Exception>,
+        new: Option<&Exception>,
+        action: Action,
+    ) -> Result<()> {
+        let (before, after) = (old.map(Exception::logged), new.map(Exception::logged));
+        let value = old.or(new).map_or("", |one| &one.value);
+        let line = Line {
+            kind: "override",
+            action: action.as_str(),
+            domain: Some(domain),
+            subject: subject(id, value),
+            before: before.as_deref(),
+            after: after.as_deref(),
+        };
+        self.log(&[line]).await
+    }
+
+    async fn all_overrides(&mut self, domain: &str, id: &str) -> Result<Vec<Exception>> {
+        let query = "SELECT value, attribute, effect, until, version, author, at_ms FROM overrides \
+                     WHERE domain = $1 AND id = $2 ORDER BY value";
+        let rows = sqlx::query(query).bind(domain).bind(id).fetch_all(&mut *self.tx).await?;
+        rows.iter().map(Exception::read).collect()
+    }
+
+    /// Whether the overrides of a rule still mean something when it becomes `text`.
+    pub(super) async fn check_overrides(&mut self, domain: &str, id: &str, text: &str) -> Result<()> {
+        let overrides = self.all_overrides(domain, id).await?;
+        let entries: Vec<EntryOverride<'_>> = overrides.iter().map(Exception::as_entry).collect();
+        let Err(mistakes) = entry::with_overrides(text, &entries) else { return Ok(()) };
+        // The one that does not fit is named, since it is not in the text that was given.
+        let unfit = entries.iter().find(|one| entry::with_overrides(text, std::slice::from_ref(*one)).is_err());
+        let value = unfit.map_or("", |one| one.value);
+        let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
+        let what = rule_in_words(domain, id);
+        Err(ControlError::Invalid(format!(
+            "the override for `{value}` does not go with this {what}: {why}; change or delete the override first"
+        )))
+    }
+
+    /// Takes all overrides of a rule away, with a line in the log for each.
+    pub(super) async fn delete_overrides(&mut self, domain: &str, id: &str, count: i64) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let overrides = self.all_overrides(domain, id).await?;
+        let before: Vec<String> = overrides.iter().map(Exception::logged).collect();
+        let lines: Vec<Line<'_>> = overrides
+            .iter()
+            .zip(&before)
+            .map(|(one, before)| Line {
+                kind: "override",
+                action: Action::Delete.as_str(),
+                domain: Some(domain),
+                subject: subject(id, &one.value),
+                before: Some(before),
+                after: None,
+            })
+            .collect();
+        self.log(&lines).await?;
+        self.weight -= overrides.iter().map(Exception::weight).sum::<i64>();
+        let delete = "DELETE FROM overrides WHERE domain = $1 AND id = $2";
+        sqlx::query(delete).bind(domain).bind(id).execute(&mut *self.tx).await?;
+        Ok(())
+    }
+}
+
+/// What the audit log calls an override.
+fn subject(id: &str, value: &str) -> String {
+    format!("{id}/overrides/{value}")
+}
+
+fn in_words(domain: &str, id: &str, value: &str) -> String {
+    format!("override for `{value}` of the {}", rule_in_words(domain, id))
+}
+
+fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
+    ControlError::Missing(in_words(domain, id, value))
+}
+
+fn expect(domain: &str, id: &str, value: &str, old: Option<&Exception>, expected: Expected) -> Result<()> {
+    match (expected, old) {
+        (Expected::Anything, _) | (Expected::Nothing, None) | (Expected::Something, Some(_)) => return Ok(()),
+        (Expected::Version(version), Some(old)) if old.version == version => return Ok(()),
+        (Expected::Version(_) | Expected::Nothing, Some(_)) | (Expected::Version(_) | Expected::Something, None) => {}
+    }
+    Err(ControlError::Conflict(Box::new(Conflict {
+        what: format!("the {}", in_words(domain, id, value)),
+        current: old.map(|old| old.version),
+        rule: None,
+        by: old.map(|old| (old.author.clone(), Action::Update, old.at_ms)),
+        diff: None,
+    })))
+}

@@ -1,0 +1,158 @@
+//! From a set of rules as it was sent to rules in force, or to a reason why not.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use tollgate_engine::Store;
+use tollgate_engine::rules::{Mistakes, Rules, Source};
+
+use crate::control::model::Snapshot;
+use crate::gate::Gate;
+
+/// What became of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Landed {
+    /// It is in force.
+    InForce,
+    /// Its rules were in force already: nothing was compiled. Its revision and tokens count from now on.
+    Same,
+    /// It has mistakes or numbers that the store cannot keep. The rules in force stay; its tokens count all the same, since one that
+    /// was revoked must not live on by somebody's slip in a rule.
+    Refused(String),
+    /// It is not what was sent: its checksum does not fit. Nothing of it counts.
+    Damaged(String),
+}
+
+/// Warnings that are logged, of each set.
+const MAX_WARNINGS: usize = 20;
+
+/// Puts a set in force. Compiling is done on a thread of its own, however long it takes.
+pub async fn land<S: Store + 'static>(gate: &Arc<Gate<S>>, set: &Arc<Snapshot>) -> Landed {
+    let landing = tokio::task::spawn_blocking({
+        let (gate, set) = (gate.clone(), set.clone());
+        move || compile(&gate, &set)
+    });
+    let landed = landing.await.unwrap_or_else(|error| {
+        // A bug of ours in the compiler must not take down what decides by the rules before.
+        Landed::Refused(format!("the rules could not be compiled: {error}"))
+    });
+    match &landed {
+        Landed::InForce | Landed::Same => {
+            gate.guards.replace(&set.tokens);
+            gate.origin.loaded(set.revision, &set.checksum, gate.now());
+        }
+        Landed::Refused(why) => {
+            gate.guards.replace(&set.tokens);
+            refuse(gate, set.revision, why);
+        }
+        Landed::Damaged(why) => refuse(gate, set.revision, why),
+    }
+    landed
+}
+
+fn refuse<S: Store>(gate: &Gate<S>, revision: i64, why: &str) {
+    gate.metrics.reload_refused();
+    gate.origin.refused(revision, why);
+    for line in why.lines() {
+        tracing::error!("{line}");
+    }
+    tracing::error!(revision, "the rules were refused, those before stay in force");
+}
+
+fn compile<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Landed {
+    let actual = checksum(set.rules.as_bytes());
+    if actual != set.checksum {
+        return Landed::Damaged(format!(
+            "the rules were damaged on the way: their checksum is {actual}, not {}",
+            set.checksum
+        ));
+    }
+    if gate.origin.status(gate.now()).checksum.as_deref() == Some(&*actual) {
+        return Landed::Same;
+    }
+    match put(gate, set) {
+        Ok((version, rules)) => {
+            gate.metrics.reloaded();
+            tracing::info!(revision = set.revision, rules, version, "rules loaded");
+            Landed::InForce
+        }
+        Err(mistakes) => Landed::Refused(mistakes.to_string()),
+    }
+}
+
+fn put<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Result<(u64, usize), Mistakes> {
+    let name = format!("revision {}", set.revision);
+    // Files that rules name are not read: whoever sets the rules of a fleet is not to look into every machine of it.
+    let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }])?;
+    // Before, because they are compared with those in force.
+    let warnings = gate.engine.warnings(&rules);
+    let version = gate.engine.put(&rules)?;
+    for warning in warnings.iter().take(MAX_WARNINGS) {
+        tracing::warn!("{warning}");
+    }
+    if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
+        tracing::warn!("and {more} more warnings");
+    }
+    Ok((version, rules.len()))
+}
+
+/// The SHA-256 of bytes, in hexadecimal.
+pub(super) fn checksum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a text does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use tollgate_engine::{Engine, MemoryStore};
+
+    pub(in crate::retrieve) fn gate() -> Arc<Gate<MemoryStore>> {
+        Arc::new(Gate::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
+    }
+
+    pub(in crate::retrieve) fn set(revision: i64, rules: &str) -> Arc<Snapshot> {
+        let checksum = checksum(rules.as_bytes());
+        Arc::new(Snapshot { revision, checksum, rules: rules.to_owned(), tokens: Vec::new() })
+    }
+
+    const GOOD: &str = r#"{"domain":"a","rules":[{"id":"b","limit":"1/s"}]}"#;
+
+    #[tokio::test]
+    async fn the_same_rules_are_not_compiled_again() {
+        let gate = gate();
+        assert_eq!(land(&gate, &set(1, GOOD)).await, Landed::InForce);
+        assert_eq!(land(&gate, &set(2, GOOD)).await, Landed::Same);
+        let status = gate.origin.status(gate.now());
+        assert_eq!((gate.engine.rules().version(), status.revision), (1, Some(2)));
+    }
+
+    #[tokio::test]
+    async fn a_bad_set_never_replaces_a_good_one() {
+        let gate = gate();
+        land(&gate, &set(1, GOOD)).await;
+        let damaged = Snapshot { rules: GOOD.replace('1', "9"), ..(*set(2, GOOD)).clone() };
+        for (bad, why) in [
+            (set(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
+            (set(2, "{"), "revision 2:"),
+            (
+                set(2, r#"{"domain":"a","rules":[{"id":"b","limit":"1/s","when":{"k":{"file":"/etc/passwd"}}}]}"#),
+                "files are not read here",
+            ),
+            (Arc::new(damaged), "checksum"),
+        ] {
+            let told = match land(&gate, &bad).await {
+                Landed::Refused(told) | Landed::Damaged(told) => told,
+                landed @ (Landed::InForce | Landed::Same) => panic!("{landed:?}"),
+            };
+            assert!(told.contains(why), "{told}");
+            let status = gate.origin.status(gate.now());
+            assert_eq!((gate.engine.rules().version(), status.revision), (1, Some(1)));
+            assert_eq!(status.refused.map(|refused| refused.revision), Some(2));
+        }
+    }
+}

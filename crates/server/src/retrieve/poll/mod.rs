@@ -1,0 +1,183 @@
+//! Rules from a rules service elsewhere.
+//!
+//! The node asks for a set other than the one it knows and lets the service wait until there is one, so a change arrives as fast as
+//! the network carries it and an unchanged set costs one short answer in half a minute. What it says with every question, which
+//! revision it runs and which it would not, is how the service knows.
+
+mod ask;
+mod last_good;
+mod schedule;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::{Instant, sleep};
+use tollgate_engine::Store;
+
+use self::ask::{Answer, Patience, Told, ask};
+use self::last_good::LastGood;
+pub use self::schedule::{Outcome, pause};
+use super::{Landed, land};
+use crate::config::FollowConfig;
+use crate::control::model::{Refused, Snapshot};
+use crate::gate::Gate;
+
+/// A node that follows a service.
+#[derive(Debug)]
+pub struct Follower<S> {
+    gate: Arc<Gate<S>>,
+    config: FollowConfig,
+    last_good: Option<LastGood>,
+    told: Told,
+    /// What the service calls the last set that was looked at, whether it runs or was refused.
+    known: Option<String>,
+    failures: u32,
+    /// Why it failed last, as logged.
+    why: Option<String>,
+}
+
+/// How long the service may wait for a change. Proxies in between mostly allow a minute.
+const WAIT: Duration = Duration::from_secs(30);
+/// Beyond which an answer is taken for lost.
+const BEGIN: Duration = Duration::from_secs(10);
+/// For a set to arrive, once it has begun to.
+const REST: Duration = Duration::from_secs(60);
+/// How long a start waits for a service, if there are rules on disk to start with.
+const START: Duration = Duration::from_secs(2);
+/// An answer that there is nothing new, and that came sooner, was not waited for.
+const HELD: Duration = Duration::from_secs(1);
+
+impl<S: Store + 'static> Follower<S> {
+    /// Puts in force what the service has, or else what it had when it last answered.
+    ///
+    /// # Errors
+    /// When neither can be had: a start without rules is an open gate.
+    pub async fn start(gate: Arc<Gate<S>>, config: FollowConfig) -> anyhow::Result<Self> {
+        let url = config.client.url().to_string();
+        let last_good = config.data.as_deref().map(|data| LastGood::new(data, &url));
+        let told = Told { node: config.node.clone(), ..Told::default() };
+        let mut follower = Self { gate, config, last_good, told, known: None, failures: 0, why: None };
+        let on_disk = follower.on_disk();
+        let has_some = matches!(on_disk, Ok(Some(_)));
+        // Without any on disk it is worth waiting for a large set that has begun to come.
+        let patience = Patience { wait: Duration::ZERO, begin: START, rest: if has_some { START } else { REST } };
+        let away = match ask(&follower.config.client, &follower.told, None, patience).await {
+            Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
+                outcome @ (Outcome::Changed | Outcome::Unchanged | Outcome::Hasty) => {
+                    follower.gate.metrics.following.polled(outcome, follower.gate.now());
+                    return Ok(follower);
+                }
+                Outcome::Refused | Outcome::Failed => "its rules were refused".to_owned(),
+            },
+            Ok(Answer::Unchanged) => "it answered that nothing has changed, and was not asked for changes".to_owned(),
+            Err(why) => why,
+        };
+        follower.failed(&away);
+        follower.gate.metrics.following.polled(Outcome::Failed, follower.gate.now());
+        let what = || format!("the rules service {url} cannot be used: {away}");
+        let Some((etag, set)) = on_disk.with_context(what)? else {
+            bail!("{}; there are no rules on disk from an earlier time to start with", what());
+        };
+        match land(&follower.gate, &set).await {
+            Landed::InForce | Landed::Same => {
+                tracing::warn!(
+                    revision = set.revision,
+                    "started by the rules last known, until the rules service answers"
+                );
+                follower.told.running = Some(set.revision);
+                // One that was just refused is not asked for again; otherwise what is on disk is known.
+                follower.known = follower.known.or(etag);
+                if let Some(refused) = &follower.told.refused {
+                    follower.gate.origin.refused(refused.revision, &refused.why);
+                }
+                Ok(follower)
+            }
+            Landed::Refused(why) | Landed::Damaged(why) => {
+                bail!("{}; the rules on disk from an earlier time cannot be used either: {why}", what())
+            }
+        }
+    }
+
+    /// Follows the service, for ever.
+    pub async fn follow(mut self) {
+        let patience = Patience { wait: WAIT, begin: BEGIN, rest: REST };
+        let mut outcome = if self.failures > 0 { Outcome::Failed } else { Outcome::Changed };
+        loop {
+            // Without chance all is well too, only less evenly.
+            sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
+            let begun = Instant::now();
+            outcome = match ask(&self.config.client, &self.told, self.known.as_deref(), patience).await {
+                Ok(Answer::Unchanged) => Outcome::Unchanged,
+                Ok(Answer::Set(etag, set)) => self.take(etag, &set).await,
+                Err(why) => {
+                    self.failed(&why);
+                    Outcome::Failed
+                }
+            };
+            if outcome != Outcome::Failed {
+                self.answered();
+            }
+            if outcome == Outcome::Unchanged && begun.elapsed() < HELD {
+                outcome = Outcome::Hasty;
+            }
+            self.gate.metrics.following.polled(outcome, self.gate.now());
+        }
+    }
+
+    /// Puts a set in force, or not, and on disk if it is.
+    async fn take(&mut self, etag: Option<String>, set: &Arc<Snapshot>) -> Outcome {
+        if let Some(running) = self.told.running.filter(|running| *running > set.revision) {
+            tracing::warn!(running, sent = set.revision, "the rules service went back to an earlier revision");
+        }
+        match land(&self.gate, set).await {
+            Landed::Same if self.told.running == Some(set.revision) && self.known == etag => Outcome::Unchanged,
+            Landed::InForce | Landed::Same => {
+                (self.told.running, self.told.refused) = (Some(set.revision), None);
+                self.known.clone_from(&etag);
+                self.keep(etag, set.clone()).await;
+                Outcome::Changed
+            }
+            Landed::Refused(why) => {
+                self.told.refused = Some(Refused { revision: set.revision, why });
+                // It does not get better by being sent again.
+                self.known = etag;
+                Outcome::Refused
+            }
+            Landed::Damaged(why) => {
+                self.failed(&why);
+                self.told.refused = Some(Refused { revision: set.revision, why });
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Writes a set to disk. If that fails, only a start while the service is away suffers.
+    async fn keep(&self, etag: Option<String>, set: Arc<Snapshot>) {
+        let Some(file) = self.last_good.clone() else { return };
+        let path = file.path().display().to_string();
+        let written = tokio::task::spawn_blocking(move || file.write(etag.as_deref(), &set)).await;
+        if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            tracing::error!(%error, file = path, "the rules could not be kept on disk; they are in force, and would be missed at a start without the service");
+        }
+    }
+
+    fn on_disk(&self) -> anyhow::Result<Option<(Option<String>, Arc<Snapshot>)>> {
+        self.last_good.as_ref().map_or(Ok(None), LastGood::read)
+    }
+
+    fn failed(&mut self, why: &str) {
+        self.failures = self.failures.saturating_add(1);
+        if self.why.as_deref() != Some(why) {
+            tracing::warn!(service = %self.config.client.url(), why, "the rules service cannot be used, the rules in force stay");
+            self.why = Some(why.to_owned());
+        }
+    }
+
+    fn answered(&mut self) {
+        self.failures = 0;
+        if self.why.take().is_some() {
+            tracing::info!(service = %self.config.client.url(), "the rules service answers again");
+        }
+    }
+}

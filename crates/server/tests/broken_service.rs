@@ -1,0 +1,75 @@
+//! A rules service that sends what the real one never would: a bad set never takes the place of a good one.
+
+mod common;
+
+use common::service::{Broken, answer, get, limit_of, metric, set, sha256};
+use common::{Folder, Server};
+use serde_json::Value;
+
+const GOOD: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"5/day"}]}"#;
+const BETTER: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"6/day"}]}"#;
+
+fn plain(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+#[test]
+fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
+    let (service, folder) = (Broken::start(set(1, GOOD)), Folder::new());
+    let data = folder.join("data");
+    let node = Server::start(&["--rules", &service.url(), "--node", "n", "--data", &data]);
+    let kept = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
+    let endless = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n{";
+    let mistakes = r#"{"domain":"api","rules":[{"id":"all","limt":"9/day"}]}"#;
+    for (bad, told) in [
+        (plain("200 OK", "<html>").into_bytes(), "its answer is no set of rules"),
+        (plain("200 OK", "{}").into_bytes(), "its answer is no set of rules"),
+        (b"\x16\x03\x01 nonsense\r\n\r\n".to_vec(), "the rules service cannot be used"),
+        (endless.into(), "its answer has more than"),
+        (plain("500 Internal Server Error", "").into_bytes(), "it answered 500"),
+        (
+            plain("401 Unauthorized", r#"{"detail":"who is it"}"#).into_bytes(),
+            "who is it; give a good token with --rules-token",
+        ),
+        (plain("302 Found", "").into_bytes(), "it answered 302"),
+        (answer(2, BETTER, &sha256(GOOD)), "the rules were damaged on the way"),
+        (set(3, mistakes), "`limt` is not a key of a rule"),
+        (set(4, "{"), "the rules were refused, those before stay in force"),
+    ] {
+        service.answer(bad);
+        node.wait_for_line(told);
+        assert_eq!(limit_of(&node), 5, "{told}");
+    }
+    // What was refused last is told to whoever asks, and to the service.
+    node.wait_for_line("the rules were refused");
+    let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
+    assert_eq!((&status["revision"], &status["refused"]["revision"]), (&1.into(), &4.into()), "{status}");
+    assert!(metric(&node, "tollgate_rules_refused_total").is_some_and(|count| count >= 3));
+    while !service.asked().to_lowercase().contains("tollgate-refused: 4 revision%204:1:") {
+        std::thread::yield_now();
+    }
+    assert!(service.asked().to_lowercase().contains("tollgate-running: 1\r\n"), "{}", service.asked());
+    let now = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
+    assert_eq!(now, kept, "only what runs is kept");
+    service.answer(set(5, BETTER));
+    node.wait_for_line("rules loaded revision=5 ");
+    assert_eq!(limit_of(&node), 6);
+    let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
+    assert_eq!((&status["revision"], &status["refused"]), (&5.into(), &Value::Null));
+}
+
+#[test]
+fn a_start_with_bad_rules_is_made_with_those_on_disk_or_not_at_all() {
+    let (service, folder) = (Broken::start(set(2, "{}")), Folder::new());
+    let data = folder.join("data");
+    let args = ["--rules", &service.url(), "--node", "n", "--data", &data];
+    let told = Server::refuses(&args);
+    assert!(told.contains("its rules were refused; there are no rules on disk"), "{told}");
+    service.answer(set(1, GOOD));
+    drop(Server::start(&args));
+    for bad in [set(2, "{}"), answer(2, BETTER, &sha256(GOOD)), plain("200 OK", "?").into_bytes(), Vec::new()] {
+        service.answer(bad);
+        let node = Server::start(&args);
+        assert_eq!(limit_of(&node), 5);
+    }
+}

@@ -1,0 +1,199 @@
+//! A rules service to follow: the real one over TLS, or one that is broken in a way the real one cannot be.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate_testkit::servers::{Certificates, free_port};
+
+use super::{Folder, Server};
+
+/// The real program with a database, over TLS on a port that stays the same.
+pub struct Service {
+    pub folder: Folder,
+    pub certificates: Certificates,
+    pub port: u16,
+    server: Option<Server>,
+}
+
+impl Service {
+    pub fn start() -> Self {
+        let folder = Folder::new();
+        let certificates = Certificates::make(folder.path());
+        let mut service = Self { folder, certificates, port: free_port(), server: None };
+        service.restart();
+        service
+    }
+
+    /// Kills it as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.signal("KILL");
+        }
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        let (http, data) = (format!("127.0.0.1:{}", self.port), self.folder.join("data"));
+        let (certificate, key) = (self.folder.join("server.pem"), self.folder.join("server.key"));
+        let args = ["--http", &http, "--resp", "off", "--data", &data, "--tls-cert", &certificate, "--tls-key", &key];
+        self.server = Some(Server::start(&args));
+    }
+
+    pub fn authority(&self) -> String {
+        self.certificates.authority().to_str().expect("text").to_owned()
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://localhost:{}", self.port)
+    }
+
+    /// Asks it with `curl`: the status and the answer.
+    pub fn call(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "30", "--cacert", &self.authority()]);
+        command.args(["--write-out", "\n%{http_code}", "--request", method, &format!("{}{path}", self.url())]);
+        if let Some(body) = body {
+            command.args(["--header", "content-type: application/json", "--data", &body.to_string()]);
+        }
+        let told = super::run(&mut command);
+        let (body, status) = told.rsplit_once('\n').expect("a status");
+        (status.parse().expect("a status"), serde_json::from_str(body).unwrap_or(Value::Null))
+    }
+
+    /// Writes the one rule of the domain `api`, and gives the revision that nodes are to run.
+    pub fn limit(&self, limit: &str) -> i64 {
+        let (status, told) = self.call("PUT", "/v1/domains/api/rules/all", Some(&json!({"limit": limit})));
+        assert!(status == 200 || status == 201, "{status} {told}");
+        self.call("GET", "/v1/snapshot", None).1["revision"].as_i64().expect("a revision")
+    }
+}
+
+/// A node that follows the service at `url`.
+pub fn follower(service: &Service, url: &str, name: &str, data: &str) -> Server {
+    Server::start(&["--rules", url, "--rules-ca", &service.authority(), "--node", name, "--data", data])
+}
+
+/// The limit a node decides by: what it says of a request in the domain `api`.
+pub fn limit_of(node: &Server) -> u64 {
+    let (status, body) = node.connect_http().post("/v1/peek", r#"{"domain":"api","attributes":{}}"#);
+    assert_eq!(status, 200, "{body}");
+    let told: Value = serde_json::from_str(&body).expect("JSON");
+    told["limit"].as_u64().unwrap_or_else(|| panic!("no limit in {body}"))
+}
+
+/// What a node says at a path.
+pub fn get(node: &Server, path: &str) -> String {
+    let mut client = node.connect_http();
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+    client.rest().split_once("\r\n\r\n").expect("a body").1.to_owned()
+}
+
+/// A metric of a node.
+pub fn metric(node: &Server, name: &str) -> Option<u64> {
+    let page = get(node, "/metrics");
+    page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+/// A service that answers whatever it is told to, however wrong that is.
+pub struct Broken {
+    port: u16,
+    /// What is answered, and what was asked last.
+    shared: Arc<Mutex<(Vec<u8>, String)>>,
+}
+
+impl Broken {
+    pub fn start(answer: impl Into<Vec<u8>>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let shared = Arc::new(Mutex::new((answer.into(), String::new())));
+        let answering = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let answering = answering.clone();
+                std::thread::spawn(move || answer_one(stream, &answering));
+            }
+        });
+        Self { port, shared }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on it answers this.
+    pub fn answer(&self, answer: impl Into<Vec<u8>>) {
+        self.shared.lock().expect("no panic").0 = answer.into();
+    }
+
+    /// What it was asked last.
+    pub fn asked(&self) -> String {
+        self.shared.lock().expect("no panic").1.clone()
+    }
+}
+
+fn answer_one(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
+    let mut asked = Vec::new();
+    let mut byte = [0];
+    while !asked.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|count| count == 1) {
+        asked.push(byte[0]);
+    }
+    let answer = {
+        let mut shared = shared.lock().expect("no panic");
+        shared.1 = String::from_utf8_lossy(&asked).into_owned();
+        shared.0.clone()
+    };
+    // Nothing to say is said by waiting: the client hangs up when it has had enough.
+    if answer.is_empty() {
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(120)));
+        let _ = stream.read(&mut byte);
+    }
+    let _ = stream.write_all(&answer);
+}
+
+/// An answer with a set of rules.
+pub fn set(revision: i64, rules: &str) -> Vec<u8> {
+    answer(revision, rules, &sha256(rules))
+}
+
+/// An answer with a set of rules and a checksum, right or wrong.
+pub fn answer(revision: i64, rules: &str, checksum: &str) -> Vec<u8> {
+    let body = json!({"revision": revision, "checksum": checksum, "rules": rules, "tokens": []}).to_string();
+    let head =
+        format!("HTTP/1.1 200 OK\r\netag: \"{revision}\"\r\nconnection: close\r\ncontent-length: {}", body.len());
+    format!("{head}\r\n\r\n{body}").into_bytes()
+}
+
+/// As `sha256sum` says.
+pub fn sha256(text: &str) -> String {
+    let file = super::Rules::new(text);
+    super::run(Command::new("sha256sum").arg(file.path())).split(' ').next().expect("a sum").to_owned()
+}
+
+/// A file system of that many kilobytes, if this user may make one.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    pub fn mount(folder: &Folder, kilobytes: u32) -> Option<Self> {
+        let path = folder.path().join("small");
+        std::fs::create_dir_all(&path).expect("a directory");
+        let size = format!("size={kilobytes}k");
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path).output();
+        mounted.is_ok_and(|output| output.status.success()).then_some(Self(path))
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,187 @@
+//! Nodes that follow a rules service: the real one, over TLS, with what happens to networks, machines and disks.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::service::{Service, SmallDisk, follower, get, limit_of, metric};
+use common::{Folder, PATIENCE, Server};
+use serde_json::Value;
+use tollgate_testkit::servers::Proxy;
+
+fn wait_for(node: &Server, revision: i64) {
+    node.wait_for_line(&format!("rules loaded revision={revision} "));
+}
+
+/// Asks until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::yield_now();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long a change takes is what is looked at")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn status(node: &Server) -> Value {
+    serde_json::from_str(&get(node, "/v1/rules-status")).expect("JSON")
+}
+
+#[test]
+fn three_nodes_run_what_the_service_has_and_it_knows_which_runs_what() {
+    let (service, folder) = (Service::start(), Folder::new());
+    let first = service.limit("5/day");
+    let nodes = ["a", "b", "c"].map(|name| follower(&service, &service.url(), name, &folder.join(name)));
+    for node in &nodes {
+        assert_eq!(limit_of(node), 5, "before anybody is let in");
+        assert_eq!(status(node)["revision"], first);
+    }
+    // Nobody is waiting for a poll: it is there already, and waits for the change.
+    let begun = now();
+    let second = service.limit("7/day");
+    let written = begun.elapsed();
+    for node in &nodes {
+        wait_for(node, second);
+        assert_eq!(limit_of(node), 7);
+    }
+    println!("the change was written after {written:?} and in force on three nodes after {:?}", begun.elapsed());
+    until("every node is known to run it", || {
+        let (_, told) = service.call("GET", "/v1/nodes", None);
+        let running = told["items"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|node| (node["node"].as_str(), node["running"].as_i64()));
+        running.eq(["a", "b", "c"].map(|name| (Some(name), Some(second))))
+    });
+    let node = &nodes[0];
+    let told = status(node);
+    assert!(told["source"].as_str().is_some_and(|source| source.starts_with(&service.url())), "{told}");
+    assert_eq!(told["checksum"].as_str().map(str::len), Some(64), "{told}");
+    assert_eq!(metric(node, "tollgate_rules_revision"), u64::try_from(second).ok());
+    assert!(metric(node, "tollgate_rules_age_seconds").is_some_and(|age| age < 60));
+    assert!(metric(node, "tollgate_rules_polls_total{outcome=\"changed\"}").is_some_and(|count| count >= 2));
+}
+
+#[test]
+fn a_service_that_is_killed_is_missed_by_nobody_and_followed_again_when_it_is_back() {
+    let (mut service, folder) = (Service::start(), Folder::new());
+    service.limit("5/day");
+    let mut node = follower(&service, &service.url(), "a", &folder.join("a"));
+    service.kill();
+    node.wait_for_line("the rules service cannot be used, the rules in force stay");
+    assert_eq!(limit_of(&node), 5);
+    until("it says so", || get(&node, "/readyz") == "ready, by the rules last known\n");
+    assert!(metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
+    // It starts without the service too, by what it has on disk.
+    node.signal("TERM");
+    assert!(node.wait().success());
+    let node = follower(&service, &service.url(), "a", &folder.join("a"));
+    assert_eq!(limit_of(&node), 5);
+    assert_eq!(get(&node, "/readyz"), "ready, by the rules last known\n");
+    // One that has nothing on disk would be an open gate.
+    let authority = service.authority();
+    let args = |data| ["--rules", &*service.url(), "--rules-ca", &authority, "--data", data].map(str::to_owned);
+    for data in [&*folder.join("b"), "off"] {
+        let args = args(data);
+        let told = Server::refuses(&args.each_ref().map(|arg| &**arg));
+        assert!(told.contains("there are no rules on disk from an earlier time to start with"), "{told}");
+    }
+    service.restart();
+    let revision = service.limit("9/day");
+    wait_for(&node, revision);
+    assert_eq!(limit_of(&node), 9);
+    until("it is well", || get(&node, "/readyz") == "ready\n");
+}
+
+#[test]
+fn rules_on_disk_that_are_damaged_or_of_another_service_are_not_used() {
+    let (mut service, folder) = (Service::start(), Folder::new());
+    service.limit("5/day");
+    let (data, authority) = (folder.join("a"), service.authority());
+    drop(follower(&service, &service.url(), "a", &data));
+    let file = folder.path().join("a/last-good.json");
+    let whole = std::fs::read_to_string(&file).expect("it was kept");
+    std::fs::write(&file, whole.replace("5/day", "6/day")).expect("a file");
+    // With the service there it is written anew.
+    drop(follower(&service, &service.url(), "a", &data));
+    assert_eq!(std::fs::read_to_string(&file).expect("it was kept"), whole);
+    service.kill();
+    let url = service.url();
+    let refuses = |url: &str| Server::refuses(&["--rules", url, "--rules-ca", &authority, "--data", &data]);
+    for damaged in [whole.replace("5/day", "6/day"), whole[..whole.len() - 1].to_owned(), String::new()] {
+        std::fs::write(&file, damaged).expect("a file");
+        let told = refuses(&url);
+        assert!(told.contains("last-good.json cannot be used") && told.contains("it is damaged"), "{told}");
+    }
+    std::fs::write(&file, whole).expect("a file");
+    let told = refuses(&url.replace("localhost", "127.0.0.1"));
+    assert!(told.contains("it has the rules of"), "{told}");
+    drop(follower(&service, &url, "a", &data));
+}
+
+#[test]
+fn a_full_disk_costs_the_copy_and_not_the_rules() {
+    let (service, folder) = (Service::start(), Folder::new());
+    let Some(disk) = SmallDisk::mount(&folder, 64) else {
+        println!("skipped: this user may not mount a small file system");
+        return;
+    };
+    let data = disk.path().to_str().expect("text");
+    service.limit("5/day");
+    let node = follower(&service, &service.url(), "a", data);
+    let kept = std::fs::read(disk.path().join("last-good.json")).expect("it was kept");
+    // All that is left of the disk.
+    let _ = std::fs::write(disk.path().join("ballast"), vec![0; 64 * 1024]);
+    let revision = service.limit("7/day");
+    node.wait_for_line("the rules could not be kept on disk");
+    assert_eq!((limit_of(&node), status(&node)["revision"].as_i64()), (7, Some(revision)));
+    let now = std::fs::read(disk.path().join("last-good.json")).expect("the one before is left");
+    assert_eq!(now, kept);
+    // With room again the next one is kept.
+    std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
+    wait_for(&node, service.limit("8/day"));
+    until("it is kept", || {
+        std::fs::read_to_string(disk.path().join("last-good.json")).is_ok_and(|kept| kept.contains("8/day"))
+    });
+}
+
+#[test]
+fn a_slow_network_and_one_that_breaks_only_take_longer() {
+    let (service, folder) = (Service::start(), Folder::new());
+    service.limit("5/day");
+    let network = Proxy::to(service.port);
+    let url = format!("https://localhost:{}", network.port());
+    network.slow(Duration::from_millis(100));
+    let node = follower(&service, &url, "a", &folder.join("a"));
+    assert_eq!(limit_of(&node), 5);
+    let begun = now();
+    wait_for(&node, service.limit("6/day"));
+    println!("with 100 ms for every kilobyte the change took {:?}", begun.elapsed());
+    network.cut();
+    node.wait_for_line("the rules service cannot be used");
+    wait_for(&node, service.limit("7/day"));
+    assert_eq!(limit_of(&node), 7);
+    // Nothing passes and nobody is told: whoever is asked meanwhile answers at once.
+    network.stall();
+    let revision = service.limit("8/day");
+    assert_eq!(limit_of(&node), 7);
+    // A start does not wait for it longer than for one that is away.
+    let begun = now();
+    let another = follower(&service, &url, "b", &{
+        let data = folder.path().join("b");
+        std::fs::create_dir_all(&data).expect("a directory");
+        std::fs::copy(folder.path().join("a/last-good.json"), data.join("last-good.json")).expect("a copy");
+        folder.join("b")
+    });
+    println!("a start without an answer took {:?}", begun.elapsed());
+    assert_eq!(limit_of(&another), 7);
+    network.clear();
+    wait_for(&node, revision);
+    wait_for(&another, revision);
+    assert_eq!((limit_of(&node), limit_of(&another)), (8, 8));
+}

@@ -1,0 +1,510 @@
+//! The command line of the rules service, as people and scripts run it, against the real server.
+#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, reason = "waits for another process")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::Server;
+use proptest::prelude::*;
+use serde_json::Value;
+
+/// A folder that is gone after the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("tollgate-rules-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        std::fs::create_dir_all(self.0.join(name).parent().unwrap()).unwrap();
+        std::fs::write(self.0.join(name), text).unwrap();
+        self.path(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    /// What it printed, if all went well.
+    #[track_caller]
+    fn done(self) -> String {
+        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
+        self.out
+    }
+
+    #[track_caller]
+    fn json(self) -> Value {
+        serde_json::from_str(&self.done()).unwrap()
+    }
+
+    #[track_caller]
+    fn failed(self, code: i32, expected: &str) {
+        assert!(self.code == Some(code) && self.err.contains(expected), "{:?} {}{}", self.code, self.out, self.err);
+    }
+}
+
+/// Somebody at a terminal, with a server to ask and perhaps a token.
+struct Person {
+    server: String,
+    token: Option<String>,
+}
+
+impl Person {
+    fn of(server: &Server) -> Self {
+        Self { server: server.url(""), token: None }
+    }
+
+    fn with(&self, token: &str) -> Self {
+        Self { server: self.server.clone(), token: Some(token.trim().to_owned()) }
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(args).env("TOLLGATE_SERVER", &self.server).env("TZ", "UTC").env_remove("TOLLGATE_TOKEN");
+        if let Some(token) = &self.token {
+            command.env("TOLLGATE_TOKEN", token);
+        }
+        let output = command.stdin(Stdio::null()).output().expect("the program runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+/// Runs something until it comes out as expected: what was changed is in force within a second, not at once.
+#[track_caller]
+fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..100 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("not within two seconds: {what}");
+}
+
+/// A server with a database of its own.
+fn serve(folder: &Folder, more: &[&str]) -> (Server, Person) {
+    let server = Server::start(&[&["--data", &folder.path("data")], more].concat());
+    let person = Person::of(&server);
+    (server, person)
+}
+
+const TWO: &str = "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {id: b, when: {path: /x}, limit: 9/m}\n";
+
+#[test]
+fn a_rule_lives_through_the_command_line() {
+    let folder = Folder::new("life");
+    let (_server, person) = serve(&folder, &[]);
+    let file = folder.file("api.yaml", TWO);
+    let out = person.run(&["rules", "apply", "-m", "the first", &file]).done();
+    assert!(
+        out.contains("+ create api/a\n") && out.contains("2 to create, 0 to change, 0 to delete, 0 unchanged"),
+        "{out}"
+    );
+    assert!(out.contains("applied, revision "), "{out}");
+
+    let list = person.run(&["rules", "list"]).done();
+    let lines: Vec<&str> = list.lines().collect();
+    assert!(lines[0].starts_with("DOMAIN  RULE  LIMIT  STATE     VERSION  CHANGED"), "{list}");
+    assert!(
+        lines[1].starts_with("api     a     5/s    in force  1        20") && lines[1].ends_with("UTC  local"),
+        "{list}"
+    );
+    let items = person.run(&["rules", "list", "api", "--json"]).json();
+    assert_eq!(
+        (items["items"][1]["id"].as_str(), items["items"][1]["rule"]["limit"].as_str()),
+        (Some("b"), Some("9/m"))
+    );
+    assert_eq!(person.run(&["rules", "list", "-q", "/x"]).done().lines().count(), 2);
+    assert_eq!(person.run(&["rules", "list", "--disabled"]).done(), "no rules\n");
+
+    // What is shown is a file that can be changed and applied.
+    let shown = person.run(&["rules", "get", "api", "a"]).done();
+    assert!(shown.starts_with("# version 1, in force, by local at "), "{shown}");
+    let changed = folder.file("a.yaml", shown.replace("5/s", "7/s"));
+    let out = person.run(&["rules", "apply", &changed]).done();
+    assert!(
+        out.contains("~ update api/a\n") && out.contains("7/s") && out.contains("0 to create, 1 to change"),
+        "{out}"
+    );
+    let diff = person.run(&["rules", "diff", "api", "a"]).done();
+    assert!(diff.lines().any(|line| line.starts_with('-') && line.contains("5/s")), "{diff}");
+    assert!(diff.lines().any(|line| line.starts_with('+') && line.contains("7/s")), "{diff}");
+    assert!(person.run(&["rules", "get", "api", "a", "--version", "1"]).done().contains("limit: 5/s"));
+
+    assert_eq!(person.run(&["rules", "rollback", "api", "a"]).done(), "api/a: version 3, in force\n");
+    assert!(person.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
+    assert_eq!(
+        person.run(&["rules", "disable", "api", "a", "-m", "für jetzt, 100%"]).done(),
+        "api/a: version 4, disabled\n"
+    );
+    let history = person.run(&["rules", "history", "api", "a"]).done();
+    let versions: Vec<Vec<&str>> = history.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(versions.iter().map(|words| words[1]).collect::<Vec<_>>(), ["disable", "rollback", "update", "create"]);
+    assert!(history.contains("local  für jetzt, 100%\n") && history.contains("local  the first\n"), "{history}");
+    assert_eq!(person.run(&["rules", "enable", "api", "a", "--json"]).json()["version"], 5);
+
+    assert!(person.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
+    person.run(&["rules", "get", "api", "a"]).failed(1, "`a`");
+    assert!(person.run(&["rules", "rollback", "api", "a"]).done().starts_with("api/a: version 7"), "it comes back");
+
+    let audit = person.run(&["audit", "--subject", "a"]).done();
+    assert!(audit.lines().nth(1).unwrap().contains("rollback rule"), "{audit}");
+    let changes = person.run(&["audit", "--changes"]).done();
+    assert!(changes.contains("    - ") && changes.contains("5/s"), "{changes}");
+}
+
+#[test]
+fn what_changed_in_between_is_told() {
+    let folder = Folder::new("conflict");
+    let (_server, person) = serve(&folder, &[]);
+    let file = folder.file("api.yaml", TWO);
+    person.run(&["rules", "apply", &file]).done();
+    person.run(&["rules", "disable", "api", "a", "--if-version", "1"]).done();
+    let ran = person.run(&["rules", "delete", "api", "a", "--if-version", "1"]);
+    assert!(ran.err.contains("changed by local at ") && ran.err.contains("now version 2"), "{}", ran.err);
+    ran.failed(1, "tollgate: ");
+}
+
+#[test]
+fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
+    let folder = Folder::new("folder");
+    let (_server, person) = serve(&folder, &[]);
+    folder.file("rules/20.yml", "domain: api\nrules:\n- {id: b, limit: 2/s}\n");
+    folder.file("rules/10.yaml", "domain: api\nrules:\n- {id: a, deny: true, when: {path: /x}}\n");
+    folder.file("rules/30.json", r#"{"domain": "other", "rules": [{"id": "c", "limit": "3/s"}]}"#);
+    folder.file("rules/.40.yaml", "nothing of this");
+    folder.file("rules/notes.txt", "nothing of this");
+    let rules = folder.path("rules");
+    let ran = person.run(&["rules", "apply", "--plan", &rules]);
+    assert!(ran.out.ends_with("3 to create, 0 to change, 0 to delete, 0 unchanged\n"), "{}{}", ran.out, ran.err);
+    assert_eq!(ran.code, Some(1), "there would be changes");
+    let plan = person.run(&["rules", "apply", "--json", &rules]).json();
+    assert_eq!(
+        (plan["applied"].as_bool(), plan["changes"][0]["id"].as_str()),
+        (Some(true), Some("a")),
+        "in the order of the names"
+    );
+    let out = person.run(&["rules", "apply", "--plan", "--prune", &rules]).done();
+    assert_eq!(out, "nothing to change: 3 rules as in the files\n");
+
+    // What the files do not have goes only if asked for.
+    folder.file("rules/20.yml", "domain: api\nrules: []\n");
+    assert_eq!(person.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules as in the files\n");
+    assert!(person.run(&["rules", "apply", "--prune", &rules]).done().contains("- delete api/b\n"));
+
+    let bad = folder.file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
+    let ran = person.run(&["rules", "apply", &rules]);
+    let told = format!("{bad}:3:11: `limt` is not a key of a rule\n  | - {{id: d, limt: 1/s, unlimited: true}}\n");
+    ran.failed(1, &told);
+    person.run(&["rules", "apply", "--plan", &rules]).failed(2, &told);
+    person.run(&["rules", "validate", &rules]).failed(1, &told);
+    let twice = folder.file("twice.yaml", "domain: api\nrules:\n- {id: a, limit: 1/s}\n");
+    std::fs::remove_file(&bad).unwrap();
+    person.run(&["rules", "apply", &rules, &twice]).failed(1, "twice.yaml:3:");
+    person.run(&["rules", "validate", &rules, &twice]).failed(1, "twice.yaml:3:");
+    assert!(person.run(&["rules", "validate", &twice]).done().contains("twice.yaml: 1 rule, no mistakes"));
+    std::fs::create_dir(folder.0.join("empty")).unwrap();
+    person.run(&["rules", "apply", &folder.path("empty")]).failed(1, "has no *.yaml");
+    person.run(&["rules", "apply", &folder.path("missing")]).failed(1, "cannot read");
+    person.run(&["rules", "apply"]).failed(2, "PATH");
+}
+
+/// `rules apply` at a terminal, up to the question.
+struct AtTerminal {
+    child: Child,
+    shown: String,
+}
+
+impl AtTerminal {
+    fn apply(person: &Person, file: &str) -> Self {
+        let command = format!("{} rules apply {file}", env!("CARGO_BIN_EXE_tollgate"));
+        let mut script = Command::new("script");
+        script.args(["-qec", &command, "/dev/null"]).env("TOLLGATE_SERVER", &person.server);
+        let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script runs");
+        let (mut shown, mut byte) = (Vec::new(), [0]);
+        let out = child.stdout.as_mut().unwrap();
+        while !shown.ends_with(b"[y/N] ") {
+            out.read_exact(&mut byte).unwrap_or_else(|_| panic!("no question: {}", String::from_utf8_lossy(&shown)));
+            shown.push(byte[0]);
+        }
+        Self { child, shown: String::from_utf8_lossy(&shown).into_owned() }
+    }
+
+    /// What comes after the answer, and the status.
+    fn answer(mut self, answer: &str) -> (String, Option<i32>) {
+        writeln!(self.child.stdin.take().unwrap(), "{answer}").unwrap();
+        let output = self.child.wait_with_output().unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+    }
+}
+
+#[test]
+fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
+    let folder = Folder::new("terminal");
+    let (_server, person) = serve(&folder, &[]);
+    let file = folder.file("api.yaml", TWO);
+    let asked = AtTerminal::apply(&person, &file);
+    assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
+    let (told, code) = asked.answer("n");
+    assert!(code == Some(1) && told.contains("nothing was changed"), "{told}");
+    assert_eq!(person.run(&["rules", "list"]).done(), "no rules\n");
+    let (told, code) = AtTerminal::apply(&person, &file).answer("y");
+    assert!(code == Some(0) && told.contains("applied, revision 1"), "{told}");
+
+    // What changes elsewhere in the meantime does not matter.
+    folder.file("api.yaml", TWO.replace("5/s", "6/s"));
+    let asked = AtTerminal::apply(&person, &file);
+    person.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
+    let (told, code) = asked.answer("y");
+    assert!(code == Some(0) && told.contains("applied, revision 3"), "{told}");
+
+    // What changes in what was shown does.
+    folder.file("api.yaml", TWO.replace("5/s", "7/s"));
+    let asked = AtTerminal::apply(&person, &file);
+    person.run(&["rules", "rollback", "api", "a"]).done();
+    let (told, code) = asked.answer("y");
+    assert!(code == Some(1) && told.contains("nothing was applied") && told.contains("-limit: 5/s"), "{told}");
+    assert!(told.contains("changed by local at "), "{told}");
+    assert!(person.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
+}
+
+#[test]
+fn overrides_are_set_listed_and_taken_away() {
+    let folder = Folder::new("overrides");
+    let (_server, person) = serve(&folder, &[]);
+    person.run(&["rules", "apply", &folder.file("api.yaml", TWO)]).done();
+    let overrides = |args: &[&str]| person.run(&[&["rules", "overrides"], args].concat());
+    let odd = "a/b c?ü%#";
+    let out =
+        overrides(&["set", "api", "a", odd, "--limit", "50/s", "--burst", "70", "--until", "2040-01-01T00:00:00Z"])
+            .done();
+    assert!(
+        out.starts_with("api/a: ") && out.contains(&format!("for user `{odd}` until 2040-01-01T00:00:00Z")),
+        "{out}"
+    );
+    overrides(&["set", "api", "a", "free", "--unlimited"]).done();
+    overrides(&["set", "api", "a", "two", "--effect", r#"{"limits":["1/s","2/m"]}"#]).done();
+    let list = overrides(&["list", "api", "a"]).done();
+    assert_eq!(list.lines().count(), 4, "{list}");
+    assert!(list.contains("user       free") && list.contains("unlimited"), "{list}");
+    assert_eq!(overrides(&["list", "api", "a", "--json"]).json()["items"][0]["value"], odd);
+    let asked = format!("user={odd}");
+    soon("the override is in force", || {
+        person.run(&["keys", "peek", "api", &asked, "--json"]).out.contains("\"limit\": 70")
+    });
+    overrides(&["delete", "api", "a", odd]).done();
+    overrides(&["delete", "api", "a", odd]).failed(1, "there is no");
+    overrides(&["set", "api", "a", "x"]).failed(2, "--limit");
+    overrides(&["set", "api", "a", "x", "--limit", "soon"]).failed(1, "soon");
+    overrides(&["set", "api", "a", "x", "--unlimited", "--deny"]).failed(2, "cannot be used");
+}
+
+#[test]
+fn keys_are_looked_at_reset_and_refunded() {
+    let folder = Folder::new("keys");
+    let (server, person) = serve(&folder, &[]);
+    person
+        .run(&["rules", "apply", &folder.file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n")])
+        .done();
+    let mut client = server.connect_http();
+    let body = r#"{"domain":"api","attributes":{"user":"ann"},"receipt":true}"#;
+    soon("the rule is in force", || client.post("/v1/peek", r#"{"domain":"api","attributes":{}}"#).0 == 200);
+    let (_, first) = client.post("/v1/check", body);
+    client.post("/v1/check", body);
+    let peek = |args: &[&str]| person.run(&[&["keys", "peek", "api", "user=ann"], args].concat());
+    let ran = peek(&[]);
+    assert!(
+        ran.code == Some(1) && ran.out.starts_with("it would be refused by a, and pass in "),
+        "{}{}",
+        ran.out,
+        ran.err
+    );
+    let receipt = serde_json::from_str::<Value>(&first).unwrap()["receipt"].as_str().unwrap().to_owned();
+    assert_eq!(person.run(&["keys", "refund", &receipt]).done(), "1 given back\n");
+    assert!(peek(&[]).done().starts_with("it would pass\nRULE  LIMIT  LEFT  NEXT IN"));
+    peek(&["--cost", "2"]).failed(1, "");
+    assert_eq!(person.run(&["keys", "reset", "api", "user=ann"]).done(), "1 counter reset\n");
+    assert_eq!(peek(&["--json"]).json()["limits"][0]["remaining"], 2);
+    let top = person.run(&["keys", "top", "api"]).done();
+    assert!(top.contains("charged") && top.contains("ann"), "{top}");
+    person.run(&["keys", "peek", "nobody"]).failed(1, "nobody");
+    person.run(&["keys", "peek", "api", "ann"]).failed(1, "write it like client_ip=192.0.2.1");
+    assert!(person.run(&["explain", "--server", &person.server, "api", "user=ann"]).done().contains("+ a"));
+}
+
+#[test]
+fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
+    let folder = Folder::new("tokens");
+    let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
+    let data = folder.path("data");
+    let ran = nobody.run(&["tokens", "create", "--role", "admin", "--name", "ann", "--data", &data]);
+    assert!(ran.err.contains("of ann, admin; it is shown this once:"), "{}", ran.err);
+    let admin = ran.done();
+    assert_eq!(nobody.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
+
+    let (server, person) = serve(&folder, &["--tokens", "required"]);
+    let admin = person.with(&admin);
+    let token = |args: &[&str]| admin.run(&[&["tokens", "create", "--json"], args].concat()).json();
+    let editor = token(&["--role", "editor", "--name", "ci", "--domain", "api", "--expires", "1d"]);
+    let reader = token(&["--role", "reader"]);
+    let (editor, reader_id) =
+        (person.with(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
+    let reader = person.with(reader["token"].as_str().unwrap());
+
+    let api = folder.file("api.yaml", TWO);
+    let other = folder.file("other.yaml", "domain: other\nrules: [{id: c, limit: 1/s}]\n");
+    person.run(&["rules", "list"]).failed(1, "asks for a token");
+    person.with("tg_no_such").run(&["rules", "list"]).failed(1, "does not take the token `no`");
+    reader.run(&["rules", "apply", &api]).failed(1, "this needs the role editor");
+    reader.run(&["keys", "reset", "api", "user=x"]).failed(1, "operator");
+    editor.run(&["rules", "apply", &api]).done();
+    editor.run(&["rules", "apply", &other]).failed(1, "editor");
+    editor.run(&["tokens", "list"]).failed(1, "admin");
+    assert!(reader.run(&["rules", "history", "api", "a"]).done().contains("  ci"), "the author is the token's name");
+    assert!(reader.run(&["explain", "--server", &server.url(""), "api"]).done().contains("+ a"));
+
+    assert_eq!(
+        admin.run(&["tokens", "revoke", &reader_id]).done(),
+        format!("token {reader_id} of reader is revoked\n")
+    );
+    soon("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
+    reader.run(&["rules", "list"]).failed(1, "does not take the token");
+    let list = admin.run(&["tokens", "list"]).done();
+    assert!(list.contains("revoked 20") && list.contains("good until 20") && !list.contains("tg_"), "{list}");
+    admin.run(&["tokens", "create", "--role", "king"]).failed(2, "reader");
+    admin.run(&["tokens", "create", "--role", "reader", "--expires", "soon"]).failed(1, "write a length of time");
+}
+
+#[test]
+fn what_cannot_be_asked_is_told_with_its_address() {
+    let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
+    nobody.run(&["rules", "list"]).failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
+    nobody.run(&["rules", "list", "--server", "ftp://x"]).failed(1, "`ftp://x` is no address of a server");
+    nobody.run(&["rules", "list", "--ca", "/nowhere"]).failed(1, "cannot read /nowhere");
+    nobody.run(&["rules", "get", "api", ".."]).failed(1, "cannot be a part of an address");
+    nobody.run(&["rules"]).failed(2, "Usage");
+    nobody.run(&["rules", "get", "api"]).failed(2, "RULE");
+    // A server whose rules are in a file has no database to ask.
+    let rules = common::Rules::new(TWO);
+    let server = Server::start(&["--rules", rules.path()]);
+    Person::of(&server).run(&["rules", "list"]).failed(1, "file");
+    assert!(Person::of(&server).run(&["rules", "status"]).done().contains(rules.path()));
+}
+
+#[test]
+fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
+    let folder = Folder::new("many");
+    let (_server, person) = serve(&folder, &[]);
+    let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
+    let out = person.run(&["rules", "apply", &folder.file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
+    assert!(out.contains("2500 to create") && !out.contains("limit: 1/s"), "only their names are shown");
+    assert_eq!(person.run(&["rules", "list", "api"]).done().lines().count(), 2_501);
+    assert_eq!(
+        person.run(&["rules", "list", "api", "--limit", "1500", "--json"]).json()["items"].as_array().unwrap().len(),
+        1_500
+    );
+    let shell = |line: &str| {
+        let line = line.replace("tollgate", env!("CARGO_BIN_EXE_tollgate"));
+        let output = Command::new("sh").args(["-c", &line]).env("TOLLGATE_SERVER", &person.server).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(shell("tollgate rules list 2>&1 | head -n 1").lines().count(), 1);
+    assert_eq!(shell("tollgate rules list --json 2>&1 | head -n 1"), "{\n");
+    assert_eq!(
+        shell("tollgate rules export | tollgate rules apply --plan -"),
+        "nothing to change: 2500 rules as in the files\n"
+    );
+}
+
+/// A rule in JSON, of what the language has.
+fn rule() -> impl Strategy<Value = Value> {
+    let when = prop_oneof![
+        Just(Value::Null),
+        "[a-z0-9/ '\"#:ü]{1,8}".prop_map(|text| serde_json::json!({"path": {"equals": text}})),
+        Just(serde_json::json!({"ip": {"cidr": ["10.0.0.0/8"]}, "k": ["a", "b"]})),
+    ];
+    let effect = prop_oneof![
+        (1..1_000_u32, prop_oneof!["s", "m", "h", "day"])
+            .prop_map(|(n, per)| serde_json::json!({"limit": format!("{n}/{per}")})),
+        (1..9_u32)
+            .prop_map(|n| serde_json::json!({"limits": [format!("{n}/s"), {"limit": n, "algorithm": "concurrency"}]})),
+        Just(serde_json::json!({"unlimited": true})),
+        Just(serde_json::json!({"deny": true})),
+    ];
+    let message = proptest::option::of("[ -~äß→]{1,20}".prop_map(Value::from));
+    (when, effect, message, any::<bool>()).prop_map(|(when, mut rule, message, per)| {
+        let limited = rule.get("limit").is_some() || rule.get("limits").is_some();
+        if !when.is_null() {
+            rule["when"] = when;
+        }
+        if let Some(message) = message.filter(|_| limited) {
+            rule["message"] = message;
+        }
+        if per && limited {
+            rule["per"] = serde_json::json!(["user"]);
+        }
+        rule
+    })
+}
+
+#[test]
+fn export_and_apply_are_inverse() {
+    let folder = Folder::new("inverse");
+    let (_server, person) = serve(&folder, &[]);
+    let domains = proptest::collection::vec(proptest::collection::vec(rule(), 0..6), 1..4);
+    let cases = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(cases, |(domains in domains)| {
+        let of = |(place, rules): (usize, &Vec<Value>)| {
+            let with_id = |(n, rule): (usize, &Value)| {
+                let mut rule = rule.clone();
+                rule["id"] = Value::from(format!("{}r{n}", ["", "a:", "b/"][n % 3]));
+                rule
+            };
+            serde_json::json!({"domain": format!("d{place}"), "rules": rules.iter().enumerate().map(with_id).collect::<Vec<_>>()})
+        };
+        let text = serde_json::json!({"domains": domains.iter().enumerate().map(of).collect::<Vec<_>>()});
+        let file = folder.file("all.json", text.to_string());
+        // Domains of the case before are emptied, so that the file is all there is.
+        for place in domains.len()..4 {
+            let empty = folder.file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
+            person.run(&["rules", "apply", "--prune", &empty]).done();
+        }
+        person.run(&["rules", "apply", "--prune", &file]).done();
+        prop_assert!(person.run(&["rules", "apply", "--plan", "--prune", &file]).done().starts_with("nothing to change"));
+        let exported = person.run(&["rules", "export"]).done();
+        if domains.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        let again = folder.file("again.yaml", &exported);
+        let out = person.run(&["rules", "apply", "--plan", "--prune", &again]).done();
+        prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
+        // From nothing, it makes what was exported.
+        let other = Folder::new("inverse-other");
+        let (_server, elsewhere) = serve(&other, &[]);
+        elsewhere.run(&["rules", "apply", &again]).done();
+        prop_assert_eq!(elsewhere.run(&["rules", "export"]).done(), exported);
+    });
+}

@@ -1,0 +1,136 @@
+//! TLS on the ports of both protocols, as `curl`, `redis-cli` and `openssl` see it.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use common::{Folder, Server, run};
+use tollgate_testkit::servers::Certificates;
+
+fn start(folder: &Folder, made: &Certificates) -> Server {
+    let (certificate, key) = (folder.join("now.pem"), folder.join("now.key"));
+    show(folder, made);
+    Server::start(&["--tls-cert", &certificate, "--tls-key", &key])
+}
+
+/// Puts a certificate where the server looks, the way tools that renew them do.
+fn show(folder: &Folder, made: &Certificates) {
+    for (from, to) in [(made.certificate(), "now.pem"), (made.key(), "now.key")] {
+        std::fs::copy(from, folder.join("new")).expect("a copy");
+        std::fs::rename(folder.join("new"), folder.join(to)).expect("in its place");
+    }
+}
+
+fn made(folder: &Folder, name: &str) -> Certificates {
+    let directory = folder.path().join(name);
+    std::fs::create_dir_all(&directory).expect("a directory");
+    Certificates::make(&directory)
+}
+
+fn curl(server: &Server, authority: &Path) -> Command {
+    let port = server.http.expect("HTTP is on").port();
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "30", "--cacert"]).arg(authority);
+    command.args(["--data", r#"{"key":"k","limit":"2/day"}"#, &format!("https://localhost:{port}/v1/check")]);
+    command
+}
+
+/// A connection of the Redis protocol that stays open.
+struct Session(Child, BufReader<std::process::ChildStdout>);
+
+impl Session {
+    fn open(server: &Server, authority: &Path) -> Self {
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-quiet", "-no_ign_eof", "-verify_return_error", "-connect"]);
+        command.arg(format!("localhost:{}", server.resp_port())).arg("-CAfile").arg(authority);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("openssl runs");
+        let told = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self(child, told)
+    }
+
+    fn ping(&mut self) -> String {
+        let mut line = String::new();
+        self.0.stdin.as_mut().expect("a pipe").write_all(b"PING\r\n").expect("openssl reads");
+        self.1.read_line(&mut line).expect("an answer");
+        line
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn both_protocols_are_spoken_over_tls_and_nothing_else_is() {
+    let folder = Folder::new();
+    let made = made(&folder, "a");
+    let server = start(&folder, &made);
+    let told = run(&mut curl(&server, &made.authority()));
+    assert!(told.contains(r#""allowed":true"#), "{told}");
+    let mut redis = Command::new("redis-cli");
+    redis.args(["-h", "localhost", "-p", &server.resp_port(), "--tls", "--cacert"]).arg(made.authority());
+    // A pipeline of several records, in one connection.
+    let mut child = redis.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("redis-cli runs");
+    let commands = "CL.THROTTLE k 1 2 86400\n".repeat(3) + &format!("PING {}\n", "x".repeat(50_000));
+    child.stdin.take().expect("a pipe").write_all(commands.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let refusals: Vec<&str> = told.lines().step_by(5).take(3).collect();
+    assert_eq!(refusals, ["0", "0", "1"], "{told}");
+    assert!(told.trim_end().ends_with(&"x".repeat(50_000)));
+    // Whoever speaks in the clear is hung up on, in whatever protocol.
+    let mut plain = server.connect_http();
+    plain.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(!plain.rest().contains("200 OK"));
+    let mut plain = server.connect_resp();
+    plain.send("PING\r\n");
+    assert!(!plain.rest().contains("PONG"));
+    assert!(run(&mut curl(&server, &made.authority())).contains("allowed"), "the others are served");
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_to_new_clients_and_those_before_stay() {
+    let folder = Folder::new();
+    let (old, new) = (made(&folder, "old"), made(&folder, "new-ones"));
+    let server = start(&folder, &old);
+    let mut session = Session::open(&server, &old.authority());
+    assert_eq!(session.ping(), "+PONG\r\n");
+    show(&folder, &new);
+    server.wait_for_line("certificate renewed");
+    assert!(run(&mut curl(&server, &new.authority())).contains("allowed"));
+    let output = curl(&server, &old.authority()).output().expect("curl runs");
+    assert!(!output.status.success(), "the authority before has not signed it");
+    assert_eq!(session.ping(), "+PONG\r\n", "whoever was there stays");
+    // One that cannot be used is left.
+    std::fs::write(folder.join("now.pem"), "nonsense").expect("a file");
+    server.wait_for_line("the certificate was not renewed, the one before stays in use");
+    assert!(run(&mut curl(&server, &new.authority())).contains("allowed"));
+}
+
+#[test]
+fn a_server_told_to_stop_lets_encrypted_clients_go() {
+    let folder = Folder::new();
+    let made = made(&folder, "a");
+    let mut server = start(&folder, &made);
+    let mut session = Session::open(&server, &made.authority());
+    assert_eq!(session.ping(), "+PONG\r\n");
+    // One that has connected and not agreed on anything yet.
+    let mut silent = server.connect_http();
+    server.signal("TERM");
+    let mut line = String::new();
+    assert_eq!(session.1.read_line(&mut line).expect("an orderly end"), 0);
+    assert_eq!(silent.rest(), "");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn files_that_cannot_be_used_keep_it_from_starting() {
+    let told = Server::refuses(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
+    assert!(told.contains("--tls-cert: cannot read /nowhere.pem"), "{told}");
+}

@@ -1,0 +1,112 @@
+//! A network that is slow, stalls or breaks, between a client and a server on the loopback address.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Passes bytes on, as it is told to. Its threads end with the connections.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    weather: Mutex<Weather>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Weather {
+    delay: Duration,
+    stalled: bool,
+    streams: Vec<TcpStream>,
+}
+
+/// Bytes that are passed on at a time, after each delay.
+const PIECE: usize = 1024;
+
+impl Proxy {
+    /// A proxy to a port of the loopback address; the bytes pass at once until told otherwise.
+    ///
+    /// # Panics
+    /// When there is no free port.
+    pub fn to(target: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
+        let port = listener.local_addr().expect("a listener has an address").port();
+        let shared = Arc::new(Shared::default());
+        let passing = shared.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                // If nobody listens there, the client is hung up on.
+                let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (Ok(from), Ok(to), Ok(kept)) = (from.try_clone(), to.try_clone(), from.try_clone()) else {
+                        continue;
+                    };
+                    passing.weather().streams.push(kept);
+                    let passing = passing.clone();
+                    std::thread::spawn(move || passing.pass(from, to));
+                }
+            }
+        });
+        Self { port, shared }
+    }
+
+    /// Where to connect to.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// From now on every kilobyte takes so long.
+    pub fn slow(&self, delay: Duration) {
+        self.shared.weather().delay = delay;
+    }
+
+    /// From now on nothing passes, and nobody is told.
+    pub fn stall(&self) {
+        self.shared.weather().stalled = true;
+    }
+
+    /// Everything passes again, also what was held back.
+    pub fn clear(&self) {
+        let mut weather = self.shared.weather();
+        (weather.stalled, weather.delay) = (false, Duration::ZERO);
+        self.shared.changed.notify_all();
+    }
+
+    /// Breaks all connections there are.
+    pub fn cut(&self) {
+        for stream in self.shared.weather().streams.drain(..) {
+            // It may be over already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn weather(&self) -> MutexGuard<'_, Weather> {
+        self.weather.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "delaying is what it is for")]
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut piece = [0; PIECE];
+        while let Ok(count @ 1..) = from.read(&mut piece) {
+            let delay = {
+                let weather = self.changed.wait_while(self.weather(), |weather| weather.stalled);
+                weather.unwrap_or_else(PoisonError::into_inner).delay
+            };
+            if !delay.is_zero() {
+                std::thread::sleep(delay);
+            }
+            if to.write_all(&piece[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+}
