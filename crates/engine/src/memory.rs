@@ -150,16 +150,7 @@ impl<C: Clock> MemoryStore<C> {
         let each = |place: usize, seat: &tollgate::Seat<'_>, answers: &mut Answers| {
             answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
         };
-        let table = &self.tables[first];
-        // Most groups are one or two, and writing an empty place costs as much as writing a full one.
-        match charges {
-            [one] => table.decide(numbers, &[entry(one)], |place, seat| each(place, seat, answers)),
-            [one, two] => table.decide(numbers, &[entry(one), entry(two)], |place, seat| each(place, seat, answers)),
-            _ => {
-                let entries: Vec<_> = charges.iter().map(entry).collect();
-                table.decide(numbers, &entries, |place, seat| each(place, seat, answers))
-            }
-        };
+        self.tables[first].decide_each(numbers, charges, entry, |place, seat| each(place, seat, answers));
     }
 
     /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those
@@ -270,8 +261,9 @@ fn place_of(limits: &Limits) -> usize {
 
 #[inline]
 fn entry<'a>(charge: &Charge<'a>) -> tollgate::Charge<'a> {
-    tollgate::Charge { numbers: charge.numbers, key: charge.key, ask: charge.ask, windows: charge.windows }
+    let Charge { numbers, limits, key, ask, windows, .. } = *charge;
+    tollgate::Charge { numbers, limits: Some(limits), key, ask, windows }
 }
 
 const EMPTY: tollgate::Charge<'static> =
-    tollgate::Charge { numbers: 0, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };
+    tollgate::Charge { numbers: 0, limits: None, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };

@@ -35,6 +35,8 @@ const NAMES: u32 = 0;
 /// What is found by one attribute, other than by its values.
 #[derive(Debug)]
 struct Attribute {
+    /// Whether some rules ask for certain values of it.
+    has_values: bool,
     paths: Option<Paths>,
     present: Box<[u32]>,
     starts: Option<Box<Starts>>,
@@ -52,6 +54,7 @@ struct Starts {
 }
 
 impl Starts {
+    #[inline(never)]
     fn find(&self, value: &[u8], lookup: &Lookup, mut each: impl FnMut(u32)) {
         for length in &self.lengths {
             let start = value.get(..*length as usize);
@@ -150,46 +153,72 @@ impl Index {
         let Matched { known, rules, walk } = matched;
         known.clear();
         rules.clear();
-        for (place, entry) in entries.iter().enumerate() {
+        for (entry, place) in entries.iter().zip(0..) {
             if let Some(attribute) = self.lookup.get(NAMES, entry.name) {
-                known.push((attribute, place as u32));
+                known.push((attribute, place));
             }
         }
+        let mut found = Found { index: self, entries, known, rules };
         for (number, place) in known.iter() {
             let attribute = &self.attributes[*number as usize];
             let value = entries[*place as usize].value;
-            if let Some(found) = self.lookup.get(space_of(*number), value) {
-                self.push(found, rules);
+            if attribute.has_values
+                && let Some(rules) = self.lookup.get(space_of(*number), value)
+            {
+                found.add(rules);
             }
             if let Some(paths) = &attribute.paths {
-                paths.find(value, &self.lookup, walk, |rule| rules.push(rule));
+                paths.find(value, &self.lookup, walk, |rule| found.add_one(rule));
             }
             if let Some(starts) = &attribute.starts {
-                starts.find(value, &self.lookup, |found| self.push(found, rules));
+                starts.find(value, &self.lookup, |rules| found.add(rules));
             }
-            rules.extend_from_slice(&attribute.present);
+            attribute.present.iter().for_each(|rule| found.add_one(*rule));
         }
-        rules.extend_from_slice(&self.unanchored);
-        rules.retain_mut(|rule| {
-            let asks_more = *rule & ASKS_MORE != 0;
-            let number = *rule & !ASKS_MORE;
-            *rule = self.first + number;
-            !asks_more || self.others[number as usize].iter().all(|remaining| remaining.holds(entries, known))
-        });
+        self.unanchored.iter().for_each(|rule| found.add_one(*rule));
         // By number, so that the answer does not depend on the order of the attributes. An attribute that occurs several
         // times, or is asked for in several ways, may have led to a rule more than once.
-        rules.sort_unstable();
-        rules.dedup();
+        match &mut **rules {
+            [] | [_] => {}
+            [first, second] if first != second => (*first, *second) = (*first.min(second), *second.max(first)),
+            several => {
+                several.sort_unstable();
+                rules.dedup();
+            }
+        }
+    }
+}
+
+/// What was found so far.
+struct Found<'f> {
+    index: &'f Index,
+    entries: &'f [Entry<'f>],
+    known: &'f [(u32, u32)],
+    rules: &'f mut Vec<u32>,
+}
+
+impl Found<'_> {
+    /// Adds a rule, or those of a list.
+    #[inline]
+    fn add(&mut self, found: u32) {
+        if found & SHARED == 0 {
+            return self.add_one(found);
+        }
+        self.index.shared[(found & !SHARED) as usize].iter().for_each(|rule| self.add_one(*rule));
     }
 
-    /// Adds a rule, or a list of them.
+    /// Adds a rule, if what it asks for besides holds too.
     #[inline]
-    fn push(&self, found: u32, rules: &mut Vec<u32>) {
-        if found & SHARED != 0 {
-            rules.extend_from_slice(&self.shared[(found & !SHARED) as usize]);
-        } else {
-            rules.push(found);
+    fn add_one(&mut self, rule: u32) {
+        let number = rule & !ASKS_MORE;
+        if rule & ASKS_MORE == 0 || self.asks_more(number) {
+            self.rules.push(self.index.first + number);
         }
+    }
+
+    #[inline(never)]
+    fn asks_more(&self, number: u32) -> bool {
+        self.index.others[number as usize].iter().all(|remaining| remaining.holds(self.entries, self.known))
     }
 }
 

@@ -8,13 +8,14 @@
 //! a few looks, and however the stars lie, at most one step per segment and place.
 //!
 //! Where only one pattern is left, what remains of it is not spread over further places but compared as a whole. Most patterns
-//! soon have a name of their own in them, so a search mostly ends there.
+//! soon have a name of their own in them, so a search mostly ends there. And as long as nothing but names leads on, a search
+//! can only be at one place, and nothing has to be kept of it but that.
 
 use std::hash::Hasher;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::lookup::Lookup;
+use super::lookup::{Lookup, same};
 use crate::rules::{Glob, Segment, matches_rest, segment_matches, split_segment};
 
 /// Patterns with what they stand for. The literal steps are in a [`Lookup`] that is shared with others.
@@ -24,6 +25,7 @@ pub(crate) struct Paths {
     first_space: u32,
     places: Box<[Place]>,
     tails: Box<[Tail]>,
+    steps: Box<[Step]>,
     texts: Box<[u8]>,
     shapes: Box<[Box<[Shape]>]>,
     found: Box<[u32]>,
@@ -32,6 +34,10 @@ pub(crate) struct Paths {
 /// A place in the tree. The first one is the root.
 #[derive(Clone, Copy, Debug)]
 struct Place {
+    /// The only name that leads on, if it is one: where its text is, and where it leads. Several are in the table.
+    only: (u32, u32, Next),
+    /// Whether nothing but names leads on from here, so that a search can be at one place only.
+    names_only: bool,
     any: Next,
     /// Behind `**`: reached without a segment, and by any number of them.
     deep: Next,
@@ -59,10 +65,26 @@ impl Next {
 /// What remains of a pattern, and what it stands for.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
-    /// Where the text of the remaining segments is. There is none at all if it ends before it begins.
-    start: u32,
-    end: u32,
+    remains: Remains,
     what: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Remains {
+    /// Steps that are taken one by one.
+    Steps(u32, u32),
+    /// A text that can only be tried: there is a star in a name, or `**` before the end.
+    Text(u32, u32),
+}
+
+/// A step of what remains of a pattern.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A segment of this name: where its text is.
+    Name(u32, u32),
+    Any,
+    /// Everything else, and the last step.
+    Deep,
 }
 
 /// The steps whose names have the same hash.
@@ -97,6 +119,7 @@ impl Paths {
             first_space,
             places: Vec::new(),
             tails: Vec::new(),
+            steps: Vec::new(),
             texts: Vec::new(),
             shapes: Vec::new(),
             found: Vec::new(),
@@ -108,6 +131,7 @@ impl Paths {
             first_space,
             places: builder.places.into(),
             tails: builder.tails.into(),
+            steps: builder.steps.into(),
             texts: builder.texts.into(),
             shapes: builder.shapes.into(),
             found: builder.found.into(),
@@ -116,11 +140,29 @@ impl Paths {
     }
 
     /// Calls `each` with what the patterns that match `path` stand for; with some more than once, if it has several patterns.
+    #[inline]
     pub(super) fn find(&self, path: &[u8], literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
-        let Walk { here, next } = walk;
+        let (mut at, mut rest) = (Next(0), Some(path));
+        while at.tail().is_none() {
+            let Some(place) = self.places.get(at.0 as usize) else { return };
+            if !place.names_only {
+                return self.spread(at, rest, literals, walk, each);
+            }
+            let Some(left) = rest else { return self.found(at).iter().for_each(|what| each(*what)) };
+            let (segment, behind) = split_segment(left);
+            (at, rest) = (self.named(at, place, segment, literals), behind);
+        }
+        if let Some(what) = self.remains(at, rest) {
+            each(what);
+        }
+    }
+
+    /// Goes on with a search that can be at several places at a time.
+    #[inline(never)]
+    fn spread(&self, at: Next, rest: Option<&[u8]>, literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
+        let (Walk { here, next }, mut rest) = (walk, rest);
         here.clear();
-        self.arrive(Next(0), Some(path), here, &mut each);
-        let mut rest = Some(path);
+        self.arrive(at, rest, here, &mut each);
         while let Some(left) = rest {
             if here.is_empty() {
                 return;
@@ -133,9 +175,7 @@ impl Paths {
                 if place.stays {
                     self.arrive(*at, rest, next, &mut each);
                 }
-                if let Some(to) = literals.get(self.first_space + at.0, segment) {
-                    self.arrive(Next(to), rest, next, &mut each);
-                }
+                self.arrive(self.named(*at, place, segment, literals), rest, next, &mut each);
                 self.arrive(place.any, rest, next, &mut each);
                 if place.shapes != u32::MAX {
                     for to in self.shapes[place.shapes as usize].iter().flat_map(|shape| shape.lead(segment)) {
@@ -146,9 +186,24 @@ impl Paths {
             std::mem::swap(here, next);
         }
         for at in here.iter() {
-            let (start, end) = self.places[at.0 as usize].found;
-            self.found[start as usize..end as usize].iter().for_each(|what| each(*what));
+            self.found(*at).iter().for_each(|what| each(*what));
         }
+    }
+
+    /// Where the step of this name leads.
+    #[inline]
+    fn named(&self, at: Next, place: &Place, segment: &[u8], literals: &Lookup) -> Next {
+        let (start, end, to) = place.only;
+        if to == Next::NOWHERE {
+            return literals.get(self.first_space + at.0, segment).map_or(Next::NOWHERE, Next);
+        }
+        if same(&self.texts[start as usize..end as usize], segment) { to } else { Next::NOWHERE }
+    }
+
+    /// What the patterns that end at a place stand for.
+    fn found(&self, at: Next) -> &[u32] {
+        let (start, end) = self.places[at.0 as usize].found;
+        &self.found[start as usize..end as usize]
     }
 
     /// Takes note of a place, and of the one behind `**`, which needs no further segment. Where only one pattern is left, it
@@ -158,12 +213,8 @@ impl Paths {
         if at == Next::NOWHERE {
             return;
         }
-        if let Some(tail) = at.tail() {
-            let Tail { start, end, what } = self.tails[tail];
-            let pattern = (start <= end).then(|| &self.texts[start as usize..end as usize]);
-            if matches_rest(pattern, rest) {
-                each(what);
-            }
+        if at.tail().is_some() {
+            self.remains(at, rest).into_iter().for_each(each);
             return;
         }
         // There are a handful at a time, and looking through them is quicker than marking them anywhere.
@@ -171,6 +222,36 @@ impl Paths {
             places.push(at);
             self.arrive(self.places[at.0 as usize].deep, rest, places, each);
         }
+    }
+
+    /// What the only pattern that is left stands for, if what remains of it matches what remains of the path.
+    #[inline]
+    fn remains(&self, at: Next, rest: Option<&[u8]>) -> Option<u32> {
+        let Tail { remains, what } = *self.tails.get(at.tail()?)?;
+        let matches = match remains {
+            Remains::Steps(start, end) => self.steps_match(&self.steps[start as usize..end as usize], rest),
+            Remains::Text(start, end) => matches_rest(Some(&self.texts[start as usize..end as usize]), rest),
+        };
+        matches.then_some(what)
+    }
+
+    fn steps_match(&self, steps: &[Step], mut rest: Option<&[u8]>) -> bool {
+        for step in steps {
+            rest = match (step, rest) {
+                (Step::Deep, _) => return true,
+                (_, None) => return false,
+                (Step::Any, Some(left)) => split_segment(left).1,
+                (Step::Name(start, end), Some(left)) => {
+                    let name = &self.texts[*start as usize..*end as usize];
+                    match left.split_at_checked(name.len()) {
+                        Some((segment, [])) if same(segment, name) => None,
+                        Some((segment, [b'/', behind @ ..])) if same(segment, name) => Some(behind),
+                        _ => return false,
+                    }
+                }
+            }
+        }
+        rest.is_none()
     }
 }
 
@@ -200,6 +281,7 @@ struct Builder<'b> {
     first_space: u32,
     places: Vec<Place>,
     tails: Vec<Tail>,
+    steps: Vec<Step>,
     texts: Vec<u8>,
     shapes: Vec<Box<[Shape]>>,
     found: Vec<u32>,
@@ -215,10 +297,18 @@ impl Builder<'_> {
         let ended = ways.partition_point(|way| way.left.is_none());
         let start = self.found.len() as u32;
         self.found.extend(ways[..ended].iter().map(|way| way.what));
-        let (any, deep, shapes) = (Next::NOWHERE, Next::NOWHERE, u32::MAX);
-        self.places.push(Place { any, deep, shapes, found: (start, self.found.len() as u32), stays });
+        self.places.push(Place {
+            only: (0, 0, Next::NOWHERE),
+            names_only: false,
+            any: Next::NOWHERE,
+            deep: Next::NOWHERE,
+            shapes: u32::MAX,
+            found: (start, self.found.len() as u32),
+            stays,
+        });
 
         let mut shapes: Vec<Shape> = Vec::new();
+        let mut names: Vec<(&[u8], Next)> = Vec::new();
         let same_step = |a: &Way<'_>, b: &Way<'_>| {
             a.left.map(|left| split_segment(left).0) == b.left.map(|left| split_segment(left).0)
         };
@@ -227,7 +317,7 @@ impl Builder<'_> {
             let step = Segment::of(segment);
             let to = self.step(together, step == Segment::Deep);
             match step {
-                Segment::Literal(text) => self.literals.push((self.first_space + number as u32, text.into(), to.0)),
+                Segment::Literal(text) => names.push((text, to)),
                 Segment::Any => self.places[number].any = to,
                 Segment::Deep => self.places[number].deep = to,
                 Segment::Starred(pattern) => add_shape(&mut shapes, pattern, to),
@@ -237,6 +327,18 @@ impl Builder<'_> {
             self.places[number].shapes = self.shapes.len() as u32;
             self.shapes.push(shapes.into());
         }
+        match &*names {
+            [(text, to)] => {
+                let (start, end) = self.text(text);
+                self.places[number].only = (start, end, *to);
+            }
+            names => {
+                let space = self.first_space + number as u32;
+                self.literals.extend(names.iter().map(|(text, to)| (space, (*text).into(), to.0)));
+            }
+        }
+        let Place { any, deep, shapes, stays, .. } = self.places[number];
+        self.places[number].names_only = !stays && (any, deep, shapes) == (Next::NOWHERE, Next::NOWHERE, u32::MAX);
         Next(number as u32)
     }
 
@@ -252,16 +354,41 @@ impl Builder<'_> {
     }
 
     fn tail(&mut self, left: Option<&[u8]>, what: u32) -> Next {
-        let start = self.texts.len() as u32;
-        let tail = match left {
-            Some(text) => {
-                self.texts.extend_from_slice(text);
-                Tail { start, end: self.texts.len() as u32, what }
-            }
-            None => Tail { start: 1, end: 0, what },
-        };
-        self.tails.push(tail);
+        let remains = self.steps(left).unwrap_or_else(|| {
+            let (start, end) = self.text(left.unwrap_or_default());
+            Remains::Text(start, end)
+        });
+        self.tails.push(Tail { remains, what });
         Next(Next::TAIL | (self.tails.len() as u32 - 1))
+    }
+
+    /// What remains of a pattern as steps, unless there is a star in a name or `**` before the end.
+    fn steps(&mut self, left: Option<&[u8]>) -> Option<Remains> {
+        let (start, mut left) = (self.steps.len() as u32, left);
+        while let Some(text) = left {
+            let (segment, behind) = split_segment(text);
+            let step = match (Segment::of(segment), behind) {
+                (Segment::Literal(name), _) => {
+                    let (start, end) = self.text(name);
+                    Step::Name(start, end)
+                }
+                (Segment::Any, _) => Step::Any,
+                (Segment::Deep, None) => Step::Deep,
+                (Segment::Deep, Some(_)) | (Segment::Starred(_), _) => {
+                    self.steps.truncate(start as usize);
+                    return None;
+                }
+            };
+            self.steps.push(step);
+            left = behind;
+        }
+        Some(Remains::Steps(start, self.steps.len() as u32))
+    }
+
+    fn text(&mut self, text: &[u8]) -> (u32, u32) {
+        let start = self.texts.len() as u32;
+        self.texts.extend_from_slice(text);
+        (start, self.texts.len() as u32)
     }
 }
 

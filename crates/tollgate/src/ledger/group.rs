@@ -1,9 +1,9 @@
 //! Several charges of a ledger, all or none.
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Now, Retry, Spent, Stamps, Verdict};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Limits, Now, Retry, Spent, Stamps, Verdict};
 
-use super::{Charge, Judge, Ledger, Numbered, Numbers, Seat, now_of, take_over};
+use super::{Charge, Judge, Ledger, Numbered, Numbers, Seat, Words, now_of, take_over};
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
 use crate::keyed::{WhenFull, newcomer};
@@ -33,15 +33,55 @@ enum Held {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Locks every entry, then decides, then lets go.
-    pub(super) fn decide_group<N: Numbers + ?Sized>(
+    /// The short way of up to `L` charges, which is all that most need: every key is known and at home, was written under the
+    /// limits it is asked for, and has what is asked for in the one word that its state is. `false` says only that the long
+    /// way has to be gone; nothing has happened then.
+    #[inline(always)]
+    pub(super) fn take_at_home<'a, const L: usize, T, N: Numbers + ?Sized>(
         &self,
         numbers: &N,
-        charges: &[Charge<'_>],
+        charged: &'a [T],
+        charge: &impl Fn(&'a T) -> Charge<'a>,
+        now: Now<'_>,
+        each: &mut impl FnMut(usize, &Seat<'_>),
+    ) -> bool {
+        let mut prints = [Fingerprint::default(); L];
+        prints.iter_mut().zip(charged).for_each(|(print, charged)| *print = self.print(&charge(charged)));
+        let Some(prints) = prints.get(..charged.len()) else { return false };
+        let taken = self.table.at_home_together::<L, _>(prints, 0, |states| {
+            let mut words = [0; L];
+            for ((charged, state), word) in charged.iter().zip(&*states).zip(&mut words) {
+                let charge = charge(charged);
+                let Ask::Exactly(cost) = charge.ask else { return None };
+                if state.get(0) != u64::from(charge.numbers) {
+                    return None;
+                }
+                *word = self.limits(numbers, &charge)?.take_from_word(state.get(1), &now, cost)?;
+            }
+            // All of them pass, so nothing has to be taken back any more.
+            for (index, (charged, state)) in charged.iter().zip(states).enumerate() {
+                let charge = charge(charged);
+                state.set(1, words[index]);
+                let (limits, now) = (self.limits(numbers, &charge), now_of(&charge, prints[index], now));
+                let verdict = Verdict::granted(charge.ask.cost());
+                each(index, &Seat { limits, state: Words::Kept(*state), now, verdict });
+            }
+            Some(())
+        });
+        taken.is_some()
+    }
+
+    /// Locks every entry, then decides, then lets go.
+    pub(super) fn decide_group<'a, T, N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charged: &'a [T],
+        charge: &impl Fn(&'a T) -> Charge<'a>,
         now: Now<'_>,
         mut each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
         let owner = Judge { numbers, now };
+        let charges: Few<Charge<'_>> = charged.iter().map(charge).collect();
         let prints: Few<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
         let mut own = self.table.lock_all(&prints, &owner);
         let mut seated: Few<Result<Seated<'_>, Retry>> = Few::with_capacity(charges.len());
@@ -88,7 +128,7 @@ impl<C: Clock> Ledger<C> {
         let mut taken: Few<Held> = Few::new();
         let mut before: SmallVec<[u64; 4 * FEW]> = SmallVec::new();
         let words = self.table.state_words();
-        for (seat, charge) in seated.iter_mut().zip(charges) {
+        for (seat, charge) in seated.iter_mut().zip(&charges) {
             let Ok(seat) = seat else { continue };
             let mut state = state_of(seat.held);
             let first = before.len();
@@ -116,13 +156,15 @@ impl<C: Clock> Ledger<C> {
             seat.limits.commit(&mut Numbered { state: &mut state }, &seat.now, &seat.verdict);
         }
 
-        for (index, (seat, charge)) in seated.iter().zip(charges).enumerate() {
+        for (index, (seat, charge)) in seated.iter().zip(&charges).enumerate() {
             match seat {
                 Ok(Seated { limits, held, now, verdict }) => {
                     let mut state = state_of(*held);
                     take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
-                    let state = &Numbered { state: &state };
-                    each(index, &Seat { limits: Some(limits), state, now: *now, verdict: *verdict });
+                    each(
+                        index,
+                        &Seat { limits: Some(limits), state: Words::Kept(state), now: *now, verdict: *verdict },
+                    );
                 }
                 Err(retry) => each(index, &Seat::refused(*retry)),
             }

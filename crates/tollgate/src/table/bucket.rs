@@ -82,10 +82,11 @@ impl Shape for Single {
     }
 }
 
-/// Entries of longer states, seven to a bucket of as many lines as that takes.
+/// Entries of longer states, seven to a bucket of as many lines as that takes. What a key is found by fills the first of
+/// them, so that a search fetches that one and the one where it ends.
 ///
 /// ```text
-///  header │ low₀ │ high₀ │ state₀ … │ low₁ │ high₁ │ state₁ … │ …
+///  header │ low₀ │ … │ low₆ ║ high₀ │ state₀ … │ high₁ │ state₁ … │ …
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wide {
@@ -114,7 +115,7 @@ impl Shape for Wide {
 
     #[inline]
     fn bucket_words(self) -> usize {
-        self.low(self.entries()).next_multiple_of(LINE_WORDS)
+        self.high(self.entries()).0.next_multiple_of(LINE_WORDS)
     }
 
     /// Six sevenths full: with more entries to a bucket, fewer of them need stay empty.
@@ -124,17 +125,17 @@ impl Shape for Wide {
 
     #[inline]
     fn low(self, entry: usize) -> usize {
-        1 + entry * (2 + self.state_words)
+        1 + entry
     }
 
     #[inline]
     fn high(self, entry: usize) -> (usize, u32) {
-        (self.low(entry) + 1, 0)
+        (LINE_WORDS + entry * (1 + self.state_words), 0)
     }
 
     #[inline]
     fn state(self, entry: usize) -> usize {
-        self.low(entry) + 2
+        self.high(entry).0 + 1
     }
 }
 
@@ -190,8 +191,10 @@ impl<'t, S: Shape> Bucket<'t, S> {
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
         // Without a branch for each entry: which one it is cannot be foreseen, and a wrong guess costs more than all of them.
         let mut found = self.shape.entries() - 1;
+        // Cut once, so that it is not asked for each entry whether there are so many words.
+        let words = &self.words[..=self.shape.low(found)];
         for entry in (0..found).rev() {
-            if self.words[self.shape.low(entry)].load(Ordering::Relaxed) == print.low {
+            if words[self.shape.low(entry)].load(Ordering::Relaxed) == print.low {
                 found = entry;
             }
         }
@@ -306,8 +309,14 @@ fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
 }
 
 /// The state of one entry, while its bucket is locked.
+#[derive(Clone, Copy)]
 pub(crate) struct State<'t> {
     words: &'t [AtomicU64],
+}
+
+impl State<'_> {
+    /// No words at all.
+    pub(crate) const NONE: Self = Self { words: &[] };
 }
 
 impl Cells for State<'_> {

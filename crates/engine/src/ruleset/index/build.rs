@@ -136,6 +136,7 @@ struct Packing {
 
 impl Packing {
     fn pack(&mut self, anchors: Anchors, number: u32) -> Attribute {
+        let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
             self.add(space_of(number), value, rules);
         }
@@ -146,7 +147,7 @@ impl Packing {
             self.free_space = next_free;
             paths
         });
-        Attribute { paths, present: anchors.present.into(), starts }
+        Attribute { has_values, paths, present: anchors.present.into(), starts }
     }
 
     fn starts(&mut self, prefixes: FxHashMap<Box<[u8]>, Vec<u32>>, networks: FxHashMap<[u8; 17], Vec<u32>>) -> Starts {
