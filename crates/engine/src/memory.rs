@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Numbers, Outcome, Report, Stamps, Time, TooLarge, Verdict, Wall};
+use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, Report, Stamps, Time, TooLarge, Verdict, Wall};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -67,14 +67,13 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Answers every group of the batch, in order.
     pub fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
-        let at = self.clock.wall(self.clock.mono());
         let mut groups = batch.groups;
-        while let Some(group) = groups.first() {
-            let alike = self.alike(groups);
+        while let [group, rest @ ..] = groups {
+            let alike = if rest.is_empty() { 1 } else { self.alike(groups) };
             if alike > 1 {
-                self.check_many(&groups[..alike], batch.numbers, at, answers);
+                self.check_many(&groups[..alike], batch.numbers, answers);
             } else {
-                self.answer_group(group, batch.numbers, at, answers);
+                self.answer_group(group, batch.numbers, answers);
             }
             groups = &groups[alike.max(1)..];
         }
@@ -94,7 +93,8 @@ impl<C: Clock> MemoryStore<C> {
         groups.iter().take(AT_A_TIME).take_while(|group| table(group) == Some(first)).count()
     }
 
-    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn Numbers, at: Time<Wall>, answers: &mut Answers) {
+    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
+        let at = self.clock.now().wall();
         let mut charges = [EMPTY; AT_A_TIME];
         let mut table = &self.tables[0];
         for (place, group) in charges.iter_mut().zip(groups) {
@@ -110,13 +110,15 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, at: Time<Wall>, answers: &mut Answers) {
-        if group.charges.iter().any(|charge| !fits(charge, at)) {
+    fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
+        let now = self.clock.now();
+        let at = now.wall();
+        if group.charges.iter().any(|charge| !charge.windows.is_empty() && !fits(charge, at)) {
             return answers.fail_group(StoreError::Stale { store_time: at });
         }
         group.charges.iter().filter(|charge| !charge.earlier.is_empty()).for_each(|charge| self.fetch(charge, numbers));
         match group.verb {
-            Verb::Check => self.check(group.charges, numbers, answers),
+            Verb::Check => self.check(group.charges, numbers, now, answers),
             Verb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, numbers, answers)),
             Verb::Refund => {
                 for charge in group.charges {
@@ -142,7 +144,7 @@ impl<C: Clock> MemoryStore<C> {
         answers.end_group(at);
     }
 
-    fn check(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
+    fn check(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, now: Now<'_>, answers: &mut Answers) {
         let Some(first) = charges.first().map(|charge| place_of(charge.limits)) else { return };
         if charges.iter().any(|charge| place_of(charge.limits) != first) {
             return self.check_across(charges, numbers, answers);
@@ -150,7 +152,7 @@ impl<C: Clock> MemoryStore<C> {
         let each = |place: usize, seat: &tollgate::Seat<'_>, answers: &mut Answers| {
             answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
         };
-        self.tables[first].decide_each(numbers, charges, entry, |place, seat| each(place, seat, answers));
+        self.tables[first].decide_each(numbers, charges, entry, now, |place, seat| each(place, seat, answers));
     }
 
     /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::key;
 use tollgate::{Ask, Cost, Limits, Numbers, Outcome, Report, Stamps, Time, Verdict, Wall, Window};
 
 /// Keeps the state of limits and decides by it.
@@ -91,8 +92,6 @@ pub enum Verb {
 /// One rule, one key, all its limits, one cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// Which rule, for messages; empty for a limit that came along with the request.
-    pub rule: &'a str,
     /// What is counted, from the one encoder there is: rule and values are in it, so it is unique by itself.
     pub key: &'a [u8],
     /// The id of the limits. It names one immutable set of numbers within this process, and nothing outside of it.
@@ -109,6 +108,13 @@ pub struct Charge<'a> {
     /// The calendar windows that limits of phase `Given` refer to by position. A store whose time lies in none of them
     /// answers [`StoreError::Stale`].
     pub windows: &'a [Window],
+}
+
+impl<'a> Charge<'a> {
+    /// Which rule, for messages; empty for a limit that came along with the request.
+    pub fn rule(&self) -> &'a str {
+        key::rule_of(self.key)
+    }
 }
 
 /// Why a group was not answered.
@@ -161,7 +167,9 @@ impl std::error::Error for StoreError {}
 /// [`fail_group`](Self::fail_group).
 #[derive(Debug, Default)]
 pub struct Answers {
-    groups: Vec<Result<Ended, StoreError>>,
+    groups: Vec<Ended>,
+    /// Why groups were not decided, each with the place of its group.
+    errors: Vec<(u32, StoreError)>,
     charges: Vec<Answer>,
     reports: Vec<Report>,
     /// The first charge of the group at hand.
@@ -172,6 +180,7 @@ pub struct Answers {
 struct Ended {
     at: Time<Wall>,
     charges: Range<u32>,
+    failed: bool,
 }
 
 /// What came of one charge.
@@ -190,6 +199,7 @@ impl Answers {
     /// As new, keeping the buffers.
     pub fn clear(&mut self) {
         self.groups.clear();
+        self.errors.clear();
         self.charges.clear();
         self.reports.clear();
         self.open = 0;
@@ -217,13 +227,14 @@ impl Answers {
         if !answers.iter().all(|answer| answer.outcome.is_allowed()) {
             answers.iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
         }
-        self.groups.push(Ok(Ended { at, charges }));
+        self.groups.push(Ended { at, charges, failed: false });
     }
 
     /// The group at hand was not decided.
     pub fn fail_group(&mut self, error: StoreError) {
         self.charges.truncate(self.open as usize);
-        self.groups.push(Err(error));
+        self.errors.push((self.groups.len() as u32, error));
+        self.groups.push(Ended { at: Time::ZERO, charges: self.open..self.open, failed: true });
     }
 
     /// How many groups have been answered.
@@ -241,11 +252,20 @@ impl Answers {
     /// # Errors
     /// Why there is none.
     pub fn group(&self, place: usize) -> Result<GroupAnswer<'_>, StoreError> {
-        match self.groups.get(place) {
-            Some(Ok(ended)) => Ok(GroupAnswer { answers: self, ended }),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(StoreError::Unknown { why: "the store gave fewer answers than it was asked".into() }),
+        if let Some(ended) = self.groups.get(place).filter(|ended| !ended.failed) {
+            return Ok(GroupAnswer { answers: self, ended });
         }
+        let error = self.errors.binary_search_by_key(&place, |(place, _)| *place as usize);
+        Err(error.map_or_else(
+            |_| StoreError::Unknown { why: "the store gave fewer answers than it was asked".into() },
+            |error| self.errors[error].1.clone(),
+        ))
+    }
+
+    /// Where the answers to the charges of the group at `place` begin; none if it was not decided.
+    #[inline]
+    pub(crate) fn first_charge(&self, place: usize) -> Option<u32> {
+        self.groups.get(place).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
     }
 
     pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {
@@ -296,10 +316,6 @@ impl<'a> GroupAnswer<'a> {
     pub fn outcome(&self) -> Outcome {
         self.charges().iter().fold(Outcome::Allow, |all, one| all.and(one.outcome))
     }
-
-    pub(crate) fn first_charge(&self) -> u32 {
-        self.ended.charges.start
-    }
 }
 
 #[cfg(test)]
@@ -325,7 +341,8 @@ mod tests {
         let first = answers.group(0).unwrap();
         assert_eq!((first.charges().len(), first.at().as_nanos()), (2, 7));
         assert_eq!(first.reports(&first.charges()[1]), [report(3)]);
-        assert!(answers.group(1).is_err());
+        assert_eq!(answers.group(1).err(), Some(StoreError::Rejected { why: "no".into() }));
+        assert_eq!((0..4).map(|place| answers.first_charge(place)).collect::<Vec<_>>(), [Some(0), None, Some(2), None]);
         let third = answers.group(2).unwrap();
         assert_eq!((third.charges()[0].taken, third.reports(&third.charges()[0])), (Cost::new(4), &[report(4)][..]));
         assert!(matches!(answers.group(3), Err(StoreError::Unknown { .. })));

@@ -136,18 +136,19 @@ impl<C: Clock> Ledger<C> {
         charges: &[Charge<'_>],
         each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
-        self.decide_each(numbers, charges, |charge| *charge, each)
+        self.decide_each(numbers, charges, |charge| *charge, self.clock.now(), each)
     }
 
-    /// [`decide`](Self::decide) for what `charge` makes charges of, so that nobody has to make a list of them first.
+    /// [`decide`](Self::decide) for what `charge` makes charges of, so that nobody has to make a list of them first, and at a
+    /// reading of the [`clock`](Self::clock) that was just taken.
     pub fn decide_each<'a, T, N: Numbers + ?Sized>(
         &self,
         numbers: &N,
         charged: &'a [T],
         charge: impl Fn(&'a T) -> Charge<'a>,
+        now: Now<'_>,
         mut each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
-        let now = self.clock.now();
         let taken = match charged.len() {
             0..=2 => self.take_at_home::<2, _, _>(numbers, charged, &charge, now, &mut each),
             3..=4 => self.take_at_home::<4, _, _>(numbers, charged, &charge, now, &mut each),
