@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, Report, Stamps, Time, TooLarge, Verdict, Wall};
+use tollgate::{
+    Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, Report, Stamps, Time, TooLarge, Verdict, Wall,
+};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -113,10 +115,14 @@ impl<C: Clock> MemoryStore<C> {
     fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
         let now = self.clock.now();
         let at = now.wall();
-        if group.charges.iter().any(|charge| !charge.windows.is_empty() && !fits(charge, at)) {
-            return answers.fail_group(StoreError::Stale { store_time: at });
+        // Neither is so of most charges.
+        if group.charges.iter().any(|charge| charge.windows.len() + charge.earlier.len() > 0) {
+            if group.charges.iter().any(|charge| !fits(charge, at)) {
+                return answers.fail_group(StoreError::Stale { store_time: at });
+            }
+            let moved = group.charges.iter().filter(|charge| !charge.earlier.is_empty());
+            moved.for_each(|charge| self.fetch(charge, numbers));
         }
-        group.charges.iter().filter(|charge| !charge.earlier.is_empty()).for_each(|charge| self.fetch(charge, numbers));
         match group.verb {
             Verb::Check => self.check(group.charges, numbers, now, answers),
             Verb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, numbers, answers)),

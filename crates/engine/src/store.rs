@@ -193,11 +193,24 @@ pub struct Answer {
     /// What undoes the taking exactly.
     pub stamps: Stamps,
     reports: Range<u32>,
+    /// The least that is left of any limit.
+    least: u64,
+}
+
+impl Answer {
+    /// The least that is left of any limit; everything if there is nothing to tell.
+    pub(crate) fn least(&self) -> u64 {
+        self.least
+    }
 }
 
 impl Answers {
     /// As new, keeping the buffers.
+    #[inline]
     pub fn clear(&mut self) {
+        if self.groups.is_empty() && self.charges.is_empty() {
+            return;
+        }
         self.groups.clear();
         self.errors.clear();
         self.charges.clear();
@@ -206,20 +219,26 @@ impl Answers {
     }
 
     /// The next charge of the group at hand, with a report for each of its limits in order; none if there is nothing to tell.
+    #[inline]
     pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
-        let first = self.reports.len() as u32;
+        let (first, mut least) = (self.reports.len() as u32, u64::MAX);
         // From inside: the iterators here are chains, which are slow to be asked for one at a time.
-        reports.into_iter().for_each(|report| self.reports.push(report));
-        self.charges.push(Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32 });
+        reports.into_iter().for_each(|report| {
+            least = least.min(report.remaining);
+            self.reports.push(report);
+        });
+        self.charges.push(Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least });
     }
 
     /// [`charge`](Self::charge) from a verdict.
+    #[inline]
     pub fn verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
         self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
     }
 
     /// The group at hand was decided when the store's clock said `at`. If any of its charges was refused, none has taken
     /// anything.
+    #[inline]
     pub fn end_group(&mut self, at: Time<Wall>) {
         let charges = self.open..self.charges.len() as u32;
         self.open = charges.end;
@@ -279,8 +298,10 @@ impl Answers {
         let back = answer.taken.get().saturating_sub(taken.get());
         answer.taken = taken;
         let reports = answer.reports.start as usize..answer.reports.end as usize;
+        answer.least = u64::MAX;
         for report in self.reports.get_mut(reports).into_iter().flatten() {
             report.remaining = report.remaining.saturating_add(back).min(report.limit);
+            answer.least = answer.least.min(report.remaining);
         }
     }
 

@@ -10,7 +10,7 @@ use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups
 use super::policy::FAULT_RETRY;
 use super::{Enforcement, Engine, Running, Taking};
 use crate::decision::{Decided, Decisions, Standing};
-use crate::meters::{Event, Fault, RuleEvent};
+use crate::meters::{Event, Fault, Line, RuleEvent};
 use crate::request::Request;
 use crate::rules::Refusal;
 use crate::store::{Answers, Batch, Group, Store, StoreError, Verb};
@@ -95,6 +95,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Notes in the plan where the answers to its charges are, from the group `first` on.
+    #[inline]
     fn take_answers(
         &self,
         plan: &mut Plan,
@@ -147,22 +148,25 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     fn count(&self, running: &Running, decisions: &Decisions) {
-        let bans = running.rules.bans();
+        let (bans, line) = (running.rules.bans(), Line::of_thread());
         for (request, decided) in decisions.decided.iter().enumerate() {
             let Ok(decided) = decided else { continue };
-            self.meters.count(match decided.outcome {
-                Outcome::Allow => Event::Allowed,
-                Outcome::Delay(_) => Event::Delayed,
-                Outcome::Deny(_) => Event::Refused,
-            });
+            self.meters.count_in(
+                line,
+                match decided.outcome {
+                    Outcome::Allow => Event::Allowed,
+                    Outcome::Delay(_) => Event::Delayed,
+                    Outcome::Deny(_) => Event::Refused,
+                },
+            );
             if decided.observed.is_some() {
-                self.meters.count(Event::Observed);
+                self.meters.count_in(line, Event::Observed);
             }
             if decided.shadow_refused {
-                self.meters.count(Event::ShadowRefused);
+                self.meters.count_in(line, Event::ShadowRefused);
             }
             if decided.standing == Standing::Fallback {
-                self.meters.count(Event::Fallback);
+                self.meters.count_in(line, Event::Fallback);
             }
             let charges = decisions.charges_of(request);
             for (place, planned) in charges.iter().enumerate() {
@@ -173,10 +177,10 @@ impl<S: Store, F: Store> Engine<S, F> {
                     continue;
                 };
                 if let Some(event) = decisions.rule_event(planned) {
-                    rule.meter.count(event);
+                    rule.meter.count_in(line, event);
                 }
                 if matches!(planned.answered, Answered::Fallback(_) | Answered::Open | Answered::Closed) {
-                    rule.meter.count(RuleEvent::Fallback);
+                    rule.meter.count_in(line, RuleEvent::Fallback);
                 }
             }
         }
@@ -217,11 +221,12 @@ async fn ask<S: Store>(
     spans: &mut Vec<Span>,
     wanted: impl Fn(usize, &Planned) -> bool + Send,
 ) {
-    let (mut charges, mut groups) = plan.lend();
+    let mut charges = plan.lend_charges();
+    // Most ask one question at a time, which needs no list of them.
+    let mut groups = if plan.asked.len() > 1 { plan.lend_groups() } else { Vec::new() };
     plan.collect(running, &mut charges, spans, wanted);
     match &**spans {
         [] => {}
-        // Most ask one question at a time, which needs no list of them.
         [_] => {
             let group = Group { verb, charges: &charges };
             store.run(Batch { numbers: running, groups: std::slice::from_ref(&group) }, answers).await;
@@ -231,7 +236,7 @@ async fn ask<S: Store>(
             store.run(Batch { numbers: running, groups: &groups }, answers).await;
         }
     }
-    let groups = emptied_groups(groups);
+    let groups = (groups.capacity() > 0).then(|| emptied_groups(groups));
     let charges = emptied_charges(charges);
     plan.take_back(charges, groups);
 }
@@ -242,6 +247,7 @@ impl Decisions {
     }
 
     /// What all enforced charges of a request come to, and which of them decides. Whether there are others, too.
+    #[inline]
     fn sum_up(&mut self, request: usize, running: &Running) -> bool {
         if self.decided[request].is_err() {
             return false;
@@ -256,12 +262,9 @@ impl Decisions {
                 continue;
             }
             let (said, remaining) = self.said(planned);
-            let together = outcome.and(said);
-            let decides = if together == Outcome::Allow {
-                remaining < least || deciding.is_none()
-            } else {
-                together != outcome
-            };
+            let together = if said == Outcome::Allow { outcome } else { outcome.and(said) };
+            let decides =
+                if together == Outcome::Allow { remaining < least || deciding.is_none() } else { together != outcome };
             if decides {
                 deciding = Some(charge as u32);
                 least = remaining;
@@ -290,18 +293,15 @@ impl Decisions {
     /// What came of a charge, and the least that is left of any of its limits.
     #[inline]
     fn said(&self, planned: &Planned) -> (Outcome, u64) {
-        if let Some((answer, answers)) = self.answer(planned) {
-            let remaining = answers.reports(answer).iter().map(|report| report.remaining);
-            return (answer.outcome, remaining.min().unwrap_or(u64::MAX));
+        if let Some((answer, _)) = self.answer(planned) {
+            return (answer.outcome, answer.least());
         }
         let outcome = match planned.answered {
             Answered::Not if planned.is_denied() => Outcome::Deny(Retry::Never),
             Answered::Closed => Outcome::Deny(FAULT_RETRY),
-            Answered::Not
-            | Answered::Open
-            | Answered::Enforced(_)
-            | Answered::Shadow(_)
-            | Answered::Fallback(_) => Outcome::Allow,
+            Answered::Not | Answered::Open | Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
+                Outcome::Allow
+            }
         };
         (outcome, u64::MAX)
     }

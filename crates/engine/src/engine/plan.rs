@@ -239,18 +239,27 @@ impl Plan {
         }
     }
 
-    /// Empty buffers for charges and groups. They go back with [`Plan::take_back`].
-    pub(crate) fn lend<'b>(&mut self) -> (Vec<Charge<'b>>, Vec<Group<'b>>) {
-        (take(&mut self.spare_charges), take(&mut self.spare_groups))
+    /// An empty buffer for charges. It goes back with [`Plan::take_back`].
+    pub(crate) fn lend_charges<'b>(&mut self) -> Vec<Charge<'b>> {
+        take(&mut self.spare_charges)
+    }
+
+    /// The same for groups.
+    pub(crate) fn lend_groups<'b>(&mut self) -> Vec<Group<'b>> {
+        take(&mut self.spare_groups)
     }
 
     /// Takes buffers back to be lent again. The charges may borrow from this plan only for as long as they are lent, which
     /// is why they are emptied first.
-    pub(crate) fn take_back(&mut self, charges: Vec<Charge<'static>>, groups: Vec<Group<'static>>) {
-        (self.spare_charges, self.spare_groups) = (charges, groups);
+    pub(crate) fn take_back(&mut self, charges: Vec<Charge<'static>>, groups: Option<Vec<Group<'static>>>) {
+        self.spare_charges = charges;
+        if let Some(groups) = groups {
+            self.spare_groups = groups;
+        }
     }
 
     /// The charges that `wanted` picks, as a store wants them, one span for each request that has any.
+    #[inline]
     pub(crate) fn collect<'a>(
         &'a self,
         running: &'a Running,
@@ -276,7 +285,7 @@ impl Plan {
     }
 
     /// Adds a charge as a store wants it.
-    #[inline]
+    #[inline(always)]
     fn push_charge<'a>(&'a self, planned: &'a Planned, running: &'a Running, charges: &mut Vec<Charge<'a>>) {
         let (numbers, limits, earlier, windows) = match planned.by {
             By::Rule(number) => {

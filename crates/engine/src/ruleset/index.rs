@@ -102,6 +102,8 @@ enum Asks {
 /// Marks a rule that has more to ask for than its anchor. Those without are met as soon as they are found, and nothing more
 /// has to be fetched for them.
 const ASKS_MORE: u32 = 1 << 30;
+/// Marks an attribute by which nothing is found; its value may be counted by, or compared once something was found.
+const LEADS_NOWHERE: u32 = 1 << 31;
 /// Marks the number of a list of rules.
 const SHARED: u32 = 1 << 31;
 
@@ -145,7 +147,7 @@ impl Index {
 
     /// The number of an attribute that rules speak of.
     pub(crate) fn attribute(&self, name: &str) -> Option<u32> {
-        self.lookup.get(NAMES, name.as_bytes())
+        self.lookup.get(NAMES, name.as_bytes()).map(|named| named & !LEADS_NOWHERE)
     }
 
     /// Finds the rules that an item meets.
@@ -153,29 +155,37 @@ impl Index {
         let Matched { known, rules, walk } = matched;
         known.clear();
         rules.clear();
+        let mut found = Found { index: self, rules, asks_more: false };
         for (entry, place) in entries.iter().zip(0..) {
-            if let Some(attribute) = self.lookup.get(NAMES, entry.name) {
-                known.push((attribute, place));
+            let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
+            let number = named & !LEADS_NOWHERE;
+            known.push((number, place));
+            if named & LEADS_NOWHERE != 0 {
+                continue;
             }
-        }
-        let mut found = Found { index: self, entries, known, rules };
-        for (number, place) in known.iter() {
-            let attribute = &self.attributes[*number as usize];
-            let value = entries[*place as usize].value;
+            let attribute = &self.attributes[number as usize];
             if attribute.has_values
-                && let Some(rules) = self.lookup.get(space_of(*number), value)
+                && let Some(rules) = self.lookup.get(space_of(number), entry.value)
             {
                 found.add(rules);
             }
             if let Some(paths) = &attribute.paths {
-                paths.find(value, &self.lookup, walk, |rule| found.add_one(rule));
+                paths.find(entry.value, &self.lookup, walk, |rule| found.add_one(rule));
             }
             if let Some(starts) = &attribute.starts {
-                starts.find(value, &self.lookup, |rules| found.add(rules));
+                starts.find(entry.value, &self.lookup, |rules| found.add(rules));
             }
             attribute.present.iter().for_each(|rule| found.add_one(*rule));
         }
         self.unanchored.iter().for_each(|rule| found.add_one(*rule));
+        if found.asks_more {
+            rules.retain_mut(|rule| {
+                let asks_more = *rule & ASKS_MORE != 0;
+                *rule &= !ASKS_MORE;
+                let others = &self.others[(*rule - self.first) as usize];
+                !asks_more || others.iter().all(|remaining| remaining.holds(entries, known))
+            });
+        }
         // By number, so that the answer does not depend on the order of the attributes. An attribute that occurs several
         // times, or is asked for in several ways, may have led to a rule more than once.
         match &mut **rules {
@@ -192,9 +202,9 @@ impl Index {
 /// What was found so far.
 struct Found<'f> {
     index: &'f Index,
-    entries: &'f [Entry<'f>],
-    known: &'f [(u32, u32)],
     rules: &'f mut Vec<u32>,
+    /// Whether some of it has still to be asked for more, which takes all attributes.
+    asks_more: bool,
 }
 
 impl Found<'_> {
@@ -207,18 +217,10 @@ impl Found<'_> {
         self.index.shared[(found & !SHARED) as usize].iter().for_each(|rule| self.add_one(*rule));
     }
 
-    /// Adds a rule, if what it asks for besides holds too.
     #[inline]
     fn add_one(&mut self, rule: u32) {
-        let number = rule & !ASKS_MORE;
-        if rule & ASKS_MORE == 0 || self.asks_more(number) {
-            self.rules.push(self.index.first + number);
-        }
-    }
-
-    #[inline(never)]
-    fn asks_more(&self, number: u32) -> bool {
-        self.index.others[number as usize].iter().all(|remaining| remaining.holds(self.entries, self.known))
+        self.asks_more |= rule & ASKS_MORE != 0;
+        self.rules.push(self.index.first + rule);
     }
 }
 

@@ -58,7 +58,8 @@ impl Lookup {
     }
 
     /// The number of a text.
-    #[inline]
+    // In the caller's midst: saving and restoring registers would take as long as all of this.
+    #[inline(always)]
     pub(super) fn get(&self, space: u32, text: &[u8]) -> Option<u32> {
         let told = Told::of(space, text);
         let (mut place, last) = (told.hash(text), self.slots.len() - 1);
@@ -83,13 +84,13 @@ impl Lookup {
 }
 
 impl Told {
-    #[inline]
+    #[inline(always)]
     fn of(space: u32, text: &[u8]) -> Self {
         let (first, last) = ends(text);
         Self { kind: u64::from(space) << 32 | text.len() as u64 & u64::from(u32::MAX), first, last }
     }
 
-    #[inline]
+    #[inline(always)]
     fn hash(&self, text: &[u8]) -> usize {
         let between = if text.len() > SHORT { hash_between(text) } else { 0x9E37_79B9_7F4A_7C15 };
         mix(self.kind ^ self.first ^ between, self.last ^ 0xA076_1D64_78BD_642F) as usize
@@ -111,7 +112,7 @@ fn mix(a: u64, b: u64) -> u64 {
 }
 
 /// Two words that up to [`SHORT`] bytes are told by, if their number is known. They overlap where there are fewer.
-#[inline]
+#[inline(always)]
 fn ends(text: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
         return (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
@@ -119,6 +120,11 @@ fn ends(text: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
         return (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into());
     }
+    few_bytes(text)
+}
+
+#[inline(never)]
+fn few_bytes(text: &[u8]) -> (u64, u64) {
     match *text {
         [first, second, third] => (u64::from(first) | u64::from(second) << 8, third.into()),
         [first, second] => (first.into(), second.into()),

@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn the_counts_of_a_rule_go_on() {
         let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
-        first.rules()[0].meter.count(crate::meters::RuleEvent::Refused);
+        first.rules()[0].meter.count_in(crate::meters::Line::of_thread(), crate::meters::RuleEvent::Refused);
         let second = following(&first, "- {id: a, limit: 5/s}\n");
         assert_eq!(second.rules()[0].meter().read().refused, 1);
     }

@@ -191,7 +191,7 @@ impl Paths {
     }
 
     /// Where the step of this name leads.
-    #[inline]
+    #[inline(always)]
     fn named(&self, at: Next, place: &Place, segment: &[u8], literals: &Lookup) -> Next {
         let (start, end, to) = place.only;
         if to == Next::NOWHERE {

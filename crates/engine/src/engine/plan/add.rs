@@ -145,10 +145,12 @@ impl Plan {
 
     /// The charge of this request that has the key which begins at `key_start` and goes on to the end. Only different items
     /// can have the same.
+    #[inline]
     fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
-        if items == 1 {
-            return None;
-        }
+        if items == 1 { None } else { self.find_key(first, key_start) }
+    }
+
+    fn find_key(&self, first: usize, key_start: usize) -> Option<u32> {
         let key = &self.keys[key_start..];
         let same = self.charges[first..].iter().position(|planned| self.key(planned) == key)?;
         Some((first + same) as u32)
@@ -163,6 +165,7 @@ impl Plan {
     }
 
     /// A rule that has more to say. It may not apply after all.
+    #[inline(never)]
     fn add_special(&mut self, meeting: &Meeting<'_>, matched: &Matched) {
         let Meeting { place, item, rules, number, first, items } = *meeting;
         let rule = &rules.rules()[number as usize];
@@ -185,14 +188,7 @@ impl Plan {
         self.met.push(Met { item: place as u32, charge });
     }
 
-    fn push_special(
-        &mut self,
-        number: u32,
-        rule: &RunningRule,
-        item: &Item<'_>,
-        cost: Cost,
-        key_start: usize,
-    ) -> u32 {
+    fn push_special(&mut self, number: u32, rule: &RunningRule, item: &Item<'_>, cost: Cost, key_start: usize) -> u32 {
         let Some(special) = rule.special() else { return self.push_rule(number, rule, cost, key_start) };
         let now = self.now();
         let mut overriding = take(&mut self.overriding);
@@ -229,7 +225,7 @@ impl Plan {
         charge
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_rule(&mut self, number: u32, rule: &RunningRule, cost: Cost, key_start: usize) -> u32 {
         let (by, windows) = match &rule.numbered {
             Some(numbered) => (By::Rule(number), numbered.windows()),
@@ -240,7 +236,7 @@ impl Plan {
     }
 
     /// A charge to the key that begins at `key_start` and goes on to the end, with the id of its rule in this part of it.
-    #[inline]
+    #[inline(always)]
     fn planned(&self, by: By, id: (u16, u16), cost: Cost, key_start: usize) -> Planned {
         let start = key_start as u32;
         Planned {
@@ -257,7 +253,7 @@ impl Plan {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, mut planned: Planned, windows: &[Option<Nanos>]) -> u32 {
         match windows {
             [] => {}
