@@ -221,13 +221,53 @@ impl Answers {
     /// The next charge of the group at hand, with a report for each of its limits in order; none if there is nothing to tell.
     #[inline]
     pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
+        let answer = self.answer_with(outcome, taken, stamps, reports);
+        self.charges.push(answer);
+    }
+
+    /// Makes room for so many charges of the group at hand, for a store that does not decide them in order.
+    pub(crate) fn expect(&mut self, charges: usize) {
+        let blank =
+            Answer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: 0..0, least: 0 };
+        self.charges.resize(self.open as usize + charges, blank);
+    }
+
+    /// [`charge`](Self::charge) for the one at `place` among those that are [expected](Self::expect).
+    pub(crate) fn fill(
+        &mut self,
+        place: usize,
+        outcome: Outcome,
+        taken: Cost,
+        stamps: Stamps,
+        reports: impl IntoIterator<Item = Report>,
+    ) {
+        let answer = self.answer_with(outcome, taken, stamps, reports);
+        if let Some(expected) = self.charges.get_mut(self.open as usize + place) {
+            *expected = answer;
+        }
+    }
+
+    /// What the charge at `place` of the group at hand has taken, and how to undo it; nothing before it is filled in.
+    pub(crate) fn taken(&self, place: usize) -> (Cost, Stamps) {
+        let answer = self.charges.get(self.open as usize + place);
+        answer.map_or((Cost::ZERO, Stamps::default()), |answer| (answer.taken, answer.stamps))
+    }
+
+    #[inline]
+    fn answer_with(
+        &mut self,
+        outcome: Outcome,
+        taken: Cost,
+        stamps: Stamps,
+        reports: impl IntoIterator<Item = Report>,
+    ) -> Answer {
         let (first, mut least) = (self.reports.len() as u32, u64::MAX);
         // From inside: the iterators here are chains, which are slow to be asked for one at a time.
         reports.into_iter().for_each(|report| {
             least = least.min(report.remaining);
             self.reports.push(report);
         });
-        self.charges.push(Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least });
+        Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least }
     }
 
     /// [`charge`](Self::charge) from a verdict.

@@ -197,11 +197,16 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Runs `read` on what a decision about the charge would see, with the verdict it would get. Changes nothing.
-    pub fn peek<N: Numbers + ?Sized, R>(&self, numbers: &N, charge: &Charge<'_>, read: impl Fn(&Seat<'_>) -> R) -> R {
+    pub fn peek<N: Numbers + ?Sized, R>(
+        &self,
+        numbers: &N,
+        charge: &Charge<'_>,
+        mut read: impl FnMut(&Seat<'_>) -> R,
+    ) -> R {
         let Some(limits) = self.limits(numbers, charge) else { return read(&Seat::refused(Retry::Never)) };
         let (print, now) = (self.print(charge), self.clock.now());
         let of_key = now_of(charge, print, now);
-        let weigh = |state: Words<'_>| {
+        let mut weigh = |state: Words<'_>| {
             let verdict = limits.weigh(&state, &of_key, charge.ask);
             read(&Seat { limits: Some(limits), state, now: of_key, verdict })
         };

@@ -261,13 +261,19 @@ impl Decisions {
                 shadow_refused |= planned.is_denied();
                 continue;
             }
-            let (said, remaining) = self.said(planned);
-            let together = if said == Outcome::Allow { outcome } else { outcome.and(said) };
-            let decides =
-                if together == Outcome::Allow { remaining < least || deciding.is_none() } else { together != outcome };
-            if decides {
+            let (said, remaining) = match self.answer(planned) {
+                Some((answer, _)) => (answer.outcome, answer.least()),
+                None => (unanswered(planned), u64::MAX),
+            };
+            if said == Outcome::Allow && outcome == Outcome::Allow {
+                if remaining < least || deciding.is_none() {
+                    (deciding, least) = (Some(charge as u32), remaining);
+                }
+                continue;
+            }
+            let together = outcome.and(said);
+            if together != outcome {
                 deciding = Some(charge as u32);
-                least = remaining;
             }
             outcome = together;
         }
@@ -287,23 +293,7 @@ impl Decisions {
     }
 
     fn outcome(&self, planned: &Planned) -> Outcome {
-        self.said(planned).0
-    }
-
-    /// What came of a charge, and the least that is left of any of its limits.
-    #[inline]
-    fn said(&self, planned: &Planned) -> (Outcome, u64) {
-        if let Some((answer, _)) = self.answer(planned) {
-            return (answer.outcome, answer.least());
-        }
-        let outcome = match planned.answered {
-            Answered::Not if planned.is_denied() => Outcome::Deny(Retry::Never),
-            Answered::Closed => Outcome::Deny(FAULT_RETRY),
-            Answered::Not | Answered::Open | Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
-                Outcome::Allow
-            }
-        };
-        (outcome, u64::MAX)
+        self.answer(planned).map_or_else(|| unanswered(planned), |(answer, _)| answer.outcome)
     }
 
     /// Whether a ban speaks for the rule of a charge, or the charge is a ban that says nothing: only one that refuses does.
@@ -341,6 +331,18 @@ impl Decided {
     fn observe(&mut self) {
         if self.outcome != Outcome::Allow {
             self.observed = Some(std::mem::replace(&mut self.outcome, Outcome::Allow));
+        }
+    }
+}
+
+/// What becomes of a charge that nobody answered.
+fn unanswered(planned: &Planned) -> Outcome {
+    match planned.answered {
+        Answered::Not if planned.is_denied() => Outcome::Deny(Retry::Never),
+        Answered::Closed => Outcome::Deny(FAULT_RETRY),
+        // Of those that were, a store may still have forgotten some.
+        Answered::Not | Answered::Open | Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
+            Outcome::Allow
         }
     }
 }

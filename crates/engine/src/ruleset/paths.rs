@@ -235,23 +235,36 @@ impl Paths {
         matches.then_some(what)
     }
 
-    fn steps_match(&self, steps: &[Step], mut rest: Option<&[u8]>) -> bool {
-        for step in steps {
-            rest = match (step, rest) {
-                (Step::Deep, _) => return true,
-                (_, None) => return false,
-                (Step::Any, Some(left)) => split_segment(left).1,
-                (Step::Name(start, end), Some(left)) => {
+    #[inline]
+    fn steps_match(&self, steps: &[Step], rest: Option<&[u8]>) -> bool {
+        let mut left = match rest {
+            Some(left) => left,
+            None => return matches!(steps, [] | [Step::Deep]),
+        };
+        for (step, behind) in steps.iter().zip(1..) {
+            let next = match step {
+                Step::Deep => return true,
+                Step::Any => split_segment(left).1,
+                Step::Name(start, end) => {
                     let name = &self.texts[*start as usize..*end as usize];
-                    match left.split_at_checked(name.len()) {
-                        Some((segment, [])) if same(segment, name) => None,
-                        Some((segment, [b'/', behind @ ..])) if same(segment, name) => Some(behind),
+                    let Some((segment, rest)) = left.split_at_checked(name.len()) else { return false };
+                    if !same(segment, name) {
+                        return false;
+                    }
+                    match rest {
+                        [] => None,
+                        [b'/', rest @ ..] => Some(rest),
                         _ => return false,
                     }
                 }
+            };
+            match next {
+                Some(next) => left = next,
+                None => return matches!(steps[behind..], [] | [Step::Deep]),
             }
         }
-        rest.is_none()
+        // There is more than was asked for.
+        false
     }
 }
 

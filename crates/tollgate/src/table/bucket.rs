@@ -91,21 +91,27 @@ impl Shape for Single {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wide {
     state_words: usize,
+    bucket_words: usize,
 }
+
+/// Of longer states in a bucket: as many as fit what they are found by into the line of the header.
+const ENTRIES: usize = LINE_WORDS - 1;
 
 impl Wide {
     /// The longest state there can be; far more than any limit has.
     const MAX_STATE_WORDS: usize = 1 << 20;
 
     pub(crate) fn new(state_words: usize) -> Option<Self> {
-        (state_words <= Self::MAX_STATE_WORDS).then_some(Self { state_words })
+        let bucket_words =
+            (LINE_WORDS + ENTRIES * (1 + state_words.min(Self::MAX_STATE_WORDS))).next_multiple_of(LINE_WORDS);
+        (state_words <= Self::MAX_STATE_WORDS).then_some(Self { state_words, bucket_words })
     }
 }
 
 impl Shape for Wide {
     #[inline]
     fn entries(self) -> usize {
-        7
+        ENTRIES
     }
 
     #[inline]
@@ -115,7 +121,7 @@ impl Shape for Wide {
 
     #[inline]
     fn bucket_words(self) -> usize {
-        self.high(self.entries()).0.next_multiple_of(LINE_WORDS)
+        self.bucket_words
     }
 
     /// Six sevenths full: with more entries to a bucket, fewer of them need stay empty.

@@ -19,14 +19,14 @@ pub(crate) struct Group<'t, S> {
 }
 
 /// Where a key of the group has its entry.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     bucket: usize,
     entry: usize,
 }
 
-/// As many as most groups have; a larger one allocates. Each key may be in two.
-const FEW: usize = 8;
+/// As many as nearly all groups have; a larger one allocates. Each key may be in two.
+const FEW: usize = 32;
 
 /// Bucket, entry and fingerprint.
 const EVICTED_HEAD: usize = 4;
@@ -60,8 +60,9 @@ impl<S: Shape> Buckets<S> {
             prints.iter().flat_map(|print| [self.home(*print), self.other(*print)]).collect();
         indexes.sort_unstable();
         indexes.dedup();
-        let buckets = indexes.into_iter().map(|index| self.lock(index, owner)).collect();
-        Group { table: self, prints, buckets, evicted: Vec::new() }
+        let mut group = Group { table: self, prints, buckets: SmallVec::new(), evicted: Vec::new() };
+        indexes.iter().for_each(|index| group.buckets.push(self.lock(*index, owner)));
+        group
     }
 }
 
