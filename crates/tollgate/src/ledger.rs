@@ -386,10 +386,12 @@ impl<'a> Seat<'a> {
     /// What may be told about each limit, with `retry` for a further request of `cost`.
     pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
         // Over the limits themselves: an iterator of iterators is slow to be asked for the one report that there mostly is.
-        let mut first = 0;
-        self.limits.map_or(&[][..], Limits::as_slice).iter().map(move |limit| {
+        let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
+        limits.iter().map(move |limit| {
             let part = Part { state: self.state, first };
-            first += limit.words();
+            if limits.len() > 1 {
+                first += limit.words();
+            }
             limit.report(&part, &self.now, Cost::new(cost))
         })
     }
