@@ -1,18 +1,19 @@
 //! Many limits in one table: a limit per call, and several keys charged together.
 
 mod group;
+mod seat;
 
 use std::fmt;
 
-use tollgate_core::{
-    Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Report, Retry, Spent, Stamps, Verdict, Window,
-};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Retry, Spent, Stamps, Window};
 
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, Buckets, Owner, State, Wide};
+pub use seat::Seat;
+use seat::Words;
 
 /// Every set of numbers that a state may have been written under, by number.
 ///
@@ -345,68 +346,6 @@ impl<C> fmt::Debug for Ledger<C> {
     }
 }
 
-/// What a decision about one charge saw and said.
-pub struct Seat<'a> {
-    limits: Option<&'a Limits>,
-    state: Words<'a>,
-    now: Now<'a>,
-    verdict: Verdict<Stamps>,
-}
-
-/// The words that a decision was made by.
-#[derive(Clone, Copy)]
-enum Words<'a> {
-    /// In the table, behind the id they were written under.
-    Kept(State<'a>),
-    /// Of a key never seen before.
-    Fresh(&'a [u64]),
-}
-
-impl Cells for Words<'_> {
-    #[inline]
-    fn get(&self, index: usize) -> u64 {
-        match self {
-            Self::Kept(state) => state.get(index + 1),
-            Self::Fresh(words) => Cells::get(*words, index),
-        }
-    }
-}
-
-impl<'a> Seat<'a> {
-    /// What the limits say of this charge by itself; in a group, another charge may have been refused.
-    pub fn verdict(&self) -> &Verdict<Stamps> {
-        &self.verdict
-    }
-
-    /// The limits, unless nobody knows the id or there was no room.
-    pub fn limits(&self) -> Option<&'a Limits> {
-        self.limits
-    }
-
-    /// What may be told about each limit, with `retry` for a further request of `cost`.
-    pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
-        // Over the limits themselves: an iterator of iterators is slow to be asked for the one report that there mostly is.
-        let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
-        limits.iter().map(move |limit| {
-            let part = Part { state: self.state, first };
-            if limits.len() > 1 {
-                first += limit.words();
-            }
-            limit.report(&part, &self.now, Cost::new(cost))
-        })
-    }
-
-    fn refused(retry: Retry) -> Self {
-        Self { limits: None, state: Words::Fresh(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
-    }
-}
-
-impl fmt::Debug for Seat<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("limits", &self.limits).field("verdict", &self.verdict).finish_non_exhaustive()
-    }
-}
-
 /// Brings a state to the limits it is now under: as new, converted, or as it is.
 fn take_over<N: Numbers + ?Sized>(
     numbers: &N,
@@ -447,19 +386,6 @@ impl<S: Cells> Cells for Numbered<S> {
 impl<S: CellsMut> CellsMut for Numbered<S> {
     fn set(&mut self, index: usize, word: u64) {
         self.state.set(index + 1, word);
-    }
-}
-
-/// The words of one limit among those of several.
-struct Part<'a> {
-    state: Words<'a>,
-    first: usize,
-}
-
-impl Cells for Part<'_> {
-    #[inline]
-    fn get(&self, index: usize) -> u64 {
-        self.state.get(self.first + index)
     }
 }
 
