@@ -104,7 +104,6 @@ fn probe(config: &Config) -> Result<[Entry; 2], String> {
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
     let limits = Limit::from(bucket).into();
     let charge = Charge {
-        rule: "",
         key: b"",
         numbers: 0,
         limits: &limits,

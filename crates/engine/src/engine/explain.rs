@@ -114,7 +114,7 @@ impl Decisions {
         Met {
             counted: counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
             cost: planned.cost.get(),
-            effect: match (planned.is_denied(), planned.has_limits(), planned.overriding()) {
+            effect: match (planned.is_denied(), planned.has_limits(), self.plan.numbers.overriding(planned)) {
                 (true, _, _) => Does::Denies,
                 (false, false, _) => Does::Allows,
                 (false, true, Some(_)) => Does::Overrides,

@@ -217,10 +217,27 @@ pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
 /// Up to the first slash, and what is behind it, if there is one.
 #[inline]
 pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match value.iter().position(|byte| *byte == b'/') {
+    match slash_in(value) {
         Some(slash) => (&value[..slash], Some(&value[slash + 1..])),
         None => (value, None),
     }
+}
+
+/// Where the first slash is. Eight bytes are looked at together: those that were slashes are zero after the first step, and
+/// only of these does the subtraction, up to the first of them, borrow into the highest bit.
+#[inline]
+fn slash_in(value: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut left = value;
+    while let Some((eight, behind)) = left.split_first_chunk() {
+        let differing = u64::from_le_bytes(*eight) ^ (ONES * b'/' as u64);
+        let slashes = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
+        if slashes != 0 {
+            return Some(value.len() - left.len() + slashes.trailing_zeros() as usize / 8);
+        }
+        left = behind;
+    }
+    left.iter().position(|byte| *byte == b'/').map(|place| value.len() - left.len() + place)
 }
 
 impl fmt::Debug for Glob {

@@ -18,6 +18,7 @@ use crate::request::Entry;
 use crate::rules::{CostOf, OnChange, OnFault, Rule, Rules};
 pub use index::Matched;
 pub(crate) use index::{Index, Sought};
+use lookup::Lookup;
 use numbers::Numbers;
 pub(crate) use numbers::{Numbered, windows_of};
 pub(crate) use special::{Does, Judgement, Special, limits_of as limits_of_ban};
@@ -34,7 +35,9 @@ const MAX_EARLIER: usize = 4;
 #[derive(Debug)]
 pub struct RuleSet {
     version: u64,
-    domains: FxHashMap<Box<[u8]>, InForce>,
+    domains: Vec<InForce>,
+    /// The place of each domain, by its name.
+    domain_names: Lookup,
     rules: Vec<RunningRule>,
     /// The number of each rule, by what its keys begin with up to what it counts by.
     names: FxHashMap<Box<[u8]>, u32>,
@@ -52,6 +55,7 @@ pub struct RuleSet {
 /// The rules of a domain.
 #[derive(Debug)]
 pub(crate) struct InForce {
+    name: Box<[u8]>,
     pub(crate) index: Index,
     /// Whether some of them allow or deny without counting.
     judges: bool,
@@ -111,6 +115,12 @@ impl RunningRule {
         self.shadow
     }
 
+    /// Where in its keys the id is.
+    #[inline]
+    pub(crate) fn id_place(&self) -> (u16, u16) {
+        self.id
+    }
+
     /// What only some rules have.
     #[inline]
     pub(crate) fn special(&self) -> Option<&Special> {
@@ -134,7 +144,8 @@ impl RuleSet {
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,
-            domains: FxHashMap::default(),
+            domains: Vec::new(),
+            domain_names: Lookup::new(&[]),
             rules: Vec::new(),
             names: FxHashMap::default(),
             numbers: Numbers::default(),
@@ -156,7 +167,7 @@ impl RuleSet {
             key_prefixes: Vec::new(),
             per: Vec::new(),
         };
-        let mut domains = FxHashMap::default();
+        let mut domains: Vec<InForce> = Vec::new();
         for domain in rules.domains() {
             let sought: Vec<Sought<'_>> =
                 domain.rules().iter().map(|rule| Sought { when: rule.when(), names: Special::names(rule) }).collect();
@@ -165,15 +176,17 @@ impl RuleSet {
             domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index));
             let judges = |rule: &RunningRule| rule.special().is_some_and(|special| special.judges.is_some());
             let judges = compiler.rules[first..].iter().any(judges);
-            domains.insert(domain.name().as_bytes().into(), InForce { index, judges });
+            domains.push(InForce { name: domain.name().as_bytes().into(), index, judges });
         }
         compiler.numbers.retire();
         let of_calendar = |rule: &RunningRule| rule.numbered.as_ref().is_some_and(|n| !n.calendars.is_empty());
         let specials = || compiler.rules.iter().filter_map(RunningRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
+        let names = domains.iter().zip(0..).map(|(domain, place)| (0, domain.name.clone(), place));
         Self {
             version: before.version + 1,
+            domain_names: Lookup::new(&names.collect::<Vec<_>>()),
             domains,
             rules: compiler.rules,
             names: compiler.names,
@@ -207,15 +220,7 @@ impl RuleSet {
 
     /// The names of the domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
-        self.domains.keys().map(|name| &**name)
-    }
-
-    /// The id of a rule, from where its key is.
-    #[inline]
-    pub(crate) fn id_of(&self, rule: &RunningRule) -> &str {
-        let id = self.key_prefix(rule).get(rule.id.0.into()..rule.id.1.into()).unwrap_or_default();
-        // It is ASCII.
-        str::from_utf8(id).unwrap_or_default()
+        self.domains.iter().map(|domain| &*domain.name)
     }
 
     /// What all keys of a rule begin with.
@@ -238,8 +243,9 @@ impl RuleSet {
         Some(matched.rules())
     }
 
+    #[inline]
     pub(crate) fn domain(&self, name: &[u8]) -> Option<&InForce> {
-        self.domains.get(name)
+        self.domain_names.get(0, name).and_then(|place| self.domains.get(place as usize))
     }
 
     /// The first of the rules that were met which allows or denies without counting.
@@ -366,7 +372,11 @@ mod tests {
             &RuleSet::empty(),
             &format!("- {{id: a, limit: 1/s, per: [b, c]}}\n- {{id: {long}, limit: 1/s}}\n"),
         );
-        let names: Vec<_> = set.rules().iter().map(|rule| (rule.domain(), rule.id(), set.id_of(rule))).collect();
+        let id_in_key = |rule| {
+            let (start, end): (u16, u16) = RunningRule::id_place(rule);
+            str::from_utf8(&set.key_prefix(rule)[start.into()..end.into()]).unwrap()
+        };
+        let names: Vec<_> = set.rules().iter().map(|rule| (rule.domain(), rule.id(), id_in_key(rule))).collect();
         assert_eq!(names, [("d", "a", "a"), ("d", &*long, &*long)]);
         assert_eq!(size_of::<RunningRule>(), 64);
     }
@@ -402,7 +412,7 @@ mod tests {
     #[test]
     fn the_counts_of_a_rule_go_on() {
         let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
-        first.rules()[0].meter.count(crate::meters::RuleEvent::Refused);
+        first.rules()[0].meter.count_in(crate::meters::Line::of_thread(), crate::meters::RuleEvent::Refused);
         let second = following(&first, "- {id: a, limit: 5/s}\n");
         assert_eq!(second.rules()[0].meter().read().refused, 1);
     }

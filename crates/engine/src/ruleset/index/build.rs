@@ -5,7 +5,9 @@ use rustc_hash::FxHashMap;
 use super::super::lookup::Lookup;
 use super::super::paths::Paths;
 use super::super::values::Values;
-use super::{ASKS_MORE, Asks, Attribute, Index, NAMES, Remaining, SHARED, Sought, Starts, network_text, space_of};
+use super::{
+    ASKS_MORE, Asks, Attribute, Index, LEADS_NOWHERE, NAMES, Remaining, SHARED, Sought, Starts, network_text, space_of,
+};
 use crate::rules::{Condition, Glob, Pattern, Test};
 
 /// Rules before they are packed.
@@ -113,7 +115,9 @@ impl Builder {
     pub(super) fn finish(self, first: u32) -> Index {
         let mut packing =
             Packing { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
-        packing.texts.extend(self.names.into_iter().map(|(name, number)| (NAMES, name, number)));
+        let leads_nowhere = |number: u32| if self.anchors[number as usize].is_empty() { LEADS_NOWHERE } else { 0 };
+        let names = self.names.into_iter().map(|(name, number)| (NAMES, name, number | leads_nowhere(number)));
+        packing.texts.extend(names);
         let attributes =
             self.anchors.into_iter().zip(0..).map(|(anchors, number)| packing.pack(anchors, number)).collect();
         Index {
@@ -136,6 +140,7 @@ struct Packing {
 
 impl Packing {
     fn pack(&mut self, anchors: Anchors, number: u32) -> Attribute {
+        let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
             self.add(space_of(number), value, rules);
         }
@@ -146,7 +151,7 @@ impl Packing {
             self.free_space = next_free;
             paths
         });
-        Attribute { paths, present: anchors.present.into(), starts }
+        Attribute { has_values, paths, present: anchors.present.into(), starts }
     }
 
     fn starts(&mut self, prefixes: FxHashMap<Box<[u8]>, Vec<u32>>, networks: FxHashMap<[u8; 17], Vec<u32>>) -> Starts {
@@ -177,6 +182,11 @@ impl Packing {
 }
 
 impl Anchors {
+    fn is_empty(&self) -> bool {
+        let Self { equals, globs, prefixes, networks, present } = self;
+        equals.is_empty() && globs.is_empty() && prefixes.is_empty() && networks.is_empty() && present.is_empty()
+    }
+
     fn add(&mut self, pattern: &Pattern, rule: u32) {
         let rules = match pattern {
             Pattern::Equals(text) => self.equals.entry(text.as_bytes().into()).or_default(),
