@@ -230,6 +230,9 @@ impl Decisions {
         let charges = range(&self.plan.asked[request].charges);
         let mut least = u64::MAX;
         for (charge, planned) in charges.clone().zip(&self.plan.charges[charges]) {
+            if planned.is_replaced() {
+                continue;
+            }
             if planned.shadow {
                 shadow_refused |= planned.is_denied();
                 continue;
@@ -276,7 +279,8 @@ impl Decisions {
     }
 
     fn rule_event(&self, planned: &Planned) -> Option<RuleEvent> {
-        if planned.shadow && planned.has_limits() && planned.answered == Answered::Not {
+        let unasked = planned.shadow && planned.has_limits() && planned.answered == Answered::Not;
+        if unasked || planned.is_replaced() {
             return None;
         }
         Some(match (self.outcome(planned), planned.shadow) {

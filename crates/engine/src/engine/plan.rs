@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     matched: Matched,
     /// For finding overrides.
     overriding: Matched,
+    /// For the numbers of rules that others replace.
+    replaced: Vec<u32>,
     spare_charges: Vec<Charge<'static>>,
     spare_groups: Vec<Group<'static>>,
     spare_spans: Vec<Span>,
@@ -81,6 +83,8 @@ enum By {
     Denied(u32),
     /// Whether the counter of a rule is banned. It follows the charge to that counter.
     Ban(u32),
+    /// A rule, or its ban, in whose place another one is.
+    Replaced(u32),
     Sent(Arc<Sheet>),
 }
 
@@ -102,9 +106,12 @@ impl Planned {
     /// The number of the rule, if it is one.
     pub(crate) fn rule(&self) -> Option<u32> {
         match &self.by {
-            By::Rule(rule) | By::Overridden(rule, _) | By::Unlimited(rule) | By::Denied(rule) | By::Ban(rule) => {
-                Some(*rule)
-            }
+            By::Rule(rule)
+            | By::Overridden(rule, _)
+            | By::Unlimited(rule)
+            | By::Denied(rule)
+            | By::Ban(rule)
+            | By::Replaced(rule) => Some(*rule),
             By::Sent(_) => None,
         }
     }
@@ -113,7 +120,7 @@ impl Planned {
     pub(crate) fn sent(&self) -> Option<&Sheet> {
         match &self.by {
             By::Sent(sheet) => Some(sheet),
-            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) => None,
+            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => None,
         }
     }
 
@@ -127,11 +134,16 @@ impl Planned {
         matches!(self.by, By::Denied(_))
     }
 
+    /// Whether another rule is in its place.
+    pub(crate) fn is_replaced(&self) -> bool {
+        matches!(self.by, By::Replaced(_))
+    }
+
     /// The limits of the override that it is under.
     pub(crate) fn overriding(&self) -> Option<&Limits> {
         match &self.by {
             By::Overridden(_, numbered) => Some(&numbered.limits),
-            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Sent(_) => None,
+            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) | By::Sent(_) => None,
         }
     }
 
@@ -139,7 +151,7 @@ impl Planned {
     pub(crate) fn limits<'a>(&'a self, running: &'a Running) -> Option<&'a Limits> {
         match &self.by {
             By::Sent(sheet) => Some(&sheet.limits),
-            By::Ban(_) => None,
+            By::Ban(_) | By::Replaced(_) => None,
             By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) => {
                 self.numbered(running).map(|numbered| &numbered.limits)
             }
@@ -153,7 +165,7 @@ impl Planned {
             By::Rule(number) => rule(*number)?.numbered.as_deref(),
             By::Overridden(_, numbered) => Some(numbered),
             By::Ban(number) => rule(*number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
-            By::Unlimited(_) | By::Denied(_) | By::Sent(_) => None,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) | By::Sent(_) => None,
         }
     }
 
@@ -161,7 +173,7 @@ impl Planned {
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
             By::Rule(_) | By::Overridden(..) | By::Ban(_) | By::Sent(_) => true,
-            By::Unlimited(_) | By::Denied(_) => false,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => false,
         }
     }
 }
@@ -295,7 +307,7 @@ impl Plan {
                 let windows = self.given(planned, numbered);
                 Some(charge(numbered.id, &numbered.limits, earlier, self.text(planned), windows))
             }
-            By::Unlimited(_) | By::Denied(_) => None,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => None,
         }
     }
 

@@ -34,6 +34,7 @@ mod import;
 pub mod keys;
 mod limit;
 mod mistake;
+mod nth;
 mod raw;
 mod reference;
 mod rule;
@@ -60,6 +61,7 @@ pub use rule::{
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 
 pub(crate) use mistake::Notes;
+pub(crate) use nth::nth_of;
 
 /// The most rules there may be, over all files.
 pub const MAX_RULES: usize = 100_000;
@@ -122,9 +124,10 @@ impl Rules {
                 }
             }
         }
+        let domains = checker.finish(&mut notes);
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
         let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-        Ok(Self { domains: checker.finish(), left_out })
+        Ok(Self { domains, left_out })
     }
 
     /// What files that were written for something else say and rules cannot, if there is something.

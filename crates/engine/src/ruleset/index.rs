@@ -10,7 +10,7 @@ use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
 use super::values::Values;
 use crate::request::Entry;
-use crate::rules::{Cidr, Condition, address};
+use crate::rules::{Cidr, Condition, address, nth_of};
 use build::Builder;
 
 /// The rules of a domain, by what they ask for.
@@ -22,6 +22,8 @@ pub(crate) struct Index {
     /// its number, and the literal steps of paths after those.
     lookup: Lookup,
     attributes: Box<[Attribute]>,
+    /// Attributes that are the second value of another, or any by its number.
+    nth: Box<[Nth]>,
     /// Rules that share a value, each list in a row.
     shared: Box<[Box<[u32]>]>,
     /// Rules that can only be tried: they ask for nothing, or only that something is absent.
@@ -31,6 +33,17 @@ pub(crate) struct Index {
 }
 
 const NAMES: u32 = 0;
+/// The space of names like `a#2`, which nothing that is sent is looked for in.
+const NTH_NAMES: u32 = u32::MAX;
+
+/// That an attribute is one of the values of another.
+#[derive(Clone, Copy, Debug)]
+struct Nth {
+    attribute: u32,
+    of: u32,
+    /// So many are before it.
+    before: u32,
+}
 
 /// What is found by one attribute, other than by its values.
 #[derive(Debug)]
@@ -142,7 +155,12 @@ impl Index {
 
     /// The number of an attribute that rules speak of.
     pub(crate) fn attribute(&self, name: &str) -> Option<u32> {
-        self.lookup.get(NAMES, name.as_bytes())
+        self.lookup.get(if nth_of(name).is_some() { NTH_NAMES } else { NAMES }, name.as_bytes())
+    }
+
+    /// How many rules are tried whatever the request is.
+    pub(crate) fn tried(&self) -> usize {
+        self.unanchored.len()
     }
 
     /// Finds the rules that an item meets.
@@ -154,6 +172,9 @@ impl Index {
             if let Some(attribute) = self.lookup.get(NAMES, entry.name) {
                 known.push((attribute, place as u32));
             }
+        }
+        if !self.nth.is_empty() {
+            self.number(known);
         }
         for (number, place) in known.iter() {
             let attribute = &self.attributes[*number as usize];
@@ -180,6 +201,17 @@ impl Index {
         // times, or is asked for in several ways, may have led to a rule more than once.
         rules.sort_unstable();
         rules.dedup();
+    }
+
+    /// Adds what is known under a name with a number.
+    fn number(&self, known: &mut Vec<(u32, u32)>) {
+        let named = known.len();
+        for nth in &self.nth {
+            let mut values = known[..named].iter().filter(|(attribute, _)| *attribute == nth.of);
+            if let Some((_, place)) = values.nth(nth.before as usize) {
+                known.push((nth.attribute, *place));
+            }
+        }
     }
 
     /// Adds a rule, or a list of them.

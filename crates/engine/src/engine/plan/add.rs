@@ -36,6 +36,8 @@ impl Plan {
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.met.truncate(first_met);
+        } else if rules.replaces() {
+            self.replace(rules, first_charge);
         }
         self.asked.push(Asked {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
@@ -59,6 +61,21 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Takes out the rules that others are in the place of. Whoever is replaced still replaces.
+    fn replace(&mut self, rules: &RuleSet, first: usize) {
+        self.replaced.clear();
+        for rule in self.charges[first..].iter().filter_map(Planned::rule) {
+            let special = rules.rules().get(rule as usize).and_then(RunningRule::special);
+            self.replaced.extend_from_slice(special.map_or(&[], |special| &special.replaces));
+        }
+        self.replaced.sort_unstable();
+        for planned in &mut self.charges[first..] {
+            if let Some(rule) = planned.rule().filter(|rule| self.replaced.binary_search(rule).is_ok()) {
+                planned.by = By::Replaced(rule);
+            }
+        }
     }
 
     fn add_ruled(

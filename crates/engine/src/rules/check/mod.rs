@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::limit::{TRUTHS, not_a_truth, parse_truth};
-use super::mistake::{Notes, Place};
+use super::mistake::{Mistakes, Notes, Place};
 use super::raw::{Placed, RawDomain, RawRule, shorten};
 use super::rule::{OnChange, OnFault, Rule, Where};
-use super::words::valid_instead;
+use super::words::{nearest, valid_instead};
 use super::{Domain, MAX_RULES, ReadFile};
 use behaviour::{check_ban, check_cost, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
 use condition::{check_expression, check_only, check_per};
@@ -26,15 +26,50 @@ pub(crate) struct Checker<'f> {
     /// Where each rule of each domain was first written.
     seen: HashMap<(usize, Box<str>), (Arc<str>, Place)>,
     rules: usize,
+    /// Which rules are replaced, by whom: told when all rules are known.
+    replaced: Vec<Replaced>,
     file: ReadFile<'f>,
 }
 
+/// That a rule replaces another.
+struct Replaced {
+    domain: usize,
+    file: Arc<str>,
+    by: Option<Box<str>>,
+    id: Placed,
+}
+
+/// The most rules that one may replace.
+const MAX_REPLACED: usize = 256;
+/// So many ids are compared with one that is wrong.
+const MAX_COMPARED: usize = 1000;
+
 impl<'f> Checker<'f> {
     pub(crate) fn new(file: ReadFile<'f>) -> Self {
-        Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file }
+        Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, replaced: Vec::new(), file }
     }
 
-    pub(crate) fn finish(self) -> Vec<Domain> {
+    /// All domains, once the last file has been looked at.
+    pub(crate) fn finish(self, notes: &mut Notes) -> Vec<Domain> {
+        let itself = |replaced: &Replaced| replaced.by.as_deref() == Some(&*replaced.id.text);
+        let known = |replaced: &Replaced| self.seen.contains_key(&(replaced.domain, replaced.id.text.as_str().into()));
+        let wrong = self.replaced.iter().filter(|replaced| itself(replaced) || !known(replaced));
+        for replaced in wrong.take(Mistakes::MAX) {
+            notes.turn_to(&replaced.file);
+            let Placed { place, text } = &replaced.id;
+            if itself(replaced) {
+                notes.add(*place, "a rule cannot replace itself");
+                continue;
+            }
+            let rules = &self.domains[replaced.domain].rules;
+            let ids: Vec<&str> = rules.iter().take(MAX_COMPARED).map(|rule| rule.id()).collect();
+            let help = match nearest(text, &ids) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "write the `id` of another rule".into(),
+            };
+            let problem = format!("there is no rule `{}` in this domain to be replaced", shorten(text));
+            notes.add_with_help(*place, problem, help);
+        }
         self.domains
     }
 
@@ -64,6 +99,7 @@ impl<'f> Checker<'f> {
         let on_exceed = check_exceed(raw.on_exceed.as_ref(), notes);
         let effect = check_effect(&raw.effect, "the rule", on_exceed, notes);
         let overrides = self.overrides(&raw.overrides, on_exceed, notes);
+        let replaces = self.replaces(domain, id, &raw.replaces, notes);
         let cost = check_cost(raw.cost.as_ref(), notes);
         let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
         let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
@@ -84,6 +120,7 @@ impl<'f> Checker<'f> {
             per,
             effect,
             overrides,
+            replaces,
             cost,
             on_exceed,
             on_fault,
@@ -93,6 +130,22 @@ impl<'f> Checker<'f> {
             schedule,
             refusal,
         });
+    }
+
+    /// The ids of the rules that this one replaces; whether there are such is looked at in the end.
+    fn replaces(&mut self, domain: usize, by: Option<&str>, raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
+        if let Some(id) = raw.get(MAX_REPLACED) {
+            notes.add(id.place, format!("a rule replaces at most {MAX_REPLACED} others"));
+            return Box::default();
+        }
+        let replaced = |id: &Placed| Replaced {
+            domain,
+            file: notes.file().clone(),
+            by: by.map(Into::into),
+            id: id.clone(),
+        };
+        self.replaced.extend(raw.iter().map(replaced));
+        raw.iter().map(|id| id.text.as_str().into()).collect()
     }
 
     fn id<'r>(&mut self, domain: usize, raw: &'r RawRule, notes: &mut Notes) -> Option<&'r str> {
