@@ -184,7 +184,7 @@ impl fmt::Display for Met {
             Does::Limits | Does::Overrides => write!(f, ", weighs {}", self.cost)?,
             Does::Allows => f.write_str(", lets it pass without counting")?,
             Does::Denies => f.write_str(", denies it without counting")?,
-            Does::Replaced => f.write_str(", and replaced by another that is met")?,
+            Does::Replaced => f.write_str(", and left out for another that is met")?,
         }
         if self.effect == Does::Overrides {
             f.write_str(", by an override")?;

@@ -280,9 +280,20 @@ fn replacing_goes_by_names_whatever_else_the_limits_are() {
         limit("that", "name: z, replaces: [{name: y}], unit: hour, requests_per_unit: 6", ""),
     );
     let service = Service::new(&config);
-    let [a, b, none, shadow, free, this, that]: [Descriptor<'_>; 7] =
-        [&[("a", "1")], &[("b", "1")], &[("none", "1")], &[("shadow", "1")], &[("free", "1")], &[("this", "1")], &[("that", "1")]];
-    assert_eq!(passing_all(&service, &[a, b, free]), MANY, "all with the name are replaced, also by one that is unlimited");
+    let [a, b, none, shadow, free, this, that]: [Descriptor<'_>; 7] = [
+        &[("a", "1")],
+        &[("b", "1")],
+        &[("none", "1")],
+        &[("shadow", "1")],
+        &[("free", "1")],
+        &[("this", "1")],
+        &[("that", "1")],
+    ];
+    assert_eq!(
+        passing_all(&service, &[a, b, free]),
+        MANY,
+        "all with the name are replaced, also by one that is unlimited"
+    );
     assert_eq!(passing_all(&service, &[none, shadow]), MANY, "a shadow replaces, too");
     assert_eq!(service.passing(none), 0);
     assert_eq!(passing_all(&service, &[this, that]), MANY, "two that replace each other are both gone, as there");
@@ -305,14 +316,26 @@ fn the_same_key_twice_is_told_apart_by_its_place() {
     assert_eq!(service.passing(&[("header_match", "get"), ("header_match", "b")]), 3, "each second value by itself");
     assert_eq!(service.passing(&[("header_match", "get"), ("header_match", "get")]), 3);
     assert_eq!(service.passing(&[("header_match", "slow")]), 4);
-    assert_eq!(service.passing(&[("header_match#2", "slow"), ("header_match", "get")]), MANY, "nobody can send the number");
+    assert_eq!(
+        service.passing(&[("header_match#2", "slow"), ("header_match", "get")]),
+        MANY,
+        "nobody can send the number"
+    );
 }
 
 #[test]
-fn one_quota_by_itself_must_be_kept() {
-    let config = "domain: d\ndescriptors:\n- {key: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n";
+fn of_several_quotas_one_with_room_is_enough_and_other_limits_must_be_kept() {
+    let config = "domain: d\ndescriptors:\n- {key: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
+         - {key: b, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5}}\n- {key: c, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
     assert_eq!(told(config), "");
-    assert_eq!(Service::new(config).passing(&[("a", "x")]), 2);
+    let [a, b, c]: [Descriptor<'_>; 3] = [&[("a", "x")], &[("b", "x")], &[("c", "x")]];
+    let service = Service::new(config);
+    assert_eq!(passing_all(&service, &[a, b, c]), 5, "the larger of both");
+    assert_eq!((service.passing(a), service.passing(b), service.passing(c)), (0, 0, 4), "one alone must be kept");
+    let service = Service::new(config);
+    assert_eq!(service.passing(c), 9);
+    assert!(!service.ask(&[a, b, c]), "a limit that is no quota is over");
+    assert_eq!((service.passing(a), service.passing(b)), (2, 5));
 }
 
 fn told(config: &str) -> String {
@@ -335,15 +358,14 @@ fn what_is_not_carried_over_is_told_with_its_line() {
         told(
             "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n  value_to_metric: true\n  metadata: {x: {y: 1}}\n  quota_mode: true\n  rate_limit:\n    \
              unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r#2\n  rate_limit: {unit: day, requests_per_unit: 1}\n\
-             - {key: s, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+             - {key: s, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n"
         ),
         "e:4:20: `detailed_metric` is not carried over; metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`\n\
          e:5:20: `value_to_metric` is not carried over; metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`\n\
          e:6:3: `metadata` is not carried over; answers have `rule`, by which a proxy can tell limits apart\n\
-         e:7:15: `quota_mode` is not carried over; there, of several such limits that a request meets, one with room is enough; here it must fit all\n\
          e:12:23: no limit is named `two`, so nothing is replaced; it has no effect there, either\n\
          e:14:15: this limit is not carried over; a key that ends with `#` and a number stands for something else here\n\
-         e:15:24: `quota_mode` is not carried over; there, of several such limits that a request meets, one with room is enough; here it must fit all"
+         e:15:24: `quota_mode` is not carried over; a shadow is never in the way of others, and what nobody may do must be kept by itself"
     );
     assert_eq!(
         told("domain: d\ndescriptors:\n- {key: a, detailed_metric: false, rate_limit: {unlimited: true}}\n"),

@@ -42,7 +42,10 @@ fn a_denial_and_a_ban_are_replaced_like_limits() {
     assert_eq!(bench.check(&plain), "allow");
     assert!(bench.check(&plain).starts_with("deny") && bench.check(&plain).starts_with("deny"));
     let trusted = [("user", "ann"), ("badge", "gold"), ("area", "read")];
-    assert_eq!(bench.decide(&trusted, None, |decision| (decision.is_allowed(), decision.is_shadow_refused())), (true, false));
+    assert_eq!(
+        bench.decide(&trusted, None, |decision| (decision.is_allowed(), decision.is_shadow_refused())),
+        (true, false)
+    );
 }
 
 #[test]
@@ -52,7 +55,41 @@ fn what_is_replaced_is_explained() {
     let explained = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap();
     let effects: Vec<(&str, Does)> = explained.met().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
     assert_eq!(effects, [("reading", Does::Replaced), ("search", Does::Limits)]);
-    assert!(explained.to_string().contains("reading (rules:3:3): met, counted by user, which is missing, and replaced"), "{explained}");
+    assert!(
+        explained.to_string().contains("reading (rules:3:3): met, counted by user, which is missing, and left out"),
+        "{explained}"
+    );
+}
+
+#[test]
+fn of_rules_that_suffice_one_with_room_is_enough() {
+    let mut bench = bench(
+        "- {id: own, when: {own: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
+         - {id: team, when: {team: {present: true}}, limit: 5/h, algorithm: fixed_window, suffices: true}\n\
+         - {id: all, limit: 6/h, algorithm: fixed_window}\n",
+    );
+    let both = [("own", "a"), ("team", "b")];
+    for passed in 0..5 {
+        assert_eq!(bench.check(&both), "allow", "after {passed}");
+    }
+    assert_eq!(bench.remaining(&both), [0, 0, 1], "both are used up");
+    assert!(bench.check(&both).starts_with("deny"));
+    assert_eq!(bench.remaining(&[]), [1], "a refusal spends nothing");
+    assert!(bench.check(&both[..1]).starts_with("deny"), "one alone must be kept");
+    assert_eq!(bench.check(&[("other", "c")]), "allow");
+    bench.advance(tollgate::Nanos::from_secs(3600));
+    assert_eq!(bench.check(&both), "allow");
+    assert_eq!(bench.remaining(&both), [1, 4, 5], "who has room is charged");
+}
+
+#[test]
+fn a_rule_that_suffices_does_not_stand_in_for_the_others() {
+    let mut bench = bench(
+        "- {id: own, limit: 9/h, suffices: true}\n- {id: team, limit: 9/h, suffices: true}\n- {id: all, limit: 1/h}\n",
+    );
+    assert_eq!(bench.check(&[]), "allow");
+    assert!(bench.check(&[]).starts_with("deny"));
+    assert_eq!(bench.remaining(&[]), [8, 8, 0]);
 }
 
 #[test]
@@ -61,7 +98,8 @@ fn the_second_value_of_an_attribute_has_a_name() {
         "- {id: pair, when: {'tag#1': a, 'tag#2': {prefix: b, not: bad}}, per: ['tag#3'], limit: 1/h}\n\
          - {id: said, if: \"attributes['tag#2'] == 'z'\", limit: 2/h, initial: 0}\n",
     );
-    let of = |tags: &[&'static str]| -> Vec<(&'static str, &'static str)> { tags.iter().map(|tag| ("tag", *tag)).collect() };
+    let of =
+        |tags: &[&'static str]| -> Vec<(&'static str, &'static str)> { tags.iter().map(|tag| ("tag", *tag)).collect() };
     assert_eq!(bench.check(&of(&["a", "b", "1"])), "allow");
     assert!(bench.check(&of(&["a", "b", "1"])).starts_with("deny"));
     assert_eq!(bench.check(&of(&["a", "b", "2"])), "allow", "counted by the third");

@@ -100,7 +100,11 @@ fn ten_thousand_rules_that_have_only_an_if_are_found_by_what_it_cannot_hold_with
 #[test]
 fn rules_that_have_to_be_tried_are_counted_and_pointed_out_if_they_are_many() {
     let told = "10000 rules of `d` are tried one by one for every request";
-    for rule in ["{id: rN, when: {plan: {not: pN}}, limit: 1/s}", "{id: rN, if: \"!has(aN)\", limit: 1/s}", "{id: rN, limit: 1/s}"] {
+    for rule in [
+        "{id: rN, when: {plan: {not: pN}}, limit: 1/s}",
+        "{id: rN, if: \"!has(aN)\", limit: 1/s}",
+        "{id: rN, limit: 1/s}",
+    ] {
         let bench = bench(&many(rule));
         assert_eq!(bench.engine.rules().tried(b"d"), 10_000, "{rule}");
         let warnings = bench.engine.warnings(&read(&many(rule)));

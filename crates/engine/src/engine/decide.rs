@@ -24,6 +24,9 @@ impl<S: Store, F: Store> Engine<S, F> {
             let planned = decisions.plan.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
         }
+        if running.rules.suffices() && taking == Taking::Exactly {
+            self.leave_out_exhausted(&running, decisions).await;
+        }
         let faulted = self.ask_enforced(verb, &running, decisions).await;
         if !faulted.is_empty() {
             self.fall_back(verb, &faulted, &running, decisions).await;
@@ -195,7 +198,7 @@ pub(super) struct Faulted {
 }
 
 /// Asks a store about the charges that `wanted` picks. The spans say of which requests they are.
-async fn ask<S: Store>(
+pub(super) async fn ask<S: Store>(
     store: &S,
     verb: Verb,
     running: &Running,

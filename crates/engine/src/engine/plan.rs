@@ -33,8 +33,8 @@ pub(crate) struct Plan {
     matched: Matched,
     /// For finding overrides.
     overriding: Matched,
-    /// For the numbers of rules that others replace.
-    replaced: Vec<u32>,
+    /// For the numbers of rules or requests, while some are picked.
+    pub(crate) picked: Vec<u32>,
     spare_charges: Vec<Charge<'static>>,
     spare_groups: Vec<Group<'static>>,
     spare_spans: Vec<Span>,
@@ -132,6 +132,13 @@ impl Planned {
     /// Whether the rule refuses without counting.
     pub(crate) fn is_denied(&self) -> bool {
         matches!(self.by, By::Denied(_))
+    }
+
+    /// Leaves it out, because another rule is in its place.
+    pub(crate) fn replace(&mut self) {
+        if let Some(rule) = self.rule() {
+            self.by = By::Replaced(rule);
+        }
     }
 
     /// Whether another rule is in its place.

@@ -264,20 +264,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_computed_spoils_only_what_depends_on_it() {
-        for text in
-            [
-                "user == 'a'",
-                "user != 'a'",
-                "!(user == 'a')",
-                "int(plan) > 0",
-                "!(int(plan) > 0)",
-                "true && user == 'a'",
-                "1 / (int(bytes) - 4096) == 0",
-                "9223372036854775807 + int(bytes) != 0",
-                "user == 'a' ? true : true",
-                "(user == 'a') == (user == 'b')",
-            ]
-        {
+        for text in [
+            "user == 'a'",
+            "user != 'a'",
+            "!(user == 'a')",
+            "int(plan) > 0",
+            "!(int(plan) > 0)",
+            "true && user == 'a'",
+            "1 / (int(bytes) - 4096) == 0",
+            "9223372036854775807 + int(bytes) != 0",
+            "user == 'a' ? true : true",
+            "(user == 'a') == (user == 'b')",
+        ] {
             assert!(!holds(text), "{text}");
         }
         for text in
@@ -300,11 +298,15 @@ mod tests {
         let methods = "there are `startsWith`, `endsWith`, `contains` and `size`";
         check(
             "path.matches('x')",
-            &format!("at character 1 there is no `matches` (a regular expression may take any time, a pattern in `when` does not); {methods}"),
+            &format!(
+                "at character 1 there is no `matches` (a regular expression may take any time, a pattern in `when` does not); {methods}"
+            ),
         );
         check(
             "attributes['a'].exists(x, x > 1)",
-            &format!("at character 17 there is no `exists` (nothing loops here, and the only lists are those after `in`); {methods}"),
+            &format!(
+                "at character 17 there is no `exists` (nothing loops here, and the only lists are those after `in`); {methods}"
+            ),
         );
         check("path.foo()", &format!("at character 1 there is no `foo`; {methods}"));
         check(

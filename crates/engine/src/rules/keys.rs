@@ -126,6 +126,13 @@ pub const RULE: &[Key] = &[
         "{id: bulk-import, when: {job: import}, per: [user], limit: 500/s, replaces: [example-id-1]}",
     ),
     key(
+        "suffices",
+        "`true` or `false`",
+        "`false`",
+        "of the rules with this that a request meets, one that has room is enough; it is charged to those that have",
+        "{id: own-quota, per: [user], limit: 100/day, algorithm: fixed_window, suffices: true}",
+    ),
+    key(
         "cost",
         "a whole number, or a map with `from`",
         "1",

@@ -49,7 +49,7 @@ pub use expression::Expression;
 pub use format::{FormatError, format};
 pub use glob::Glob;
 pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
-pub use import::{Dialect, Imported};
+pub use import::{Dialect, Imported, ReadIncluded};
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
 pub use reference::reference;

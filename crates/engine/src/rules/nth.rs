@@ -41,6 +41,8 @@ mod tests {
         ] {
             assert_eq!(nth_of(name), expected, "{name}");
         }
-        assert!(is_wrong_number("a#0") && is_wrong_number("a#129") && !is_wrong_number("a#x") && !is_wrong_number("a#3"));
+        assert!(
+            is_wrong_number("a#0") && is_wrong_number("a#129") && !is_wrong_number("a#x") && !is_wrong_number("a#3")
+        );
     }
 }

@@ -23,6 +23,8 @@ pub struct Rule {
     pub(crate) overrides: Vec<Override>,
     /// The ids of rules that are left alone where this one is met.
     pub(crate) replaces: Box<[Box<str>]>,
+    /// Whether it need not be kept where another one like it has room.
+    pub(crate) suffices: bool,
     pub(crate) cost: CostOf,
     pub(crate) on_exceed: OnExceed,
     pub(crate) on_fault: OnFault,

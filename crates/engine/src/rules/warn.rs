@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use tollgate::{Algorithm, Time, Wall};
 
 use super::mistake::{Mistake, Notes};
-use super::rule::{Condition, Effect, OnExceed, Override, Pattern, Rule, Test};
 use super::nth::nth_of;
+use super::rule::{Condition, Effect, OnExceed, Override, Pattern, Rule, Test};
 use super::words::nearest;
 use super::{Domain, Rules};
 use crate::key;
@@ -74,9 +74,8 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
 /// Rules that are looked at for every request, if they are many. Nothing finds a rule that asks for no value and for nothing
 /// to be there, and most of them are met by nearly every request, so that an index would gain nothing.
 fn tried_rules(domain: &Domain, notes: &mut Notes) {
-    let is_found = |rule: &Rule| {
-        rule.sought().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
-    };
+    let is_found =
+        |rule: &Rule| rule.sought().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present));
     let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
     let Some(first_too_many) = tried.nth(MAX_TRIED) else { return };
     let count = MAX_TRIED + 1 + tried.count();

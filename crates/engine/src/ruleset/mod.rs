@@ -50,6 +50,8 @@ pub struct RuleSet {
     bans: bool,
     /// Whether any of them replaces others.
     replaces: bool,
+    /// Whether one of several is enough for any of them.
+    suffices: bool,
 }
 
 /// The rules of a domain.
@@ -146,6 +148,7 @@ impl RuleSet {
             uses_time: false,
             bans: false,
             replaces: false,
+            suffices: false,
         }
     }
 
@@ -178,6 +181,7 @@ impl RuleSet {
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
         let replaces = specials().any(|special| !special.replaces.is_empty());
+        let suffices = specials().any(|special| special.suffices);
         Self {
             version: before.version + 1,
             domains,
@@ -189,6 +193,7 @@ impl RuleSet {
             uses_time,
             bans,
             replaces,
+            suffices,
         }
     }
 
@@ -206,6 +211,12 @@ impl RuleSet {
     #[inline]
     pub(crate) fn replaces(&self) -> bool {
         self.replaces
+    }
+
+    /// Whether there are rules of which one is enough.
+    #[inline]
+    pub(crate) fn suffices(&self) -> bool {
+        self.suffices
     }
 
     /// How many rules of a domain are tried one by one for each request, because they name nothing to be found by.

@@ -27,6 +27,8 @@ pub(crate) struct Special {
     pub(crate) overrides: Option<Overrides>,
     /// The numbers of the rules that are left alone where this one is met.
     pub(crate) replaces: Box<[u32]>,
+    /// Whether it need not be kept where another one like it has room.
+    pub(crate) suffices: bool,
     cost: Option<CostFrom>,
     /// What is counted by, if attributes alone do not say it.
     per: Option<Box<[Box<[From]>]>>,
@@ -113,6 +115,7 @@ impl Special {
             only: (!rule.only().is_empty()).then(|| rule.only().into()),
             overrides,
             replaces: rule.replaces().iter().filter_map(|id| ids.get(&**id).copied()).collect(),
+            suffices: rule.suffices,
             cost,
             per,
             enforce: rule.enforce,
@@ -126,6 +129,7 @@ impl Special {
             && special.only.is_none()
             && special.overrides.is_none()
             && special.replaces.is_empty()
+            && !special.suffices
             && special.cost.is_none()
             && special.per.is_none()
             && special.enforce == crate::rules::ALL

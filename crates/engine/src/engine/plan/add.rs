@@ -65,15 +65,15 @@ impl Plan {
 
     /// Takes out the rules that others are in the place of. Whoever is replaced still replaces.
     fn replace(&mut self, rules: &RuleSet, first: usize) {
-        self.replaced.clear();
+        self.picked.clear();
         for rule in self.charges[first..].iter().filter_map(Planned::rule) {
             let special = rules.rules().get(rule as usize).and_then(RunningRule::special);
-            self.replaced.extend_from_slice(special.map_or(&[], |special| &special.replaces));
+            self.picked.extend_from_slice(special.map_or(&[], |special| &special.replaces));
         }
-        self.replaced.sort_unstable();
+        self.picked.sort_unstable();
         for planned in &mut self.charges[first..] {
-            if let Some(rule) = planned.rule().filter(|rule| self.replaced.binary_search(rule).is_ok()) {
-                planned.by = By::Replaced(rule);
+            if planned.rule().is_some_and(|rule| self.picked.binary_search(&rule).is_ok()) {
+                planned.replace();
             }
         }
     }

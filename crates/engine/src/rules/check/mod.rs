@@ -100,6 +100,7 @@ impl<'f> Checker<'f> {
         let effect = check_effect(&raw.effect, "the rule", on_exceed, notes);
         let overrides = self.overrides(&raw.overrides, on_exceed, notes);
         let replaces = self.replaces(domain, id, &raw.replaces, notes);
+        let suffices = raw.suffices.as_ref().and_then(|raw| check_truth(raw, notes)).unwrap_or(false);
         let cost = check_cost(raw.cost.as_ref(), notes);
         let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
         let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
@@ -121,6 +122,7 @@ impl<'f> Checker<'f> {
             effect,
             overrides,
             replaces,
+            suffices,
             cost,
             on_exceed,
             on_fault,
@@ -138,12 +140,8 @@ impl<'f> Checker<'f> {
             notes.add(id.place, format!("a rule replaces at most {MAX_REPLACED} others"));
             return Box::default();
         }
-        let replaced = |id: &Placed| Replaced {
-            domain,
-            file: notes.file().clone(),
-            by: by.map(Into::into),
-            id: id.clone(),
-        };
+        let replaced =
+            |id: &Placed| Replaced { domain, file: notes.file().clone(), by: by.map(Into::into), id: id.clone() };
         self.replaced.extend(raw.iter().map(replaced));
         raw.iter().map(|id| id.text.as_str().into()).collect()
     }

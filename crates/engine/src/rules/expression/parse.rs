@@ -46,7 +46,10 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["matches"], "a regular expression may take any time, a pattern in `when` does not"),
     (&["all", "exists", "exists_one", "map", "filter"], "nothing loops here, and the only lists are those after `in`"),
     (&["double", "uint"], "numbers are whole, and `int` reads them"),
-    (&["string", "bytes", "lowerAscii", "upperAscii", "replace", "split", "substring", "format"], "no texts are made here"),
+    (
+        &["string", "bytes", "lowerAscii", "upperAscii", "replace", "split", "substring", "format"],
+        "no texts are made here",
+    ),
     (&["timestamp", "duration", "now", "getHours", "getDayOfWeek"], "hours and days are for `schedule`"),
 ];
 
@@ -275,6 +278,7 @@ impl Parser {
                 let name = self.attributes[attribute].to_string();
                 Ok(Any::Text(Text::Attribute(attribute), name))
             }
+            Token::Sign("[") => Err(format!("at character {place} there is a list; lists stand only after `in`")),
             Token::Sign(sign) => Err(format!("at character {place} `{sign}` is no text or number")),
         }
     }
@@ -398,9 +402,7 @@ fn compare(comparison: Comparison, left: Any, right: Any, place: usize) -> Resul
         (Any::Text(_, name), Any::Number(_)) | (Any::Number(_), Any::Text(_, name)) => {
             Err(format!("at character {place} a text is compared with a number; a number is `int({name})`"))
         }
-        (left, right) => {
-            Err(format!("at character {place} {} is compared with {}", left.kind(), right.kind()))
-        }
+        (left, right) => Err(format!("at character {place} {} is compared with {}", left.kind(), right.kind())),
     }
 }
 

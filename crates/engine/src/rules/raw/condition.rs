@@ -74,9 +74,8 @@ fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawTest>, Option<RawTes
     let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");
     let (except, test): (Vec<_>, Vec<_>) = pairs.iter().partition(is_not);
     let ([except], [test]) = (&*except, &*test) else { return (read_test(node, notes), None) };
-    let mut read = |pair: &(Node, Node)| {
-        read_test(&Node { place: node.place, value: Value::Map(vec![pair.clone()]) }, notes)
-    };
+    let mut read =
+        |pair: &(Node, Node)| read_test(&Node { place: node.place, value: Value::Map(vec![pair.clone()]) }, notes);
     (read(test), read(except))
 }
 

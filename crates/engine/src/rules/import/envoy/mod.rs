@@ -18,6 +18,7 @@
 //! | `shadow_mode` | `on_exceed: shadow` |
 //! | `name` | the rule's `id`; without, the path as the reference names it in its metrics |
 //! | `replaces` | `replaces`, with the ids of all that have the name |
+//! | `quota_mode` | `suffices` |
 //!
 //! Both look at all descriptors of a request before anything is counted, and whoever is replaced still replaces.
 
@@ -57,11 +58,9 @@ pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> O
         rules: Vec::new(),
         named: HashMap::new(),
         replacing: Vec::new(),
-        quotas: Vec::new(),
     };
     converter.level(&file.descriptors, &mut Vec::new());
     converter.replace();
-    converter.tell_quotas();
     let rules = converter.rules;
     Some(map(tree.place, vec![("domain", file.domain), ("rules", list(tree.place, rules))]))
 }
@@ -77,8 +76,6 @@ struct Converter<'n, 'd> {
     named: HashMap<&'d str, Vec<String>>,
     /// The places of rules that replace others, and whom.
     replacing: Vec<(usize, &'d RateLimit)>,
-    /// Where it is said that one limit of several is enough.
-    quotas: Vec<Place>,
 }
 
 /// A level on the path to a limit.
@@ -193,7 +190,14 @@ impl<'d> Converter<'_, 'd> {
         if !limit.replaces.is_empty() {
             self.replacing.push((self.rules.len(), limit));
         }
-        self.quotas.extend(limit.quota.filter(|_| !matches!(limit.allows, Allows::Everything)));
+        match (limit.quota, &limit.allows) {
+            (Some(_), Allows::Rate(..)) if !limit.shadow => pairs.push(("suffices", truth())),
+            (Some(place), Allows::Rate(..) | Allows::Nothing) => {
+                let why = "a shadow is never in the way of others, and what nobody may do must be kept by itself";
+                self.left_out.add_with_help(place, "`quota_mode` is not carried over", why);
+            }
+            (Some(_), Allows::Everything) | (None, _) => {}
+        }
         self.rules.push(map(place, pairs));
         Ok(())
     }
@@ -216,27 +220,11 @@ impl<'d> Converter<'_, 'd> {
             }
         }
     }
-
-    /// One limit alone must be kept there, too; of several, a request needs one that has room.
-    fn tell_quotas(&mut self) {
-        if self.quotas.len() < 2 {
-            return;
-        }
-        for place in std::mem::take(&mut self.quotas) {
-            let why = "there, of several such limits that a request meets, one with room is enough; here it must fit all";
-            self.left_out.add_with_help(place, "`quota_mode` is not carried over", why);
-        }
-    }
 }
 
 impl<'d> Step<'d> {
     /// What a level says about its entry, which is known by `name`.
-    fn say(
-        &self,
-        name: &str,
-        when: &mut Vec<(Node, Node)>,
-        overrides: &mut Vec<Node>,
-    ) -> Result<(), &'static str> {
+    fn say(&self, name: &str, when: &mut Vec<(Node, Node)>, overrides: &mut Vec<Node>) -> Result<(), &'static str> {
         let place = self.descriptor.place;
         if self.excluded.is_empty() {
             if !self.values.is_everything() {

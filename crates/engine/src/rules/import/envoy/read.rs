@@ -155,10 +155,8 @@ impl Reader<'_> {
                 self.left_out.add_with_help(place, format!("`{name}` is not carried over"), why);
             }
         }
-        let manner = Manner {
-            shadow: self.truth(&fields, "shadow_mode").is_some(),
-            quota: self.truth(&fields, "quota_mode"),
-        };
+        let manner =
+            Manner { shadow: self.truth(&fields, "shadow_mode").is_some(), quota: self.truth(&fields, "quota_mode") };
         let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, manner));
         if let Some((place, _)) = find(&fields, "metadata") {
             let why = "answers have `rule`, by which a proxy can tell limits apart";
