@@ -88,6 +88,8 @@ pub enum Does {
     Allows,
     /// Refuses without counting.
     Denies,
+    /// Nothing: another rule that is met is in its place.
+    Replaced,
 }
 
 impl Does {
@@ -98,6 +100,7 @@ impl Does {
             Self::Overrides => "overrides",
             Self::Allows => "allows",
             Self::Denies => "denies",
+            Self::Replaced => "replaced",
         }
     }
 }
@@ -197,6 +200,7 @@ impl fmt::Display for Met {
             Does::Limits | Does::Overrides => write!(f, ", weighs {}", self.cost)?,
             Does::Allows => f.write_str(", lets it pass without counting")?,
             Does::Denies => f.write_str(", denies it without counting")?,
+            Does::Replaced => f.write_str(", and left out for another that is met")?,
         }
         if self.effect == Does::Overrides {
             f.write_str(", by an override")?;

@@ -24,6 +24,9 @@ impl<S: Store, F: Store> Engine<S, F> {
             let planned = decisions.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
         }
+        if running.rules.suffices() && taking == Taking::Exactly {
+            self.leave_out_exhausted(&running, decisions).await;
+        }
         self.ask_enforced(verb, &running, decisions).await;
         if !decisions.faulted.lost.is_empty() {
             self.fall_back(verb, &running, decisions).await;
@@ -212,7 +215,7 @@ impl Faulted {
 }
 
 /// Asks a store about the charges that `wanted` picks. The spans say of which requests they are.
-async fn ask<S: Store>(
+pub(super) async fn ask<S: Store>(
     store: &S,
     verb: Verb,
     running: &Running,
@@ -256,6 +259,9 @@ impl Decisions {
         let charges = range(&self.plan.asked[request].charges);
         let mut least = u64::MAX;
         for (charge, planned) in charges.clone().zip(&self.plan.charges[charges]) {
+            if planned.is_replaced() {
+                continue;
+            }
             if planned.shadow {
                 met_shadow = true;
                 shadow_refused |= planned.is_denied();
@@ -303,7 +309,8 @@ impl Decisions {
     }
 
     fn rule_event(&self, planned: &Planned) -> Option<RuleEvent> {
-        if planned.shadow && planned.has_limits() && planned.answered == Answered::Not {
+        let unasked = planned.shadow && planned.has_limits() && planned.answered == Answered::Not;
+        if unasked || planned.is_replaced() {
             return None;
         }
         Some(match (self.outcome(planned), planned.shadow) {

@@ -8,7 +8,7 @@ use crate::decision::Decisions;
 use crate::explain::{Does, Explained, Explanation, Met, Unmet, Why};
 use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
-use crate::rules::{Condition, Pattern, Rule, Test, address};
+use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
 use crate::store::{Store, Verb};
 
 /// How many rules that are not met are told.
@@ -115,6 +115,7 @@ impl Decisions {
             counted: counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
             cost: planned.cost.get(),
             effect: match (planned.is_denied(), planned.has_limits(), self.plan.numbers.overriding(planned)) {
+                _ if planned.is_replaced() => Does::Replaced,
                 (true, _, _) => Does::Denies,
                 (false, false, _) => Does::Allows,
                 (false, true, Some(_)) => Does::Overrides,
@@ -181,8 +182,12 @@ fn matches(pattern: &Pattern, value: &[u8]) -> bool {
 }
 
 fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
+    let (name, first, most) = match nth_of(name) {
+        Some((name, before)) => (name, before as usize, 1),
+        None => (name, 0, usize::MAX),
+    };
     let name = name.as_bytes().to_vec();
-    entries.iter().filter(move |entry| *entry.name == name).map(|entry| entry.value)
+    entries.iter().filter(move |entry| *entry.name == name).map(|entry| entry.value).skip(first).take(most)
 }
 
 /// What a condition asks of a value, in words.

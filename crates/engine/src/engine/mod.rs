@@ -7,6 +7,7 @@ pub(crate) mod plan;
 mod policy;
 mod settle;
 mod shares;
+mod suffice;
 mod taking;
 mod undo;
 

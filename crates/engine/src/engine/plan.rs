@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     taking: Taking,
     /// For finding overrides.
     overriding: Matched,
+    /// For the numbers of rules or requests, while some are picked.
+    pub(crate) picked: Vec<u32>,
     spare_charges: Vec<Charge<'static>>,
     spare_groups: Vec<Group<'static>>,
 }
@@ -90,6 +92,8 @@ enum By {
     Denied(u32),
     /// Whether the counter of a rule is banned. It follows the charge to that counter.
     Ban(u32),
+    /// A rule, or its ban, in whose place another one is.
+    Replaced(u32),
     /// Limits that came along with the request: which ones.
     Sent(u32),
 }
@@ -112,9 +116,12 @@ impl Planned {
     /// The number of the rule, if it is one.
     pub(crate) fn rule(&self) -> Option<u32> {
         match &self.by {
-            By::Rule(rule) | By::Overridden(rule, _) | By::Unlimited(rule) | By::Denied(rule) | By::Ban(rule) => {
-                Some(*rule)
-            }
+            By::Rule(rule)
+            | By::Overridden(rule, _)
+            | By::Unlimited(rule)
+            | By::Denied(rule)
+            | By::Ban(rule)
+            | By::Replaced(rule) => Some(*rule),
             By::Sent(_) => None,
         }
     }
@@ -129,11 +136,23 @@ impl Planned {
         matches!(self.by, By::Denied(_))
     }
 
+    /// Leaves it out, because another rule is in its place.
+    pub(crate) fn replace(&mut self) {
+        if let Some(rule) = self.rule() {
+            self.by = By::Replaced(rule);
+        }
+    }
+
+    /// Whether another rule is in its place.
+    pub(crate) fn is_replaced(&self) -> bool {
+        matches!(self.by, By::Replaced(_))
+    }
+
     /// Whether there is anything to ask the store.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
             By::Rule(_) | By::Overridden(..) | By::Ban(_) | By::Sent(_) => true,
-            By::Unlimited(_) | By::Denied(_) => false,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => false,
         }
     }
 }
@@ -143,7 +162,7 @@ impl Numbers {
     pub(crate) fn sent(&self, planned: &Planned) -> Option<&Sheet> {
         match planned.by {
             By::Sent(place) => self.sent.get(place as usize).map(|sheet| &**sheet),
-            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) => None,
+            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => None,
         }
     }
 
@@ -151,7 +170,7 @@ impl Numbers {
     pub(crate) fn overriding(&self, planned: &Planned) -> Option<&Limits> {
         match planned.by {
             By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &numbered.limits),
-            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Sent(_) => None,
+            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) | By::Sent(_) => None,
         }
     }
 
@@ -159,7 +178,7 @@ impl Numbers {
     pub(crate) fn limits<'a>(&'a self, planned: &Planned, running: &'a Running) -> Option<&'a Limits> {
         match planned.by {
             By::Sent(_) => self.sent(planned).map(|sheet| &sheet.limits),
-            By::Ban(_) => None,
+            By::Ban(_) | By::Replaced(_) => None,
             By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) => {
                 self.of_rule(planned, running).map(|numbered| &numbered.limits)
             }
@@ -173,7 +192,7 @@ impl Numbers {
             By::Rule(number) => rule(number)?.numbered.as_deref(),
             By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &**numbered),
             By::Ban(number) => rule(number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
-            By::Unlimited(_) | By::Denied(_) | By::Sent(_) => None,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) | By::Sent(_) => None,
         }
     }
 }
@@ -303,7 +322,7 @@ impl Plan {
                 let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
                 (numbered.id, &numbered.limits, earlier, self.given(planned, numbered))
             }
-            By::Unlimited(_) | By::Denied(_) => return,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => return,
         };
         let (key, ask) = (self.key(planned), self.ask(planned));
         charges.push(Charge { key, numbers, limits, earlier, ask, stamps: None, windows });

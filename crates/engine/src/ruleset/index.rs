@@ -10,7 +10,7 @@ use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
 use super::values::Values;
 use crate::request::Entry;
-use crate::rules::{Cidr, Condition, address};
+use crate::rules::{Cidr, Condition, address, nth_of};
 use build::Builder;
 
 /// The rules of a domain, by what they ask for.
@@ -22,6 +22,8 @@ pub(crate) struct Index {
     /// its number, and the literal steps of paths after those.
     lookup: Lookup,
     attributes: Box<[Attribute]>,
+    /// Attributes that are the second value of another, or any by its number.
+    nth: Box<[Nth]>,
     /// Rules that share a value, each list in a row.
     shared: Box<[Box<[u32]>]>,
     /// Rules that can only be tried: they ask for nothing, or only that something is absent.
@@ -31,6 +33,17 @@ pub(crate) struct Index {
 }
 
 const NAMES: u32 = 0;
+/// The space of names like `a#2`, which nothing that is sent is looked for in.
+const NTH_NAMES: u32 = u32::MAX;
+
+/// That an attribute is one of the values of another.
+#[derive(Clone, Copy, Debug)]
+struct Nth {
+    attribute: u32,
+    of: u32,
+    /// So many are before it.
+    before: u32,
+}
 
 /// What is found by one attribute, other than by its values.
 #[derive(Debug)]
@@ -147,7 +160,13 @@ impl Index {
 
     /// The number of an attribute that rules speak of.
     pub(crate) fn attribute(&self, name: &str) -> Option<u32> {
-        self.lookup.get(NAMES, name.as_bytes()).map(|named| named & !LEADS_NOWHERE)
+        let space = if nth_of(name).is_some() { NTH_NAMES } else { NAMES };
+        self.lookup.get(space, name.as_bytes()).map(|named| named & !LEADS_NOWHERE)
+    }
+
+    /// How many rules are tried whatever the request is.
+    pub(crate) fn tried(&self) -> usize {
+        self.unanchored.len()
     }
 
     /// Finds the rules that an item meets.
@@ -160,22 +179,16 @@ impl Index {
             let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
             let number = named & !LEADS_NOWHERE;
             known.push((number, place));
-            if named & LEADS_NOWHERE != 0 {
-                continue;
+            if named & LEADS_NOWHERE == 0 {
+                found.lead(number, entry.value, walk);
             }
-            let attribute = &self.attributes[number as usize];
-            if attribute.has_values
-                && let Some(rules) = self.lookup.get(space_of(number), entry.value)
-            {
-                found.add(rules);
+        }
+        if !self.nth.is_empty() {
+            let named = known.len();
+            self.number(known);
+            for (number, place) in &known[named..] {
+                found.lead(*number, entries[*place as usize].value, walk);
             }
-            if let Some(paths) = &attribute.paths {
-                paths.find(entry.value, &self.lookup, walk, |rule| found.add_one(rule));
-            }
-            if let Some(starts) = &attribute.starts {
-                starts.find(entry.value, &self.lookup, |rules| found.add(rules));
-            }
-            attribute.present.iter().for_each(|rule| found.add_one(*rule));
         }
         self.unanchored.iter().for_each(|rule| found.add_one(*rule));
         if found.asks_more {
@@ -197,6 +210,17 @@ impl Index {
             }
         }
     }
+
+    /// Adds what is known under a name with a number.
+    fn number(&self, known: &mut Vec<(u32, u32)>) {
+        let named = known.len();
+        for nth in &self.nth {
+            let mut values = known[..named].iter().filter(|(attribute, _)| *attribute == nth.of);
+            if let Some((_, place)) = values.nth(nth.before as usize) {
+                known.push((nth.attribute, *place));
+            }
+        }
+    }
 }
 
 /// What was found so far.
@@ -208,6 +232,25 @@ struct Found<'f> {
 }
 
 impl Found<'_> {
+    /// Adds what the value of an attribute leads to.
+    #[inline]
+    fn lead(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
+        let index = self.index;
+        let attribute = &index.attributes[number as usize];
+        if attribute.has_values
+            && let Some(rules) = index.lookup.get(space_of(number), value)
+        {
+            self.add(rules);
+        }
+        if let Some(paths) = &attribute.paths {
+            paths.find(value, &index.lookup, walk, |rule| self.add_one(rule));
+        }
+        if let Some(starts) = &attribute.starts {
+            starts.find(value, &index.lookup, |rules| self.add(rules));
+        }
+        attribute.present.iter().for_each(|rule| self.add_one(*rule));
+    }
+
     /// Adds a rule, or those of a list.
     #[inline]
     fn add(&mut self, found: u32) {

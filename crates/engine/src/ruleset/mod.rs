@@ -7,6 +7,7 @@ mod paths;
 mod special;
 mod values;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -15,7 +16,7 @@ use tollgate::{Algorithm, Cost, Limits, Time, Wall};
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{CostOf, OnChange, OnFault, Rule, Rules};
+use crate::rules::{Condition, CostOf, OnChange, OnFault, Rule, Rules};
 pub use index::Matched;
 pub(crate) use index::{Index, Sought};
 use lookup::Lookup;
@@ -50,6 +51,10 @@ pub struct RuleSet {
     uses_time: bool,
     /// Whether any of them bans.
     bans: bool,
+    /// Whether any of them replaces others.
+    replaces: bool,
+    /// Whether one of several is enough for any of them.
+    suffices: bool,
 }
 
 /// The rules of a domain.
@@ -153,6 +158,8 @@ impl RuleSet {
             per: Box::default(),
             uses_time: false,
             bans: false,
+            replaces: false,
+            suffices: false,
         }
     }
 
@@ -169,11 +176,12 @@ impl RuleSet {
         };
         let mut domains: Vec<InForce> = Vec::new();
         for domain in rules.domains() {
-            let sought: Vec<Sought<'_>> =
-                domain.rules().iter().map(|rule| Sought { when: rule.when(), names: Special::names(rule) }).collect();
             let first = compiler.rules.len();
-            let index = Index::new(&sought, first as u32);
-            domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index));
+            let index = index_of(domain.rules(), first as u32);
+            let replaces = domain.rules().iter().any(|rule| !rule.replaces().is_empty());
+            let ids = domain.rules().iter().zip(first as u32..).filter(|_| replaces);
+            let ids: FxHashMap<&str, u32> = ids.map(|(rule, number)| (rule.id(), number)).collect();
+            domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index, &ids));
             let judges = |rule: &RunningRule| rule.special().is_some_and(|special| special.judges.is_some());
             let judges = compiler.rules[first..].iter().any(judges);
             domains.push(InForce { name: domain.name().as_bytes().into(), index, judges });
@@ -183,6 +191,8 @@ impl RuleSet {
         let specials = || compiler.rules.iter().filter_map(RunningRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
+        let replaces = specials().any(|special| !special.replaces.is_empty());
+        let suffices = specials().any(|special| special.suffices);
         let names = domains.iter().zip(0..).map(|(domain, place)| (0, domain.name.clone(), place));
         Self {
             version: before.version + 1,
@@ -195,6 +205,8 @@ impl RuleSet {
             per: compiler.per.into(),
             uses_time,
             bans,
+            replaces,
+            suffices,
         }
     }
 
@@ -206,6 +218,23 @@ impl RuleSet {
     /// Whether any rule bans.
     pub(crate) fn bans(&self) -> bool {
         self.bans
+    }
+
+    /// Whether any rule replaces others.
+    #[inline]
+    pub(crate) fn replaces(&self) -> bool {
+        self.replaces
+    }
+
+    /// Whether there are rules of which one is enough.
+    #[inline]
+    pub(crate) fn suffices(&self) -> bool {
+        self.suffices
+    }
+
+    /// How many rules of a domain are tried one by one for each request, because they name nothing to be found by.
+    pub fn tried(&self, domain: &[u8]) -> usize {
+        self.domain(domain).map_or(0, |domain| domain.index.tried())
     }
 
     /// Counts up with every change. The empty set before the first is 0.
@@ -278,6 +307,14 @@ impl RuleSet {
     }
 }
 
+/// An index of rules by what they ask for, with what their expressions cannot do without.
+pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
+    let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::sought).collect();
+    let sought = |(rule, when)| Sought { when, names: Special::names(rule) };
+    let sought: Vec<Sought<'_>> = rules.iter().zip(conditions.iter().map(|when| &**when)).map(sought).collect();
+    Index::new(&sought, first)
+}
+
 /// Rules on their way into force.
 struct Compiler<'b> {
     before: &'b RuleSet,
@@ -289,11 +326,11 @@ struct Compiler<'b> {
 }
 
 impl Compiler<'_> {
-    fn add(&mut self, domain: &str, rule: &Rule, index: &Index) {
+    fn add(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
         let name = key::rule_name(domain, rule.id());
         let old = self.before.find(&name);
         let numbered = rule.effect().limits().map(|set| self.numbers.of(set));
-        let special = Special::of(rule, index, &mut self.numbers);
+        let special = Special::of(rule, index, ids, &mut self.numbers);
         let earlier = earlier(old, numbered.as_ref(), special.as_ref());
         // The name ends with it.
         let id = ((name.len() - rule.id().len()) as u16, name.len() as u16);

@@ -41,6 +41,8 @@ impl Plan {
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.met.truncate(first_met);
+        } else if rules.replaces() {
+            self.replace(rules, first_charge);
         }
         self.asked.push(Asked {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
@@ -70,6 +72,21 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Takes out the rules that others are in the place of. Whoever is replaced still replaces.
+    fn replace(&mut self, rules: &RuleSet, first: usize) {
+        self.picked.clear();
+        for rule in self.charges[first..].iter().filter_map(Planned::rule) {
+            let special = rules.rules().get(rule as usize).and_then(RunningRule::special);
+            self.picked.extend_from_slice(special.map_or(&[], |special| &special.replaces));
+        }
+        self.picked.sort_unstable();
+        for planned in &mut self.charges[first..] {
+            if planned.rule().is_some_and(|rule| self.picked.binary_search(&rule).is_ok()) {
+                planned.replace();
+            }
+        }
     }
 
     fn add_ruled(

@@ -6,14 +6,16 @@ use super::super::lookup::Lookup;
 use super::super::paths::Paths;
 use super::super::values::Values;
 use super::{
-    ASKS_MORE, Asks, Attribute, Index, LEADS_NOWHERE, NAMES, Remaining, SHARED, Sought, Starts, network_text, space_of,
+    ASKS_MORE, Asks, Attribute, Index, LEADS_NOWHERE, NAMES, NTH_NAMES, Nth, Remaining, SHARED, Sought, Starts,
+    network_text, space_of,
 };
-use crate::rules::{Condition, Glob, Pattern, Test};
+use crate::rules::{Condition, Glob, Pattern, Test, nth_of};
 
 /// Rules before they are packed.
 #[derive(Default)]
 pub(super) struct Builder {
-    names: FxHashMap<Box<[u8]>, u32>,
+    names: FxHashMap<Box<str>, u32>,
+    nth: Vec<Nth>,
     /// How many rules ask for a value or pattern of an attribute.
     popularity: FxHashMap<(u32, Box<str>), u32>,
     anchors: Vec<Anchors>,
@@ -34,9 +36,13 @@ struct Anchors {
 impl Builder {
     fn name(&mut self, attribute: &str) -> u32 {
         let next = self.names.len() as u32;
-        let number = *self.names.entry(attribute.as_bytes().into()).or_insert(next);
+        let number = *self.names.entry(attribute.into()).or_insert(next);
         if number == next {
             self.anchors.push(Anchors::default());
+            if let Some((of, before)) = nth_of(attribute) {
+                let of = self.name(of);
+                self.nth.push(Nth { attribute: number, of, before });
+            }
         }
         number
     }
@@ -116,14 +122,17 @@ impl Builder {
         let mut packing =
             Packing { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
         let leads_nowhere = |number: u32| if self.anchors[number as usize].is_empty() { LEADS_NOWHERE } else { 0 };
-        let names = self.names.into_iter().map(|(name, number)| (NAMES, name, number | leads_nowhere(number)));
-        packing.texts.extend(names);
+        packing.texts.extend(self.names.into_iter().map(|(name, number)| {
+            let space = if nth_of(&name).is_some() { NTH_NAMES } else { NAMES };
+            (space, name.into_boxed_bytes(), number | leads_nowhere(number))
+        }));
         let attributes =
             self.anchors.into_iter().zip(0..).map(|(anchors, number)| packing.pack(anchors, number)).collect();
         Index {
             first,
             lookup: Lookup::new(&packing.texts),
             attributes,
+            nth: self.nth.into(),
             shared: packing.shared.into(),
             unanchored: self.unanchored.into(),
             others: self.others.into(),
