@@ -18,7 +18,7 @@ use crate::config::{Config, StoreConfig};
 use crate::front::accept::{Newcomer, Protocol, accept};
 use crate::front::{http, resp};
 use crate::gate::Gate;
-use crate::retrieve::file::{self, Watched};
+use crate::retrieve::file::{self, RuleFile};
 use crate::worker::Workers;
 
 /// Serves until told to stop.
@@ -76,7 +76,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
 ) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
     let gate = Arc::new(gate.with_names(config.top_keys));
-    let rules = config.rules.clone().map(Watched::new);
+    let rules = config.rules.clone().map(RuleFile::new);
     let rules = rules.map(|mut rules| file::load(&gate, &mut rules).map(|()| rules)).transpose()?;
     let workers = start(config.threads, &gate)?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);

@@ -1,3 +1,4 @@
 //! Where rules come from.
 
 pub mod file;
+pub mod include;
