@@ -107,7 +107,7 @@ impl Tls {
             let tls = self.clone();
             // A file may lie on a network, and this thread has connections to accept.
             let looked = tokio::task::spawn_blocking(move || {
-                let changed = files.each_mut().map(|file| !matches!(file.look(), Ok(None)));
+                let changed = files.each_mut().map(|file| !matches!(file.has_changed(), Ok(false)));
                 if changed.contains(&true) {
                     tls.renew();
                 }
