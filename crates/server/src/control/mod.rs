@@ -21,6 +21,7 @@ mod overrides;
 mod plan;
 mod rules;
 mod snapshot;
+mod sql;
 mod tokens;
 mod weight;
 
