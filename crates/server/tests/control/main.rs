@@ -1,0 +1,15 @@
+//! The rules service, the same cases on SQLite and on a real PostgreSQL.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on fails; one that measures tells")]
+
+#[macro_use]
+mod place;
+
+mod bulk;
+mod costs;
+mod history;
+mod killed;
+mod overrides;
+mod rules;
+mod together;
+mod tokens;
