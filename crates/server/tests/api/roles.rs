@@ -24,7 +24,7 @@ enum May {
 
 const RULE: &str = r#"{"per":["tenant"],"limit":"10/s"}"#;
 const FILE: &str = r#"{"domain":"api","rules":[{"id":"from-file","per":["tenant"],"limit":"10/s"}]}"#;
-const ASK: &str = r#"{"key":"k","limit":"1000000/s"}"#;
+const ASK: &str = r#"{"key":"k","limit":"1000000/s","cost":1}"#;
 
 /// Every call, who may make it, and the statuses that those get who may.
 #[rustfmt::skip]
