@@ -11,11 +11,11 @@ use crate::town::Town;
 
 /// Sends commands as lines and reads what comes back until `PING` is answered or refused at the end.
 async fn talk(town: &Town, lines: &[&str]) -> Vec<String> {
-    let mut stream = TcpStream::connect(town.resp).await.unwrap();
+    let mut stream = TcpStream::connect(town.resp).await.expect("it listens");
     let text = lines.join("\r\n") + "\r\nQUIT\r\n";
-    stream.write_all(text.as_bytes()).await.unwrap();
+    stream.write_all(text.as_bytes()).await.expect("it reads");
     let mut told = String::new();
-    stream.read_to_string(&mut told).await.unwrap();
+    stream.read_to_string(&mut told).await.expect("text");
     told.lines().map(str::to_owned).collect()
 }
 
