@@ -9,7 +9,7 @@ use tollgate::{Cost, Limit, Mono, Throttles, Time};
 use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
 use crate::acquire::Room;
-use crate::control::auth::{Guards, Tokens};
+use crate::control::auth::{Access, Guards, Tokens};
 use crate::control::origin::{Origin, Source};
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
@@ -208,6 +208,13 @@ impl<S: Store> Gate<S> {
     /// Counts a request that could not be understood.
     pub fn mistaken(&self, protocol: Protocol) {
         self.metrics.front(protocol).mistaken();
+    }
+
+    /// Has something written into the audit log that was done here, if this server has one.
+    pub fn note(&self, access: &Access, kind: &'static str, action: &'static str, domain: Option<&str>, subject: &str) {
+        if let Some(service) = self.origin.service() {
+            service.note(access, kind, action, domain, subject);
+        }
     }
 
     /// How many connections there are, of all front ends.

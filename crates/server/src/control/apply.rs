@@ -125,7 +125,8 @@ impl Write<'_> {
         }
         let query = "SELECT author, at_ms FROM audit WHERE seq = $1";
         let last = sqlx::query(query).bind(self.audit).fetch_optional(&mut *self.tx).await?;
-        let by = last.map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, Action::Update, row.try_get(1)?))).transpose()?;
+        let by =
+            last.map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, Action::Update, row.try_get(1)?))).transpose()?;
         Err(ControlError::Conflict(Box::new(Conflict {
             what: "the set of rules".into(),
             current: (!empty || current > 0).then_some(current),

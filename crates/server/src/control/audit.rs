@@ -96,7 +96,10 @@ impl Control {
         domain: Option<&str>,
         subject: &str,
     ) -> Result<()> {
-        for text in [kind, action, subject, domain.unwrap_or_default(), &change.author].into_iter().chain(change.comment.as_deref()) {
+        for text in [kind, action, subject, domain.unwrap_or_default(), &change.author]
+            .into_iter()
+            .chain(change.comment.as_deref())
+        {
             if !storable(text) {
                 return Err(ControlError::Invalid("a note has no characters of the value zero".into()));
             }

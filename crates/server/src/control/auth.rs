@@ -27,7 +27,7 @@ pub enum Tokens {
 pub const LOCAL: &str = "local";
 
 type Digested = [u8; 32];
-type Table = HashMap<Digested, Arc<Verifier>>;
+type Table = HashMap<Digested, Verifier>;
 
 /// The tokens that are good now.
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ impl Guards {
     /// These are the good tokens from now on. Those that are not among them are refused from the next request on, on connections
     /// that have shown them before too. A digest that is none is left out: nothing could match it.
     pub fn replace(&self, verifiers: &[Verifier]) {
-        let known = verifiers.iter().filter_map(|verifier| Some((read_hex(&verifier.digest)?, Arc::new(verifier.clone()))));
+        let known = verifiers.iter().filter_map(|verifier| Some((read_hex(&verifier.digest)?, verifier.clone())));
         let table: Arc<Table> = Arc::new(known.collect());
         let mut place = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if *place != table {
@@ -166,7 +166,8 @@ impl Guards {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that it belongs to the table.
         let edition = self.edition.load(Ordering::Acquire);
-        (edition, table.get(digest).cloned().map(Access::Token))
+        // A copy for the connection: a count that all connections share would be passed from core to core.
+        (edition, table.get(digest).map(|verifier| Access::Token(Arc::new(verifier.clone()))))
     }
 }
 
@@ -179,6 +180,14 @@ impl Access {
         match self {
             Self::Local => LOCAL,
             Self::Token(token) => &token.name,
+        }
+    }
+
+    /// Whether it has this role somewhere.
+    pub fn is_at_least(&self, role: Role) -> bool {
+        match self {
+            Self::Local => true,
+            Self::Token(token) => token.role >= role,
         }
     }
 

@@ -39,8 +39,9 @@ impl Cursor {
 
     fn read(text: &str) -> Option<Self> {
         let pairs = text.as_bytes().chunks(2);
-        let bytes: Option<Vec<u8>> =
-            pairs.map(|pair| u8::from_str_radix(str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?, 16).ok()).collect();
+        let bytes: Option<Vec<u8>> = pairs
+            .map(|pair| u8::from_str_radix(str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?, 16).ok())
+            .collect();
         let text = String::from_utf8(bytes?).ok()?;
         let (number, name) = text.split_once(':')?;
         storable(name).then_some(Self { number: number.parse().ok()?, name: name.into() })

@@ -136,7 +136,8 @@ impl Control {
     ) -> Result<Written<StoredRule>> {
         let past = self.past(domain, id, version).await?;
         let Some(text) = past.text else {
-            let why = format!("version {version} of the {} is its deletion; delete it instead", rule_in_words(domain, id));
+            let why =
+                format!("version {version} of the {} is its deletion; delete it instead", rule_in_words(domain, id));
             return Err(ControlError::Invalid(why));
         };
         let make = |kept: Option<&Kept>| Ok((text, kept.map_or(past.enabled, |kept| kept.enabled), Action::Rollback));
@@ -146,7 +147,13 @@ impl Control {
 
 impl Write<'_> {
     /// Whether a rule stands as the writer takes for granted.
-    pub(super) async fn expect(&mut self, domain: &str, id: &str, kept: Option<&Kept>, expected: Expected) -> Result<()> {
+    pub(super) async fn expect(
+        &mut self,
+        domain: &str,
+        id: &str,
+        kept: Option<&Kept>,
+        expected: Expected,
+    ) -> Result<()> {
         let known = match (expected, kept) {
             (Expected::Anything, _) | (Expected::Nothing, None) | (Expected::Something, Some(_)) => return Ok(()),
             (Expected::Version(version), Some(kept)) if kept.version == version => return Ok(()),
@@ -183,9 +190,7 @@ impl Write<'_> {
             query.push_values(rules, |mut row, (domain, id)| {
                 row.push_bind(*domain).push_bind(*id);
             });
-            query.push(
-                ") AS w JOIN versions v ON v.domain = w.column1 AND v.id = w.column2 GROUP BY v.domain, v.id",
-            );
+            query.push(") AS w JOIN versions v ON v.domain = w.column1 AND v.id = w.column2 GROUP BY v.domain, v.id");
             for row in query.build().persistent(false).fetch_all(&mut *self.tx).await? {
                 last.insert((row.try_get("domain")?, row.try_get("id")?), row.try_get("version")?);
             }
@@ -295,7 +300,8 @@ fn missing_version(domain: &str, id: &str, version: i64) -> ControlError {
 /// What differs between two rules, as the lines in which files have them.
 pub(super) fn diff_of(old: Option<&str>, new: Option<&str>) -> String {
     // What is kept was written by us; what cannot be read is shown as it is.
-    let lines = |json: Option<&str>| json.map(|json| entry::lines(json).unwrap_or_else(|_| json.into())).unwrap_or_default();
+    let lines =
+        |json: Option<&str>| json.map(|json| entry::lines(json).unwrap_or_else(|_| json.into())).unwrap_or_default();
     let (old, new) = (lines(old), lines(new));
     let mut out = String::new();
     let diff = similar::TextDiff::from_lines(&old, &new);

@@ -135,7 +135,10 @@ mod tests {
         origin.loaded(7, "abc", at(10));
         origin.refused(8, "a mistake");
         let status = origin.status(at(25));
-        assert_eq!((status.revision, status.loaded_ms_ago, status.checksum.as_deref()), (Some(7), Some(15), Some("abc")));
+        assert_eq!(
+            (status.revision, status.loaded_ms_ago, status.checksum.as_deref()),
+            (Some(7), Some(15), Some("abc"))
+        );
         assert_eq!(status.refused, Some(Refused { revision: 8, why: "a mistake".into() }));
         origin.loaded(9, "", at(30));
         let status = origin.status(at(30));

@@ -216,7 +216,8 @@ pub(super) fn findings(rules: &Rules, stored: &Stored) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
     if !stored.is_empty() {
-        let file = entry::to_json(stored.iter().map(|(domain, rules)| (&**domain, rules.iter().map(|kept| &*kept.text))));
+        let file =
+            entry::to_json(stored.iter().map(|(domain, rules)| (&**domain, rules.iter().map(|kept| &*kept.text))));
         // What is stored was checked; should a later version of the language see it otherwise, there is nothing to compare with.
         if let Ok(running) = Rules::read(&[Source { name: "stored", text: file.as_bytes() }]) {
             let _ = engine.put(&running);

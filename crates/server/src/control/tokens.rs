@@ -41,7 +41,8 @@ impl Control {
         let domains = serde_json::to_string(&stored.domains).unwrap_or_default();
         let revision = within(SHORT, async {
             let mut write = self.db.write(change).await?;
-            let good = "SELECT COUNT(*) FROM tokens WHERE revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)";
+            let good =
+                "SELECT COUNT(*) FROM tokens WHERE revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)";
             let good: i64 = sqlx::query(good).bind(now).fetch_one(&mut *write.tx).await?.try_get(0)?;
             if good >= MAX_TOKENS {
                 return Err(ControlError::Full(format!("there are at most {MAX_TOKENS} tokens; revoke some first")));

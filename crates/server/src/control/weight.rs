@@ -34,7 +34,8 @@ pub(super) fn of_override(attribute: &str, value: &str, effect: &str, until: Opt
 /// Whether it is not too much.
 pub(super) fn check_weight(weight: i64) -> Result<()> {
     if weight + FRAME > MAX_FILE_BYTES as i64 {
-        let why = format!("all rules and overrides together have at most {MAX_FILE_BYTES} bytes, this would be {weight}");
+        let why =
+            format!("all rules and overrides together have at most {MAX_FILE_BYTES} bytes, this would be {weight}");
         return Err(ControlError::Full(why));
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Whole rule files: looked through, applied and written out again.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
 use bytes::Bytes;
@@ -15,13 +15,12 @@ use super::query::{Asked, By};
 use super::reply::{self, Reply};
 use super::{Desk, etag};
 use crate::control::Others as Rest;
-use crate::control::auth::{Access, Place};
+use crate::control::auth::Place;
 use crate::control::model::{Plan, Role, Validation};
 
 /// Looks for mistakes in a rule file, as `tollgate check` does. It is answered 200 whatever is found.
 #[utoipa::path(post, path = "/v1/validate", tag = "files",
-    request_body(description = "A rule file: ours, or one of the reference Envoy service",
-        content((String = "application/yaml", example = json!(super::describe::FILE)), (inline(super::describe::File) = "application/json"))),
+    request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "What was found", body = Validation)),
 )]
 pub(super) async fn validate(State(desk): State<Arc<Desk>>, headers: HeaderMap, body: Bytes) -> Reply {
@@ -62,8 +61,7 @@ pub(super) struct Applying {
         ("If-Match" = Option<String>, Header, description = "The ETag of the plan: only if nothing has changed since"),
         ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
     ),
-    request_body(description = "A rule file: ours, or one of the reference Envoy service",
-        content((String = "application/yaml", example = json!(super::describe::FILE)), (inline(super::describe::File) = "application/json"))),
+    request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "What changes, or has changed", body = Plan, headers(("etag" = String, description = "The revision")))),
 )]
 pub(super) async fn apply(
@@ -81,15 +79,21 @@ pub(super) async fn apply(
     let plan = if applying.plan {
         desk.control.plan(&body, others).await?
     } else {
-        let allowed = |domain: &str| access.require(Role::Editor, Place::Domain(domain)).is_ok();
-        let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
         // In which domains is known once the file is read; who may change rules nowhere need not wait for that.
-        if let Access::Token(token) = &access
-            && token.role < Role::Editor
-        {
+        if !access.is_at_least(Role::Editor) {
             access.require(Role::Editor, Place::Everywhere)?;
         }
-        desk.control.apply(&change, &body, others, expected, &allowed).await?
+        let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
+        let denied = OnceLock::new();
+        let allowed = |domain: &str| {
+            let allowed = access.require(Role::Editor, Place::Domain(domain));
+            allowed.map_err(|why| denied.set(why)).is_ok()
+        };
+        let applied = desk.control.apply(&change, &body, others, expected, &allowed).await;
+        match denied.into_inner() {
+            Some(denied) => return Err(denied.into()),
+            None => applied?,
+        }
     };
     reply::json(StatusCode::OK, &etag::of(plan.revision), &plan)
 }

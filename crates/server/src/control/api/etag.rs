@@ -25,9 +25,9 @@ pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, Fault> {
             _ => Err(Fault::bad_request("give one ETag in If-Match, the one that came with what you have changed")),
         },
         (None, Some(Tags::Any)) => Ok(Expected::Nothing),
-        (None, Some(Tags::Some(_))) => {
-            Err(Fault::bad_request("with a write, If-None-Match is `*`: only if there is nothing yet; for others there is If-Match"))
-        }
+        (None, Some(Tags::Some(_))) => Err(Fault::bad_request(
+            "with a write, If-None-Match is `*`: only if there is nothing yet; for others there is If-Match",
+        )),
         (Some(_), Some(_)) => Err(Fault::bad_request("give If-Match or If-None-Match, not both")),
     }
 }
@@ -101,7 +101,9 @@ mod tests {
 
     #[test]
     fn a_reader_has_what_it_names() {
-        for (value, known) in [("\"3\"", true), ("W/\"3\"", true), ("\"2\", \"3\"", true), ("*", true), ("\"4\"", false)] {
+        for (value, known) in
+            [("\"3\"", true), ("W/\"3\"", true), ("\"2\", \"3\"", true), ("*", true), ("\"4\"", false)]
+        {
             assert_eq!(is_known(&headers(&[("if-none-match", value)]), "\"3\"").ok(), Some(known), "{value}");
         }
         assert_eq!(is_known(&headers(&[]), "\"3\"").ok(), Some(false));

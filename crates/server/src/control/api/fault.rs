@@ -5,14 +5,14 @@ use std::time::Duration;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use tollgate_engine::rules::{Mistake, Mistakes};
 use utoipa::ToSchema;
 
 use super::Answer;
-use crate::control::auth::{Denied, Stranger};
+use crate::control::auth::Denied;
 use crate::control::model::Finding;
 use crate::control::{Conflict, ControlError};
 
@@ -88,7 +88,11 @@ impl Fault {
 
     /// Something that cannot happen did. The details are in the log.
     pub(super) fn bug() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "this is a fault of the server; its log says more")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal error",
+            "this is a fault of the server; its log says more",
+        )
     }
 
     pub(super) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
@@ -171,17 +175,6 @@ impl From<ControlError> for Fault {
 impl From<Denied> for Fault {
     fn from(denied: Denied) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", denied.to_string())
-    }
-}
-
-impl From<Stranger> for Fault {
-    fn from(stranger: Stranger) -> Self {
-        let challenge = match stranger {
-            Stranger::NoToken => "Bearer realm=\"tollgate\"",
-            Stranger::Unknown | Stranger::Expired => "Bearer realm=\"tollgate\", error=\"invalid_token\"",
-        };
-        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", stranger.to_string())
-            .with(WWW_AUTHENTICATE, HeaderValue::from_static(challenge))
     }
 }
 

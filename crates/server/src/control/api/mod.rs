@@ -186,4 +186,9 @@ pub fn owns(path: &str) -> bool {
     PREFIXES.iter().any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
+/// Whether whole rule files are sent there, which are larger than anything else.
+pub fn takes_files(path: &str) -> bool {
+    matches!(path, "/v1/validate" | "/v1/apply")
+}
+
 const _: () = assert!(limits::ANSWER.as_secs() > limits::MAX_WAIT.as_secs(), "who waits for news is answered");

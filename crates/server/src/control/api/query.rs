@@ -19,7 +19,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
         let found = Path::<T>::from_request_parts(parts, state).await;
-        found.map(|Path(found)| Self(found)).map_err(|error| Fault::bad_request(format!("the path: {}", error.body_text())))
+        found
+            .map(|Path(found)| Self(found))
+            .map_err(|error| Fault::bad_request(format!("the path: {}", error.body_text())))
     }
 }
 

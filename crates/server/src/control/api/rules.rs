@@ -92,8 +92,7 @@ pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<RuleAt>, heade
         ("If-None-Match" = Option<String>, Header, description = "`*`: only if there is nothing yet"),
         ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
     ),
-    request_body(description = "A rule as in a file; `id` may be left out",
-        content((inline(super::describe::Rule) = "application/json"), (inline(super::describe::Rule) = "application/yaml"))),
+    request_body(description = "A rule as in a file; `id` may be left out", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
         (status = 200, description = "It was changed, or is as it was", body = StoredRule, headers(("etag" = String, description = "Its version"))),
         (status = 201, description = "It was made", body = StoredRule, headers(("etag" = String, description = "Its version"))),

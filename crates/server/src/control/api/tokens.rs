@@ -37,12 +37,7 @@ pub(super) async fn list(
     request_body(content = NewToken, content_type = "application/json"),
     responses((status = 201, description = "The token", body = MadeToken)),
 )]
-pub(super) async fn make(
-    State(desk): State<Arc<Desk>>,
-    By(access): By,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Reply {
+pub(super) async fn make(State(desk): State<Arc<Desk>>, By(access): By, headers: HeaderMap, body: Bytes) -> Reply {
     access.require(Role::Admin, Place::Everywhere)?;
     kind::check(&headers, JSON)?;
     let token: NewToken = kind::json(&body)?;

@@ -32,7 +32,8 @@ fn check(stored: &str, file: &str, others: Others, expected: &str) {
     }
     let mut order: Vec<(i64, String)> = after.into_iter().map(|(id, position)| (position, id)).collect();
     order.sort();
-    let told: Vec<String> = work.changes.iter().map(|change| format!("{}:{}", change.id, change.action.as_str())).collect();
+    let told: Vec<String> =
+        work.changes.iter().map(|change| format!("{}:{}", change.id, change.action.as_str())).collect();
     let order: String = order.into_iter().map(|(_, id)| id).collect();
     assert_eq!(format!("{order} {} {}", work.unchanged, told.join(" ")).trim_end(), expected);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tollgate::Cost;
 use tollgate_engine::rules::LimitText;
-use tollgate_engine::{Decision, EngineError, Item as Asked, Receipt, Request, RequestError, SentLimits, Store};
+use tollgate_engine::{Decision, EngineError, Entry, Item as Asked, Receipt, Request, RequestError, SentLimits, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::add_decision;
 
@@ -16,6 +16,8 @@ use super::translate::{Basis, Tells, basis, write_decision};
 use super::wire::{Body, Item, ReceiptField};
 use super::{explain, memo};
 use crate::acquire::MAX_WAIT;
+use crate::control::auth::{Access, Denied, Place};
+use crate::control::model::Role;
 use crate::front::accept::Protocol;
 use crate::gate::{Gate, Lent, Verb};
 
@@ -130,14 +132,14 @@ pub(super) enum Act {
 /// # Errors
 /// When the request cannot be understood, or the store did not do it. What is wrong with one of a list is told in its
 /// place.
-pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, body: &[u8]) -> Result<Answer, Problem> {
+pub(super) async fn act<S: Store>(gate: &Gate<S>, access: &Access, act: Act, body: &[u8]) -> Result<Answer, Problem> {
     let body = Body::parse(body).map_err(|error| Problem::json(&error))?;
     let text = match &body {
-        Body::One(item) => act_on(gate, act, item, "").await?,
+        Body::One(item) => act_on(gate, access, act, item, "").await?,
         Body::Many(items) => {
             let mut texts = Vec::with_capacity(items.len());
             for (place, item) in items.iter().enumerate() {
-                let text = act_on(gate, act, item, &format!("/{place}")).await;
+                let text = act_on(gate, access, act, item, &format!("/{place}")).await;
                 texts.push(text.unwrap_or_else(|problem| String::from_utf8_lossy(&problem.to_json()).into_owned()));
             }
             format!("[{}]", texts.join(","))
@@ -146,7 +148,13 @@ pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, body: &[u8]) -> Resu
     Ok(respond(StatusCode::OK, JSON, text))
 }
 
-async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &str) -> Result<String, Problem> {
+async fn act_on<S: Store>(
+    gate: &Gate<S>,
+    access: &Access,
+    act: Act,
+    item: &Item<'_>,
+    pointer: &str,
+) -> Result<String, Problem> {
     match act {
         Act::Refund => {
             let accepted = gate.engine.refund(&receipt(item, pointer)?).await;
@@ -169,8 +177,14 @@ async fn act_on<S: Store>(gate: &Gate<S>, act: Act, item: &Item<'_>, pointer: &s
             let question = Question::at_once(gate, Verb::Check, item, pointer)?;
             let asked = [question.asked()];
             let request = Request { domain: question.domain(), items: &asked };
+            let (domain, subject) = question.named();
+            let place = domain.map_or(Place::Everywhere, Place::Domain);
+            let denied = |denied: Denied| Problem::forbidden(denied.to_string()).at(pointer);
+            access.require(Role::Operator, place).map_err(denied)?;
             let counters = gate.engine.reset(&request, &mut Lent::take()).await;
-            Ok(format!("{{\"reset\":{}}}", counters.map_err(|error| failed(&error, pointer))?))
+            let counters = counters.map_err(|error| failed(&error, pointer))?;
+            gate.note(access, "key", "reset", domain, &subject);
+            Ok(format!("{{\"reset\":{counters}}}"))
         }
         Act::Explain => {
             let question = Question::at_once(gate, Verb::Peek, item, pointer)?;
@@ -224,6 +238,14 @@ impl<'a> Question<'a> {
         }
     }
 
+    /// The domain, and what is counted there, in words for the audit log.
+    fn named(&self) -> (Option<&'a str>, String) {
+        match &self.basis {
+            Basis::Rules { domain, entries } => (Some(domain), words(entries)),
+            Basis::Sent { key, .. } => (None, (*key).to_owned()),
+        }
+    }
+
     fn asked(&self) -> Asked<'_> {
         let asked = match (&self.basis, &self.sent) {
             (Basis::Rules { entries, .. }, _) => Asked::new(entries),
@@ -232,6 +254,13 @@ impl<'a> Question<'a> {
         };
         Asked { cost: self.cost, ..asked }
     }
+}
+
+/// What is known about a request, in words.
+pub(crate) fn words(entries: &[Entry<'_>]) -> String {
+    let word =
+        |entry: &Entry<'_>| format!("{}={}", String::from_utf8_lossy(entry.name), String::from_utf8_lossy(entry.value));
+    entries.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// What is told beyond the decision.

@@ -11,4 +11,5 @@ mod serve;
 mod translate;
 pub mod wire;
 
+pub(crate) use decide::words;
 pub use serve::{Answer, serve};

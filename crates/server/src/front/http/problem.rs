@@ -48,6 +48,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "Bad request", detail)
     }
 
+    /// Who asks may not do that.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", detail)
+    }
+
     /// The body is no JSON, or not of the right form.
     pub fn json(error: &serde_json::Error) -> Self {
         // The place is told in fields of its own.

@@ -7,6 +7,9 @@ use tollgate_engine::{Enforcement, Store};
 use super::decide::{self, Act};
 use super::problem::Problem;
 use super::serve::{Answer, respond};
+use crate::control::api::describe;
+use crate::control::auth::{Access, Place};
+use crate::control::model::Role;
 use crate::gate::{Gate, Verb};
 
 /// What can be asked for.
@@ -21,6 +24,8 @@ pub(super) enum Route {
     Readiness,
     Metrics,
     Top,
+    RulesStatus,
+    Description,
 }
 
 impl Route {
@@ -33,7 +38,13 @@ impl Route {
             Self::Enforcement | Self::SetEnforcement | Self::Health | Self::Readiness | Self::Metrics | Self::Top => {
                 false
             }
+            Self::RulesStatus | Self::Description => false,
         }
+    }
+
+    /// Whether it is answered without a token, where tokens are asked for: those who look after the server have none.
+    pub(super) const fn is_open(self) -> bool {
+        matches!(self, Self::Health | Self::Readiness)
     }
 }
 
@@ -59,6 +70,8 @@ const ROUTES: &[(&str, &[(&str, Route)])] = &[
     ("/readyz", &[("GET", Route::Readiness), ("HEAD", Route::Readiness)]),
     ("/v1/top", &[("GET", Route::Top), ("HEAD", Route::Top)]),
     ("/metrics", &[("GET", Route::Metrics), ("HEAD", Route::Metrics)]),
+    ("/v1/rules-status", &[("GET", Route::RulesStatus), ("HEAD", Route::RulesStatus)]),
+    ("/openapi.json", &[("GET", Route::Description), ("HEAD", Route::Description)]),
 ];
 
 /// The route of a request.
@@ -84,15 +97,20 @@ pub(super) fn find(method: &Method, path: &str) -> Result<Route, Problem> {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) async fn run<S: Store>(gate: &Gate<S>, route: Route, body: &[u8]) -> Result<Answer, Problem> {
+pub(super) async fn run<S: Store>(
+    gate: &Gate<S>,
+    access: &Access,
+    route: Route,
+    body: &[u8],
+) -> Result<Answer, Problem> {
     const TEXT: &str = "text/plain; charset=utf-8";
     match route {
         Route::Decide(verb) => decide::decide(gate, verb, body).await,
         Route::Acquire => decide::acquire(gate, body).await,
-        Route::Act(act) => decide::act(gate, act, body).await,
+        Route::Act(act) => decide::act(gate, access, act, body).await,
         Route::Enforcement => Ok(tell_enforcement(gate)),
         Route::SetEnforcement => {
-            set_enforcement(gate, body)?;
+            set_enforcement(gate, access, body)?;
             Ok(tell_enforcement(gate))
         }
         Route::Health => Ok(respond(StatusCode::OK, TEXT, "ok\n")),
@@ -110,6 +128,12 @@ pub(super) async fn run<S: Store>(gate: &Gate<S>, route: Route, body: &[u8]) -> 
         }
         Route::Top => Ok(respond(StatusCode::OK, "application/json", gate.top.to_json().to_string())),
         Route::Metrics => Ok(respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", gate.metrics_text())),
+        Route::RulesStatus => {
+            // A struct of numbers and texts always serialises.
+            let status = serde_json::to_vec(&gate.origin.status(gate.now())).unwrap_or_default();
+            Ok(respond(StatusCode::OK, "application/json", status))
+        }
+        Route::Description => Ok(respond(StatusCode::OK, "application/json", describe::document())),
     }
 }
 
@@ -126,14 +150,17 @@ enum Mode {
     Observe,
 }
 
-fn set_enforcement<S: Store>(gate: &Gate<S>, body: &[u8]) -> Result<(), Problem> {
+fn set_enforcement<S: Store>(gate: &Gate<S>, access: &Access, body: &[u8]) -> Result<(), Problem> {
+    // It is the switch of all domains.
+    access.require(Role::Operator, Place::Everywhere).map_err(|denied| Problem::forbidden(denied.to_string()))?;
     let switch: Switch = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
     let enforcement = match switch.mode {
         Mode::Enforce => Enforcement::Enforce,
         Mode::Observe => Enforcement::Observe,
     };
     gate.engine.set_enforcement(enforcement);
-    tracing::warn!(mode = enforcement.as_str(), "enforcement was switched");
+    tracing::warn!(mode = enforcement.as_str(), author = access.author(), "enforcement was switched");
+    gate.note(access, "enforcement", enforcement.as_str(), None, "server");
     Ok(())
 }
 

@@ -3,15 +3,17 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -20,6 +22,8 @@ use tollgate_engine::Store;
 use super::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS};
 use super::problem::Problem;
 use super::route::{self, Route};
+use crate::control::api::{self, limits::FILE_TIMEOUT};
+use crate::control::auth::{Access, Shown, Stranger};
 use crate::drain::Guest;
 use crate::front::accept::Protocol;
 use crate::gate::Gate;
@@ -31,9 +35,11 @@ pub type Answer = Response<Full<Bytes>>;
 /// Serves a connection until its client leaves, stalls, or the server stops.
 pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(stream: T, gate: Arc<Gate<S>>, guest: Guest) {
     guest.register().await;
+    // Requests of a connection come one after the other, so nobody ever waits for this lock.
+    let shown = Arc::new(Mutex::new(Shown::default()));
     let service = service_fn(|request| {
-        let gate = gate.clone();
-        async move { Ok::<_, Infallible>(answer(&gate, request).await) }
+        let (gate, shown) = (gate.clone(), shown.clone());
+        async move { Ok::<_, Infallible>(answer(&gate, &shown, request).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -58,20 +64,33 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(stream
     }
 }
 
-async fn answer<S: Store>(gate: &Gate<S>, request: Request<Incoming>) -> Answer {
+async fn answer<S: Store>(gate: &Gate<S>, shown: &Mutex<Shown>, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
-    let outcome = match route::find(&head.method, head.uri.path()) {
+    let found = route::find(&head.method, head.uri.path());
+    let access = match &found {
+        Ok(route) if route.is_open() => Access::Local,
+        Ok(_) | Err(_) => match admit(gate, shown, &head) {
+            Ok(access) => access,
+            Err(stranger) => return tell_stranger(gate, stranger),
+        },
+    };
+    let outcome = match found {
         // A page somewhere must not turn off the limits of whoever looks at it.
-        Ok(_) if head.headers.contains_key(ORIGIN) => {
+        _ if head.headers.contains_key(ORIGIN) => {
             let detail = "requests of web pages, which have the header Origin, are not answered; ask from a program";
-            Err(Problem::new(StatusCode::FORBIDDEN, "Forbidden", detail))
+            Err(Problem::forbidden(detail))
         }
-        Ok(route) => match read(body).await {
+        Ok(route) => match read(body, MAX_BODY, BODY_TIMEOUT).await {
             Ok(body) => match head.headers.get(IDEMPOTENCY_KEY) {
-                None => route::run(gate, route, &body).await,
-                Some(key) => once(gate, key, route, &body).await,
+                None => route::run(gate, &access, route, &body).await,
+                Some(key) => once(gate, &access, key, route, &body).await,
             },
             Err(problem) => Err(problem),
+        },
+        Err(_) if api::owns(head.uri.path()) => control(gate, access, head, body).await,
+        Err(problem) if head.method == Method::OPTIONS => match problem.allow() {
+            Some(methods) => Ok(allow(StatusCode::NO_CONTENT, methods)),
+            None => Err(problem),
         },
         Err(problem) => Err(problem),
     };
@@ -81,13 +100,67 @@ async fn answer<S: Store>(gate: &Gate<S>, request: Request<Incoming>) -> Answer 
     })
 }
 
+/// Who asks, by the token that is shown. Where none is asked for, nothing is looked at.
+#[inline]
+fn admit<S: Store>(gate: &Gate<S>, shown: &Mutex<Shown>, head: &Parts) -> Result<Access, Stranger> {
+    if !gate.guards.ask() {
+        return Ok(Access::Local);
+    }
+    let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+    let token = head.headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+    gate.guards.admit(&mut shown, token, || gate.wall_ms()).cloned()
+}
+
+/// The token of `Authorization: Bearer …`.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+fn tell_stranger<S: Store>(gate: &Gate<S>, stranger: Stranger) -> Answer {
+    gate.mistaken(Protocol::Http);
+    let mut answer = tell(&Problem::new(StatusCode::UNAUTHORIZED, "Unauthorized", stranger.to_string()));
+    let challenge = HeaderValue::from_static(match stranger {
+        Stranger::NoToken => "Bearer realm=\"tollgate\"",
+        Stranger::Unknown | Stranger::Expired => "Bearer realm=\"tollgate\", error=\"invalid_token\"",
+    });
+    answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    answer
+}
+
+/// Has a request answered by the rules service, if this server is one.
+async fn control<S: Store>(gate: &Gate<S>, access: Access, head: Parts, body: Incoming) -> Result<Answer, Problem> {
+    let Some(service) = gate.origin.service() else {
+        let detail = gate.origin.elsewhere();
+        return Err(Problem::new(StatusCode::NOT_FOUND, "No rules service", detail));
+    };
+    if !api::takes_files(head.uri.path()) {
+        let body = read(body, api::limits::MAX_RULE, BODY_TIMEOUT).await?;
+        return Ok(service.answer(head, body, access).await);
+    }
+    // A few at a time, so that what they take together is bounded too.
+    let place = timeout(FILE_TIMEOUT, service.large().acquire()).await;
+    let Ok(Ok(_place)) = place else {
+        let detail = "too many rule files are being read already; send it again later";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail));
+    };
+    let body = read(body, api::limits::MAX_FILE, FILE_TIMEOUT).await?;
+    Ok(service.answer(head, body, access).await)
+}
+
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: &str = "idempotency-replayed";
 
 /// Answers a request that is to be carried out once, however often it is asked. Those that change nothing take no notice.
-async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &[u8]) -> Result<Answer, Problem> {
+async fn once<S: Store>(
+    gate: &Gate<S>,
+    access: &Access,
+    key: &HeaderValue,
+    route: Route,
+    body: &[u8],
+) -> Result<Answer, Problem> {
     if !route.takes() {
-        return route::run(gate, route, body).await;
+        return route::run(gate, access, route, body).await;
     }
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(Problem::bad_request(format!("an idempotency-key has 1 to {MAX_KEY} bytes")));
@@ -107,7 +180,7 @@ async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Key used before", detail));
         }
     };
-    let answer = route::run(gate, route, body).await?;
+    let answer = route::run(gate, access, route, body).await?;
     if answer.status().is_success() {
         let size = answer.body().size_hint().exact().unwrap_or(0);
         ticket.answered(&answer, usize::try_from(size).unwrap_or(usize::MAX));
@@ -116,12 +189,12 @@ async fn once<S: Store>(gate: &Gate<S>, key: &HeaderValue, route: Route, body: &
 }
 
 /// The body, within its bounds of size and time. Where it came whole, which is nearly always, nothing is copied.
-async fn read(mut body: Incoming) -> Result<Bytes, Problem> {
+async fn read(mut body: Incoming, most: usize, patience: Duration) -> Result<Bytes, Problem> {
     let too_large = || {
-        let detail = format!("a body has at most {MAX_BODY} bytes; send a large batch in parts");
+        let detail = format!("a body has at most {most} bytes here; send what is larger in parts");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
     };
-    if body.size_hint().lower() > MAX_BODY as u64 {
+    if body.size_hint().lower() > most as u64 {
         return Err(too_large());
     }
     let all = async {
@@ -130,7 +203,7 @@ async fn read(mut body: Incoming) -> Result<Bytes, Problem> {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
-            if first.len() + rest.len() + data.len() > MAX_BODY {
+            if first.len() + rest.len() + data.len() > most {
                 return Err(too_large());
             }
             if first.is_empty() {
@@ -144,8 +217,8 @@ async fn read(mut body: Incoming) -> Result<Bytes, Problem> {
         }
         Ok(if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() })
     };
-    timeout(BODY_TIMEOUT, all).await.unwrap_or_else(|_| {
-        let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+    timeout(patience, all).await.unwrap_or_else(|_| {
+        let detail = format!("the body did not arrive within {} s", patience.as_secs());
         Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
     })
 }
@@ -154,6 +227,19 @@ async fn read(mut body: Incoming) -> Result<Bytes, Problem> {
 fn tell(problem: &Problem) -> Answer {
     let mut answer = respond(problem.status(), "application/problem+json", problem.to_json());
     if let Some(Ok(methods)) = problem.allow().map(HeaderValue::from_str) {
+        answer.headers_mut().insert(ALLOW, methods);
+    }
+    if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    answer
+}
+
+/// The methods that would be right.
+fn allow(status: StatusCode, methods: &str) -> Answer {
+    let mut answer = Response::new(Full::default());
+    *answer.status_mut() = status;
+    if let Ok(methods) = HeaderValue::from_str(methods) {
         answer.headers_mut().insert(ALLOW, methods);
     }
     answer

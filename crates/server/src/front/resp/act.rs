@@ -9,17 +9,20 @@ use super::asked::Act;
 use super::decide::{ByRules, by_rules, cost_of, write_decision};
 use super::wire::{Replies, integer};
 use crate::acquire::MAX_WAIT;
+use crate::control::auth::{Access, Place};
+use crate::control::model::Role;
 use crate::front::accept::Protocol;
+use crate::front::http::words;
 use crate::gate::{Gate, Lent, Verb};
 
 /// Carries out a command, whose name is the first of `args`.
-pub(super) async fn act<S: Store>(gate: &Gate<S>, act: Act, args: &[&[u8]], replies: &mut Replies) {
+pub(super) async fn act<S: Store>(gate: &Gate<S>, access: &Access, act: Act, args: &[&[u8]], replies: &mut Replies) {
     let outcome = match act {
         Act::Refund => refund(gate, args, replies).await,
         Act::Renew => renew(gate, args, replies).await,
         Act::Commit => commit(gate, args, replies).await,
         Act::Acquire => acquire(gate, args, replies).await,
-        Act::Reset => reset(gate, args, replies).await,
+        Act::Reset => reset(gate, access, args, replies).await,
         Act::Explain => explain(gate, args, replies).await,
     };
     match outcome {
@@ -103,10 +106,14 @@ async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies
 }
 
 /// `TG.RESET domain cost [name value …]`: how many counters were made as new.
-async fn reset<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
+async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
     let ByRules { domain, cost, entries } = by_rules(args).map_err(Failed::Mistake)?;
+    let name = String::from_utf8_lossy(domain);
+    let denied = access.require(Role::Operator, Place::Domain(&name));
+    denied.map_err(|denied| Failed::Mistake(format!("NOPERM {denied}")))?;
     let item = Item { entries: &entries, cost: Some(cost), limit: None };
     let counters = gate.engine.reset(&Request { domain, items: &[item] }, &mut Lent::take()).await?;
+    gate.note(access, "key", "reset", Some(&name), &words(&entries));
     replies.integer(counters.try_into().unwrap_or(i64::MAX));
     Ok(())
 }

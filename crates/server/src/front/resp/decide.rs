@@ -9,6 +9,7 @@ use super::act::act;
 use super::asked::{Act, Asked};
 use super::translate;
 use super::wire::{Parsed, Replies, integer, parse};
+use crate::control::auth::Access;
 use crate::front::accept::Protocol;
 use crate::gate::{Gate, Lent, Verb};
 
@@ -30,12 +31,12 @@ enum Question<'a> {
 }
 
 /// Answers the commands at the beginning of `input` that are of one verb, at least one, and tells how many bytes they were.
-pub(super) async fn decide<S: Store>(gate: &Gate<S>, input: &[u8], replies: &mut Replies) -> usize {
+pub(super) async fn decide<S: Store>(gate: &Gate<S>, access: &Access, input: &[u8], replies: &mut Replies) -> usize {
     let mut args = Vec::new();
     if let Ok(Parsed::Command(used)) = parse(input, &mut args)
         && let Some(Asked::Act(what)) = args.first().and_then(|name| Asked::find(name))
     {
-        act(gate, what, &args, replies).await;
+        act(gate, access, what, &args, replies).await;
         return used;
     }
     let (questions, verb, used) = read(gate, input);

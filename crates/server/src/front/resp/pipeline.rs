@@ -42,6 +42,8 @@ pub(super) fn answer<S: Store>(
     let mut args = Vec::with_capacity(8);
     let mut calls = Calls { gate, waiting: [(&[], 0); BATCH], len: 0 };
     let mut at = 0;
+    // Looked at once for all commands that are there, and again after those that may change it.
+    let mut admitted = session.is_admitted(gate);
     let next = loop {
         match parse(&input[at..], &mut args) {
             Ok(Parsed::Command(len)) => {
@@ -50,7 +52,11 @@ pub(super) fn answer<S: Store>(
                     continue;
                 };
                 let throttles = *name == b"CL.THROTTLE" || name.eq_ignore_ascii_case(b"CL.THROTTLE");
-                if throttles && gate.throttles_here() {
+                if !admitted && !command::is_open(name) {
+                    at += len;
+                    gate.mistaken(Protocol::Resp);
+                    replies.error(command::NO_AUTH);
+                } else if throttles && gate.throttles_here() {
                     at += len;
                     calls.add(&args, memo, replies);
                 } else if throttles || Asked::find(name).is_some() {
@@ -59,7 +65,7 @@ pub(super) fn answer<S: Store>(
                     at += len;
                     calls.decide(memo, replies);
                     match command::run(gate, session, &args, replies) {
-                        Then::Continue => {}
+                        Then::Continue => admitted = session.is_admitted(gate),
                         Then::Close => break Next::Close,
                     }
                 }

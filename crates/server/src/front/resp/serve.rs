@@ -151,9 +151,9 @@ impl Desk {
             if next == Next::Decide {
                 let asked = &self.input[at + used..self.filled];
                 used += match waits(asked) {
-                    false => decide(gate, asked, &mut replies).await,
+                    false => decide(gate, &session.access, asked, &mut replies).await,
                     true => tokio::select! {
-                        used = decide(gate, asked, &mut replies) => used,
+                        used = decide(gate, &session.access, asked, &mut replies) => used,
                         () = poll_fn(|cx| stream.poll_gone(cx)) => return Ok(Next::Close),
                     },
                 };

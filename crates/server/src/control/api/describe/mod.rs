@@ -1,19 +1,192 @@
-//! The description of all calls, for people and generators of clients (OpenAPI): those of the rules service from their code, those that
-//! decide from [`data`].
+//! The description of all calls (OpenAPI), for people and for generators of clients: those of the rules service from their code, and
+//! those that decide from [`data`], which is about routes that are found by a table of our own.
 
-use utoipa::ToSchema;
+mod data;
+mod language;
 
-/// A rule file to show.
-pub(super) const FILE: &str = "domain: api\nrules:\n- id: per-client\n  per: [client_ip]\n  limit: 100/s\n";
+use std::sync::OnceLock;
 
-/// A rule as in a file. These are the keys that most have; the rule language has more.
-#[derive(ToSchema)]
-pub(super) struct Rule;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use utoipa::PartialSchema;
 
-/// An override as in a file, without `when`.
-#[derive(ToSchema)]
-pub(super) struct Override;
+use super::fault::Members as Problem;
+use crate::control::origin::RulesStatus;
 
-/// A rule file.
-#[derive(ToSchema)]
-pub(super) struct File;
+/// The description, as JSON.
+pub fn document() -> Bytes {
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    DOCUMENT.get_or_init(|| Bytes::from(to_text())).clone()
+}
+
+/// The description as it is kept beside the documents, with one line for each value.
+pub fn to_text() -> String {
+    // A tree of JSON always serialises.
+    serde_json::to_string_pretty(&tree()).unwrap_or_default() + "\n"
+}
+
+fn tree() -> Value {
+    let (_, described) = super::calls().split_for_parts();
+    let mut tree = serde_json::to_value(described).unwrap_or_default();
+    tree["info"] = json!({
+        "title": "Tollgate",
+        "description": "An exact, fast and bounded rate limiter: decisions, and the rules they are made by.",
+        "version": env!("CARGO_PKG_VERSION"),
+        "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+    });
+    tree["servers"] = json!([{"url": "/", "description": "The server that gave this description"}]);
+    tree["security"] = json!([{"token": []}]);
+    tree["tags"] = tags();
+    tree["components"]["securitySchemes"] = json!({"token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token made by `tollgate tokens create` or POST /v1/tokens; needed where the server asks for tokens.",
+    }});
+    merge(&mut tree["components"]["schemas"], json!({"Problem": Problem::schema(), "RulesStatus": RulesStatus::schema()}));
+    merge(&mut tree["components"]["schemas"], language::schemas());
+    merge(&mut tree["components"]["schemas"], data::schemas());
+    merge(&mut tree["paths"], data::paths());
+    language::refer(&mut tree["paths"]);
+    for (path, item) in tree["paths"].as_object_mut().into_iter().flatten() {
+        for (method, call) in item.as_object_mut().into_iter().flatten() {
+            complete(path, method, call);
+        }
+    }
+    tree
+}
+
+fn tags() -> Value {
+    json!([
+        {"name": "decisions", "description": "May this request pass?"},
+        {"name": "operations", "description": "Health, counters, and the switch."},
+        {"name": "rules", "description": "The rules of a domain."},
+        {"name": "history", "description": "The versions of a rule."},
+        {"name": "overrides", "description": "Other numbers for one customer."},
+        {"name": "files", "description": "Whole rule files."},
+        {"name": "nodes", "description": "For nodes that follow this service."},
+        {"name": "tokens", "description": "Who may do what."},
+        {"name": "audit", "description": "Who did what."},
+    ])
+}
+
+fn merge(into: &mut Value, from: Value) {
+    if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
+        into.extend(from);
+    }
+}
+
+/// What is the same for all calls: the problems they may be answered with, and how a reader says what it has.
+fn complete(path: &str, method: &str, call: &mut Value) {
+    let open = matches!(path, "/healthz" | "/readyz");
+    let writes = call.get("requestBody").is_some();
+    let mut common: Vec<(&str, &str)> =
+        vec![("403", "The token has not the role, or the request is one of a web page")];
+    if open {
+        call["security"] = json!([]);
+    } else {
+        common.push(("401", "No token, or none that is good"));
+    }
+    common.extend([("400", "Something about the request is wrong"), ("503", "It cannot be done at the moment")]);
+    if writes {
+        common.extend([
+            ("408", "The body did not arrive in time"),
+            ("413", "The body is too large"),
+            ("415", "The body is said to be something else"),
+        ]);
+    }
+    if super::owns(path) {
+        common.push(("404", "There is no such thing, or no rules service"));
+        if !matches!(method, "get") {
+            common.extend([
+                ("409", "There would be too much of something"),
+                ("412", "It does not stand as If-Match or If-None-Match say"),
+                ("422", "The rules have mistakes"),
+            ]);
+        }
+    }
+    let responses = object(&mut call["responses"]);
+    for (status, description) in common {
+        responses.entry(status).or_insert_with(|| json!({"description": description}));
+    }
+    let known = responses.contains_key("304");
+    for (status, response) in responses.iter_mut() {
+        // What is not said otherwise is a problem.
+        if status.as_str() >= "400" && response.get("content").is_none() {
+            let problem = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
+            response["content"] = json!({"application/problem+json": problem});
+        }
+    }
+    if let Some(unauthorized) = responses.get_mut("401") {
+        unauthorized["headers"] = json!({"www-authenticate": {"schema": {"type": "string"}}});
+    }
+    if known {
+        if !call["parameters"].is_array() {
+            call["parameters"] = json!([]);
+        }
+        let given = call["parameters"].as_array_mut();
+        let known = json!({
+            "name": "If-None-Match", "in": "header", "required": false, "schema": {"type": "string", "example": "\"3\""},
+            "description": "The ETag of what the reader has",
+        });
+        given
+            .into_iter()
+            .filter(|given| given.iter().all(|one| one["name"] != "If-None-Match"))
+            .for_each(|given| given.push(known.clone()));
+    }
+}
+
+fn object(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = json!({});
+    }
+    match value {
+        Value::Object(map) => map,
+        // Just made one.
+        _ => unreachable!("it is an object"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_is_described_with_its_problems() {
+        let tree = tree();
+        let paths = tree["paths"].as_object().unwrap();
+        for path in
+            ["/v1/check", "/v1/domains/{domain}/rules/{id}", "/v1/snapshot", "/openapi.json", "/v1/rules-status"]
+        {
+            assert!(paths.contains_key(path), "{path}");
+        }
+        for (path, item) in paths {
+            for (method, call) in item.as_object().unwrap() {
+                for status in ["400", "403", "503"] {
+                    assert!(call["responses"][status]["content"].is_object(), "{method} {path} {status}");
+                }
+                assert!(call["operationId"].is_string() && call["tags"][0].is_string(), "{method} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_referred_to_is_there() {
+        fn references(value: &Value, found: &mut Vec<String>) {
+            match value {
+                Value::Object(map) => {
+                    found.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                    map.values().for_each(|value| references(value, found));
+                }
+                Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        let tree = tree();
+        let mut found = Vec::new();
+        references(&tree, &mut found);
+        assert!(found.len() > 50);
+        for reference in found {
+            assert!(tree.pointer(&reference[1..]).is_some(), "{reference}");
+        }
+    }
+}

@@ -56,7 +56,7 @@ const COMMANDS: &[Described] = &[
     described("tg.refund", 2, WRITES, 0, "Gives back what a decision took: receipt"),
     described("tg.reset", -3, WRITES, 0, "Forgets what was spent: domain cost [name value ...]"),
     described("tg.explain", -3, ASKS, 0, "Tells why tg.check would say what it would: domain cost [name value ...]"),
-    described("auth", -2, TALKS, 0, "Refused, since no password is set"),
+    described("auth", -2, TALKS, 0, "Shows a token, where tokens are asked for: [user] token"),
     described("client", -2, TALKS, 0, "Names the connection and tells its number"),
     described("command", -1, TALKS, 0, "Describes these commands"),
     described("config", -2, TALKS, 0, "CONFIG GET, for redis-benchmark"),

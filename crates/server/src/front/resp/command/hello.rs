@@ -1,15 +1,26 @@
 //! `HELLO` and `AUTH`: which version of the protocol, and who is there.
 
+use tollgate_engine::Store;
+
 use super::client::checked_name;
 use super::{Session, quoted};
 use crate::front::resp::wire::{Replies, Version, integer};
+use crate::gate::Gate;
 
 /// What Redis says to a password where none is set.
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. \
                            Are you sure your configuration is correct?";
 
+/// What Redis says to a password that is not the right one.
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/// What Redis says to a greeting without one.
+const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+                           <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
+                           the same time";
+
 /// `HELLO [version [AUTH user password] [SETNAME name]]`.
-pub(super) fn hello(session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
+pub(super) fn hello<S: Store>(gate: &Gate<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
     let version = match args.first().map(|text| integer(text)) {
         None => session.version,
         Some(Some(2)) => Version::Two,
@@ -21,7 +32,11 @@ pub(super) fn hello(session: &mut Session, args: &[&[u8]], replies: &mut Replies
     let mut rest = args.get(1..).unwrap_or_default();
     while let Some((option, values)) = rest.split_first() {
         rest = match (option.to_ascii_uppercase().as_slice(), values) {
-            (b"AUTH", [_, _, ..]) => return replies.error(NO_PASSWORD),
+            (b"AUTH", [_, token, others @ ..]) => match (gate.guards.ask(), session.show(gate, token)) {
+                (false, _) => return replies.error(NO_PASSWORD),
+                (true, Err(())) => return replies.error(WRONG_PASSWORD),
+                (true, Ok(())) => others,
+            },
             (b"SETNAME", [value, others @ ..]) => {
                 name = match checked_name(value) {
                     Ok(name) => Some(name),
@@ -31,6 +46,9 @@ pub(super) fn hello(session: &mut Session, args: &[&[u8]], replies: &mut Replies
             }
             _ => return replies.error(&format!("ERR Syntax error in HELLO option {}", quoted(option))),
         };
+    }
+    if !session.is_admitted(gate) {
+        return replies.error(HELLO_FIRST);
     }
     if let Some(name) = name {
         session.name = name;
@@ -58,10 +76,14 @@ pub(super) fn hello(session: &mut Session, args: &[&[u8]], replies: &mut Replies
     replies.array(0);
 }
 
-/// `AUTH [user] password`: there is nobody to be.
-pub(super) fn auth(args: &[&[u8]], replies: &mut Replies) {
+/// `AUTH [user] token`. Whoever has the token is whom it was made for, whatever user is named.
+pub(super) fn auth<S: Store>(gate: &Gate<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
     match args {
-        [_] | [_, _] => replies.error(NO_PASSWORD),
+        [_] | [_, _] if !gate.guards.ask() => replies.error(NO_PASSWORD),
+        [token] | [_, token] => match session.show(gate, token) {
+            Ok(()) => replies.simple("OK"),
+            Err(()) => replies.error(WRONG_PASSWORD),
+        },
         _ => super::wrong_count("auth", replies),
     }
 }

@@ -7,6 +7,7 @@ mod hello;
 use tollgate_engine::Store;
 
 use super::wire::{Replies, Version};
+use crate::control::auth::{Access, Shown};
 use crate::gate::Gate;
 
 /// What is known of a connection beyond its socket.
@@ -16,6 +17,10 @@ pub(super) struct Session {
     pub(super) version: Version,
     /// What the client calls itself, by `CLIENT SETNAME`.
     name: Option<Box<[u8]>>,
+    /// The token it has shown.
+    shown: Shown,
+    /// Who it was when it was last let in.
+    pub(super) access: Access,
 }
 
 /// What happens to the connection after a command.
@@ -27,9 +32,40 @@ pub(super) enum Then {
 
 impl Session {
     pub(super) fn new(id: u64) -> Self {
-        Self { id, version: Version::Two, name: None }
+        Self { id, version: Version::Two, name: None, shown: Shown::default(), access: Access::Local }
+    }
+
+    /// Whether the client is let in: it is not if tokens are asked for and it has shown no good one.
+    pub(super) fn is_admitted<S: Store>(&mut self, gate: &Gate<S>) -> bool {
+        if !gate.guards.ask() {
+            return true;
+        }
+        let Ok(access) = gate.guards.access(&mut self.shown, || gate.wall_ms()) else { return false };
+        self.access = access.clone();
+        true
+    }
+
+    /// Takes note of a token. One that is no good changes nothing, as in Redis.
+    fn show<S: Store>(&mut self, gate: &Gate<S>, token: &[u8]) -> Result<(), ()> {
+        let mut shown = Shown::default();
+        gate.guards.show(&mut shown, token);
+        match gate.guards.access(&mut shown, || gate.wall_ms()) {
+            Ok(_) => {
+                self.shown = shown;
+                Ok(())
+            }
+            Err(_) => Err(()),
+        }
     }
 }
+
+/// The commands of which no token is asked.
+pub(super) fn is_open(name: &[u8]) -> bool {
+    [&b"AUTH"[..], b"HELLO", b"QUIT", b"RESET"].iter().any(|open| name.eq_ignore_ascii_case(open))
+}
+
+/// What Redis says to whoever has to say who they are first; clients look for the first word.
+pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
 
 /// Answers one command, whose name is the first of `args`.
 pub(super) fn run<S: Store>(gate: &Gate<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) -> Then {
@@ -49,8 +85,8 @@ pub(super) fn run<S: Store>(gate: &Gate<S>, session: &mut Session, args: &[&[u8]
             [text] => replies.bulk(text),
             _ => wrong_count("echo", replies),
         },
-        b"HELLO" => hello::hello(session, args, replies),
-        b"AUTH" => hello::auth(args, replies),
+        b"HELLO" => hello::hello(gate, session, args, replies),
+        b"AUTH" => hello::auth(gate, session, args, replies),
         b"RESET" => {
             *session = Session::new(session.id);
             replies.version = Version::Two;

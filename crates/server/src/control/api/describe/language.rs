@@ -1,0 +1,61 @@
+//! Rules, overrides and rule files, as far as a schema can say what they are; `POST /v1/validate` says the rest.
+
+use serde_json::{Value, json};
+
+const RATE: &str = "^[0-9]{1,9}[kM]?/[0-9]{0,4}(s|m|h|d|second|minute|hour|day)$";
+
+/// The words of the rule language that most rules need. There are more, and they are let through.
+pub(super) fn schemas() -> Value {
+    let limit = json!({"type": "string", "description": "A rate, such as 100/s, 5/15m or 10k/day", "pattern": RATE, "example": "100/s"});
+    let burst = json!({"type": "integer", "minimum": 1, "description": "The most that can pass at once"});
+    json!({
+        "Rule": {
+            "type": "object",
+            "description": "A rule as in a file. The rule language has more keys than these.",
+            "properties": {
+                "id": {"type": "string", "description": "As in the path, or left out"},
+                "when": {"type": "object", "description": "Conditions, by attribute"},
+                "per": {"type": "array", "items": {"type": "string"}, "description": "What it counts by"},
+                "limit": limit.clone(),
+                "burst": burst.clone(),
+                "algorithm": {"type": "string", "enum": [
+                    "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log", "interval_bucket", "concurrency",
+                ]},
+            },
+            "example": {"per": ["client_ip"], "limit": "100/s"},
+        },
+        "Override": {
+            "type": "object",
+            "description": "An override as in a file, without `when`.",
+            "properties": {
+                "limit": limit,
+                "burst": burst,
+                "unlimited": {"type": "boolean"},
+                "until": {"type": "string", "format": "date-time", "description": "When it ends by itself"},
+                "attribute": {"type": "string", "description": "Whose value the path names; the first the rule counts by unless given"},
+            },
+            "example": {"limit": "1000/s", "until": "2030-01-01T00:00:00Z"},
+        },
+        "RuleFile": {
+            "type": "object",
+            "description": "A rule file with one domain or several, or one of the reference Envoy service.",
+            "example": {"domain": "api", "rules": [{"id": "per-client", "per": ["client_ip"], "limit": "100/s"}]},
+        },
+    })
+}
+
+/// Bodies that are written in the rule language.
+pub(super) fn refer(paths: &mut Value) {
+    let rule = "/v1/domains/{domain}/rules/{id}";
+    for (path, method, schema) in [
+        (rule, "put", "Rule"),
+        (&format!("{rule}/overrides/{{value}}"), "put", "Override"),
+        ("/v1/validate", "post", "RuleFile"),
+        ("/v1/apply", "post", "RuleFile"),
+    ] {
+        for kind in ["application/json", "application/yaml"] {
+            paths[path][method]["requestBody"]["content"][kind] =
+                json!({"schema": {"$ref": format!("#/components/schemas/{schema}")}});
+        }
+    }
+}
