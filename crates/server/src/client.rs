@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn a_token_in_the_clear_is_noticed_beyond_this_machine() {
-        let shows = |url: &str, token: Option<&str>| Client::new(url, token.map(Secret::new), None).unwrap().shows_its_token();
+        let shows =
+            |url: &str, token: Option<&str>| Client::new(url, token.map(Secret::new), None).unwrap().shows_its_token();
         for url in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://rules:1"] {
             assert!(!shows(url, Some("t")), "{url}");
         }
