@@ -166,6 +166,9 @@ fn a_slow_network_and_one_that_breaks_only_take_longer() {
     network.cut();
     wait_for(&node, service.limit("7/day"));
     assert_eq!(limit_of(&node), 7);
+    until("it is kept", || {
+        std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
+    });
     // Nothing passes and nobody is told: whoever is asked meanwhile answers at once.
     network.stall();
     let revision = service.limit("8/day");
