@@ -1,5 +1,6 @@
 //! The way to another server of ours: its address, the token to show, and whose certificates to believe.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -58,8 +59,32 @@ impl Client {
         }
     }
 
+    /// Whether anybody on the way to it can read the token.
+    pub fn shows_its_token(&self) -> bool {
+        let host = self.base.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        self.token.is_some() && self.base.scheme() == "http" && !here
+    }
+
     /// Its address.
     pub fn url(&self) -> &Url {
         &self.base
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_in_the_clear_is_noticed_beyond_this_machine() {
+        let shows =
+            |url: &str, token: Option<&str>| Client::new(url, token.map(Secret::new), None).unwrap().shows_its_token();
+        for url in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://rules:1"] {
+            assert!(!shows(url, Some("t")), "{url}");
+        }
+        for url in ["http://rules:1", "http://10.0.0.1", "http://[fe80::1]"] {
+            assert!(shows(url, Some("t")) && !shows(url, None), "{url}");
+        }
     }
 }

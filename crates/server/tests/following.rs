@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::service::{Service, SmallDisk, follower, get, limit_of, metric};
 use common::{Folder, PATIENCE, Server};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tollgate_testkit::servers::Proxy;
 
 fn wait_for(node: &Server, revision: i64) {
@@ -184,4 +184,71 @@ fn a_slow_network_and_one_that_breaks_only_take_longer() {
     wait_for(&node, revision);
     wait_for(&another, revision);
     assert_eq!((limit_of(&node), limit_of(&another)), (8, 8));
+}
+
+#[test]
+fn a_token_of_the_service_opens_every_node_until_it_is_revoked() {
+    let (service, folder) = (Service::start(), Folder::new());
+    service.limit("5/day");
+    let (status, made) = service.call("POST", "/v1/tokens", Some(&json!({"name": "shop", "role": "reader"})));
+    assert_eq!(status, 201, "{made}");
+    let (token, id) = (made["token"].as_str().expect("a token"), made["id"].as_str().expect("an id"));
+    let (authority, data) = (service.authority(), folder.join("a"));
+    let args = ["--rules", &service.url(), "--rules-ca", &authority, "--data", &data, "--tokens", "required"];
+    let node = Server::start(&args);
+    let check = |token: &str| {
+        let mut client = node.connect_http();
+        let body = r#"{"domain":"api","attributes":{}}"#;
+        let head = format!("POST /v1/peek HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close");
+        client.send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        client.rest().split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
+    };
+    assert_eq!((check(token), check("tg_another"), check("")), (200, 401, 401));
+    assert!(get(&node, "/healthz").contains("ok"), "this is for everybody");
+    let begun = now();
+    assert_eq!(service.call("DELETE", &format!("/v1/tokens/{id}"), None).0, 200);
+    until("it is revoked here too", || check(token) == 401);
+    println!("a revocation was in force on the node after {:?}", begun.elapsed());
+    assert_eq!(metric(&node, "tollgate_rules"), None, "metrics are not for everybody");
+}
+
+#[test]
+fn a_server_with_a_database_runs_what_is_written_to_it_and_still_does_after_a_restart() {
+    let mut service = Service::start();
+    let (authority, url) = (service.authority(), service.url());
+    let limit = |service: &Service| {
+        let asked = json!({"domain": "api", "attributes": {}});
+        service.call("POST", "/v1/peek", Some(&asked)).1["limits"][0]["limit"].as_u64()
+    };
+    let begun = now();
+    service.limit("5/day");
+    until("it is in force", || limit(&service) == Some(5));
+    println!("a first rule was in force after {:?}", begun.elapsed());
+    service.limit("6/day");
+    until("it is in force", || limit(&service) == Some(6));
+    service.kill();
+    service.restart();
+    assert_eq!(limit(&service), Some(6), "before anybody was let in");
+    // Whoever follows it is a node, and says where its rules are changed.
+    let node = Server::start(&["--rules", &url, "--rules-ca", &authority]);
+    assert!(get(&node, "/v1/domains").contains(&url), "it names the service");
+}
+
+#[test]
+fn a_database_without_tokens_or_that_cannot_be_opened_keeps_it_from_starting() {
+    let folder = Folder::new();
+    let data = folder.join("data");
+    let told = Server::refuses(&["--data", &data, "--tokens", "required"]);
+    assert!(told.contains(&format!("tollgate tokens create --role admin --data {data}")), "{told}");
+    let told = Server::refuses(&["--data", "/proc/nothing"]);
+    assert!(told.contains("cannot make the data directory /proc/nothing; choose another with --data DIR"), "{told}");
+    std::fs::write(
+        folder.path().join("data/rules.db"),
+        "this is no database, and long enough to be noticed".repeat(100),
+    )
+    .expect("a file");
+    let told = Server::refuses(&["--data", &data]);
+    assert!(told.contains(&format!("cannot open the database in the data directory {data}")), "{told}");
+    let told = Server::refuses(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
+    assert!(told.contains("cannot open the database of --database") && !told.contains("secret"), "{told}");
 }

@@ -37,6 +37,9 @@ pub async fn land<S: Store + 'static>(gate: &Arc<Gate<S>>, set: &Arc<Snapshot>) 
         // A bug of ours in the compiler must not take down what decides by the rules before.
         Landed::Refused(format!("the rules could not be compiled: {error}"))
     });
+    if gate.guards.ask() && set.tokens.is_empty() && !matches!(landed, Landed::Damaged(_)) {
+        tracing::warn!(revision = set.revision, "tokens are asked for and none came with the rules: nobody is let in");
+    }
     match &landed {
         Landed::InForce | Landed::Same => {
             gate.guards.replace(&set.tokens);

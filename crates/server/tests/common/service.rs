@@ -83,7 +83,7 @@ pub fn limit_of(node: &Server) -> u64 {
     let (status, body) = node.connect_http().post("/v1/peek", r#"{"domain":"api","attributes":{}}"#);
     assert_eq!(status, 200, "{body}");
     let told: Value = serde_json::from_str(&body).expect("JSON");
-    told["limit"].as_u64().unwrap_or_else(|| panic!("no limit in {body}"))
+    told["limits"][0]["limit"].as_u64().unwrap_or_else(|| panic!("no limit in {body}"))
 }
 
 /// What a node says at a path.

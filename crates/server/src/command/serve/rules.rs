@@ -54,6 +54,9 @@ pub(super) async fn open<S: Store + 'static>(config: &Config, gate: Gate<S>) -> 
             gate
         }
         RulesConfig::Service(service) => {
+            if service.client.shows_its_token() {
+                tracing::warn!("the token is sent to the rules service in the clear; use https:// in --rules");
+            }
             let gate = Arc::new(gate.with_source(Source::Followed(service.client.url().to_string())));
             let follower = aside.run(poll::Follower::start(gate.clone(), service.clone())).await??;
             drop(aside.handle().spawn(follower.follow()));

@@ -113,18 +113,15 @@ async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// An error with what caused it; the address is told beside it.
+/// What is at the bottom of an error; the address is told beside it, and what was being done is always the same.
 fn in_words(error: &reqwest::Error) -> String {
-    let mut words = String::new();
-    let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if !words.is_empty() {
-            words.push_str(": ");
-        }
-        words.push_str(&error.to_string());
-        cause = error.source();
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
     }
-    if words.is_empty() { error.to_string() } else { words }
+    let words = cause.to_string();
+    // The TLS library ends some with a link.
+    words.split(": https://").next().unwrap_or_default().to_owned()
 }
 
 /// What a service says that gives no rules.
