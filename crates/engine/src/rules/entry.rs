@@ -303,7 +303,10 @@ fn quoted(text: &str, out: &mut String) {
             '"' | '\\' => out.extend(['\\', letter]),
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
-            letter if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') => {
+            letter
+                if letter.is_control()
+                    || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
+            {
                 out.push_str(&format!("\\u{:04x}", u32::from(letter)));
             }
             letter => out.push(letter),

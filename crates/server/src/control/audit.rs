@@ -1,11 +1,12 @@
 //! The audit log: who changed what, from what to what. Lines are written in the transaction of the change itself.
 
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{Any, QueryBuilder, Row};
 
 use super::cut::{Cursor, page_of};
 use super::db::{SHORT, Write, now_ms, storable, within};
 use super::model::{AuditSearch, Change, Cut, Entry, Page};
+use super::sql::Sql;
 use super::{Control, ControlError, Result};
 
 /// How many rows are written at once.
@@ -28,27 +29,25 @@ impl Write<'_> {
     /// Writes lines into the log.
     pub(super) async fn log(&mut self, lines: &[Line<'_>]) -> Result<()> {
         for lines in lines.chunks(ROWS) {
-            let mut query: QueryBuilder<Any> = QueryBuilder::new(
+            let mut query = Sql::new(
                 "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, \
                  after_json) ",
             );
-            let (revision, at_ms, author, comment) = (self.revision, self.at_ms, &self.author, &self.comment);
-            let audit = &mut self.audit;
-            query.push_values(lines, |mut row, line| {
-                *audit += 1;
-                row.push_bind(*audit)
-                    .push_bind(revision)
-                    .push_bind(at_ms)
-                    .push_bind(author.as_str())
-                    .push_bind(line.kind)
-                    .push_bind(line.action)
-                    .push_bind(line.domain)
-                    .push_bind(line.subject.as_str())
-                    .push_bind(comment.as_deref())
-                    .push_bind(line.before)
-                    .push_bind(line.after);
+            query.rows(lines, |row, line| {
+                self.audit += 1;
+                row.bind(self.audit)
+                    .and(self.revision)
+                    .and(self.at_ms)
+                    .and(self.author.as_str())
+                    .and(line.kind)
+                    .and(line.action)
+                    .and(line.domain)
+                    .and(line.subject.as_str())
+                    .and(self.comment.as_deref())
+                    .and(line.before)
+                    .and(line.after);
             });
-            query.build().persistent(lines.len() == 1).execute(&mut *self.tx).await?;
+            query.query()?.persistent(lines.len() == 1).execute(&mut *self.tx).await?;
         }
         Ok(())
     }
@@ -61,23 +60,27 @@ impl Control {
     /// When `after` was made up, or the database cannot be asked.
     pub async fn audit(&self, search: &AuditSearch, cut: &Cut) -> Result<Page<Entry>> {
         let (limit, after) = cut.read()?;
-        let wanted = [("domain", &search.domain), ("author", &search.author), ("subject", &search.subject)];
+        let wanted = [
+            (" AND domain = ", &search.domain),
+            (" AND author = ", &search.author),
+            (" AND subject = ", &search.subject),
+        ];
         if wanted.iter().any(|(_, text)| text.as_ref().is_some_and(|text| !storable(text))) {
             return Ok(Page { items: Vec::new(), next: None });
         }
-        let mut query: QueryBuilder<Any> = QueryBuilder::new(
+        let mut query = Sql::new(
             "SELECT seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, after_json FROM audit \
              WHERE seq < ",
         );
-        query.push_bind(after.map_or(i64::MAX, |after| after.number));
-        for (column, text) in wanted {
+        query.bind(after.map_or(i64::MAX, |after| after.number));
+        for (condition, text) in wanted {
             if let Some(text) = text {
-                query.push(format_args!(" AND {column} = ")).push_bind(text.clone());
+                query.push(condition).bind(text.as_str());
             }
         }
-        query.push(" ORDER BY seq DESC LIMIT ").push_bind(limit + 1);
+        query.push(" ORDER BY seq DESC LIMIT ").bind(limit + 1);
         within(SHORT, async {
-            let rows = query.build().fetch_all(self.db.pool()).await?;
+            let rows = query.query()?.fetch_all(self.db.pool()).await?;
             page_of(&rows, limit, entry, |last| Cursor { number: last.seq, name: String::new() })
         })
         .await

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyConnection, QueryBuilder, Row};
+use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::entry;
 
 use super::audit::{Line, ROWS};
@@ -12,6 +12,7 @@ use super::db::{SHORT, Write, storable, truth, within};
 use super::error::Conflict;
 use super::model::{Action, Change, Cut, Expected, Page, StoredRule, Version};
 use super::rules::{Kept, missing, rule_in_words, value_of};
+use super::sql::Sql;
 use super::{Control, ControlError, Result, Written, weight};
 
 /// A version as it is kept.
@@ -112,13 +113,16 @@ impl Control {
         .await
     }
 
-    /// What changed between two versions, line by line, with `-`, `+` and space.
+    /// What changed between two versions, line by line, with `-`, `+` and space. Version 0 stands for the time before the first.
     ///
     /// # Errors
     /// When there is no such version, or the database cannot be asked.
     pub async fn diff(&self, domain: &str, id: &str, from: i64, to: i64) -> Result<String> {
-        let (from, to) = (self.past(domain, id, from).await?, self.past(domain, id, to).await?);
-        Ok(diff_of(from.text.as_deref(), to.text.as_deref()))
+        let text = async |version: i64| match version {
+            0 => Ok(None),
+            version => self.past(domain, id, version).await.map(|past| past.text),
+        };
+        Ok(diff_of(text(from).await?.as_deref(), text(to).await?.as_deref()))
     }
 
     /// Makes an earlier version the current one, as a new version. A rule that is disabled stays so; one that was deleted comes
@@ -185,13 +189,12 @@ impl Write<'_> {
     pub(super) async fn last_versions(&mut self, rules: &[(&str, &str)]) -> Result<HashMap<(String, String), i64>> {
         let mut last = HashMap::new();
         for rules in rules.chunks(ROWS) {
-            let mut query: QueryBuilder<Any> =
-                QueryBuilder::new("SELECT v.domain, v.id, MAX(v.version) AS version FROM (");
-            query.push_values(rules, |mut row, (domain, id)| {
-                row.push_bind(*domain).push_bind(*id);
+            let mut query = Sql::new("SELECT v.domain, v.id, MAX(v.version) AS version FROM (");
+            query.rows(rules, |row, (domain, id)| {
+                row.bind(*domain).and(*id);
             });
             query.push(") AS w JOIN versions v ON v.domain = w.column1 AND v.id = w.column2 GROUP BY v.domain, v.id");
-            for row in query.build().persistent(false).fetch_all(&mut *self.tx).await? {
+            for row in query.query()?.persistent(false).fetch_all(&mut *self.tx).await? {
                 last.insert((row.try_get("domain")?, row.try_get("id")?), row.try_get("version")?);
             }
         }
@@ -201,27 +204,27 @@ impl Write<'_> {
     /// Writes rules, and a version of each that is more than moved.
     pub(super) async fn keep(&mut self, rules: &[Keeping<'_>]) -> Result<()> {
         for rules in rules.chunks(ROWS) {
-            let mut query: QueryBuilder<Any> = QueryBuilder::new(
+            let mut query = Sql::new(
                 "INSERT INTO rules (domain, id, position, version, enabled, text, overrides, author, at_ms, comment) ",
             );
-            query.push_values(rules, |mut row, Keeping { domain, kept, .. }| {
-                row.push_bind(*domain)
-                    .push_bind(kept.id.as_str())
-                    .push_bind(kept.position)
-                    .push_bind(kept.version)
-                    .push_bind(i64::from(kept.enabled))
-                    .push_bind(kept.text.as_str())
-                    .push_bind(kept.overrides)
-                    .push_bind(kept.author.as_str())
-                    .push_bind(kept.at_ms)
-                    .push_bind(kept.comment.as_deref());
+            query.rows(rules, |row, Keeping { domain, kept, .. }| {
+                row.bind(*domain)
+                    .and(kept.id.as_str())
+                    .and(kept.position)
+                    .and(kept.version)
+                    .and(i64::from(kept.enabled))
+                    .and(kept.text.as_str())
+                    .and(kept.overrides)
+                    .and(kept.author.as_str())
+                    .and(kept.at_ms)
+                    .and(kept.comment.as_deref());
             });
             query.push(
                 " ON CONFLICT (domain, id) DO UPDATE SET position = excluded.position, version = excluded.version, \
                  enabled = excluded.enabled, text = excluded.text, overrides = excluded.overrides, \
                  author = excluded.author, at_ms = excluded.at_ms, comment = excluded.comment",
             );
-            query.build().persistent(rules.len() == 1).execute(&mut *self.tx).await?;
+            query.query()?.persistent(rules.len() == 1).execute(&mut *self.tx).await?;
         }
         let versions: Vec<&Keeping<'_>> = rules.iter().filter(|keeping| keeping.action.is_some()).collect();
         self.add_versions(&versions).await
@@ -229,22 +232,21 @@ impl Write<'_> {
 
     async fn add_versions(&mut self, versions: &[&Keeping<'_>]) -> Result<()> {
         for versions in versions.chunks(ROWS) {
-            let mut query: QueryBuilder<Any> = QueryBuilder::new(
-                "INSERT INTO versions (domain, id, version, action, enabled, text, author, at_ms, comment) ",
-            );
-            query.push_values(versions, |mut row, Keeping { domain, kept, action }| {
+            let mut query =
+                Sql::new("INSERT INTO versions (domain, id, version, action, enabled, text, author, at_ms, comment) ");
+            query.rows(versions, |row, Keeping { domain, kept, action }| {
                 let action = action.unwrap_or(Action::Update);
-                row.push_bind(*domain)
-                    .push_bind(kept.id.as_str())
-                    .push_bind(kept.version)
-                    .push_bind(action.as_str())
-                    .push_bind(i64::from(kept.enabled))
-                    .push_bind((action != Action::Delete).then_some(kept.text.as_str()))
-                    .push_bind(kept.author.as_str())
-                    .push_bind(kept.at_ms)
-                    .push_bind(kept.comment.as_deref());
+                row.bind(*domain)
+                    .and(kept.id.as_str())
+                    .and(kept.version)
+                    .and(action.as_str())
+                    .and(i64::from(kept.enabled))
+                    .and((action != Action::Delete).then_some(kept.text.as_str()))
+                    .and(kept.author.as_str())
+                    .and(kept.at_ms)
+                    .and(kept.comment.as_deref());
             });
-            query.build().persistent(versions.len() == 1).execute(&mut *self.tx).await?;
+            query.query()?.persistent(versions.len() == 1).execute(&mut *self.tx).await?;
         }
         Ok(())
     }
@@ -257,13 +259,13 @@ impl Write<'_> {
             self.weight -= weight::of_rule(&kept.text);
         }
         for rules in rules.chunks(ROWS) {
-            let mut query: QueryBuilder<Any> = QueryBuilder::new("DELETE FROM rules WHERE domain = ");
-            query.push_bind(domain).push(" AND id IN (");
-            let mut ids = query.separated(", ");
-            for kept in rules {
-                ids.push_bind(kept.id.as_str());
-            }
-            query.push(")").build().persistent(rules.len() == 1).execute(&mut *self.tx).await?;
+            let mut query = Sql::new("DELETE FROM rules WHERE domain = ");
+            query.bind(domain).push(" AND id IN (");
+            query.rows(rules, |row, kept| {
+                row.bind(kept.id.as_str());
+            });
+            query.push(")");
+            query.query()?.persistent(rules.len() == 1).execute(&mut *self.tx).await?;
         }
         let gone: Vec<Kept> = rules
             .iter()

@@ -24,6 +24,7 @@ mod overrides;
 mod plan;
 mod rules;
 mod snapshot;
+mod sql;
 mod tokens;
 mod weight;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyConnection, QueryBuilder, Row};
+use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::entry;
 use tollgate_engine::rules::{MAX_RULES, Source};
 
@@ -11,6 +11,7 @@ use super::cut::{Cursor, page_of};
 use super::db::{SHORT, Write, storable, truth, within};
 use super::history::Keeping;
 use super::model::{Action, Change, Cut, DomainSummary, Expected, Page, Search, StoredRule};
+use super::sql::Sql;
 use super::weight::{self, check_weight};
 use super::{Control, ControlError, Result, Written};
 
@@ -30,9 +31,6 @@ pub(super) struct Kept {
     pub(super) at_ms: i64,
     pub(super) comment: Option<String>,
 }
-
-/// The columns of [`Kept`].
-pub(super) const KEPT: &str = "id, position, version, enabled, text, overrides, author, at_ms, comment";
 
 impl Kept {
     pub(super) fn read(row: &AnyRow) -> Result<Self> {
@@ -131,21 +129,23 @@ impl Control {
         if !storable(domain) || search.text.as_ref().is_some_and(|text| !storable(text)) {
             return Ok(Page { items: Vec::new(), next: None });
         }
-        let mut query: QueryBuilder<Any> = QueryBuilder::new(format!("SELECT {KEPT} FROM rules WHERE domain = "));
-        query.push_bind(domain.to_owned());
+        let mut query = Sql::new(
+            "SELECT id, position, version, enabled, text, overrides, author, at_ms, comment FROM rules WHERE domain = ",
+        );
+        query.bind(domain);
         if let Some(Cursor { number, name }) = after {
-            query.push(" AND (position, id) > (").push_bind(number).push(", ").push_bind(name).push(")");
+            query.push(" AND (position, id) > (").bind(number).and(name).push(")");
         }
         if let Some(enabled) = search.enabled {
-            query.push(" AND enabled = ").push_bind(i64::from(enabled));
+            query.push(" AND enabled = ").bind(i64::from(enabled));
         }
         if let Some(text) = &search.text {
             let pattern = like(text);
-            query.push(" AND (LOWER(id) LIKE LOWER(").push_bind(pattern.clone()).push(") ESCAPE '!'");
-            query.push(" OR LOWER(text) LIKE LOWER(").push_bind(pattern).push(") ESCAPE '!')");
+            query.push(" AND (LOWER(id) LIKE LOWER(").bind(pattern.as_str()).push(") ESCAPE '!'");
+            query.push(" OR LOWER(text) LIKE LOWER(").bind(pattern.as_str()).push(") ESCAPE '!')");
         }
-        query.push(" ORDER BY position, id LIMIT ").push_bind(limit + 1);
-        let rows = within(SHORT, async { Ok(query.build().fetch_all(self.db.pool()).await?) }).await?;
+        query.push(" ORDER BY position, id LIMIT ").bind(limit + 1);
+        let rows = within(SHORT, async { Ok(query.query()?.fetch_all(self.db.pool()).await?) }).await?;
         let page = page_of(&rows, limit, Kept::read, |last| Cursor { number: last.position, name: last.id.clone() })?;
         Ok(Page { items: page.items.into_iter().map(|kept| kept.stored(domain)).collect(), next: page.next })
     }

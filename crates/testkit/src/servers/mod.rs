@@ -1,8 +1,9 @@
 //! Real servers for tests: on free ports of the loopback address, in temporary directories, gone when dropped.
 //!
 //! `redis-server` is expected on the PATH. Valkey is found by the environment variable `TOLLGATE_VALKEY_SERVER`, which
-//! `scripts/test` sets. A test that needs one that is missing fails with a sentence that says how to get it.
+//! `scripts/test` sets. PostgreSQL is looked for where Debian has it, and on the PATH. A test that needs one that is missing fails with a sentence that says how to get it.
 
+mod postgres;
 mod proxy;
 mod resp;
 mod tls;
@@ -14,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use resp::{Link, Reply};
 pub use tls::Certificates;

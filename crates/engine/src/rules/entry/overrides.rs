@@ -45,7 +45,11 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     let mut given = text::read(source.text, notes)?;
     let place = given.place;
     let Value::Map(pairs) = &mut given.value else {
-        notes.add_with_help(place, format!("an override is a map, this is {}", given.kind()), "write it like `limit: 1000/s`");
+        notes.add_with_help(
+            place,
+            format!("an override is a map, this is {}", given.kind()),
+            "write it like `limit: 1000/s`",
+        );
         return None;
     };
     if let Some((key, _)) = pairs.iter().find(|(key, _)| is(key, "when")) {
@@ -64,7 +68,8 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
         },
         None => first_counted(&rule, place, notes)?,
     };
-    let effect = Node { place, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
+    let effect =
+        Node { place, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
     let until = text_at(&given, "until").map(str::to_owned);
     let whole = in_rule(place, &attribute, value, given);
     // Those that are there were checked when they were written.

@@ -46,7 +46,20 @@ fn numbers_and_truths_come_back_as_they_were_given() {
 
 #[test]
 fn odd_characters_survive() {
-    for odd in ["\u{0}", "\u{7f}", "\u{85}", "\u{2028}", "\u{feff}", "\u{ffff}", "a\tb\nc", "\"\\", "😀", "'; DROP TABLE rules; --", " ", ""] {
+    for odd in [
+        "\u{0}",
+        "\u{7f}",
+        "\u{85}",
+        "\u{2028}",
+        "\u{feff}",
+        "\u{ffff}",
+        "a\tb\nc",
+        "\"\\",
+        "😀",
+        "'; DROP TABLE rules; --",
+        " ",
+        "",
+    ] {
         let mut text = String::from("{\"limit\":\"1/s\",\"when\":{\"v\":{\"equals\":");
         quoted(odd, &mut text);
         text.push_str("}}}");
@@ -60,7 +73,8 @@ fn odd_characters_survive() {
 
 #[test]
 fn files_are_taken_apart_and_put_together() {
-    let text = "domains:\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n  - {id: x, limit: 2/s}\n- {domain: a, rules: []}\n";
+    let text =
+        "domains:\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n  - {id: x, limit: 2/s}\n- {domain: a, rules: []}\n";
     let taken = take_apart(&[source(text)]).unwrap();
     assert_eq!(taken.domains, ["b", "a"]);
     let rules: Vec<&str> = taken.entries.iter().map(|entry| &*entry.json).collect();
@@ -76,7 +90,8 @@ fn files_are_taken_apart_and_put_together() {
 
 #[test]
 fn files_of_envoy_become_rules() {
-    let text = "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
+    let text =
+        "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
     let taken = take_apart(&[source(text)]).unwrap();
     assert_eq!(taken.entries[0].id, "remote_address");
 }
@@ -87,7 +102,8 @@ fn overrides_are_read_beside_their_rule() {
     let given = one_override(&source("limit: 100/s\nuntil: 2030-01-01T00:00:00Z\nburst: 200"), rule, "acme").unwrap();
     assert_eq!(given.attribute, "tenant");
     assert_eq!(given.effect, r#"{"limit":"100/s","burst":200}"#);
-    let one = EntryOverride { attribute: "tenant", value: "acme", effect: &given.effect, until: given.until.as_deref() };
+    let one =
+        EntryOverride { attribute: "tenant", value: "acme", effect: &given.effect, until: given.until.as_deref() };
     assert_eq!(
         with_overrides(rule, &[one]).unwrap(),
         r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z"}]}"#
@@ -97,5 +113,8 @@ fn overrides_are_read_beside_their_rule() {
     assert!(wrong("limit: x", rule).starts_with("f:1:8: "));
     assert!(wrong("until: soon\nunlimited: true", rule).starts_with("f:1:8: `soon` is not a time"));
     assert!(wrong("limit: 1/s", r#"{"id":"a","limit":"10/s"}"#).contains("counts by nothing"));
-    assert!(with_overrides(r#"{"id":"a","limits":["1/s","5/m"]}"#, &[EntryOverride { effect: r#"{"burst":3}"#, ..one }]).is_err());
+    assert!(
+        with_overrides(r#"{"id":"a","limits":["1/s","5/m"]}"#, &[EntryOverride { effect: r#"{"burst":3}"#, ..one }])
+            .is_err()
+    );
 }

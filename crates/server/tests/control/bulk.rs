@@ -1,0 +1,246 @@
+//! Whole files.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tollgate_server::control::model::{Action, AuditSearch, Change, Cut, Expected, Plan, Search};
+use tollgate_server::control::{Control, ControlError, Others};
+
+use crate::place::{Place, by, put};
+
+both!(
+    a_file_is_planned_and_applied_as_one,
+    a_file_with_one_mistake_changes_nothing,
+    the_order_of_files_is_kept,
+    what_is_exported_is_taken_back,
+    files_of_envoy_are_taken,
+    what_a_file_would_do_is_told_before,
+    random_rules_survive_a_round_trip,
+    a_hundred_thousand_rules_in_one_domain,
+);
+
+async fn apply(control: &Control, text: &str, others: Others) -> Plan {
+    control.apply(&by("git"), text.as_bytes(), others, Expected::Anything, &|_| true).await.unwrap()
+}
+
+fn told(plan: &Plan) -> String {
+    let changes =
+        plan.changes.iter().map(|change| format!("{}/{}:{}", change.domain, change.id, change.action.as_str()));
+    changes.collect::<Vec<_>>().join(" ")
+}
+
+async fn ids(control: &Control, domain: &str) -> String {
+    let page = control.rules(domain, &Search::default(), &Cut::default()).await.unwrap();
+    page.items.into_iter().map(|rule| rule.id).collect::<Vec<_>>().join(" ")
+}
+
+const FILE: &str = "domain: api\nrules:\n- {id: b, limit: 1/s}\n- {id: a, limit: 2/s}\n";
+
+async fn a_file_is_planned_and_applied_as_one(place: Arc<Place>) {
+    let control = place.open().await;
+    put(&control, "api", "old", "{limit: 9/s}").await;
+    put(&control, "web", "old", "{limit: 9/s}").await;
+    let plan = control.plan(FILE.as_bytes(), Others::Delete).await.unwrap();
+    assert_eq!(told(&plan), "api/b:create api/a:create api/old:delete");
+    assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
+    assert_eq!(plan.changes[0].diff, "+id: b\n+limit: 1/s\n");
+    assert_eq!(plan.changes[2].diff, "-id: old\n-limit: 9/s\n");
+    assert_eq!(ids(&control, "api").await, "old");
+    let stale = control.apply(&by("git"), FILE.as_bytes(), Others::Keep, Expected::Version(1), &|_| true).await;
+    assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
+    let foreign =
+        control.apply(&by("git"), FILE.as_bytes(), Others::Keep, Expected::Anything, &|name| name == "web").await;
+    assert!(matches!(foreign, Err(ControlError::Invalid(why)) if why.contains("`api`")));
+    let why = Change { author: "git".into(), comment: Some("commit 1234".into()) };
+    let expected = Expected::Version(2);
+    let done = control.apply(&why, FILE.as_bytes(), Others::Delete, expected, &|name| name == "api").await.unwrap();
+    assert_eq!((done.applied, done.revision, told(&done)), (true, 3, told(&plan)));
+    assert_eq!(ids(&control, "api").await, "b a");
+    assert_eq!(ids(&control, "web").await, "old");
+    assert_eq!(control.rule("api", "a").await.unwrap().comment.as_deref(), Some("commit 1234"));
+    assert_eq!(control.version("api", "old", 2).await.unwrap().action, Action::Delete);
+    let log = control
+        .audit(&AuditSearch { author: Some("git".into()), ..AuditSearch::default() }, &Cut::default())
+        .await
+        .unwrap();
+    assert_eq!(log.items.iter().map(|line| line.revision).collect::<Vec<_>>(), [3, 3, 3]);
+    // Once more is nothing.
+    let again = apply(&control, FILE, Others::Delete).await;
+    assert_eq!((again.revision, again.unchanged, again.changes.len()), (3, 2, 0));
+    assert_eq!(*control.watch().borrow(), 3);
+    // A rule that comes back goes on with its numbers.
+    apply(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", Others::Keep).await;
+    assert_eq!(control.rule("api", "old").await.unwrap().version, 3);
+}
+
+async fn a_file_with_one_mistake_changes_nothing(place: Arc<Place>) {
+    let control = place.open().await;
+    let text = format!("{FILE}- {{id: c, limit: fast}}\n");
+    let error =
+        control.apply(&by("git"), text.as_bytes(), Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
+    assert_eq!(mistakes.as_slice()[0].place.line, 5);
+    assert!(matches!(control.plan(text.as_bytes(), Others::Keep).await, Err(ControlError::Mistakes(_))));
+    let huge = format!("{FILE}- {{id: c, limit: 1/s, when: {{a: [{}]}}}}\n", vec!["v".repeat(1000); 66].join(", "));
+    let error =
+        control.apply(&by("git"), huge.as_bytes(), Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    assert!(matches!(error, ControlError::Full(_)), "{error}");
+    assert!(control.domains().await.unwrap().is_empty());
+    assert_eq!(*control.watch().borrow(), 0);
+}
+
+async fn the_order_of_files_is_kept(place: Arc<Place>) {
+    let control = place.open().await;
+    let file = |ids: &str| {
+        let rules: Vec<String> = ids.chars().map(|id| format!("{{id: {id}, limit: 1/s}}")).collect();
+        format!("{{domain: api, rules: [{}]}}", rules.join(", "))
+    };
+    apply(&control, &file("abcd"), Others::Keep).await;
+    let plan = apply(&control, &file("dbxa"), Others::Keep).await;
+    assert_eq!(ids(&control, "api").await, "d b c x a");
+    assert!(told(&plan).contains("api/x:create"));
+    assert_eq!(control.rule("api", "a").await.unwrap().version, 1);
+    assert_eq!(apply(&control, &file("dbxa"), Others::Keep).await.changes.len(), 0);
+    apply(&control, &file("axd"), Others::Delete).await;
+    assert_eq!(ids(&control, "api").await, "a x d");
+    put(&control, "api", "b", "{limit: 1/s}").await;
+    assert_eq!(ids(&control, "api").await, "a x d b");
+    let snapshot = control.snapshot().await.unwrap();
+    let places: Vec<_> =
+        ["a", "x", "d", "b"].map(|id| snapshot.rules.find(&format!("\"id\":\"{id}\"")).unwrap()).into();
+    assert!(places.is_sorted());
+}
+
+async fn what_is_exported_is_taken_back(place: Arc<Place>) {
+    let control = place.open().await;
+    apply(&control, FILE, Others::Keep).await;
+    put(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}").await;
+    assert_eq!(
+        control.export(&["api".into(), "api".into()]).await.unwrap(),
+        FILE.replace("{id: b, limit: 1/s}", "id: b\n  limit: 1/s")
+            .replace("{id: a, limit: 2/s}", "id: a\n  limit: 2/s")
+    );
+    let all = control.export(&[]).await.unwrap();
+    assert!(all.starts_with("domains:\n- domain: api\n"), "{all}");
+    let plan = control.plan(all.as_bytes(), Others::Delete).await.unwrap();
+    assert_eq!((plan.changes.len(), plan.unchanged), (0, 3), "{plan:?}");
+    for odd in ["none", "\0", "'"] {
+        assert!(matches!(control.export(&[odd.into()]).await, Err(ControlError::Missing(_))));
+    }
+}
+
+async fn files_of_envoy_are_taken(place: Arc<Place>) {
+    let control = place.open().await;
+    let text =
+        "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
+    assert_eq!(told(&apply(&control, text, Others::Keep).await), "edge/remote_address:create");
+    assert_eq!(control.rule("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
+}
+
+async fn what_a_file_would_do_is_told_before(place: Arc<Place>) {
+    let control = place.open().await;
+    apply(&control, FILE, Others::Keep).await;
+    let found = control.validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
+    assert_eq!((found.rules, found.mistakes[0].line), (0, 3));
+    let found = control.validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
+    assert_eq!((found.rules, found.mistakes.len(), found.warnings.len()), (1, 0, 1));
+    assert_eq!(found.warnings[0].line, 3);
+    let plan = control.plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", Others::Keep).await.unwrap();
+    assert_eq!(plan.warnings.len(), 1);
+    for text in [&b""[..], b"\xff", b"[", b"3", b"domain: api", b"{}"] {
+        assert!(!control.validate(text).await.unwrap().mistakes.is_empty());
+    }
+}
+
+/// Rules as people write them and as they do not.
+fn rule() -> impl Strategy<Value = serde_json::Value> {
+    let value = prop_oneof![
+        "[a-z/]{1,8}",
+        "\\PC{0,12}",
+        "[0-9]{1,5}",
+        Just("true".to_owned()),
+        Just(" x: y # z".to_owned()),
+        any::<String>()
+    ];
+    let values = proptest::collection::vec(value.clone(), 1..4);
+    let when = proptest::collection::btree_map("[a-z\"': {}#-]{1,10}", values, 0..4);
+    let text = value.prop_filter("messages have no control characters", |text| {
+        !text.is_empty() && !text.chars().any(char::is_control)
+    });
+    (when, 1..100_000_u32, proptest::option::of(1..1000_u32), proptest::option::of(text), any::<bool>()).prop_map(
+        |(when, limit, burst, message, shadow)| {
+            let when: serde_json::Map<_, _> =
+                when.into_iter().map(|(name, values)| (name, serde_json::json!({ "equals": values }))).collect();
+            let mut rule = serde_json::json!({ "when": when, "limit": format!("{limit}/m") });
+            let map = rule.as_object_mut().unwrap();
+            if let Some(burst) = burst {
+                map.insert("burst".into(), burst.into());
+            }
+            if let Some(message) = message {
+                map.insert("message".into(), message.into());
+            }
+            if shadow {
+                map.insert("on_exceed".into(), "shadow".into());
+            }
+            rule
+        },
+    )
+}
+
+async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let control = place.open().await;
+    let mut runner = TestRunner::deterministic();
+    let mut kept = Vec::new();
+    for number in 0..200 {
+        let rule = rule().new_tree(&mut runner).unwrap().current();
+        let (domain, id) = (format!("d{}", number % 3), format!("r{number}"));
+        match control.put_rule(&by("ann"), &domain, &id, rule.to_string().as_bytes(), Expected::Anything).await {
+            Ok(written) => kept.push(written.now),
+            // Some are not rules, and told so.
+            Err(ControlError::Mistakes(_)) => {}
+            Err(error) => panic!("{error} for {rule}"),
+        }
+    }
+    assert!(kept.len() > 100, "{} of 200 are rules", kept.len());
+    for one in &kept {
+        // What was read is written back as it was read, and is the same.
+        let text = one.rule.to_string();
+        let again =
+            control.put_rule(&by("bob"), &one.domain, &one.id, text.as_bytes(), Expected::Anything).await.unwrap();
+        assert!(!again.changed, "{text}");
+    }
+    let exported = control.export(&[]).await.unwrap();
+    let plan = control.plan(exported.as_bytes(), Others::Delete).await.unwrap();
+    assert_eq!((told(&plan), plan.unchanged), (String::new(), kept.len()));
+    let snapshot = control.snapshot().await.unwrap();
+    let plan = control.plan(snapshot.rules.as_bytes(), Others::Delete).await.unwrap();
+    assert_eq!((told(&plan), plan.unchanged), (String::new(), kept.len()));
+}
+
+async fn a_hundred_thousand_rules_in_one_domain(place: Arc<Place>) {
+    let control = place.open().await;
+    let mut text = String::from("{\"domain\":\"api\",\"rules\":[");
+    for number in 0..100_000 {
+        text += if number > 0 { "," } else { "" };
+        text += &format!(r#"{{"id":"r{number}","when":{{"path":"/{number}"}},"limit":"1/s"}}"#);
+    }
+    text += "]}";
+    let plan = apply(&control, &text, Others::Keep).await;
+    assert_eq!(plan.changes.len(), 100_000);
+    let full = control.put_rule(&by("ann"), "api", "more", b"{limit: 1/s}", Expected::Anything).await;
+    assert!(matches!(full, Err(ControlError::Full(_))));
+    let mut cut = Cut { after: None, limit: Some(1000) };
+    for _ in 0..3 {
+        cut.after = control.rules("api", &Search::default(), &cut).await.unwrap().next;
+    }
+    let page = control.rules("api", &Search::default(), &cut).await.unwrap();
+    assert_eq!(page.items[0].id, "r3000");
+    let snapshot = control.snapshot().await.unwrap();
+    let read = tollgate_engine::rules::Rules::read(&[tollgate_engine::rules::Source {
+        name: "s",
+        text: snapshot.rules.as_bytes(),
+    }]);
+    assert_eq!(read.unwrap().len(), 100_000);
+}

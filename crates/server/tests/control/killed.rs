@@ -1,0 +1,74 @@
+//! A process that is killed while it writes: what it had acknowledged is there, and nothing is there by half.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use tollgate_server::control::Others;
+use tollgate_server::control::model::{AuditSearch, Cut, Expected, Search};
+
+use crate::place::{Place, by, run, sqlite};
+
+both!(nothing_acknowledged_is_lost_when_the_writer_is_killed);
+
+/// How many rules each write changes, all at once.
+const TOGETHER: usize = 20;
+const URL: &str = "TOLLGATE_TEST_KILLED_URL";
+
+async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place>) {
+    let mut last = 0;
+    // At how many acknowledgements each of them is killed; the next one goes on.
+    for acknowledged in [1, 2, 3, 5, 8, 13, 21, 34] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "killed::the_writer", "--ignored", "--nocapture"])
+            .env(URL, &place.url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut told =
+            lines.filter_map(|line| line.rsplit_once("written ").and_then(|(_, number)| number.parse::<i64>().ok()));
+        let mut seen: i64 = 0;
+        for number in told.by_ref().take(acknowledged) {
+            seen = number;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What it said before it died counts, too.
+        seen = told.last().unwrap_or(seen);
+        assert!(seen > last, "the writer went on at {last} and came to {seen}");
+        let control = place.open().await;
+        let page = control.rules("api", &Search::default(), &Cut::default()).await.unwrap();
+        let limits: Vec<i64> = page.items.iter().map(|rule| number_of(&rule.rule)).collect();
+        assert_eq!(limits, [limits[0]; TOGETHER], "all of them are of one write");
+        // The one that was being made when it was killed may have been made.
+        assert!((seen..=seen + 1).contains(&limits[0]), "{seen} was acknowledged, {} is there", limits[0]);
+        let log = control.audit(&AuditSearch::default(), &Cut { limit: Some(1), after: None }).await.unwrap();
+        assert_eq!(log.items[0].seq, TOGETHER as i64 * limits[0]);
+        assert_eq!((log.items[0].revision, *control.watch().borrow()), (limits[0], limits[0]));
+        last = limits[0];
+    }
+}
+
+fn number_of(rule: &serde_json::Value) -> i64 {
+    rule["limit"].as_str().unwrap().trim_end_matches("/s").parse().unwrap()
+}
+
+/// Not a test: what the test above starts and kills.
+#[test]
+#[ignore = "is started by another test"]
+fn the_writer() {
+    let Ok(url) = std::env::var(URL) else { return };
+    run(sqlite(), async |_| {
+        let control = tollgate_server::control::Control::open(&url).await.unwrap();
+        loop {
+            let next = *control.watch().borrow() + 1;
+            let rules: Vec<String> = (0..TOGETHER).map(|rule| format!("{{id: r{rule}, limit: {next}/s}}")).collect();
+            let file = format!("{{domain: api, rules: [{}]}}", rules.join(", "));
+            let plan =
+                control.apply(&by("w"), file.as_bytes(), Others::Keep, Expected::Version(next - 1), &|_| true).await;
+            println!("written {}", plan.unwrap().revision);
+        }
+    });
+}

@@ -1,0 +1,163 @@
+//! Other numbers for one customer.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_server::control::model::{AuditSearch, Cut, Expected};
+use tollgate_server::control::{Control, ControlError, Others};
+
+use crate::place::{Place, by, put};
+
+both!(
+    a_plan_is_set_with_one_call,
+    nodes_are_given_overrides_before_those_of_the_rule,
+    overrides_with_mistakes_are_refused,
+    any_value_works,
+    a_rule_does_not_leave_its_overrides_behind,
+);
+
+async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::control::Result<i64> {
+    let written = control.put_override(&by("bill"), "api", "each", value, text.as_bytes(), Expected::Anything).await?;
+    Ok(written.now.version)
+}
+
+async fn a_plan_is_set_with_one_call(place: Arc<Place>) {
+    let control = place.open().await;
+    let nobody = set(&control, "acme", "limit: 1000/s").await;
+    assert!(matches!(nobody, Err(ControlError::Missing(_))));
+    put(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
+    let text = br#"{"limit": "1000/s", "burst": 2000, "until": "2030-01-01T00:00:00Z"}"#;
+    let made = control.put_override(&by("bill"), "api", "each", "acme", text, Expected::Nothing).await.unwrap();
+    assert!(made.created && made.changed);
+    assert_eq!((&*made.now.attribute, made.now.until.as_deref()), ("tenant", Some("2030-01-01T00:00:00Z")));
+    assert_eq!(made.now.effect, json!({"limit": "1000/s", "burst": 2000}));
+    assert_eq!(control.override_for("api", "each", "acme").await.unwrap(), made.now);
+    let again = control.put_override(&by("bill"), "api", "each", "acme", text, Expected::Something).await.unwrap();
+    assert!(!again.changed && again.now == made.now);
+    let stale =
+        control.put_override(&by("bill"), "api", "each", "acme", b"{unlimited: true}", Expected::Version(1)).await;
+    assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
+    set(&control, "zeta", "attribute: path\nunlimited: true").await.unwrap();
+    let first = control.overrides("api", "each", &Cut { limit: Some(1), after: None }).await.unwrap();
+    let second = control.overrides("api", "each", &Cut { limit: Some(1), after: first.next }).await.unwrap();
+    assert_eq!((&*first.items[0].value, &*second.items[0].value, second.next), ("acme", "zeta", None));
+    assert!(matches!(control.overrides("api", "no", &Cut::default()).await, Err(ControlError::Missing(_))));
+    control.delete_override(&by("bill"), "api", "each", "acme", Expected::Version(2)).await.unwrap();
+    let gone = control.delete_override(&by("bill"), "api", "each", "acme", Expected::Anything).await;
+    assert!(matches!(gone, Err(ControlError::Missing(_))));
+    assert!(matches!(control.override_for("api", "each", "acme").await, Err(ControlError::Missing(_))));
+    let log = control.audit(&AuditSearch::default(), &Cut::default()).await.unwrap().items;
+    let of = AuditSearch { subject: Some("each/overrides/acme".into()), ..AuditSearch::default() };
+    let of = control.audit(&of, &Cut::default()).await.unwrap().items;
+    assert_eq!((log.len(), of.len()), (4, 2));
+    assert_eq!(
+        of[0].before,
+        Some(json!({"limit": "1000/s", "burst": 2000, "attribute": "tenant", "until": "2030-01-01T00:00:00Z"}))
+    );
+}
+
+async fn nodes_are_given_overrides_before_those_of_the_rule(place: Arc<Place>) {
+    let control = place.open().await;
+    let rule = "{limit: 10/s, per: [tenant], overrides: [{when: {tenant: 'a*'}, limit: 20/s}]}";
+    put(&control, "api", "each", rule).await;
+    set(&control, "acme", "limit: 30/s").await.unwrap();
+    let snapshot = control.snapshot().await.unwrap();
+    assert_eq!(
+        snapshot.rules,
+        r#"{"domains":[{"domain":"api","rules":[{"id":"each","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"30/s"},{"when":{"tenant":"a*"},"limit":"20/s"}]}]}]}"#
+    );
+    let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
+    assert_eq!(read.domains()[0].rules()[0].overrides().len(), 2);
+    // The rule itself is as it was written.
+    assert_eq!(control.rule("api", "each").await.unwrap().rule["overrides"].as_array().map(Vec::len), Some(1));
+}
+
+async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
+    let control = place.open().await;
+    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    for text in [
+        "",
+        "limit: fast",
+        "limt: 1/s",
+        "when: {a: b}\nlimit: 1/s",
+        "until: soon\nlimit: 1/s",
+        "allow: true",
+        "[]",
+        "until: 2030-01-01T00:00:00Z",
+    ] {
+        let error = set(&control, "acme", text).await.unwrap_err();
+        assert!(matches!(error, ControlError::Mistakes(_)), "for {text:?}: {error}");
+    }
+    // What an override leaves to its rule, the rule cannot take away.
+    set(&control, "acme", "burst: 500").await.unwrap();
+    let two = b"{limits: [10/s, 100/m], per: [tenant]}";
+    let error = control.put_rule(&by("ann"), "api", "each", two, Expected::Anything).await.unwrap_err();
+    assert!(error.to_string().starts_with("the override for `acme` does not go with this rule `each`"), "{error}");
+    let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
+    let error = control.apply(&by("ann"), file, Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    assert!(matches!(error, ControlError::Invalid(_)));
+    put(&control, "api", "each", "{limit: 11/s, per: [tenant]}").await;
+    put(&control, "api", "none", "{limit: 10/s}").await;
+    let error = control.put_override(&by("bill"), "api", "none", "acme", b"limit: 1/s", Expected::Anything).await;
+    assert!(matches!(error, Err(ControlError::Mistakes(_))));
+}
+
+async fn any_value_works(place: Arc<Place>) {
+    let control = place.open().await;
+    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    let values = [
+        "'; DROP TABLE overrides; --",
+        "a/b c?d#e%",
+        "*",
+        "{x}",
+        "é😀",
+        "200",
+        "true",
+        "null",
+        " ",
+        "\u{1}",
+        "\u{2028}",
+    ];
+    for value in values {
+        set(&control, value, "limit: 7/s").await.unwrap();
+        assert_eq!(control.override_for("api", "each", value).await.unwrap().value, value);
+    }
+    let longest = "v".repeat(1024);
+    set(&control, &longest, "limit: 7/s").await.unwrap();
+    for value in ["", "a\0b", &"v".repeat(1025)] {
+        assert!(matches!(set(&control, value, "limit: 7/s").await, Err(ControlError::Invalid(_))));
+        assert!(matches!(control.override_for("api", "each", value).await, Err(ControlError::Missing(_))));
+    }
+    let snapshot = control.snapshot().await.unwrap();
+    let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
+    let overrides = read.domains()[0].rules()[0].overrides();
+    assert_eq!(overrides.len(), values.len() + 1);
+    for value in values {
+        let is = |when: &tollgate_engine::rules::Condition| {
+            format!("{:?}", when.test).contains(&format!("Equals({value:?})"))
+        };
+        assert!(overrides.iter().any(|other| is(&other.when[0])), "{value:?}");
+    }
+}
+
+async fn a_rule_does_not_leave_its_overrides_behind(place: Arc<Place>) {
+    let control = place.open().await;
+    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    set(&control, "acme", "limit: 7/s").await.unwrap();
+    set(&control, "zeta", "limit: 8/s").await.unwrap();
+    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
+    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    assert!(control.overrides("api", "each", &Cut::default()).await.unwrap().items.is_empty());
+    let log = control
+        .audit(&AuditSearch { author: Some("ann".into()), ..AuditSearch::default() }, &Cut::default())
+        .await
+        .unwrap();
+    assert_eq!(log.items.iter().filter(|line| line.kind == "override" && line.action == "delete").count(), 2);
+    // Also when a file takes it away.
+    set(&control, "acme", "limit: 7/s").await.unwrap();
+    let file = b"domain: api\nrules: []";
+    let plan = control.apply(&by("ann"), file, Others::Delete, Expected::Anything, &|_| true).await.unwrap();
+    assert_eq!(plan.changes.len(), 1);
+    assert!(control.domains().await.unwrap().is_empty());
+}

@@ -1,0 +1,85 @@
+//! Where the cases run: a database of their own, gone when they are done.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tollgate_server::control::model::{Change, Expected, StoredRule};
+use tollgate_server::control::{Control, Written, sqlite_url};
+use tollgate_testkit::servers::Postgres;
+
+/// Runs each case on both.
+macro_rules! both {
+    ($($case:ident),* $(,)?) => {
+        mod on_sqlite {
+            $(#[test] fn $case() { crate::place::on_sqlite(|place| super::$case(place)); })*
+        }
+        mod on_postgres {
+            $(#[test] fn $case() { crate::place::on_postgres(|place| super::$case(place)); })*
+        }
+    };
+}
+
+/// An empty database.
+pub struct Place {
+    pub url: String,
+    directory: Option<PathBuf>,
+    _server: Option<Arc<Postgres>>,
+}
+
+impl Place {
+    pub async fn open(&self) -> Control {
+        Control::open(&self.url).await.unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+fn count() -> u32 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
+
+pub fn sqlite() -> Place {
+    let directory = std::env::temp_dir().join(format!("tollgate-control-{}-{}", std::process::id(), count()));
+    // With characters that mean something in addresses, and a directory that is not there yet.
+    let url = sqlite_url(&directory.join("a b%20?#").join("rules.db"));
+    Place { url, directory: Some(directory), _server: None }
+}
+
+/// Tests that run at the same time share a server; the last one stops it.
+pub fn postgres() -> Place {
+    static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = shared.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
+    *shared = Arc::downgrade(&server);
+    drop(shared);
+    Place { url: server.database(&format!("case{}", count())), directory: None, _server: Some(server) }
+}
+
+pub fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
+    run(sqlite(), case);
+}
+
+pub fn on_postgres<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
+    run(postgres(), case);
+}
+
+pub fn run<F: Future<Output = ()>>(place: Place, case: impl FnOnce(Arc<Place>) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(case(Arc::new(place)));
+}
+
+pub fn by(author: &str) -> Change {
+    Change { author: author.into(), comment: None }
+}
+
+pub async fn put(control: &Control, domain: &str, id: &str, text: &str) -> Written<StoredRule> {
+    control.put_rule(&by("ann"), domain, id, text.as_bytes(), Expected::Anything).await.unwrap()
+}

@@ -1,0 +1,162 @@
+//! Many at once, other processes, and databases that go away.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollgate_server::control::ControlError;
+use tollgate_server::control::model::{AuditSearch, Cut, Expected};
+
+use crate::place::{Place, by, put};
+
+both!(
+    of_those_who_write_at_once_exactly_one_wins,
+    others_writes_are_seen_soon,
+    a_snapshot_is_made_once_for_each_revision,
+    two_may_start_at_once,
+);
+
+async fn of_those_who_write_at_once_exactly_one_wins(place: Arc<Place>) {
+    const WRITERS: usize = 16;
+    const ROUNDS: i64 = 5;
+    // Half of them come through another process, as far as the database can tell.
+    let controls = [Arc::new(place.open().await), Arc::new(place.open().await)];
+    put(&controls[0], "api", "each", "{limit: 1/s}").await;
+    for round in 1..=ROUNDS {
+        let tasks: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let control = controls[writer % 2].clone();
+                tokio::spawn(async move {
+                    let text = format!("{{limit: {}/s}}", round * 100 + writer as i64);
+                    let author = by(&format!("writer {writer}"));
+                    control.put_rule(&author, "api", "each", text.as_bytes(), Expected::Version(round)).await
+                })
+            })
+            .collect();
+        let mut winners = Vec::new();
+        let mut told = Vec::new();
+        for task in tasks {
+            match task.await.unwrap() {
+                Ok(written) => winners.push(written.now),
+                Err(ControlError::Conflict(conflict)) => told.push(conflict),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let [winner] = &winners[..] else { panic!("{} have won", winners.len()) };
+        assert_eq!((winner.version, told.len()), (round + 1, WRITERS - 1));
+        for conflict in told {
+            assert_eq!((conflict.current, &conflict.by.unwrap().0), (Some(round + 1), &winner.author));
+            let limit = winner.rule["limit"].as_str().unwrap();
+            assert!(conflict.diff.unwrap().contains(&format!("+limit: {limit}\n")));
+        }
+    }
+    let log = controls[0].audit(&AuditSearch::default(), &Cut::default()).await.unwrap().items;
+    assert_eq!(log.len() as i64, ROUNDS + 1);
+}
+
+async fn others_writes_are_seen_soon(place: Arc<Place>) {
+    let (one, other) = (place.open().await, place.open().await);
+    let (mut own, mut seen) = (one.watch(), other.watch());
+    put(&one, "api", "each", "{limit: 1/s}").await;
+    assert!(own.has_changed().unwrap());
+    assert_eq!(*own.borrow_and_update(), 1);
+    let begun = now();
+    tokio::time::timeout(Duration::from_secs(5), seen.changed()).await.unwrap().unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(1000), "it took {:?}", begun.elapsed());
+    assert_eq!(other.snapshot().await.unwrap().revision, 1);
+    drop(other);
+    // Nobody is left who would tell.
+    assert!(tokio::time::timeout(Duration::from_secs(5), seen.changed()).await.unwrap().is_err());
+}
+
+async fn a_snapshot_is_made_once_for_each_revision(place: Arc<Place>) {
+    let control = place.open().await;
+    let empty = control.snapshot().await.unwrap();
+    assert_eq!((empty.revision, empty.checksum.len()), (0, 64));
+    put(&control, "api", "each", "{limit: 1/s}").await;
+    let first = control.snapshot().await.unwrap();
+    assert!(Arc::ptr_eq(&first, &control.snapshot().await.unwrap()));
+    control.set_enabled(&by("ann"), "api", "each", false, Expected::Anything).await.unwrap();
+    control.set_enabled(&by("ann"), "api", "each", true, Expected::Anything).await.unwrap();
+    let second = control.snapshot().await.unwrap();
+    assert_eq!((second.revision, &second.checksum), (3, &first.checksum));
+}
+
+async fn two_may_start_at_once(place: Arc<Place>) {
+    let opened = tokio::join!(place.open(), place.open(), place.open());
+    put(&opened.0, "api", "each", "{limit: 1/s}").await;
+    assert_eq!(opened.2.rule("api", "each").await.unwrap().version, 1);
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long something takes in the real world is what is tested")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+mod sqlite_only {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    use tollgate_server::control::{Control, sqlite_url};
+
+    use crate::place::{put, run, sqlite};
+
+    #[test]
+    fn nobody_else_may_read_the_file() {
+        run(sqlite(), async |_| {
+            let directory: PathBuf = std::env::temp_dir().join(format!("tollgate-mode-{}", std::process::id()));
+            let path = directory.join("data").join("rules.db");
+            let control = Control::open(&sqlite_url(&path)).await.unwrap();
+            put(&control, "api", "each", "{limit: 1/s}").await;
+            for name in ["rules.db", "rules.db-wal", "rules.db-shm"] {
+                let mode = path.with_file_name(name).metadata().unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{name}");
+            }
+            drop(control);
+            std::fs::remove_dir_all(directory).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_database_that_cannot_be_opened_is_told() {
+        run(sqlite(), async |_| {
+            for url in ["sqlite:/proc/no/rules.db?mode=rwc", "mysql://x", "", "postgres://127.0.0.1:1/none"] {
+                assert!(Control::open(url).await.is_err(), "{url}");
+            }
+        });
+    }
+}
+
+mod postgres_only {
+    use std::time::Duration;
+
+    use tollgate_server::control::{Control, ControlError};
+    use tollgate_testkit::servers::Postgres;
+
+    use super::now;
+    use crate::place::{put, run, sqlite};
+
+    #[test]
+    fn a_database_that_goes_away_is_told_and_comes_back() {
+        let mut server = Postgres::start();
+        let url = server.database("rules");
+        run(sqlite(), async |_| {
+            let control = Control::open(&url).await.unwrap();
+            put(&control, "api", "each", "{limit: 1/s}").await;
+            let before = control.snapshot().await.unwrap();
+            server.kill();
+            let begun = now();
+            let away = control.rule("api", "each").await.unwrap_err();
+            assert!(matches!(away, ControlError::Database(_)), "{away}");
+            assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
+            // Nodes are given what there is.
+            assert_eq!(control.snapshot().await.unwrap().revision, before.revision);
+            server.restart();
+            let mut seen = control.watch();
+            let other = Control::open(&url).await.unwrap();
+            assert_eq!(other.rule("api", "each").await.unwrap().version, 1);
+            put(&other, "api", "each", "{limit: 2/s}").await;
+            tokio::time::timeout(Duration::from_secs(20), seen.changed()).await.unwrap().unwrap();
+            assert_eq!(control.rule("api", "each").await.unwrap().version, 2);
+        });
+    }
+}

@@ -1,0 +1,161 @@
+//! A real PostgreSQL.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::free_port;
+
+/// Where the programs are on Debian and its like, newest first; after the PATH.
+const FOLDERS: [&str; 4] = [
+    "/usr/lib/postgresql/17/bin",
+    "/usr/lib/postgresql/16/bin",
+    "/usr/lib/postgresql/15/bin",
+    "/usr/lib/postgresql/14/bin",
+];
+
+/// A running PostgreSQL on a free port of the loopback address, with a cluster of its own that is gone when this is dropped.
+#[derive(Debug)]
+pub struct Postgres {
+    port: u16,
+    directory: PathBuf,
+    process: Option<Child>,
+}
+
+impl Postgres {
+    /// A server with nothing in it but what every one has.
+    ///
+    /// # Panics
+    /// When there is no such program, or it does not start.
+    pub fn start() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("tollgate-pg-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
+        let mut server = Self { port: 0, directory, process: None };
+        if is_root() {
+            let given = Command::new("chown").arg("postgres").arg(&server.directory).status();
+            assert!(given.is_ok_and(|status| status.success()), "there is no user `postgres` to run the server as");
+        }
+        let made = server
+            .program("initdb")
+            .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"])
+            .arg(server.data())
+            .stdout(Stdio::null())
+            .status();
+        assert!(made.is_ok_and(|status| status.success()), "{HOW_TO_GET}");
+        for _ in 0..10 {
+            server.port = free_port();
+            if server.try_run() {
+                return server;
+            }
+        }
+        panic!("PostgreSQL did not start on any of ten free ports");
+    }
+
+    /// Where to reach it, and a database of that name in it, which is made.
+    ///
+    /// # Panics
+    /// When it does not make one.
+    pub fn database(&self, name: &str) -> String {
+        let made = self.psql(&format!("CREATE DATABASE {name}"));
+        assert!(made, "no database {name}");
+        self.url(name)
+    }
+
+    /// Where to reach a database.
+    pub fn url(&self, name: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Kills it as a loss of power would; what was committed is on disk. Nothing listens on its port until [`Postgres::restart`].
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // Through `runuser` it is a child of our child; the file says which.
+            let id = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+            if let Some(id) = id.lines().next() {
+                let _ = Command::new("kill").args(["-QUIT", id]).status();
+            }
+            let _ = process.wait();
+        }
+    }
+
+    /// Starts it again on the same port, with what it had.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn restart(&mut self) {
+        self.kill();
+        assert!(self.try_run(), "PostgreSQL did not start again on port {}", self.port);
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let folder = FOLDERS.iter().map(Path::new).find(|folder| folder.join(name).exists());
+        let program = folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name));
+        let mut command = if is_root() {
+            let mut command = Command::new("runuser");
+            command.args(["-u", "postgres", "--"]).arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        command.current_dir(&self.directory).stdin(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn psql(&self, statement: &str) -> bool {
+        let port = self.port.to_string();
+        let mut command = self.program("psql");
+        command.args(["-h", "127.0.0.1", "-U", "postgres", "-X", "-q", "-p", &port, "-c", statement]);
+        command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+    }
+
+    fn try_run(&mut self) -> bool {
+        let port = self.port.to_string();
+        let mut command = self.program("postgres");
+        command.arg("-D").arg(self.data()).args(["-p", &port, "-c", "listen_addresses=127.0.0.1"]);
+        command.arg("-c").arg(format!("unix_socket_directories={}", self.directory.display()));
+        let process = command.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{HOW_TO_GET} ({error})"));
+        self.process = Some(process);
+        for _ in 0..300 {
+            if self.psql("SELECT 1") {
+                return true;
+            }
+            let ended = self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(Some(_))));
+            if ended {
+                break;
+            }
+            wait();
+        }
+        self.kill();
+        false
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.kill();
+        // Only litter in the temporary directory if it fails.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+const HOW_TO_GET: &str =
+    "this test needs PostgreSQL: `apt-get install postgresql`, or have `initdb`, `postgres` and `psql` on the PATH";
+
+/// PostgreSQL does not run as root.
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
+}
+
+/// The server says that it is ready in its log only, and logs go where each system puts them: it is asked now and then.
+#[expect(clippy::disallowed_methods, reason = "there is nothing to be told by")]
+fn wait() {
+    std::thread::sleep(Duration::from_millis(100));
+}
