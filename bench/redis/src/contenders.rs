@@ -74,7 +74,6 @@ impl Limited {
         let charges: Vec<Charge<'_>> = keys
             .iter()
             .map(|key| Charge {
-                rule: "bench",
                 key,
                 numbers: 0,
                 limits: &self.limits,

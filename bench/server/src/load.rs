@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::process::Server;
+use tollgate_server_bench::process::Server;
 
 /// What a run showed.
 #[derive(Clone, Copy, Debug)]

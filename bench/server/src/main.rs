@@ -5,7 +5,6 @@
 
 mod load;
 mod outage;
-mod process;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +16,9 @@ use anyhow::Context;
 
 use load::Run;
 use outage::Waits;
-use process::{Server, free_address};
+use tollgate_server_bench::bars::Bars;
+use tollgate_server_bench::process::{Server, free_address};
+use tollgate_server_bench::rules;
 
 const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
 
@@ -41,9 +42,7 @@ fn main() -> anyhow::Result<ExitCode> {
     for (_, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
         part(&bench, &mut bars)?;
     }
-    println!();
-    bars.0.iter().for_each(|line| println!("{line}"));
-    Ok(if bars.0.iter().any(|line| line.starts_with("MISSED")) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(bars.tell())
 }
 
 struct Bench {
@@ -53,24 +52,6 @@ struct Bench {
 
 /// One group of measurements.
 type Part = fn(&Bench, &mut Bars) -> anyhow::Result<()>;
-
-/// What was promised, and whether it is so.
-#[derive(Default)]
-struct Bars(Vec<String>);
-
-impl Bars {
-    fn at_least(&mut self, what: &str, value: f64, bar: f64) {
-        self.line(what, value, bar, value >= bar, "at least");
-    }
-
-    fn at_most(&mut self, what: &str, value: f64, bar: f64) {
-        self.line(what, value, bar, value <= bar, "at most");
-    }
-
-    fn line(&mut self, what: &str, value: f64, bar: f64, met: bool, words: &str) {
-        self.0.push(format!("{} {what}: {value:.2}, {words} {bar:.2}", if met { "met   " } else { "MISSED" }));
-    }
-}
 
 type Figures = BTreeMap<&'static str, Run>;
 
@@ -252,22 +233,6 @@ impl Bench {
             })
             .collect())
     }
-}
-
-/// A third of the rules have globs, a third one value, a third lists; two of them match the request.
-fn rules(count: usize) -> String {
-    let mut text = "domain: api\nrules:\n- {id: mine, when: {path: '/v1/mine/**'}, per: [client], limit: 1M/s}\n\
-                    - {id: gold, when: {plan: gold}, per: [client], limit: 1M/s}\n"
-        .to_owned();
-    for number in 2..count {
-        let when = match number % 3 {
-            0 => format!("{{path: '/v1/other{number}/**'}}"),
-            1 => format!("{{plan: plan{number}}}"),
-            _ => format!("{{client: [a{number}, b{number}, c{number}]}}"),
-        };
-        text.push_str(&format!("- {{id: r{number}, when: {when}, per: [client], limit: 100/s}}\n"));
-    }
-    text
 }
 
 /// A program that lies beside this one.

@@ -7,15 +7,16 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 /// A running server; dropping it kills it.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     child: Child,
     /// Where it answers.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Server {
     /// Starts a program that is to listen on `address`, and waits until it does.
-    pub(crate) fn start(command: &mut Command, address: SocketAddr) -> anyhow::Result<Self> {
+    pub fn start(command: &mut Command, address: SocketAddr) -> anyhow::Result<Self> {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut server = Self { child: child.with_context(|| format!("cannot start {command:?}"))?, address };
         for _ in 0..200 {
@@ -31,12 +32,12 @@ impl Server {
     }
 
     /// Its number, to send it signals.
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Processor time of all its threads, in microseconds.
-    pub(crate) fn cpu_micros(&self) -> f64 {
+    pub fn cpu_micros(&self) -> f64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let nanos = threads.filter_map(|thread| {
             let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
@@ -46,7 +47,7 @@ impl Server {
     }
 
     /// Resident memory, in megabytes.
-    pub(crate) fn megabytes(&self) -> anyhow::Result<f64> {
+    pub fn megabytes(&self) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no resident memory")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1_024.)
@@ -61,6 +62,6 @@ impl Drop for Server {
 }
 
 /// An address nobody uses.
-pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
+pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -7,7 +7,7 @@ use core::num::NonZeroU64;
 
 use crate::algorithm::{Cells, CellsMut, STALE};
 use crate::error::LimitError;
-use crate::quantity::{Cost, Mono, Now, Time};
+use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{BucketTerms, Kept};
 use crate::ticks::{Flow, HORIZON, Ticks};
@@ -211,6 +211,29 @@ impl Bucket {
             self.set_owed(state, now, owed.saturating_sub(self.flow.ticks(accepted.get())));
         }
         accepted
+    }
+
+    /// What may be told of a state of one word: the same sums as everywhere, in 64 bits. `None` says only that the long way has
+    /// to be gone.
+    #[inline]
+    pub(crate) fn report_of_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Report> {
+        // As when it is taken from. The last word is an instant that never comes.
+        if cost.get() > self.burst.get() || now.mono().as_nanos() >= self.word_until || word == u64::MAX {
+            return None;
+        }
+        let (per, count) = (self.flow.rate().per().as_nanos(), u64::from(self.flow.rate().count()));
+        let owed = word.saturating_sub(now.mono().as_nanos() * count);
+        if owed > self.believable as u64 {
+            return None;
+        }
+        let capacity = self.capacity as u64;
+        let wait = |ticks: u64| Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) });
+        Some(Report {
+            limit: self.burst.get(),
+            remaining: capacity.saturating_sub(owed) / per,
+            retry: Retry::After(wait(owed.saturating_sub(capacity - cost.get() * per))),
+            reset: wait(owed),
+        })
     }
 
     pub(crate) fn report(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {

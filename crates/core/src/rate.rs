@@ -76,14 +76,15 @@ const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 impl fmt::Display for Rate {
-    /// In the shortest unit, from the second up, that makes the count whole: what was written as 100/s reads so again.
+    /// In the shortest unit, from the second up, that makes the count whole and not too large to be read: what was written as
+    /// 100/s reads so again, and what is written here can be read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = UNITS
-            .iter()
-            .filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos())
-            .find(|unit| unit.nanos.is_multiple_of(self.per));
-        if let Some(unit) = whole {
-            return write!(f, "{}/{}", u128::from(self.count) * u128::from(unit.nanos / self.per), unit.names[0]);
+        let whole = UNITS.iter().filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos()).find_map(|unit| {
+            let times = unit.nanos.is_multiple_of(self.per).then(|| unit.nanos / self.per)?;
+            Some((u64::from(self.count).checked_mul(times)?, unit))
+        });
+        if let Some((count, unit)) = whole {
+            return write!(f, "{count}/{}", unit.names[0]);
         }
         let unit = UNITS.iter().rev().find(|unit| self.per.is_multiple_of(unit.nanos)).unwrap_or(&UNITS[0]);
         write!(f, "{}/{}{}", self.count, self.per / unit.nanos, unit.names[0])
@@ -194,6 +195,8 @@ mod tests {
         check("3G/s", "3000000000/s");
         check("7/1003ms", "7/1003ms");
         check("1/week", "1/week");
+        // As a whole count of an hour it would be too large to be read again.
+        check("98900000000000000/9s", "98900000/9ns");
     }
 
     #[test]

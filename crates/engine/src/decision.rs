@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tollgate::{Cost, Nanos, Outcome, Report, Retry};
+use tollgate::{Cost, Nanos, Outcome, Report, Retry, Time, Wall};
 
-use crate::engine::plan::{Answered, Plan, Planned};
+use crate::engine::plan::{Answered, Plan, Planned, Span};
+use crate::engine::{Faulted, Taking};
 use crate::receipt::Receipt;
-use crate::request::RequestError;
+use crate::request::{Request, RequestError};
 use crate::rules::Refusal;
+use crate::ruleset::{Matched, RuleSet};
 use crate::store::{Answer, Answers};
 
 /// The decisions about a batch of requests, and everything that was needed to come to them. Keep it and hand it in
@@ -20,6 +22,11 @@ pub struct Decisions {
     pub(crate) shadows: Answers,
     pub(crate) fallback: Answers,
     pub(crate) decided: Vec<Result<Decided, RequestError>>,
+    /// For finding rules.
+    matched: Matched,
+    /// Of which requests the charges are that a store was asked about last.
+    pub(crate) spans: Vec<Span>,
+    pub(crate) faulted: Faulted,
     /// Whether refusals were only observed.
     pub(crate) observing: bool,
 }
@@ -100,13 +107,21 @@ impl Decisions {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Forgets everything for requests at another time of the day.
+    pub(crate) fn begin(&mut self, now: Time<Wall>, taking: Taking) {
         self.plan.clear();
         self.enforced.clear();
         self.shadows.clear();
         self.fallback.clear();
         self.decided.clear();
+        self.faulted.clear();
         self.observing = false;
+        self.plan.begin(now, taking);
+    }
+
+    /// Adds a request to what is planned.
+    pub(crate) fn add(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
+        self.plan.add(request, rules, &mut self.matched)
     }
 
     /// What the store, or its stand-in, said of a charge.
@@ -172,9 +187,18 @@ impl<'d> Decision<'d> {
         Some(self.all.plan.key(planned))
     }
 
-    /// How the rule that refused wants it to be told; none if it says nothing about that, or nobody refused.
+    /// How the rule that refused wants it to be told; none if it says nothing about that, or nobody refused. Nor if it is
+    /// closed: what a rule says is meant for those who have exceeded it.
     pub fn refusal(&self) -> Option<&'d Refusal> {
-        if self.is_allowed() { None } else { self.decided.refusal.as_deref() }
+        if self.is_allowed() || self.is_closed() { None } else { self.decided.refusal.as_deref() }
+    }
+
+    /// Whether it was refused only because the store did not answer, by a rule whose `on_fault` is `closed`.
+    pub fn is_closed(&self) -> bool {
+        let closed = |planned: &Planned| planned.answered == Answered::Closed;
+        self.standing() == Standing::Fallback
+            && !self.is_allowed()
+            && self.all.plan.charges[range(&self.all.plan.asked[self.place].charges)].iter().any(closed)
     }
 
     /// Whether a ban refused it, alone or beside limits that did, too.

@@ -88,6 +88,8 @@ pub enum Does {
     Allows,
     /// Refuses without counting.
     Denies,
+    /// Nothing: another rule that is met is in its place.
+    Replaced,
 }
 
 impl Does {
@@ -98,6 +100,7 @@ impl Does {
             Self::Overrides => "overrides",
             Self::Allows => "allows",
             Self::Denies => "denies",
+            Self::Replaced => "replaced",
         }
     }
 }
@@ -122,6 +125,22 @@ impl Explanation {
             Why::Met(met) => Some((explained, met)),
             Why::Unmet(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow => None,
         })
+    }
+
+    /// Replaces every value that the request brought by what `hide` makes of it, for where it must not be read.
+    pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
+        for explained in &mut self.rules {
+            match &mut explained.why {
+                Why::Met(met) => {
+                    met.counted
+                        .iter_mut()
+                        .filter_map(|(_, value)| value.as_mut())
+                        .for_each(|value| *value = hide(value));
+                }
+                Why::Unmet(unmet) => unmet.found.iter_mut().for_each(|value| *value = hide(value)),
+                Why::Judged { .. } | Why::Others | Why::Expression | Why::NotNow => {}
+            }
+        }
     }
 }
 
@@ -181,6 +200,7 @@ impl fmt::Display for Met {
             Does::Limits | Does::Overrides => write!(f, ", weighs {}", self.cost)?,
             Does::Allows => f.write_str(", lets it pass without counting")?,
             Does::Denies => f.write_str(", denies it without counting")?,
+            Does::Replaced => f.write_str(", and left out for another that is met")?,
         }
         if self.effect == Does::Overrides {
             f.write_str(", by an override")?;

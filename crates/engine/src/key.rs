@@ -112,6 +112,18 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     Some(&key[..key.len() - rest.len()])
 }
 
+/// The id of the rule that a key belongs to, that of the counter itself or one beside it; empty if it belongs to none.
+pub(crate) fn rule_of(key: &[u8]) -> &str {
+    fn read(key: &[u8]) -> Option<&str> {
+        let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
+        let domain = take_length(&mut rest).filter(|_| kind != SENT)?;
+        take(&mut rest, domain)?;
+        let id = take_length(&mut rest)?;
+        str::from_utf8(rest.get(..id)?).ok()
+    }
+    read(key).unwrap_or_default()
+}
+
 /// Whose key it is; empty if that cannot be read.
 pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
     let mut rest = key.get(2..).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Numbers, Outcome, Report, Stamps, Time, TooLarge, Verdict, Wall};
+use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, Stamps, Time, TooLarge, Wall};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -60,21 +60,15 @@ impl<C: Clock> MemoryStore<C> {
         self.tables.iter().map(Ledger::bytes).sum()
     }
 
-    /// How many decisions were about keys that found no room of their own.
-    pub fn overflowed(&self) -> u64 {
-        self.tables.iter().map(Ledger::overflowed).sum()
-    }
-
     /// Answers every group of the batch, in order.
     pub fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
-        let at = self.clock.wall(self.clock.mono());
         let mut groups = batch.groups;
-        while let Some(group) = groups.first() {
-            let alike = self.alike(groups);
+        while let [group, rest @ ..] = groups {
+            let alike = if rest.is_empty() { 1 } else { self.alike(groups) };
             if alike > 1 {
-                self.check_many(&groups[..alike], batch.numbers, at, answers);
+                self.check_many(&groups[..alike], batch.numbers, answers);
             } else {
-                self.answer_group(group, batch.numbers, at, answers);
+                self.answer_group(group, batch.numbers, answers);
             }
             groups = &groups[alike.max(1)..];
         }
@@ -94,7 +88,8 @@ impl<C: Clock> MemoryStore<C> {
         groups.iter().take(AT_A_TIME).take_while(|group| table(group) == Some(first)).count()
     }
 
-    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn Numbers, at: Time<Wall>, answers: &mut Answers) {
+    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
+        let at = self.clock.now().wall();
         let mut charges = [EMPTY; AT_A_TIME];
         let mut table = &self.tables[0];
         for (place, group) in charges.iter_mut().zip(groups) {
@@ -110,13 +105,19 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, at: Time<Wall>, answers: &mut Answers) {
-        if group.charges.iter().any(|charge| !fits(charge, at)) {
-            return answers.fail_group(StoreError::Stale { store_time: at });
+    fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
+        let now = self.clock.now();
+        let at = now.wall();
+        // Neither is so of most charges.
+        if group.charges.iter().any(|charge| charge.windows.len() + charge.earlier.len() > 0) {
+            if group.charges.iter().any(|charge| !fits(charge, at)) {
+                return answers.fail_group(StoreError::Stale { store_time: at });
+            }
+            let moved = group.charges.iter().filter(|charge| !charge.earlier.is_empty());
+            moved.for_each(|charge| self.fetch(charge, numbers));
         }
-        group.charges.iter().filter(|charge| !charge.earlier.is_empty()).for_each(|charge| self.fetch(charge, numbers));
         match group.verb {
-            Verb::Check => self.check(group.charges, numbers, answers),
+            Verb::Check => self.check(group.charges, numbers, now, answers),
             Verb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, numbers, answers)),
             Verb::Refund => {
                 for charge in group.charges {
@@ -142,78 +143,75 @@ impl<C: Clock> MemoryStore<C> {
         answers.end_group(at);
     }
 
-    fn check(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
+    fn check(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, now: Now<'_>, answers: &mut Answers) {
         let Some(first) = charges.first().map(|charge| place_of(charge.limits)) else { return };
         if charges.iter().any(|charge| place_of(charge.limits) != first) {
-            return self.check_across(charges, numbers, answers);
+            return self.check_across(charges, numbers, now, answers);
         }
         let each = |place: usize, seat: &tollgate::Seat<'_>, answers: &mut Answers| {
             answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
         };
-        let table = &self.tables[first];
-        // Most groups are one or two, and writing an empty place costs as much as writing a full one.
-        match charges {
-            [one] => table.decide(numbers, &[entry(one)], |place, seat| each(place, seat, answers)),
-            [one, two] => table.decide(numbers, &[entry(one), entry(two)], |place, seat| each(place, seat, answers)),
-            _ => {
-                let entries: Vec<_> = charges.iter().map(entry).collect();
-                table.decide(numbers, &entries, |place, seat| each(place, seat, answers))
-            }
-        };
+        self.tables[first].decide_each(numbers, charges, entry, now, |place, seat| each(place, seat, answers));
     }
 
     /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those
     /// with the longest states first, and what was taken is given back if a later one refuses. Meanwhile others may see less
     /// than there is; nobody ever sees more.
-    fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
-        let mut said: Vec<Option<(Verdict<Stamps>, Vec<Report>)>> = vec![None; charges.len()];
+    fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, now: Now<'_>, answers: &mut Answers) {
+        answers.expect(charges.len());
         let mut refused_by = None;
+        // Nearly always there are few enough for the stack.
+        let (mut few, mut many) = ([0; AT_A_TIME], Vec::new());
         for (place, table) in self.tables.iter().enumerate().rev() {
-            let here: Vec<usize> = (0..charges.len()).filter(|n| place_of(charges[*n].limits) == place).collect();
-            let entries: Vec<_> = here.iter().map(|n| entry(&charges[*n])).collect();
-            if entries.is_empty() {
+            let of_table = (0..charges.len()).filter(|n| place_of(charges[*n].limits) == place);
+            let here = if charges.len() <= few.len() {
+                let count = few.iter_mut().zip(of_table).map(|(place, n)| *place = n).count();
+                &few[..count]
+            } else {
+                many.clear();
+                many.extend(of_table);
+                &many[..]
+            };
+            if here.is_empty() {
                 continue;
             }
-            let passed = table.decide(numbers, &entries, |n, seat| {
-                said[here[n]] = Some((*seat.verdict(), seat.reports(entries[n].ask.cost().get()).collect()));
+            let charge = |n: &usize| entry(&charges[*n]);
+            let passed = table.decide_each(numbers, here, charge, now, |n, seat| {
+                let cost = charges[here[n]].ask.cost().get();
+                let verdict = seat.verdict();
+                answers.fill(here[n], verdict.outcome(), verdict.taken(), verdict.stamp(), seat.reports(cost));
             });
             if !passed {
                 refused_by = Some(place);
                 break;
             }
         }
-        if let Some(refused_by) = refused_by {
-            for (charge, said) in charges.iter().zip(&mut said) {
-                if place_of(charge.limits) != refused_by
-                    && let Some((verdict, _)) = said.take()
-                {
-                    let taken = verdict.taken().get();
-                    self.table(charge).refund(numbers, &entry(charge), taken, Some(verdict.stamp()));
-                }
+        let Some(refused_by) = refused_by else { return };
+        for (n, charge) in charges.iter().enumerate().filter(|(_, charge)| place_of(charge.limits) != refused_by) {
+            let (taken, stamps) = answers.taken(n);
+            if taken > Cost::ZERO {
+                self.table(charge).refund(numbers, &entry(charge), taken.get(), Some(stamps));
             }
-        }
-        for (charge, said) in charges.iter().zip(said) {
-            match said {
-                Some((verdict, reports)) => answers.verdict(&verdict, reports),
-                None => self.weigh(charge, numbers, answers),
-            }
+            self.table(charge).peek(numbers, &entry(charge), |seat| {
+                let reports = seat.reports(charge.ask.cost().get());
+                answers.fill(n, seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
+            });
         }
     }
 
     /// What a check would say of one charge by itself.
     fn weigh(&self, charge: &Charge<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
-        let (outcome, reports) = self.table(charge).peek(numbers, &entry(charge), |seat| {
-            (seat.verdict().outcome(), seat.reports(charge.ask.cost().get()).collect::<Vec<_>>())
+        self.table(charge).peek(numbers, &entry(charge), |seat| {
+            let reports = seat.reports(charge.ask.cost().get());
+            answers.charge(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
         });
-        answers.charge(outcome, Cost::ZERO, Stamps::default(), reports);
     }
 
     /// What was given back or forgotten, and how things stand now.
     fn tell(&self, charge: &Charge<'_>, given: Cost, numbers: &dyn Numbers, answers: &mut Answers) {
-        let reports = self
-            .table(charge)
-            .peek(numbers, &entry(charge), |seat| seat.reports(charge.ask.cost().get()).collect::<Vec<_>>());
-        answers.charge(Outcome::Allow, given, Stamps::default(), reports);
+        self.table(charge).peek(numbers, &entry(charge), |seat| {
+            answers.charge(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
+        });
     }
 
     /// Brings the state of a charge to its table, if the limits it had before kept it in another.
@@ -248,6 +246,10 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         }
         Err(format!("the state takes {} words, at most {longest} are kept in memory", limits.words()))
     }
+
+    fn overflowed(&self) -> u64 {
+        self.tables.iter().map(Ledger::overflowed).sum()
+    }
 }
 
 impl<C> fmt::Debug for MemoryStore<C> {
@@ -270,8 +272,9 @@ fn place_of(limits: &Limits) -> usize {
 
 #[inline]
 fn entry<'a>(charge: &Charge<'a>) -> tollgate::Charge<'a> {
-    tollgate::Charge { numbers: charge.numbers, key: charge.key, ask: charge.ask, windows: charge.windows }
+    let Charge { numbers, limits, key, ask, windows, .. } = *charge;
+    tollgate::Charge { numbers, limits: Some(limits), key, ask, windows }
 }
 
 const EMPTY: tollgate::Charge<'static> =
-    tollgate::Charge { numbers: 0, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };
+    tollgate::Charge { numbers: 0, limits: None, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };

@@ -14,17 +14,17 @@ const LINES: usize = 4;
 /// Counts that are each spread over several lines of memory.
 #[derive(Debug, Default)]
 struct Spread<const N: usize> {
-    lines: [Line<N>; LINES],
+    lines: [Apart<N>; LINES],
 }
 
 /// As much memory as cores pass between them at a time, or pairs of it.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Line<const N: usize> {
+struct Apart<const N: usize> {
     counts: [AtomicU64; N],
 }
 
-impl<const N: usize> Default for Line<N> {
+impl<const N: usize> Default for Apart<N> {
     fn default() -> Self {
         Self { counts: array::from_fn(|_| AtomicU64::new(0)) }
     }
@@ -32,8 +32,8 @@ impl<const N: usize> Default for Line<N> {
 
 impl<const N: usize> Spread<N> {
     #[inline]
-    fn add(&self, count: usize, more: u64) {
-        self.lines[my_line()].counts[count].fetch_add(more, Ordering::Relaxed);
+    fn add(&self, line: Line, count: usize) {
+        self.lines[line.0 % LINES].counts[count].fetch_add(1, Ordering::Relaxed);
     }
 
     fn sum(&self, count: usize) -> u64 {
@@ -41,19 +41,25 @@ impl<const N: usize> Spread<N> {
     }
 }
 
-/// The line of the calling thread: they are dealt out in turn.
-#[inline]
-fn my_line() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static LINE: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    LINE.with(|line| {
-        if line.get() == usize::MAX {
-            line.set(NEXT.fetch_add(1, Ordering::Relaxed) % LINES);
+/// Which line of memory a thread counts in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line(usize);
+
+impl Line {
+    /// That of the calling thread: they are dealt out in turn.
+    #[inline]
+    pub(crate) fn of_thread() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static LINE: Cell<usize> = const { Cell::new(usize::MAX) };
         }
-        line.get()
-    })
+        LINE.with(|line| {
+            if line.get() == usize::MAX {
+                line.set(NEXT.fetch_add(1, Ordering::Relaxed) % LINES);
+            }
+            Self(line.get())
+        })
+    }
 }
 
 /// What has been decided by one rule, since its id was first seen.
@@ -73,8 +79,8 @@ pub(crate) enum RuleEvent {
 
 impl RuleMeter {
     #[inline]
-    pub(crate) fn count(&self, event: RuleEvent) {
-        self.counts.add(event as usize, 1);
+    pub(crate) fn count_in(&self, line: Line, event: RuleEvent) {
+        self.counts.add(line, event as usize);
     }
 
     /// The counts as they are now.
@@ -132,12 +138,16 @@ pub(crate) enum Fault {
 
 impl Meters {
     #[inline]
+    pub(crate) fn count_in(&self, line: Line, event: Event) {
+        self.decisions.add(line, event as usize);
+    }
+
     pub(crate) fn count(&self, event: Event) {
-        self.decisions.add(event as usize, 1);
+        self.count_in(Line::of_thread(), event);
     }
 
     pub(crate) fn fault(&self, fault: Fault) {
-        self.faults.add(fault as usize, 1);
+        self.faults.add(Line::of_thread(), fault as usize);
     }
 
     pub(crate) fn read(&self) -> Counts {

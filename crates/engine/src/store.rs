@@ -8,10 +8,14 @@
 //! A store owns atomicity and time, and nothing else. It matches no rules, builds no keys, knows neither shadow rules nor
 //! what is to happen when it fails.
 
-use std::fmt;
-use std::ops::Range;
+mod answers;
 
-use tollgate::{Ask, Cost, Limits, Numbers, Outcome, Report, Stamps, Time, Verdict, Wall, Window};
+use std::fmt;
+
+use tollgate::{Ask, Limits, Numbers, Stamps, Time, Wall, Window};
+
+use crate::key;
+pub use answers::{Answer, Answers, GroupAnswer};
 
 /// Keeps the state of limits and decides by it.
 ///
@@ -35,6 +39,11 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// What would have to be different, for whoever wrote the rule.
     fn check_numbers(&self, limits: &Limits) -> Result<(), String>;
+
+    /// How many decisions were about keys that found no room of their own; zero where there is always room.
+    fn overflowed(&self) -> u64 {
+        0
+    }
 }
 
 impl<S: Store> Store for std::sync::Arc<S> {
@@ -44,6 +53,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
         (**self).check_numbers(limits)
+    }
+
+    fn overflowed(&self) -> u64 {
+        (**self).overflowed()
     }
 }
 
@@ -91,8 +104,6 @@ pub enum Verb {
 /// One rule, one key, all its limits, one cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// Which rule, for messages; empty for a limit that came along with the request.
-    pub rule: &'a str,
     /// What is counted, from the one encoder there is: rule and values are in it, so it is unique by itself.
     pub key: &'a [u8],
     /// The id of the limits. It names one immutable set of numbers within this process, and nothing outside of it.
@@ -109,6 +120,13 @@ pub struct Charge<'a> {
     /// The calendar windows that limits of phase `Given` refer to by position. A store whose time lies in none of them
     /// answers [`StoreError::Stale`].
     pub windows: &'a [Window],
+}
+
+impl<'a> Charge<'a> {
+    /// Which rule, for messages; empty for a limit that came along with the request.
+    pub fn rule(&self) -> &'a str {
+        key::rule_of(self.key)
+    }
 }
 
 /// Why a group was not answered.
@@ -154,191 +172,3 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
-
-/// The answers to a batch, in buffers that are kept when it is used again.
-///
-/// A store gives them in order: [`charge`](Self::charge) for each charge of a group, then [`end_group`](Self::end_group); or
-/// [`fail_group`](Self::fail_group).
-#[derive(Debug, Default)]
-pub struct Answers {
-    groups: Vec<Result<Ended, StoreError>>,
-    charges: Vec<Answer>,
-    reports: Vec<Report>,
-    /// The first charge of the group at hand.
-    open: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Ended {
-    at: Time<Wall>,
-    charges: Range<u32>,
-}
-
-/// What came of one charge.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// What the limits say of this charge by itself: in a group that is refused, it may be allowed and nothing be taken.
-    pub outcome: Outcome,
-    /// What was taken, or what was accepted back.
-    pub taken: Cost,
-    /// What undoes the taking exactly.
-    pub stamps: Stamps,
-    reports: Range<u32>,
-}
-
-impl Answers {
-    /// As new, keeping the buffers.
-    pub fn clear(&mut self) {
-        self.groups.clear();
-        self.charges.clear();
-        self.reports.clear();
-        self.open = 0;
-    }
-
-    /// The next charge of the group at hand, with a report for each of its limits in order; none if there is nothing to tell.
-    pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
-        let first = self.reports.len() as u32;
-        // From inside: the iterators here are chains, which are slow to be asked for one at a time.
-        reports.into_iter().for_each(|report| self.reports.push(report));
-        self.charges.push(Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32 });
-    }
-
-    /// [`charge`](Self::charge) from a verdict.
-    pub fn verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
-        self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
-    }
-
-    /// The group at hand was decided when the store's clock said `at`. If any of its charges was refused, none has taken
-    /// anything.
-    pub fn end_group(&mut self, at: Time<Wall>) {
-        let charges = self.open..self.charges.len() as u32;
-        self.open = charges.end;
-        let answers = &mut self.charges[charges.start as usize..];
-        if !answers.iter().all(|answer| answer.outcome.is_allowed()) {
-            answers.iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
-        }
-        self.groups.push(Ok(Ended { at, charges }));
-    }
-
-    /// The group at hand was not decided.
-    pub fn fail_group(&mut self, error: StoreError) {
-        self.charges.truncate(self.open as usize);
-        self.groups.push(Err(error));
-    }
-
-    /// How many groups have been answered.
-    pub fn len(&self) -> usize {
-        self.groups.len()
-    }
-
-    /// Whether none has.
-    pub fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
-    /// The answer to the group at `place`. One the store forgot counts as unknown.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub fn group(&self, place: usize) -> Result<GroupAnswer<'_>, StoreError> {
-        match self.groups.get(place) {
-            Some(Ok(ended)) => Ok(GroupAnswer { answers: self, ended }),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(StoreError::Unknown { why: "the store gave fewer answers than it was asked".into() }),
-        }
-    }
-
-    pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {
-        self.charges.get(charge as usize)
-    }
-
-    /// Notes that a charge, which took more than `taken`, has given back the rest. What is left is told with it; the other
-    /// numbers stay, and are late rather than early.
-    pub(crate) fn lower(&mut self, charge: u32, taken: Cost) {
-        let Some(answer) = self.charges.get_mut(charge as usize) else { return };
-        let back = answer.taken.get().saturating_sub(taken.get());
-        answer.taken = taken;
-        let reports = answer.reports.start as usize..answer.reports.end as usize;
-        for report in self.reports.get_mut(reports).into_iter().flatten() {
-            report.remaining = report.remaining.saturating_add(back).min(report.limit);
-        }
-    }
-
-    pub(crate) fn reports(&self, answer: &Answer) -> &[Report] {
-        self.reports.get(answer.reports.start as usize..answer.reports.end as usize).unwrap_or_default()
-    }
-}
-
-/// The answer to a group.
-#[derive(Clone, Copy, Debug)]
-pub struct GroupAnswer<'a> {
-    answers: &'a Answers,
-    ended: &'a Ended,
-}
-
-impl<'a> GroupAnswer<'a> {
-    /// The store's time of the decision.
-    pub fn at(&self) -> Time<Wall> {
-        self.ended.at
-    }
-
-    /// What came of the charges, in order.
-    pub fn charges(&self) -> &'a [Answer] {
-        &self.answers.charges[self.ended.charges.start as usize..self.ended.charges.end as usize]
-    }
-
-    /// What may be told about the limits of a charge, in order.
-    pub fn reports(&self, answer: &Answer) -> &'a [Report] {
-        self.answers.reports(answer)
-    }
-
-    /// The strictest outcome of all charges.
-    pub fn outcome(&self) -> Outcome {
-        self.charges().iter().fold(Outcome::Allow, |all, one| all.and(one.outcome))
-    }
-
-    pub(crate) fn first_charge(&self) -> u32 {
-        self.ended.charges.start
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tollgate::{Nanos, Retry};
-
-    fn report(remaining: u64) -> Report {
-        Report { limit: 10, remaining, retry: Retry::NOW, reset: Nanos::ZERO }
-    }
-
-    #[test]
-    fn answers_come_back_by_group() {
-        let mut answers = Answers::default();
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(1), report(2)]);
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(3)]);
-        answers.end_group(Time::from_nanos(7));
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), []);
-        answers.fail_group(StoreError::Rejected { why: "no".into() });
-        answers.charge(Outcome::Allow, Cost::new(4), Stamps::default(), [report(4)]);
-        answers.end_group(Time::from_nanos(9));
-
-        let first = answers.group(0).unwrap();
-        assert_eq!((first.charges().len(), first.at().as_nanos()), (2, 7));
-        assert_eq!(first.reports(&first.charges()[1]), [report(3)]);
-        assert!(answers.group(1).is_err());
-        let third = answers.group(2).unwrap();
-        assert_eq!((third.charges()[0].taken, third.reports(&third.charges()[0])), (Cost::new(4), &[report(4)][..]));
-        assert!(matches!(answers.group(3), Err(StoreError::Unknown { .. })));
-    }
-
-    #[test]
-    fn a_refused_group_has_taken_nothing() {
-        let mut answers = Answers::default();
-        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), []);
-        answers.charge(Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default(), []);
-        answers.end_group(Time::ZERO);
-        let group = answers.group(0).unwrap();
-        assert_eq!(group.outcome(), Outcome::Deny(Retry::Never));
-        assert!(group.charges().iter().all(|charge| charge.taken == Cost::ZERO));
-    }
-}

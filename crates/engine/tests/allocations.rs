@@ -56,6 +56,37 @@ fn a_decision_by_several_rules_allocates_nothing() {
 }
 
 #[test]
+fn neither_many_rules_nor_a_refusal_nor_a_new_key_allocate() {
+    let buckets = |count: usize| (0..count).map(|n| format!("- {{id: r{n}, per: [client], limit: 5/h}}\n")).collect();
+    let windows = |count: usize| {
+        let rule = |n| format!("- {{id: r{n}, per: [client], limit: 5/h, algorithm: fixed_window}}\n");
+        (0..count).map(rule).collect::<String>()
+    };
+    // These are kept in tables of their own.
+    let logs = "- {id: log, per: [client], limit: 50/h, algorithm: sliding_log}\n\
+                - {id: slots, per: [client], limit: 50, algorithm: concurrency, lease: 1h}\n";
+    let mut cases: Vec<(String, usize)> = [1, 2, 3, 4, 5, 8, 16].map(|count| (buckets(count), count)).into();
+    cases.extend([(windows(3), 3), (windows(16), 16), (format!("{}{logs}", windows(6)), 8)]);
+    for (rules, count) in cases {
+        let bench = bench(&rules);
+        let mut decisions = Decisions::default();
+        let names: Vec<String> = (0..4).map(|n| format!("client {n}")).collect();
+        let mut check = |name: &String, allowed: bool| {
+            let entries = [Entry::new("client", name)];
+            let items = [Item::new(&entries)];
+            let decision = run(bench.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
+            assert_eq!((decision.is_allowed(), decision.reports().count()), (allowed, count));
+        };
+        // A refusal is told with more than one buffer.
+        (0..6).for_each(|n| check(&names[0], n < 5));
+        for name in &names[1..] {
+            let AllocationInfo { count_total, .. } = measure(|| (0..7).for_each(|n| check(name, n < 5)));
+            assert_eq!(count_total, 0, "for {name} under {rules}");
+        }
+    }
+}
+
+#[test]
 fn a_batch_allocates_nothing() {
     let bench = bench(RULES);
     let sent = bench.engine.limits(&limits("1000/s", None)).unwrap();

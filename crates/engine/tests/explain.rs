@@ -4,7 +4,7 @@ mod support;
 
 use support::{Bench, bench, run};
 use tollgate::Nanos;
-use tollgate_engine::{Does, Entry, Explanation, Item, Why};
+use tollgate_engine::{Does, Entry, Explanation, Item, Lent, Request, Why};
 
 fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
@@ -105,4 +105,39 @@ fn an_expression_that_does_not_hold_is_told() {
     let why = |bench: &mut Bench, size: &str| explain(bench, &[("a", "x"), ("size", size)]).rules.remove(0).why;
     assert!(matches!(why(&mut bench, "10"), Why::Expression));
     assert!(matches!(why(&mut bench, "11"), Why::Met(_)));
+}
+
+#[test]
+fn what_was_decided_is_explained_as_it_was_and_values_can_be_concealed() {
+    let bench = bench(
+        "- {id: r, per: [user], limit: 2/m, ban: {after: 9, within: 1h, for: 1h}}\n- {id: s, when: {user: bob}, limit: 1/s}\n",
+    );
+    let (alice, bob) = ([Entry::new("user", "alice")], [Entry::new("user", "bob")]);
+    let items = [Item::new(&bob), Item::new(&alice).cost(2), Item::new(&alice)];
+    let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
+    let mut decisions = Lent::take();
+    run(bench.engine.check_batch(&requests, &mut decisions));
+    // By then it is another story.
+    bench.advance(Nanos::from_secs(60));
+    let explained = |place: usize| {
+        let mut explanation =
+            bench.engine.explain_decided(&requests[place], &decisions, place).expect("it was decided");
+        explanation.rules.iter_mut().for_each(|rule| rule.place = None);
+        explanation
+    };
+    let told = explained(0).to_string();
+    assert!(
+        told.starts_with("allowed, by `s`\n+ r: met, counted by user = \"bob\", weighs 1\n    1 of 2 left"),
+        "{told}"
+    );
+    assert!(explained(1).to_string().starts_with("allowed, by `r`\n+ r: met, counted by user = \"alice\", weighs 2\n"));
+    let mut refused = explained(2);
+    refused.conceal(|value| format!("<{}>", value.len()));
+    assert_eq!(
+        refused.to_string(),
+        "refused for 30s, by `r`\n\
+         + r: met, counted by user = \"<5>\", weighs 1: refuses\n    \
+         0 of 2 left for 60s, full again in 60s, passes in 30s\n\
+         - s: user is to be \"bob\", and is \"<5>\"\n"
+    );
 }

@@ -8,7 +8,7 @@ use support::{Bench, Flaky, START, limits, run, show, stale, unavailable, unknow
 use tollgate::clock::ManualClock;
 use tollgate::{Nanos, Time};
 use tollgate_engine::store::StoreError;
-use tollgate_engine::{Decisions, EngineError, Item, Receipt, Request, Standing};
+use tollgate_engine::{Decisions, Enforcement, EngineError, Item, Receipt, Request, Standing};
 
 const ALWAYS: usize = usize::MAX;
 
@@ -37,14 +37,24 @@ fn an_open_rule_lets_everybody_pass() {
 
 #[test]
 fn a_closed_rule_lets_nobody_pass() {
-    let mut bench = bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed}\n");
+    let mut bench =
+        bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
     bench.engine.store().fail(unknown(), ALWAYS);
     bench.decide(&[], None, |decision| {
+        assert!(decision.is_closed() && decision.refusal().is_none(), "nobody has exceeded anything");
         assert_eq!((show(decision.outcome()), decision.standing()), ("deny 1s".into(), Standing::Fallback));
         assert_eq!(decision.rule(), Some("r"));
         assert!(decision.receipt().is_empty());
     });
     assert_eq!(bench.engine.counts().unknown, 1);
+    bench.engine.set_enforcement(Enforcement::Observe);
+    bench.decide(&[], None, |decision| assert!(decision.is_allowed() && !decision.is_closed()));
+    bench.engine.set_enforcement(Enforcement::Enforce);
+    bench.engine.store().recover();
+    // Who has exceeded something is refused as always.
+    bench.decide(&[], Some(10), |decision| {
+        assert!(!decision.is_closed() && !decision.is_allowed());
+    });
 }
 
 #[test]

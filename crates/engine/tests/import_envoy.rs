@@ -244,6 +244,100 @@ fn windows_are_those_of_the_reference() {
     }
 }
 
+/// How many of a few requests with all these descriptors pass now.
+fn passing_all(service: &Service, descriptors: &[Descriptor<'_>]) -> usize {
+    (0..MANY).take_while(|_| service.ask(descriptors)).count()
+}
+
+#[test]
+fn a_limit_that_is_met_replaces_those_it_names_and_they_are_not_charged() {
+    let service = Service::new(
+        "domain: shop\ndescriptors:\n\
+         - {key: area, value: read, descriptors: [{key: user, value: ann, rate_limit: {name: reading, requests_per_unit: 5, unit: second}}]}\n\
+         - {key: page, value: search, descriptors: [{key: user, value: ann, rate_limit: {replaces: [{name: reading}], requests_per_unit: 10, unit: second}}]}\n",
+    );
+    let reading: Descriptor<'_> = &[("area", "read"), ("user", "ann")];
+    let searching: Descriptor<'_> = &[("page", "search"), ("user", "ann")];
+    assert_eq!(passing_all(&service, &[reading, searching]), 10, "only the one that replaces counts");
+    assert_eq!(service.passing(reading), 5, "the other one was not charged");
+    assert_eq!(service.passing(searching), 0);
+    service.advance(1);
+    assert_eq!(service.passing(reading), 5, "by itself it holds");
+    assert_eq!(passing_all(&service, &[searching, reading]), 10, "in whatever order, and though it is used up");
+}
+
+#[test]
+fn replacing_goes_by_names_whatever_else_the_limits_are() {
+    let limit = |key: &str, limit: &str, more: &str| format!("- {{key: {key}, rate_limit: {{{limit}}}{more}}}\n");
+    let config = format!(
+        "domain: d\ndescriptors:\n{}{}{}{}{}{}{}",
+        limit("a", "name: x, unit: hour, requests_per_unit: 2", ""),
+        limit("b", "name: x, unit: hour, requests_per_unit: 3", ""),
+        limit("none", "name: x, unit: hour, requests_per_unit: 0", ""),
+        limit("shadow", "replaces: [{name: x}], unit: hour, requests_per_unit: 0", ", shadow_mode: true"),
+        limit("free", "replaces: [{name: x}, {name: y}], unlimited: true", ""),
+        limit("this", "name: y, replaces: [{name: z}], unit: hour, requests_per_unit: 5", ""),
+        limit("that", "name: z, replaces: [{name: y}], unit: hour, requests_per_unit: 6", ""),
+    );
+    let service = Service::new(&config);
+    let [a, b, none, shadow, free, this, that]: [Descriptor<'_>; 7] = [
+        &[("a", "1")],
+        &[("b", "1")],
+        &[("none", "1")],
+        &[("shadow", "1")],
+        &[("free", "1")],
+        &[("this", "1")],
+        &[("that", "1")],
+    ];
+    assert_eq!(
+        passing_all(&service, &[a, b, free]),
+        MANY,
+        "all with the name are replaced, also by one that is unlimited"
+    );
+    assert_eq!(passing_all(&service, &[none, shadow]), MANY, "a shadow replaces, too");
+    assert_eq!(service.passing(none), 0);
+    assert_eq!(passing_all(&service, &[this, that]), MANY, "two that replace each other are both gone, as there");
+    assert_eq!(passing_all(&service, &[this, that, free]), MANY);
+    assert_eq!(passing_all(&service, &[a, b]), 2);
+    assert_eq!((service.passing(this), service.passing(that)), (5, 6));
+}
+
+#[test]
+fn the_same_key_twice_is_told_apart_by_its_place() {
+    let service = Service::new(
+        "domain: d\ndescriptors:\n- key: header_match\n  value: get\n  descriptors:\n\
+         \x20 - {key: header_match, value: slow, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
+         \x20 - {key: header_match, rate_limit: {unit: hour, requests_per_unit: 3}}\n\
+         - {key: header_match, value: slow, rate_limit: {unit: hour, requests_per_unit: 4}}\n",
+    );
+    assert_eq!(service.passing(&[("header_match", "get"), ("header_match", "slow")]), 2);
+    assert_eq!(service.passing(&[("header_match", "slow"), ("header_match", "get")]), MANY, "the order counts");
+    assert_eq!(service.passing(&[("header_match", "get"), ("header_match", "a")]), 3);
+    assert_eq!(service.passing(&[("header_match", "get"), ("header_match", "b")]), 3, "each second value by itself");
+    assert_eq!(service.passing(&[("header_match", "get"), ("header_match", "get")]), 3);
+    assert_eq!(service.passing(&[("header_match", "slow")]), 4);
+    assert_eq!(
+        service.passing(&[("header_match#2", "slow"), ("header_match", "get")]),
+        MANY,
+        "nobody can send the number"
+    );
+}
+
+#[test]
+fn of_several_quotas_one_with_room_is_enough_and_other_limits_must_be_kept() {
+    let config = "domain: d\ndescriptors:\n- {key: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
+         - {key: b, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5}}\n- {key: c, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
+    assert_eq!(told(config), "");
+    let [a, b, c]: [Descriptor<'_>; 3] = [&[("a", "x")], &[("b", "x")], &[("c", "x")]];
+    let service = Service::new(config);
+    assert_eq!(passing_all(&service, &[a, b, c]), 5, "the larger of both");
+    assert_eq!((service.passing(a), service.passing(b), service.passing(c)), (0, 0, 4), "one alone must be kept");
+    let service = Service::new(config);
+    assert_eq!(service.passing(c), 9);
+    assert!(!service.ask(&[a, b, c]), "a limit that is no quota is over");
+    assert_eq!((service.passing(a), service.passing(b)), (2, 5));
+}
+
 fn told(config: &str) -> String {
     let source = Source { name: "e", text: config.as_bytes() };
     let mistakes = match Rules::read(&[source]) {
@@ -263,14 +357,15 @@ fn what_is_not_carried_over_is_told_with_its_line() {
     assert_eq!(
         told(
             "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n  value_to_metric: true\n  metadata: {x: {y: 1}}\n  quota_mode: true\n  rate_limit:\n    \
-             unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r\n  descriptors:\n  - key: r\n    rate_limit: {unit: day, requests_per_unit: 1}\n"
+             unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r#2\n  rate_limit: {unit: day, requests_per_unit: 1}\n\
+             - {key: s, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n"
         ),
-        "e:4:20: `detailed_metric` is not carried over; metrics are not labelled by values here, which anybody can make up without end\n\
-         e:5:20: `value_to_metric` is not carried over; metrics are not labelled by values here, which anybody can make up without end\n\
+        "e:4:20: `detailed_metric` is not carried over; metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`\n\
+         e:5:20: `value_to_metric` is not carried over; metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`\n\
          e:6:3: `metadata` is not carried over; answers have `rule`, by which a proxy can tell limits apart\n\
-         e:7:15: `quota_mode` is not carried over; the limit holds by itself, whatever is left of the others\n\
-         e:12:5: that this replaces `two` is not carried over; requests that meet both must fit both\n\
-         e:16:17: this limit is not carried over; conditions cannot tell two entries with the same key apart"
+         e:12:23: no limit is named `two`, so nothing is replaced; it has no effect there, either\n\
+         e:14:15: this limit is not carried over; a key that ends with `#` and a number stands for something else here\n\
+         e:15:24: `quota_mode` is not carried over; a shadow is never in the way of others, and what nobody may do must be kept by itself"
     );
     assert_eq!(
         told("domain: d\ndescriptors:\n- {key: a, detailed_metric: false, rate_limit: {unlimited: true}}\n"),

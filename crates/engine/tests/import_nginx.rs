@@ -1,7 +1,11 @@
 //! Lines of nginx as rules.
 #![allow(clippy::unwrap_used)]
 
-use tollgate_engine::rules::{Dialect, Imported, Source};
+mod support;
+
+use support::run;
+use tollgate_engine::rules::{Dialect, Imported, Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 
 fn import(config: &str) -> Result<Imported, String> {
     let source = Source { name: "n", text: config.as_bytes() };
@@ -67,14 +71,143 @@ fn locations_and_servers_are_conditions_and_limits_are_inherited_as_nginx_does()
              location / {{ }} location /api/ {{ limit_req zone=a burst=1 nodelay; }}\n\
              location /api/slow {{ limit_req_dry_run on; limit_req zone=a; }} location = /ping {{ limit_req zone=a; }} }} }}"
         ),
-        "- id: a\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  overrides:\n  - {when: {host: [a.example, b.example], path: {equals: /ping}}, unlimited: true}\n  \
-         - {when: {host: [a.example, b.example], path: {prefix: [/api/, /api/slow]}}, unlimited: true}\n  status: 503\n\
-         - id: a/api/\n  when: {host: [a.example, b.example], path: {prefix: /api/}}\n  per: [client_ip]\n  limit: 5/s\n  burst: 2\n  \
-         overrides: [{when: {path: {prefix: /api/slow}}, unlimited: true}]\n  status: 503\n\
-         - id: a/api/slow\n  when: {host: [a.example, b.example], path: {prefix: /api/slow}}\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  on_exceed: shadow\n\
-         - id: a/ping\n  when: {host: [a.example, b.example], path: {equals: /ping}}\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  status: 503\n",
-        "",
+        "- id: a\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  overrides:\n  - {when: {host: [a.example, b.example], path: {prefix: /api/slow}}, unlimited: true}\n  \
+         - {when: {host: [a.example, b.example], path: {prefix: /api/}}, limit: 5/s, burst: 2}\n  status: 503\n\
+         - id: a/api/slow\n  when: {host: [a.example, b.example], path: {prefix: /api/slow}}\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  on_exceed: shadow\n",
+        "the zone `a` has several kinds of refusals; here each kind is counted by itself",
     );
+}
+
+/// What nginx would go by for some requests: the rates that hold there, each told by its burst.
+fn holding(config: &str, requests: &[(&str, &str, &[u64])]) {
+    let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let rules = Rules::read(&[Source { name: "y", text: imported.yaml.as_bytes() }]).unwrap();
+    let engine = Engine::new(MemoryStore::new(100).unwrap()).unwrap();
+    engine.put(&rules).unwrap();
+    for (host, path, expected) in requests {
+        let entries = [Entry::new("host", *host), Entry::new("path", *path)];
+        let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
+        let decision = run(engine.peek(&Request::new("web", &items), &mut decisions)).unwrap();
+        let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();
+        found.sort_unstable();
+        assert_eq!(found, *expected, "{host}{path} with\n{}", imported.yaml);
+    }
+}
+
+#[test]
+fn limits_hold_where_nginx_says_and_are_inherited_only_where_there_are_no_others() {
+    let config = "limit_req_zone a zone=a:1m rate=1r/s; limit_req_zone b zone=b:1m rate=1r/s;\n\
+        http {\n limit_req zone=a burst=1 nodelay;\n\
+        server { server_name one.example;\n\
+        \x20 location /own/ { limit_req zone=a burst=2 nodelay; location /own/inner/ { } location /own/other/ { limit_req zone=b burst=4 nodelay; } }\n\
+        \x20 location /own/beside/ { }\n\
+        \x20 location = /own/exact { limit_req zone=a burst=5 nodelay; limit_req zone=b burst=6 nodelay; }\n\
+        \x20 location ^~ /plain/ { }\n }\n\
+        server { server_name two.example *.two.example .three.example; limit_req zone=b burst=7 nodelay;\n\
+        \x20 location /x/ { limit_req_status 429; }\n }\n\
+        server { location /own/ { limit_req zone=b burst=8 nodelay; } }\n }";
+    holding(
+        config,
+        &[
+            ("one.example", "/", &[2]),
+            ("one.example", "/plain/x", &[2]),
+            ("one.example", "/own/", &[3]),
+            ("one.example", "/own/inner/x", &[3]),
+            ("one.example", "/own/other/x", &[5]),
+            ("one.example", "/own/beside/x", &[2]),
+            ("one.example", "/own/exact", &[6, 7]),
+            ("one.example", "/own/exact/not", &[3]),
+            ("two.example", "/own/", &[8]),
+            ("www.two.example", "/", &[8]),
+            ("two.example", "/x/1", &[8]),
+            ("three.example", "/", &[8]),
+            ("a.three.example", "/", &[8]),
+            ("unknown.example", "/", &[2]),
+            ("unknown.example", "/own/", &[9]),
+        ],
+    );
+    let told = import(config).unwrap().left_out.unwrap().to_string();
+    assert!(told.contains("n:1:39: the zone `b` has several kinds of refusals"), "{told}");
+}
+
+#[test]
+fn limits_of_one_zone_share_their_counters() {
+    let config = "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/m;\n\
+        location /a { limit_req zone=a burst=1 nodelay; } location /b { limit_req zone=a burst=3 nodelay; }";
+    let rules = Rules::read(&[Source { name: "y", text: import(config).unwrap().yaml.as_bytes() }]).unwrap();
+    let engine = Engine::new(MemoryStore::new(100).unwrap()).unwrap();
+    engine.put(&rules).unwrap();
+    let passes = |path: &str| {
+        let entries = [Entry::new("client_ip", "192.0.2.1"), Entry::new("path", path)];
+        let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
+        run(engine.check(&Request::new("web", &items), &mut decisions)).unwrap().is_allowed()
+    };
+    assert!(passes("/a") && passes("/a") && !passes("/a"));
+    assert!(passes("/b") && passes("/b") && !passes("/b"), "two of four were spent in the other location");
+    assert!(passes("/c") && passes("/c") && passes("/c"));
+}
+
+/// Imports a configuration of several files, of which the first is given.
+fn import_files(files: &[(&str, &str)]) -> Result<Imported, String> {
+    let include = |pattern: &str| {
+        let fits = |name: &str| match pattern.split_once('*') {
+            Some((start, end)) => name.starts_with(start) && name.ends_with(end),
+            None => name == pattern,
+        };
+        let found = files
+            .iter()
+            .filter(|(name, _)| fits(name))
+            .map(|(name, text)| (name.to_string(), text.as_bytes().to_vec()));
+        let found: Vec<_> = found.collect();
+        if found.is_empty() && !pattern.contains('*') { Err("there is no such file".into()) } else { Ok(found) }
+    };
+    let (name, text) = files[0];
+    Imported::read_with(&Source { name, text: text.as_bytes() }, None, "web", &include).map_err(|told| told.to_string())
+}
+
+#[test]
+fn included_files_are_read_in_their_place() {
+    let imported = import_files(&[
+        (
+            "nginx.conf",
+            "http {\n include mime.types; include zones.conf;\n include sites/*.conf;\n include empty/*;\n}",
+        ),
+        ("zones.conf", "limit_req_zone $binary_remote_addr zone=a:1m rate=5r/s;"),
+        ("sites/a.conf", "server {\n server_name a.example;\n include shared.inc;\n}"),
+        ("sites/b.conf", "server { server_name b.example; }"),
+        ("shared.inc", "limit_req zone=a;\nlimit_req_log_level warn;"),
+    ])
+    .unwrap();
+    assert_eq!(
+        imported.yaml,
+        "domain: web\nrules:\n- id: a\n  when: {host: a.example}\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  status: 503\n"
+    );
+    let left_out = imported.left_out.unwrap();
+    assert_eq!(
+        left_out.to_string(),
+        "nginx.conf:2:10: `mime.types` is not included: there is no such file; limits in it are missing\n\
+         shared.inc:2:1: `limit_req_log_level` is not carried over: refusals are counted, not logged"
+    );
+    assert!(left_out.as_slice()[1].detailed().contains("  | limit_req_log_level warn;\n"), "with its own line");
+}
+
+#[test]
+fn mistakes_in_included_files_are_told_with_their_names_and_their_number_is_bounded() {
+    let zone = "limit_req_zone $host zone=a:1m rate=5r/s;";
+    for (files, expected) in [
+        (vec![("n", "events { } include b;"), ("b", "limit_req zone=z;")], "b:1:1: there is no zone `z`"),
+        (vec![("n", "events { } include b;"), ("b", "server {")], "b:1:8: this brace is not closed"),
+        (vec![("n", "events { } include b;"), ("b", zone), ("c", "")], ""),
+        (vec![("n", "events { } include n;")], "n:1:20: files include each other more than 8 deep"),
+    ] {
+        let told = import_files(&files).err().unwrap_or_default();
+        assert!(if expected.is_empty() { told.is_empty() } else { told.contains(expected) }, "{files:?}\n{told}");
+    }
+    let many: Vec<(String, String)> = (0..300).map(|number| (format!("part{number}"), String::new())).collect();
+    let files: Vec<(&str, &str)> = std::iter::once(("n", "events { } include part*;"))
+        .chain(many.iter().map(|(name, text)| (&**name, &**text)))
+        .collect();
+    assert!(import_files(&files).unwrap_err().contains("at most 256 files are included"));
 }
 
 #[test]

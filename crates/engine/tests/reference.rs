@@ -43,7 +43,7 @@ fn every_key_has_an_example_that_uses_it() {
             continue;
         }
         assert!(key.example.contains(&format!("{}:", key.name)), "the example of {} does not use it", key.name);
-        put(&format!("domain: d\nrules:\n- {}\n", key.example));
+        put(&format!("domain: d\nrules:\n- {{id: example-id-1, unlimited: true}}\n- {}\n", key.example));
     }
 }
 

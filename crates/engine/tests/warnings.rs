@@ -3,6 +3,7 @@
 mod support;
 
 use support::{bench, read};
+use tollgate_engine::Entry;
 
 fn check(running: &str, rules: &str, expected: &[&str]) {
     let bench = bench(running);
@@ -71,4 +72,60 @@ fn names_that_look_like_slips() {
 fn ten_thousand_overrides_are_looked_through_at_once() {
     let overrides: String = (0..10_000).map(|n| format!("  - {{when: {{tenant: t{n}}}, limit: 5/s}}\n")).collect();
     check("", &format!("- id: r\n  limit: 7/s\n  overrides:\n{overrides}"), &[]);
+}
+
+/// Rules that differ only in a number.
+fn many(rule: &str) -> String {
+    (0..10_000).map(|number| format!("- {}\n", rule.replace('N', &number.to_string()))).collect()
+}
+
+#[test]
+fn ten_thousand_rules_that_have_only_an_if_are_found_by_what_it_cannot_hold_without() {
+    for (rule, value, expected) in [
+        ("{id: rN, if: \"plan == 'pN' && int(bytes) > 5\", limit: 1/s}", "p77", vec![77]),
+        ("{id: rN, if: \"int(bytes) > 5 && plan in ['pN', 'qN']\", limit: 1/s}", "q9999", vec![9999]),
+        ("{id: rN, if: \"plan.startsWith('pN/')\", limit: 1/s}", "p123/x", vec![123]),
+        ("{id: rN, when: {user: {not: x}}, if: \"plan == 'pN' || plan == 'qN'\", limit: 1/s}", "p5", vec![5]),
+        ("{id: rN, if: \"plan == 'pN'\", limit: 1/s}", "other", vec![]),
+    ] {
+        let bench = bench(&many(rule));
+        let set = bench.engine.rules();
+        assert_eq!(set.tried(b"d"), 0, "{rule}");
+        let mut matched = tollgate_engine::Matched::default();
+        let entries = [Entry::new("plan", value), Entry::new("bytes", "6")];
+        assert_eq!(set.meets(b"d", &entries, &mut matched).unwrap(), expected, "{rule}");
+    }
+}
+
+#[test]
+fn rules_that_have_to_be_tried_are_counted_and_pointed_out_if_they_are_many() {
+    let told = "10000 rules of `d` are tried one by one for every request";
+    for rule in [
+        "{id: rN, when: {plan: {not: pN}}, limit: 1/s}",
+        "{id: rN, if: \"!has(aN)\", limit: 1/s}",
+        "{id: rN, limit: 1/s}",
+    ] {
+        let bench = bench(&many(rule));
+        assert_eq!(bench.engine.rules().tried(b"d"), 10_000, "{rule}");
+        let warnings = bench.engine.warnings(&read(&many(rule)));
+        let warning = warnings.iter().find(|warning| warning.to_string().contains(told)).expect(rule).to_string();
+        assert!(warning.starts_with("rules:259:3: ") && warning.contains("these name none"), "{warning}");
+    }
+    let few: String = many("{id: rN, limit: 1/s}").lines().take(256).map(|line| format!("{line}\n")).collect();
+    assert!(bench(&few).engine.warnings(&read(&few)).is_empty());
+}
+
+#[test]
+fn rules_that_are_replaced_and_not_there() {
+    check(
+        "",
+        "- {id: reading, limit: 1/s}\n\
+         - {id: searching, limit: 2/s, replaces: [reading, raeding]}\n\
+         - {id: nobody, limit: 3/s, replaces: [writing-of-long-texts]}\n",
+        &[
+            "rules:4:3: `searching` replaces `raeding`, and there is no such rule in this domain; did you mean `reading`?",
+            "rules:5:3: `nobody` replaces `writing-of-long-texts`, and there is no such rule in this domain; write the `id` of \
+             another rule",
+        ],
+    );
 }

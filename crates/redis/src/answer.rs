@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         let status = self.take(1)?[0];
         let store_time = Time::from_nanos(nanos(self.now));
         let reject = |why: &str| {
-            let rules: Vec<&str> = group.charges.iter().map(|charge| charge.rule).collect();
+            let rules: Vec<&str> = group.charges.iter().map(Charge::rule).collect();
             StoreError::Rejected { why: format!("{why} (rules: {})", rules.join(", ")) }
         };
         match status {

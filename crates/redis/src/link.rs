@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::time::timeout;
 use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
 use tollgate_engine::store::{Charge, Verb};
@@ -51,7 +51,10 @@ impl Link {
         // The client's own timeout does not cover everything it does, so ours is around all of it.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, script)).await;
         let connection = connection.map_err(|_| format!("no connection within {:?}", CONNECT_TIMEOUT))?;
-        let connection = connection.map_err(|error| told(&error))?;
+        let mut connection = connection.map_err(|error| told(&error))?;
+        if timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
+            return Err(CLUSTER.to_owned());
+        }
         let mut link = Self { connection, script: script.clone() };
         let probe = probe(config)?;
         link.call(&Call::new(&probe), config).await.map_err(|error| error.told(config))?;
@@ -84,13 +87,23 @@ impl Link {
     }
 }
 
+/// A node of a cluster answers for some keys and sends callers elsewhere for the others, so it would seem to be up and down in
+/// turns. It is down, and this is why.
+const CLUSTER: &str = "it is a node of a Redis Cluster, which is not supported yet; name a server that is not";
+
+/// Whether the server says that it belongs to a cluster. One that will not say is tried out like any other.
+async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
+    let said = send(connection, redis::cmd("INFO").arg("cluster")).await;
+    let text = said.and_then(|value| Ok(String::from_redis_value(value)?));
+    text.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
+}
+
 /// Charges that make the script set a key and delete it. No key of a limit has this name, which is without braces.
 fn probe(config: &Config) -> Result<[Entry; 2], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
     let limits = Limit::from(bucket).into();
     let charge = Charge {
-        rule: "",
         key: b"",
         numbers: 0,
         limits: &limits,

@@ -13,7 +13,7 @@ use support::{bucket, check, config, on_both, remaining, store, wait_until_down,
 use tokio::time::Instant;
 use tollgate_engine::store::StoreError;
 use tollgate_redis::{Config, Health, RedisStore};
-use tollgate_testkit::servers::{Kind, Server};
+use tollgate_testkit::servers::{Kind, Reply, Server};
 
 /// What a busy machine may add to any wait. The benchmark shows how little it is on one that is not.
 const NOISE: Duration = Duration::from_secs(1);
@@ -49,8 +49,10 @@ fn a_call_that_is_under_way_when_the_store_dies_is_unknown() {
             let store = store.clone();
             async move { check(&*store, "k", bucket(2)).await }
         });
-        // By then it is sent; the server has stopped reading.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // It is counted when it is about to be sent, and the server has stopped reading.
+        while store.counts().charges == 0 {
+            tokio::task::yield_now().await;
+        }
         server.kill();
         let answer = asked.await.unwrap();
         assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
@@ -225,6 +227,31 @@ fn a_store_that_must_not_write_is_down_and_says_why() {
             assert_eq!(remaining(&store, "k", bucket(1_000)).await, left, "nothing was spent meanwhile");
         }
     });
+}
+
+#[test]
+fn a_node_of_a_cluster_is_down_and_says_why() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        runtime.block_on(async {
+            let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
+            let store = store(&server).await;
+            let why = wait_until_down(&store).await;
+            assert!(why.contains("Redis Cluster, which is not supported yet"), "{why}");
+            // With all slots it would answer, as long as it is the only node.
+            server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+            while server.command(&["SET", "k", "v"]) != Reply::Status("OK".to_owned()) {
+                tokio::task::yield_now().await;
+            }
+            let mut health = store.watch_health();
+            for _ in 0..5 {
+                health.changed().await.unwrap();
+                assert_eq!(*health.borrow_and_update(), Health::Down { why: why.clone() });
+            }
+            let refused = check(&store, "k", bucket(1)).await.unwrap_err();
+            assert!(matches!(&refused, StoreError::Unavailable { why } if why.contains("Cluster")), "{refused}");
+        });
+    }
 }
 
 #[test]

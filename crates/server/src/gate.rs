@@ -1,6 +1,5 @@
 //! Where the front ends meet what decides: one way in for all of them.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use tollgate::clock::{Clock, PreciseClock};
@@ -13,11 +12,11 @@ use crate::control::auth::{Access, Guards, Tokens};
 use crate::control::origin::{Origin, Source};
 use crate::drain::Drain;
 use crate::front::accept::Protocol;
-use crate::front::http::Answer;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::{Gauges, Metrics, Tally};
+use crate::observe::refusals::RefusalLog;
 use crate::observe::top_keys::{Names, TopKeys};
-use crate::once::Once;
+use crate::once::{Given, Once};
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -34,14 +33,16 @@ pub struct Gate<S> {
     pub room: Room,
     /// Who uses most.
     pub top: TopKeys,
+    /// Which refusals become lines of the log, if any.
+    refusals: Option<RefusalLog>,
     /// Who may do what.
     pub guards: Guards,
     /// Where the rules come from.
     pub origin: Origin,
     /// For what is remembered for a while; limits go by the clock of their store.
     clock: PreciseClock,
-    /// What was answered lately over HTTP under a key.
-    pub once: Once<Answer>,
+    /// What was answered lately under a key.
+    pub once: Once<Given>,
     /// Keys of `CL.THROTTLE` while they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine; with a shared store it goes the way of all others.
     throttles: Option<Throttles>,
@@ -112,11 +113,18 @@ impl<S: Store> Gate<S> {
             room: Room::default(),
             once: Once::default(),
             top: TopKeys::new(Names::Plain, clock.mono()),
+            refusals: None,
             guards: Guards::default(),
             origin: Origin::default(),
             clock,
             throttles,
         }
+    }
+
+    /// With refusals in the log.
+    #[must_use]
+    pub fn with_refusals(self, refusals: Option<RefusalLog>) -> Self {
+        Self { refusals, ..self }
     }
 
     /// With another way of showing who uses most.
@@ -194,12 +202,20 @@ impl<S: Store> Gate<S> {
             None => return self.engine.peek_batch(requests, decisions).await,
         }
         let mut tally = Tally::default();
-        for decision in decisions.iter().flatten() {
+        for (place, decision) in decisions.iter().enumerate() {
+            let Ok(decision) = decision else { continue };
             self.top.note(&decision, &self.clock);
             match decision.observed() {
-                Some(_) => tally.observed += 1,
-                None if decision.is_allowed() => tally.allowed += 1,
+                None if decision.is_allowed() => {
+                    tally.allowed += 1;
+                    continue;
+                }
                 None => tally.denied += 1,
+                Some(_) => tally.observed += 1,
+            }
+            if let Some(refusals) = &self.refusals {
+                let explain = || self.engine.explain_decided(&requests[place], decisions, place).ok();
+                refusals.note(protocol, requests[place].domain, &decision, &self.top, explain);
             }
         }
         self.metrics.front(protocol).decided(tally);
@@ -232,59 +248,14 @@ impl<S: Store> Gate<S> {
             once: self.once.counts(),
             store_up: self.health.is_up(),
             enforcing: self.engine.enforcement() == Enforcement::Enforce,
-            overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed),
+            overflowed: self.throttles.as_ref().map_or(0, Throttles::overflowed)
+                + self.engine.store().overflowed()
+                + self.engine.fallback().overflowed(),
             engine: self.engine.counts(),
             rules: self.engine.rules(),
             // A file has no revisions: how often it was loaded is told as the version.
             revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
             rules_age: self.metrics.following.age_seconds(self.now()),
         })
-    }
-}
-
-/// Decisions a thread keeps while nobody needs them.
-const SPARE: usize = 16;
-
-/// The largest that is kept: a huge batch must not hold on to its memory for good.
-const SPARE_BYTES: usize = 256 * 1024;
-
-thread_local! {
-    static SPARES: RefCell<Vec<Decisions>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The buffers of a decision, lent by the thread that serves the connection and given back on dropping: once they
-/// have grown, deciding allocates nothing.
-#[derive(Debug, Default)]
-pub struct Lent(Decisions);
-
-impl Lent {
-    /// Buffers to use.
-    pub fn take() -> Self {
-        Self(SPARES.with_borrow_mut(Vec::pop).unwrap_or_default())
-    }
-}
-
-impl std::ops::Deref for Lent {
-    type Target = Decisions;
-
-    fn deref(&self) -> &Decisions {
-        &self.0
-    }
-}
-
-impl std::ops::DerefMut for Lent {
-    fn deref_mut(&mut self) -> &mut Decisions {
-        &mut self.0
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let decisions = std::mem::take(&mut self.0);
-        SPARES.with_borrow_mut(|spares| {
-            if spares.len() < SPARE && decisions.bytes() <= SPARE_BYTES {
-                spares.push(decisions);
-            }
-        });
     }
 }

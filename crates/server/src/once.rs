@@ -1,7 +1,7 @@
 //! What is asked twice under one key is done once: a client that got no answer can ask again without being charged again.
 //!
 //! The table belongs to this node and is bounded in entries, bytes and time; the oldest give way. So it makes asking again safe
-//! for the minutes in which clients do that, and on the connection to one node. It remembers only what took something: a refusal
+//! for the minutes in which clients do that, and on connections to one node, of whatever protocol. It remembers only what took something: a refusal
 //! changed nothing, and whoever asks again wants to know how things stand by then.
 
 use std::collections::{HashMap, VecDeque};
@@ -10,6 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tollgate::{Mono, Nanos, Time};
+
+use crate::front::{http, resp};
+
+/// An answer that can be given again, in the protocol in which it was given.
+#[derive(Clone, Debug)]
+pub enum Given {
+    /// Over HTTP.
+    Http(http::Answer),
+    /// Over the Redis protocol.
+    Resp(Arc<resp::Replay>),
+}
 
 /// The longest key.
 pub const MAX_KEY: usize = 255;

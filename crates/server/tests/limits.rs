@@ -30,8 +30,8 @@ fn names_values_and_keys_have_a_longest_length_and_requests_a_number_of_attribut
         let values = vec![r#""v""#; count].join(",");
         format!(r#"{{"domain":"api","attributes":{{"k":[{values}]}}}}"#)
     };
-    check(&mut http, &attributes(64), 200, "allow");
-    check(&mut http, &attributes(65), 400, "at most 64 attributes");
+    check(&mut http, &attributes(128), 200, "allow");
+    check(&mut http, &attributes(129), 400, "at most 128 attributes");
 
     let mut resp = server.connect_resp();
     let attributes = |count: usize| [vec!["TG.CHECK", "api", "1"], vec!["a"; 2 * count]].concat();

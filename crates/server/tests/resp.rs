@@ -179,6 +179,6 @@ fn rules_are_asked_by_name_and_value_in_the_order_of_the_pipeline() {
     );
     client.expect(":1\r\n-ERR there are no rules for the domain `none`\r\n");
     client.expect("-ERR the cost is 'x', it must be a whole number, such as 1\r\n");
-    client.expect("-ERR usage: tg.check <domain> <cost> [<name> <value> ...]\r\n");
+    client.expect("-ERR usage: tg.check <domain> <cost> [ONCE <key>] [<name> <value> ...]\r\n");
     client.expect("-ERR there are no rules for the domain `none`\r\n+PONG\r\n");
 }

@@ -156,7 +156,7 @@ fn a_reservation_is_committed_or_cancelled() {
         let mut client = server.connect_resp();
         client.send("TG.COMMIT x 1\r\nTG.CANCEL\r\nPING\r\n");
         client.expect("-ERR this is not a receipt; send what tg.reserve gave under `receipt`\r\n");
-        client.expect("-ERR usage: tg.cancel <receipt>\r\n+PONG\r\n");
+        client.expect("-ERR usage: tg.cancel <receipt> [ONCE <key>]\r\n+PONG\r\n");
     });
 }
 
@@ -249,6 +249,73 @@ fn what_is_asked_again_under_a_key_is_charged_once() {
         assert_eq!(post(server, "/v1/reset", &json!({"domain": "api", "attributes": {"user": "k"}})).0, 200);
         assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 200"));
         assert!(ask(&"x".repeat(256), "/v1/check", 1).starts_with("HTTP/1.1 400"));
+    });
+}
+
+#[test]
+fn a_command_that_is_sent_again_under_a_key_is_carried_out_once() {
+    everywhere(|server| {
+        let ask = |args: &str| resp(server, &args.split(' ').collect::<Vec<_>>());
+        let twice = |args: &str| {
+            let (first, mut again) = (ask(args), ask(args));
+            assert_eq!(first.get("replayed"), None, "{first}");
+            let mark = again.as_object_mut().and_then(|map| map.remove("replayed"));
+            assert_eq!((mark, &again), (Some(json!(1)), &first), "{args}");
+            first
+        };
+        twice("TG.CHECK api 1 ONCE check user k");
+        twice("TG.TAKEUPTO api 1 ONCE take user k");
+        assert_eq!(remaining(&ask("TG.PEEK api 1 user k")), [2, 8]);
+        twice("TG.DRAIN api ONCE drain user k");
+        twice("TG.CHARGE api 20 ONCE charge kind bytes");
+        let reserved = twice("TG.RESERVE api 30 ONCE reserve kind bytes");
+        let receipt = reserved["receipt"].as_str().expect("a receipt");
+        twice(&format!("TG.COMMIT {receipt} 10 ONCE commit"));
+        assert_eq!(remaining(&ask("TG.PEEK api 1 ONCE charge kind bytes")), [70], "who takes nothing needs no key");
+        let taken = twice("TG.ACQUIRE api 1 0 ONCE acquire kind slots");
+        let give_back = format!("TG.RELEASE {} ONCE release", taken["receipt"].as_str().expect("a receipt"));
+        assert_eq!((ask(&give_back), ask(&give_back)), (json!(1), json!(1)), "numbers have no room for a mark");
+
+        // A refusal took nothing, and is not held against whoever asks again.
+        assert_eq!(ask("TG.CHECK api 1 ONCE later user k")["allowed"], json!(0));
+        assert_eq!(ask("TG.RESET api 1 user k"), json!(2));
+        assert_eq!(ask("TG.CHECK api 1 ONCE later user k")["allowed"], json!(1));
+        let mut client = server.connect_resp();
+        let long = "x".repeat(256);
+        client.send(format!(
+            "TG.CHECK api 2 ONCE check user k\r\nTG.CHECK api 1 ONCE {long} user k\r\nTG.CHECK api 1 ONCE\r\n"
+        ));
+        client.expect("-ERR this key after ONCE came with another request; take a new key for every request\r\n");
+        client.expect("-ERR the key after ONCE has 1 to 255 bytes\r\n-ERR usage: tg.check ");
+        // Of one table with those of HTTP.
+        let header = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "idempotency-key: check"];
+        let told = run(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));
+        assert_eq!(told, "422");
+        let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
+        assert!(metrics.contains("\ntollgate_idempotency_keys 9\n"), "{metrics}");
+        assert!(metrics.contains("\ntollgate_idempotency_replays_total 8\n"), "{metrics}");
+    });
+}
+
+#[test]
+fn a_key_that_comes_twice_in_one_pipeline_is_answered_twice_and_charged_once() {
+    everywhere(|server| {
+        let mut client = server.connect_resp();
+        client.send("HELLO 3\r\n");
+        while client.line() != "*0" {}
+        client.send(
+            "TG.CHECK api 1 ONCE a user p\r\nTG.CHECK api 1 ONCE a user p\r\nTG.CHECK api 1 ONCE b user p\r\nPING\r\n",
+        );
+        let mut sizes = Vec::new();
+        loop {
+            match client.line() {
+                line if line == "+PONG" => break,
+                line if line.starts_with('%') => sizes.push(line),
+                _ => {}
+            }
+        }
+        assert_eq!(sizes, ["%6", "%5", "%5", "%7", "%5", "%5", "%6", "%5", "%5"]);
+        assert_eq!(remaining(&resp(server, &["TG.PEEK", "api", "1", "user", "p"])), [2, 8]);
     });
 }
 

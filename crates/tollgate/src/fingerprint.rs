@@ -113,6 +113,23 @@ impl Secret {
         }
     }
 
+    /// Of a key that is a single block, and of at least eight bytes.
+    #[inline]
+    fn of_block(&self, bytes: &[u8]) -> Fingerprint {
+        let [first, second] = &self.powers;
+        let (mut sums, mut left) = ([0, 0], bytes);
+        for (first, second) in first.iter().zip(second) {
+            let last = left.len() <= CHUNK;
+            let chunk = if last { end(bytes, bytes.len() - left.len()) } else { chunk_at(left, 0) };
+            sums = [sums[0] + product(chunk, *first), sums[1] + product(chunk, *second)];
+            if last {
+                break;
+            }
+            left = &left[CHUNK..];
+        }
+        finish(sums)
+    }
+
     #[inline]
     fn of_chunks<const N: usize>(&self, chunks: [u64; N]) -> Fingerprint {
         let sum = |powers: &[u64]| chunks.iter().zip(powers).map(|(chunk, power)| product(*chunk, *power)).sum();
@@ -121,6 +138,9 @@ impl Secret {
 
     #[inline(never)]
     fn of_long(&self, bytes: &[u8]) -> Fingerprint {
+        if bytes.len() <= BLOCK_BYTES {
+            return self.of_block(bytes);
+        }
         let mut hasher = self.hasher();
         hasher.write(bytes);
         hasher.fingerprint()
@@ -144,6 +164,9 @@ const CHUNK: usize = 7;
 /// Chunks in a block, the part of a key whose sum is reduced only once. Powers are below 2⁶¹, chunks below 2⁵⁶ but the last,
 /// which is below 2⁶⁰, and a block may begin with a reduced sum times a power: together less than 2¹²⁴.
 const BLOCK: usize = 15;
+
+/// Bytes in a block.
+const BLOCK_BYTES: usize = BLOCK * CHUNK;
 
 /// The first powers of both points: one for each place in a block, and one more to tell the blocks apart.
 type Powers = [[u64; BLOCK + 1]; 2];
@@ -298,6 +321,18 @@ mod tests {
                 let print = hasher.fingerprint();
                 assert_eq!((print.low, print.high), of_bytes(&bytes), "cut at {first} and {second}");
             }
+        }
+    }
+
+    #[test]
+    fn a_key_of_any_length_is_told_the_same_by_the_short_way() {
+        let bytes: Vec<u8> = (1..=250).collect();
+        let secret = secret();
+        for len in 0..=bytes.len() {
+            let mut hasher = secret.hasher();
+            hasher.write(&bytes[..len]);
+            let print = hasher.fingerprint();
+            assert_eq!((print.low, print.high), of_bytes(&bytes[..len]), "{len} bytes");
         }
     }
 

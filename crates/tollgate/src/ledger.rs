@@ -1,18 +1,19 @@
 //! Many limits in one table: a limit per call, and several keys charged together.
 
 mod group;
+mod seat;
 
 use std::fmt;
 
-use tollgate_core::{
-    Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Report, Retry, Spent, Stamps, Verdict, Window,
-};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Retry, Spent, Stamps, Window};
 
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, Buckets, Owner, State, Wide};
+pub use seat::Seat;
+use seat::Words;
 
 /// Every set of numbers that a state may have been written under, by number.
 ///
@@ -34,6 +35,8 @@ impl Numbers for [Limits] {
 pub struct Charge<'a> {
     /// The id of the limits.
     pub numbers: u32,
+    /// The limits with that id, if they are at hand; otherwise they are looked up.
+    pub limits: Option<&'a Limits>,
     /// The key. Whoever counts the same name under two rules puts the rule in here too.
     pub key: &'a [u8],
     /// How much.
@@ -45,7 +48,7 @@ pub struct Charge<'a> {
 impl<'a> Charge<'a> {
     /// All of `cost` or nothing, with no windows handed in.
     pub fn new(numbers: u32, key: &'a [u8], cost: u64) -> Self {
-        Self { numbers, key, ask: Ask::Exactly(Cost::new(cost)), windows: &[] }
+        Self { numbers, limits: None, key, ask: Ask::Exactly(Cost::new(cost)), windows: &[] }
     }
 }
 
@@ -77,6 +80,9 @@ pub struct Ledger<C = PreciseClock> {
     when_full: WhenFull,
     overflowed: AtomicU64,
 }
+
+/// Charges that may go the short way together.
+const MANY: usize = 16;
 
 /// How many limits can have keys without room at a time. Every atomic counts in a model.
 const OVERFLOW_ENTRIES: usize = if cfg!(loom) { 1 } else { 1024 };
@@ -129,12 +135,46 @@ impl<C: Clock> Ledger<C> {
         &self,
         numbers: &N,
         charges: &[Charge<'_>],
+        each: impl FnMut(usize, &Seat<'_>),
+    ) -> bool {
+        self.decide_each(numbers, charges, |charge| *charge, self.clock.now(), each)
+    }
+
+    /// [`decide`](Self::decide) for what `charge` makes charges of, so that nobody has to make a list of them first, and at a
+    /// reading of the [`clock`](Self::clock) that was just taken.
+    pub fn decide_each<'a, T, N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> Charge<'a>,
+        now: Now<'_>,
         mut each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
-        let now = self.clock.now();
-        match charges {
-            [charge] => self.decide_one(numbers, charge, self.print(charge), now, |seat| each(0, seat)),
-            _ => self.decide_group(numbers, charges, now, each),
+        let taken = match charged.len() {
+            0..=2 => self.take_at_home::<2, _, _>(numbers, charged, &charge, now, &mut each),
+            3..=4 => self.take_at_home::<4, _, _>(numbers, charged, &charge, now, &mut each),
+            5..=MANY => self.take_at_home::<MANY, _, _>(numbers, charged, &charge, now, &mut each),
+            _ => false,
+        };
+        taken || self.decide_at_length(numbers, charged, &charge, now, each)
+    }
+
+    /// The long way: keys that are new or elsewhere, limits with longer states, refusals.
+    #[inline(never)]
+    fn decide_at_length<'a, T, N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charged: &'a [T],
+        charge: &impl Fn(&'a T) -> Charge<'a>,
+        now: Now<'_>,
+        mut each: impl FnMut(usize, &Seat<'_>),
+    ) -> bool {
+        match charged {
+            [one] => {
+                let one = charge(one);
+                self.decide_one(numbers, &one, self.print(&one), now, |seat| each(0, seat))
+            }
+            _ => self.decide_group(numbers, charged, charge, now, each),
         }
     }
 
@@ -158,16 +198,21 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Runs `read` on what a decision about the charge would see, with the verdict it would get. Changes nothing.
-    pub fn peek<N: Numbers + ?Sized, R>(&self, numbers: &N, charge: &Charge<'_>, read: impl Fn(&Seat<'_>) -> R) -> R {
+    pub fn peek<N: Numbers + ?Sized, R>(
+        &self,
+        numbers: &N,
+        charge: &Charge<'_>,
+        mut read: impl FnMut(&Seat<'_>) -> R,
+    ) -> R {
         let Some(limits) = self.limits(numbers, charge) else { return read(&Seat::refused(Retry::Never)) };
         let (print, now) = (self.print(charge), self.clock.now());
         let of_key = now_of(charge, print, now);
-        let weigh = |state: &dyn Cells| {
-            let verdict = limits.weigh(state, &of_key, charge.ask);
+        let mut weigh = |state: Words<'_>| {
+            let verdict = limits.weigh(&state, &of_key, charge.ask);
             read(&Seat { limits: Some(limits), state, now: of_key, verdict })
         };
-        let found = self.find(numbers, charge, print, now, |state| weigh(&Numbered { state }));
-        found.unwrap_or_else(|| with_fresh(limits, &of_key, |state| weigh(&state)))
+        let found = self.find(numbers, charge, print, now, |state| weigh(Words::Kept(*state)));
+        found.unwrap_or_else(|| with_fresh(limits, &of_key, |state| weigh(Words::Fresh(state))))
     }
 
     /// Gives back up to `cost` to the charge's key and returns how much its limits accepted.
@@ -234,11 +279,10 @@ impl<C: Clock> Ledger<C> {
         let mut each = Some(each);
         let mut decide = |state: &mut State<'_>, arrival, now: Now<'_>| {
             take_over(numbers, limits, charge.numbers, state, arrival, &now);
-            let mut state = Numbered { state };
-            let verdict = limits.decide(&mut state, &now, charge.ask);
+            let verdict = limits.decide(&mut Numbered { state: &mut *state }, &now, charge.ask);
             let passed = verdict.is_allowed();
             if let Some(each) = each.take() {
-                each(&Seat { limits: Some(limits), state: &state, now, verdict });
+                each(&Seat { limits: Some(limits), state: Words::Kept(*state), now, verdict });
             }
             passed
         };
@@ -280,8 +324,10 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// The limits of a charge, unless their state does not fit an entry.
-    fn limits<'n, N: Numbers + ?Sized>(&self, numbers: &'n N, charge: &Charge<'_>) -> Option<&'n Limits> {
-        numbers.get(charge.numbers).filter(|limits| limits.words() <= self.state_words())
+    #[inline]
+    fn limits<'n, N: Numbers + ?Sized>(&self, numbers: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
+        let limits = charge.limits.or_else(|| numbers.get(charge.numbers));
+        limits.filter(|limits| limits.words() <= self.state_words())
     }
 
     fn print(&self, charge: &Charge<'_>) -> Fingerprint {
@@ -297,41 +343,6 @@ impl<C: Clock> Ledger<C> {
 impl<C> fmt::Debug for Ledger<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ledger").field("table", &self.table).finish_non_exhaustive()
-    }
-}
-
-/// What a decision about one charge saw and said.
-pub struct Seat<'a> {
-    limits: Option<&'a Limits>,
-    state: &'a dyn Cells,
-    now: Now<'a>,
-    verdict: Verdict<Stamps>,
-}
-
-impl<'a> Seat<'a> {
-    /// What the limits say of this charge by itself; in a group, another charge may have been refused.
-    pub fn verdict(&self) -> &Verdict<Stamps> {
-        &self.verdict
-    }
-
-    /// The limits, unless nobody knows the id or there was no room.
-    pub fn limits(&self) -> Option<&'a Limits> {
-        self.limits
-    }
-
-    /// What may be told about each limit, with `retry` for a further request of `cost`.
-    pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
-        self.limits.into_iter().flat_map(move |limits| limits.reports(&self.state, &self.now, Cost::new(cost)))
-    }
-
-    fn refused(retry: Retry) -> Self {
-        Self { limits: None, state: &[0; 0], now: Now::at(0), verdict: Verdict::refused(retry) }
-    }
-}
-
-impl fmt::Debug for Seat<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("limits", &self.limits).field("verdict", &self.verdict).finish_non_exhaustive()
     }
 }
 

@@ -169,7 +169,11 @@ impl Algorithm for TokenBucket {
         self.bucket.refund(state, now, cost)
     }
 
+    #[inline]
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        if let Some(report) = self.bucket.report_of_word(state.get(0), now, cost) {
+            return report;
+        }
         let owed = self.bucket.owed(state, now);
         self.bucket.report(owed, self.bucket.available(owed), self.bucket.room(cost))
     }

@@ -56,7 +56,6 @@ impl<S: Store, F: Store> Engine<S, F> {
         let (refusals_key, ban_key) = keys[key.len()..].split_at(key.len());
         let mut answers = Answers::default();
         let refusals = banning.refusals.as_ref().map(|refusals| Charge {
-            rule: rule.id(),
             key: refusals_key,
             numbers: refusals.id,
             limits: &refusals.limits,
@@ -74,7 +73,6 @@ impl<S: Store, F: Store> Engine<S, F> {
             }
         }
         let ban = Charge {
-            rule: rule.id(),
             key: ban_key,
             numbers: banning.ban.id,
             limits: &banning.ban.limits,

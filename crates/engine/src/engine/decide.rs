@@ -1,40 +1,42 @@
 //! A batch of requests from beginning to end: plan, ask the store, apply the policy, sum up.
 
+use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tollgate::{Outcome, Report, Retry, Time, Wall};
+use tollgate::{Outcome, Retry, Time, Wall};
 
 use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups, group};
 use super::policy::FAULT_RETRY;
 use super::{Enforcement, Engine, Running, Taking};
 use crate::decision::{Decided, Decisions, Standing};
-use crate::meters::{Event, Fault, RuleEvent};
+use crate::meters::{Event, Fault, Line, RuleEvent};
 use crate::request::Request;
 use crate::rules::Refusal;
-use crate::store::{Answers, Batch, Store, StoreError, Verb};
+use crate::store::{Answers, Batch, Group, Store, StoreError, Verb};
 
 impl<S: Store, F: Store> Engine<S, F> {
     /// Decides requests, each by itself, in order.
     pub(super) async fn decide(&self, verb: Verb, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
         let running = self.running.load();
-        decisions.clear();
-        decisions.plan.begin(self.time_for(&running), taking);
+        decisions.begin(self.time_for(&running), taking);
         for request in requests {
-            let planned = decisions.plan.add(request, &running.rules);
+            let planned = decisions.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
         }
-        let faulted = self.ask_enforced(verb, &running, decisions).await;
-        if !faulted.is_empty() {
-            self.fall_back(verb, &faulted, &running, decisions).await;
+        if running.rules.suffices() && taking == Taking::Exactly {
+            self.leave_out_exhausted(&running, decisions).await;
+        }
+        self.ask_enforced(verb, &running, decisions).await;
+        if !decisions.faulted.lost.is_empty() {
+            self.fall_back(verb, &running, decisions).await;
         }
         if taking == Taking::UpTo {
             self.even_out(decisions).await;
         }
         let mut met_shadow = false;
         for request in 0..decisions.decided.len() {
-            decisions.sum_up(request, &running);
-            met_shadow |= decisions.charges_of(request).iter().any(|planned| planned.shadow);
+            met_shadow |= decisions.sum_up(request, &running);
         }
         if met_shadow {
             self.ask_shadows(verb, &running, decisions).await;
@@ -51,39 +53,37 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// Asks the store about all that is enforced, and returns the requests that it did not answer.
-    async fn ask_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) -> Vec<u32> {
-        let Decisions { plan, enforced, .. } = decisions;
-        let mut spans = ask(&self.store, verb, running, plan, enforced, |_, planned| !planned.shadow).await;
-        let mut faulted = self.take_answers(plan, enforced, 0, &spans, Answered::Enforced);
+    /// Asks the store about all that is enforced, and notes which requests it did not answer.
+    async fn ask_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
+        let Decisions { plan, enforced, spans, faulted, .. } = decisions;
+        ask(&self.store, verb, running, plan, enforced, spans, |_, planned| !planned.shadow).await;
+        self.take_answers(plan, enforced, 0, spans, Asked::Enforced, faulted);
         // The windows handed in did not fit the store's time: once more, with those of the time it told. If they do not fit
         // again, its clock is not to be relied on.
-        if let Some((stale, store_time)) = faulted.stale.take() {
-            let first = enforced.len();
-            plan.move_windows(running, &stale, store_time);
+        if !faulted.stale.is_empty() {
+            let (first, stale) = (enforced.len(), take(&mut faulted.stale));
+            plan.move_windows(running, &stale, faulted.store_time.unwrap_or(Time::ZERO));
             let again = |request: usize, planned: &Planned| !planned.shadow && stale.contains(&(request as u32));
-            plan.take_spans(spans);
-            spans = ask(&self.store, verb, running, plan, enforced, again).await;
-            let retried = self.take_answers(plan, enforced, first, &spans, Answered::Enforced);
-            faulted.lost.extend(retried.lost.into_iter().chain(retried.stale.into_iter().flat_map(|(stale, _)| stale)));
+            ask(&self.store, verb, running, plan, enforced, spans, again).await;
+            self.take_answers(plan, enforced, first, spans, Asked::Enforced, faulted);
+            let Faulted { lost, stale, .. } = faulted;
+            lost.append(stale);
         }
-        plan.take_spans(spans);
-        faulted.lost
     }
 
     /// Asks about shadow rules where everything enforced has passed. They change nothing, so if the store does not answer,
     /// nothing is told about them.
     async fn ask_shadows(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
-        let Decisions { plan, shadows, decided, .. } = decisions;
+        let Decisions { plan, shadows, decided, spans, .. } = decisions;
         // Whoever has waited for the store in vain does not wait for it once more.
         let passed = |request: usize| {
             let asked = |decided: &Decided| decided.outcome.is_allowed() && decided.standing == Standing::Exact;
             decided[request].as_ref().is_ok_and(asked)
         };
         let wanted = |request: usize, planned: &Planned| planned.shadow && passed(request);
-        let spans = ask(&self.store, verb, running, plan, shadows, wanted).await;
-        self.take_answers(plan, shadows, 0, &spans, Answered::Shadow);
-        for span in &spans {
+        ask(&self.store, verb, running, plan, shadows, spans, wanted).await;
+        self.take_answers(plan, shadows, 0, spans, Asked::Shadow, &mut Faulted::default());
+        for span in &*spans {
             let refused = |planned: &Planned| match planned.answered {
                 Answered::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_allowed()),
                 Answered::Not | Answered::Enforced(_) | Answered::Fallback(_) | Answered::Open | Answered::Closed => {
@@ -95,47 +95,49 @@ impl<S: Store, F: Store> Engine<S, F> {
                 decided.shadow_refused |= plan.charges[charges].iter().any(refused);
             }
         }
-        plan.take_spans(spans);
     }
 
     /// Notes in the plan where the answers to its charges are, from the group `first` on.
-    pub(super) fn take_answers(
+    #[inline]
+    fn take_answers(
         &self,
         plan: &mut Plan,
         answers: &Answers,
         first: usize,
         spans: &[Span],
-        answered: fn(u32) -> Answered,
-    ) -> Faulted {
-        let mut faulted = Faulted::default();
+        asked: Asked,
+        faulted: &mut Faulted,
+    ) {
         for (place, span) in spans.iter().enumerate() {
-            let group = match answers.group(first + place) {
-                Ok(group) => group,
-                Err(error) => {
-                    self.note(&error);
-                    match error {
-                        StoreError::Stale { store_time } => {
-                            let (stale, time) = faulted.stale.get_or_insert((Vec::new(), Time::ZERO));
-                            stale.push(span.request);
-                            *time = store_time.max(*time);
-                        }
-                        StoreError::Unavailable { .. } | StoreError::Unknown { .. } | StoreError::Rejected { .. } => {
-                            faulted.lost.push(span.request);
-                        }
-                    }
-                    continue;
-                }
+            let Some(mut charge) = answers.first_charge(first + place) else {
+                self.take_error(answers, first + place, span.request, faulted);
+                continue;
             };
-            let mut charge = group.first_charge();
-            let shadow = matches!(answered(0), Answered::Shadow(_));
             for planned in &mut plan.charges[range(&plan.asked[span.request as usize].charges)] {
-                if planned.has_limits() && planned.shadow == shadow {
-                    planned.answered = answered(charge);
+                if planned.has_limits() && planned.shadow == (asked == Asked::Shadow) {
+                    planned.answered = match asked {
+                        Asked::Enforced => Answered::Enforced(charge),
+                        Asked::Shadow => Answered::Shadow(charge),
+                    };
                     charge += 1;
                 }
             }
         }
-        faulted
+    }
+
+    #[cold]
+    fn take_error(&self, answers: &Answers, group: usize, request: u32, faulted: &mut Faulted) {
+        let Err(error) = answers.group(group) else { return };
+        self.note(&error);
+        match error {
+            StoreError::Stale { store_time } => {
+                faulted.stale.push(request);
+                faulted.store_time = faulted.store_time.max(Some(store_time));
+            }
+            StoreError::Unavailable { .. } | StoreError::Unknown { .. } | StoreError::Rejected { .. } => {
+                faulted.lost.push(request);
+            }
+        }
     }
 
     pub(super) fn note(&self, error: &StoreError) {
@@ -149,71 +151,97 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     fn count(&self, running: &Running, decisions: &Decisions) {
+        let (bans, line) = (running.rules.bans(), Line::of_thread());
         for (request, decided) in decisions.decided.iter().enumerate() {
             let Ok(decided) = decided else { continue };
-            self.meters.count(match decided.outcome {
-                Outcome::Allow => Event::Allowed,
-                Outcome::Delay(_) => Event::Delayed,
-                Outcome::Deny(_) => Event::Refused,
-            });
+            self.meters.count_in(
+                line,
+                match decided.outcome {
+                    Outcome::Allow => Event::Allowed,
+                    Outcome::Delay(_) => Event::Delayed,
+                    Outcome::Deny(_) => Event::Refused,
+                },
+            );
             if decided.observed.is_some() {
-                self.meters.count(Event::Observed);
+                self.meters.count_in(line, Event::Observed);
             }
             if decided.shadow_refused {
-                self.meters.count(Event::ShadowRefused);
+                self.meters.count_in(line, Event::ShadowRefused);
             }
             if decided.standing == Standing::Fallback {
-                self.meters.count(Event::Fallback);
+                self.meters.count_in(line, Event::Fallback);
             }
             let charges = decisions.charges_of(request);
             for (place, planned) in charges.iter().enumerate() {
-                // A ban speaks for its rule if it refuses, and says nothing otherwise.
-                let banned = |planned: &Planned| planned.is_ban() && !decisions.outcome(planned).is_allowed();
-                if planned.is_ban() != banned(planned) || charges.get(place + 1).is_some_and(banned) {
+                if bans && decisions.is_spoken_for(charges, place) {
                     continue;
                 }
                 let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {
                     continue;
                 };
                 if let Some(event) = decisions.rule_event(planned) {
-                    rule.meter.count(event);
+                    rule.meter.count_in(line, event);
                 }
                 if matches!(planned.answered, Answered::Fallback(_) | Answered::Open | Answered::Closed) {
-                    rule.meter.count(RuleEvent::Fallback);
+                    rule.meter.count_in(line, RuleEvent::Fallback);
                 }
             }
         }
     }
 }
 
+/// Which charges a store was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Enforced,
+    Shadow,
+}
+
 /// The requests that a store did not answer.
 #[derive(Debug, Default)]
-pub(super) struct Faulted {
-    lost: Vec<u32>,
+pub(crate) struct Faulted {
+    pub(super) lost: Vec<u32>,
     /// Those whose windows did not fit, and the store's time.
-    stale: Option<(Vec<u32>, Time<Wall>)>,
+    stale: Vec<u32>,
+    store_time: Option<Time<Wall>>,
+}
+
+impl Faulted {
+    pub(crate) fn clear(&mut self) {
+        self.lost.clear();
+        self.stale.clear();
+        self.store_time = None;
+    }
 }
 
 /// Asks a store about the charges that `wanted` picks. The spans say of which requests they are.
-async fn ask<S: Store>(
+pub(super) async fn ask<S: Store>(
     store: &S,
     verb: Verb,
     running: &Running,
     plan: &mut Plan,
     answers: &mut Answers,
+    spans: &mut Vec<Span>,
     wanted: impl Fn(usize, &Planned) -> bool + Send,
-) -> Vec<Span> {
-    let (mut charges, spare_groups, mut spans) = plan.lend();
-    plan.collect(running, &mut charges, &mut spans, wanted);
-    let mut groups = spare_groups;
-    group(verb, &charges, &spans, &mut groups);
-    if !groups.is_empty() {
-        store.run(Batch { numbers: running, groups: &groups }, answers).await;
+) {
+    let mut charges = plan.lend_charges();
+    // Most ask one question at a time, which needs no list of them.
+    let mut groups = if plan.asked.len() > 1 { plan.lend_groups() } else { Vec::new() };
+    plan.collect(running, &mut charges, spans, wanted);
+    match &**spans {
+        [] => {}
+        [_] => {
+            let group = Group { verb, charges: &charges };
+            store.run(Batch { numbers: running, groups: std::slice::from_ref(&group) }, answers).await;
+        }
+        several => {
+            group(verb, &charges, several, &mut groups);
+            store.run(Batch { numbers: running, groups: &groups }, answers).await;
+        }
     }
-    let groups = emptied_groups(groups);
+    let groups = (groups.capacity() > 0).then(|| emptied_groups(groups));
     let charges = emptied_charges(charges);
     plan.take_back(charges, groups);
-    spans
 }
 
 impl Decisions {
@@ -221,26 +249,37 @@ impl Decisions {
         &self.plan.charges[range(&self.plan.asked[request].charges)]
     }
 
-    /// What all enforced charges of a request come to, and which of them decides.
-    fn sum_up(&mut self, request: usize, running: &Running) {
+    /// What all enforced charges of a request come to, and which of them decides. Whether there are others, too.
+    #[inline]
+    fn sum_up(&mut self, request: usize, running: &Running) -> bool {
         if self.decided[request].is_err() {
-            return;
+            return false;
         }
-        let (mut outcome, mut deciding, mut shadow_refused) = (Outcome::Allow, None, false);
+        let (mut outcome, mut deciding, mut shadow_refused, mut met_shadow) = (Outcome::Allow, None, false, false);
         let charges = range(&self.plan.asked[request].charges);
         let mut least = u64::MAX;
         for (charge, planned) in charges.clone().zip(&self.plan.charges[charges]) {
+            if planned.is_replaced() {
+                continue;
+            }
             if planned.shadow {
+                met_shadow = true;
                 shadow_refused |= planned.is_denied();
                 continue;
             }
-            let together = outcome.and(self.outcome(planned));
-            let remaining = self.remaining(planned);
-            let decides =
-                together != outcome || (together == Outcome::Allow && (remaining < least || deciding.is_none()));
-            if decides {
+            let (said, remaining) = match self.answer(planned) {
+                Some((answer, _)) => (answer.outcome, answer.least()),
+                None => (unanswered(planned), u64::MAX),
+            };
+            if said == Outcome::Allow && outcome == Outcome::Allow {
+                if remaining < least || deciding.is_none() {
+                    (deciding, least) = (Some(charge as u32), remaining);
+                }
+                continue;
+            }
+            let together = outcome.and(said);
+            if together != outcome {
                 deciding = Some(charge as u32);
-                least = remaining;
             }
             outcome = together;
         }
@@ -250,6 +289,7 @@ impl Decisions {
             (decided.outcome, decided.deciding, decided.shadow_refused) = (outcome, deciding, shadow_refused);
             decided.refusal = refusal;
         }
+        met_shadow
     }
 
     /// How the rule of a charge wants its refusals to be told.
@@ -259,24 +299,18 @@ impl Decisions {
     }
 
     fn outcome(&self, planned: &Planned) -> Outcome {
-        match planned.answered {
-            Answered::Not if planned.is_denied() => Outcome::Deny(Retry::Never),
-            Answered::Closed => Outcome::Deny(FAULT_RETRY),
-            Answered::Not | Answered::Open => Outcome::Allow,
-            Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
-                self.answer(planned).map_or(Outcome::Allow, |(answer, _)| answer.outcome)
-            }
-        }
+        self.answer(planned).map_or_else(|| unanswered(planned), |(answer, _)| answer.outcome)
     }
 
-    /// The least that is left of any limit of a charge.
-    fn remaining(&self, planned: &Planned) -> u64 {
-        let reports: &[Report] = self.answer(planned).map_or(&[], |(answer, answers)| answers.reports(answer));
-        reports.iter().map(|report| report.remaining).min().unwrap_or(u64::MAX)
+    /// Whether a ban speaks for the rule of a charge, or the charge is a ban that says nothing: only one that refuses does.
+    fn is_spoken_for(&self, charges: &[Planned], place: usize) -> bool {
+        let refuses = |planned: &Planned| planned.is_ban() && !self.outcome(planned).is_allowed();
+        charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)
     }
 
     fn rule_event(&self, planned: &Planned) -> Option<RuleEvent> {
-        if planned.shadow && planned.has_limits() && planned.answered == Answered::Not {
+        let unasked = planned.shadow && planned.has_limits() && planned.answered == Answered::Not;
+        if unasked || planned.is_replaced() {
             return None;
         }
         Some(match (self.outcome(planned), planned.shadow) {
@@ -304,6 +338,18 @@ impl Decided {
     fn observe(&mut self) {
         if self.outcome != Outcome::Allow {
             self.observed = Some(std::mem::replace(&mut self.outcome, Outcome::Allow));
+        }
+    }
+}
+
+/// What becomes of a charge that nobody answered.
+fn unanswered(planned: &Planned) -> Outcome {
+    match planned.answered {
+        Answered::Not if planned.is_denied() => Outcome::Deny(Retry::Never),
+        Answered::Closed => Outcome::Deny(FAULT_RETRY),
+        // Of those that were, a store may still have forgotten some.
+        Answered::Not | Answered::Open | Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
+            Outcome::Allow
         }
     }
 }

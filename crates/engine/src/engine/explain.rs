@@ -8,7 +8,7 @@ use crate::decision::Decisions;
 use crate::explain::{Does, Explained, Explanation, Met, Unmet, Why};
 use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
-use crate::rules::{Condition, Pattern, Rule, Test, address};
+use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
 use crate::store::{Store, Verb};
 
 /// How many rules that are not met are told.
@@ -31,22 +31,46 @@ impl<S: Store, F: Store> Engine<S, F> {
     ) -> Result<Explanation, RequestError> {
         let request = Request { domain, items: std::slice::from_ref(item) };
         self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
-        let decision = decisions.get(0)?;
+        self.explain_decided(&request, decisions, 0)
+    }
+
+    /// Why the request at `place` of those that were decided was decided as it was, with how things stood then. Of several
+    /// items, rules that are not met are looked at for the first. Asks nobody anything.
+    ///
+    /// # Errors
+    /// When the request was not decided.
+    ///
+    /// # Panics
+    /// When there were not so many requests.
+    pub fn explain_decided(
+        &self,
+        request: &Request<'_>,
+        decisions: &Decisions,
+        place: usize,
+    ) -> Result<Explanation, RequestError> {
+        let decision = decisions.get(place)?;
         let running = self.running.load_full();
-        let written: &[Rule] = running.written_of(domain);
+        let written: &[Rule] = running.written_of(request.domain);
+        let entries = request.items.first().map_or(&[][..], |item| item.entries);
         let mut rules: Vec<Explained> = Vec::new();
-        for (place, planned) in decisions.charges_of(0).iter().enumerate().filter(|(_, planned)| !planned.is_ban()) {
-            let id = decisions.plan.name(place as u32);
-            let why = Why::Met(decisions.met(place, planned));
+        let (_, charges) = decision.charges();
+        for charge in charges.clone() {
+            let planned = &decisions.plan.charges[charge];
+            if planned.is_ban() {
+                continue;
+            }
+            let id = decisions.plan.name(charge as u32);
+            let ban = decisions.plan.charges[charge + 1..charges.end].first().filter(|next| next.is_ban());
+            let why = Why::Met(decisions.met(planned, ban));
             let rule = written.iter().find(|rule| rule.id() == id);
             rules.push(Explained { rule: id.into(), place: rule.map(place_of), why });
         }
-        let judge = decisions.charges_of(0).first().and_then(Planned::rule).and_then(|rule| {
+        let judge = decisions.charges_of(place).first().and_then(Planned::rule).and_then(|rule| {
             let rule = running.rules.rules().get(rule as usize)?;
             rule.special().is_some_and(|special| special.judges.is_some()).then(|| rule.id())
         });
         let is_met = |rule: &&Rule| !rules.iter().any(|explained| explained.rule == rule.id());
-        let unmet = written.iter().filter(is_met).map(|rule| why_not(rule, item.entries, judge));
+        let unmet = written.iter().filter(is_met).map(|rule| why_not(rule, entries, judge));
         let mut unmet: Vec<Explained> = unmet.collect();
         unmet.sort_by_key(|explained| match &explained.why {
             Why::Met(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow => 0,
@@ -56,7 +80,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         rules.extend(unmet.into_iter().take(MAX_UNMET));
         Ok(Explanation {
             version: running.rules.version(),
-            domain: shown(domain),
+            domain: shown(request.domain),
             outcome: decision.outcome(),
             observed: decision.observed(),
             standing: decision.standing(),
@@ -76,14 +100,13 @@ impl Running {
 }
 
 impl Decisions {
-    /// What the rule of a charge has to say.
-    fn met(&self, place: usize, planned: &Planned) -> Met {
+    /// What the rule of a charge has to say, and the ban that goes with it.
+    fn met(&self, planned: &Planned, ban: Option<&Planned>) -> Met {
         let answer = self.answer(planned);
         let refuses = |planned: &Planned| {
             let (answer, _) = self.answer(planned)?;
             Some(matches!(answer.outcome, Outcome::Deny(_)))
         };
-        let ban = self.charges_of(0).get(place + 1).filter(|next| next.is_ban());
         let banned = ban.and_then(refuses).unwrap_or(false);
         let reports = answer.map_or(&[][..], |(answer, answers)| answers.reports(answer));
         let windows = self.plan.windows(planned).iter().copied().chain(std::iter::repeat(None));
@@ -91,7 +114,8 @@ impl Decisions {
         Met {
             counted: counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
             cost: planned.cost.get(),
-            effect: match (planned.is_denied(), planned.has_limits(), planned.overriding()) {
+            effect: match (planned.is_denied(), planned.has_limits(), self.plan.numbers.overriding(planned)) {
+                _ if planned.is_replaced() => Does::Replaced,
                 (true, _, _) => Does::Denies,
                 (false, false, _) => Does::Allows,
                 (false, true, Some(_)) => Does::Overrides,
@@ -158,8 +182,12 @@ fn matches(pattern: &Pattern, value: &[u8]) -> bool {
 }
 
 fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
+    let (name, first, most) = match nth_of(name) {
+        Some((name, before)) => (name, before as usize, 1),
+        None => (name, 0, usize::MAX),
+    };
     let name = name.as_bytes().to_vec();
-    entries.iter().filter(move |entry| *entry.name == name).map(|entry| entry.value)
+    entries.iter().filter(move |entry| *entry.name == name).map(|entry| entry.value).skip(first).take(most)
 }
 
 /// What a condition asks of a value, in words.

@@ -7,6 +7,7 @@ pub(crate) mod plan;
 mod policy;
 mod settle;
 mod shares;
+mod suffice;
 mod taking;
 mod undo;
 
@@ -27,6 +28,7 @@ use crate::rules::{Mistake, Mistakes, Notes, Rules};
 use crate::ruleset::{RuleSet, SENT_IDS, limits_of_ban};
 use crate::sent::{Folder, Register, SentLimits};
 use crate::store::{Store, StoreError, Verb};
+pub(crate) use decide::Faulted;
 pub use settle::Settled;
 use shares::Shares;
 pub use taking::Taking;

@@ -22,20 +22,28 @@ pub(crate) struct Plan {
     /// Which item met which charge.
     pub(crate) met: Vec<Met>,
     keys: Vec<u8>,
-    names: String,
+    /// For charges with several limits, the window of each.
     windows: Vec<Option<Nanos>>,
     /// Windows of the calendar, for the charges that need them.
     given: Vec<Window>,
+    pub(crate) numbers: Numbers,
     /// The time of the day, if any rule depends on it.
     now: Option<Time<Wall>>,
     /// How much of what the requests weigh is taken.
     taking: Taking,
-    matched: Matched,
     /// For finding overrides.
     overriding: Matched,
+    /// For the numbers of rules or requests, while some are picked.
+    pub(crate) picked: Vec<u32>,
     spare_charges: Vec<Charge<'static>>,
     spare_groups: Vec<Group<'static>>,
-    spare_spans: Vec<Span>,
+}
+
+/// Numbers that charges refer to by place: so a charge itself is nothing that would have to be taken apart.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    overriding: Vec<Arc<Numbered>>,
+    sent: Vec<Arc<Sheet>>,
 }
 
 /// One request.
@@ -61,7 +69,10 @@ pub(crate) struct Met {
 pub(crate) struct Planned {
     by: By,
     key: Range<u32>,
+    /// Where the id of the rule is, among the keys: each begins with it.
     name: Range<u32>,
+    /// Of its first limit, and of all if there are several.
+    window: Option<Nanos>,
     windows: Range<u32>,
     /// Where its windows of the calendar begin.
     given: u32,
@@ -72,16 +83,19 @@ pub(crate) struct Planned {
 }
 
 /// Whose limits.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum By {
     Rule(u32),
-    /// A rule, and the numbers of one of its overrides.
-    Overridden(u32, Arc<Numbered>),
+    /// A rule, and which numbers of its overrides.
+    Overridden(u32, u32),
     Unlimited(u32),
     Denied(u32),
     /// Whether the counter of a rule is banned. It follows the charge to that counter.
     Ban(u32),
-    Sent(Arc<Sheet>),
+    /// A rule, or its ban, in whose place another one is.
+    Replaced(u32),
+    /// Limits that came along with the request: which ones.
+    Sent(u32),
 }
 
 /// Where the answer to a charge is: which one of which answers.
@@ -102,18 +116,13 @@ impl Planned {
     /// The number of the rule, if it is one.
     pub(crate) fn rule(&self) -> Option<u32> {
         match &self.by {
-            By::Rule(rule) | By::Overridden(rule, _) | By::Unlimited(rule) | By::Denied(rule) | By::Ban(rule) => {
-                Some(*rule)
-            }
+            By::Rule(rule)
+            | By::Overridden(rule, _)
+            | By::Unlimited(rule)
+            | By::Denied(rule)
+            | By::Ban(rule)
+            | By::Replaced(rule) => Some(*rule),
             By::Sent(_) => None,
-        }
-    }
-
-    /// The limits that came along with the request.
-    pub(crate) fn sent(&self) -> Option<&Sheet> {
-        match &self.by {
-            By::Sent(sheet) => Some(sheet),
-            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) => None,
         }
     }
 
@@ -127,41 +136,63 @@ impl Planned {
         matches!(self.by, By::Denied(_))
     }
 
-    /// The limits of the override that it is under.
-    pub(crate) fn overriding(&self) -> Option<&Limits> {
-        match &self.by {
-            By::Overridden(_, numbered) => Some(&numbered.limits),
-            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Sent(_) => None,
+    /// Leaves it out, because another rule is in its place.
+    pub(crate) fn replace(&mut self) {
+        if let Some(rule) = self.rule() {
+            self.by = By::Replaced(rule);
         }
     }
 
-    /// The limits that are counted, if there are any.
-    pub(crate) fn limits<'a>(&'a self, running: &'a Running) -> Option<&'a Limits> {
-        match &self.by {
-            By::Sent(sheet) => Some(&sheet.limits),
-            By::Ban(_) => None,
-            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) => {
-                self.numbered(running).map(|numbered| &numbered.limits)
-            }
-        }
-    }
-
-    /// The numbers of the rule that it is under.
-    fn numbered<'a>(&'a self, running: &'a Running) -> Option<&'a Numbered> {
-        let rule = |number: u32| running.rules.rules().get(number as usize);
-        match &self.by {
-            By::Rule(number) => rule(*number)?.numbered.as_deref(),
-            By::Overridden(_, numbered) => Some(numbered),
-            By::Ban(number) => rule(*number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
-            By::Unlimited(_) | By::Denied(_) | By::Sent(_) => None,
-        }
+    /// Whether another rule is in its place.
+    pub(crate) fn is_replaced(&self) -> bool {
+        matches!(self.by, By::Replaced(_))
     }
 
     /// Whether there is anything to ask the store.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
             By::Rule(_) | By::Overridden(..) | By::Ban(_) | By::Sent(_) => true,
-            By::Unlimited(_) | By::Denied(_) => false,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => false,
+        }
+    }
+}
+
+impl Numbers {
+    /// The limits that came along with the request.
+    pub(crate) fn sent(&self, planned: &Planned) -> Option<&Sheet> {
+        match planned.by {
+            By::Sent(place) => self.sent.get(place as usize).map(|sheet| &**sheet),
+            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => None,
+        }
+    }
+
+    /// The limits of the override that a charge is under.
+    pub(crate) fn overriding(&self, planned: &Planned) -> Option<&Limits> {
+        match planned.by {
+            By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &numbered.limits),
+            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) | By::Sent(_) => None,
+        }
+    }
+
+    /// The limits that are counted, if there are any.
+    pub(crate) fn limits<'a>(&'a self, planned: &Planned, running: &'a Running) -> Option<&'a Limits> {
+        match planned.by {
+            By::Sent(_) => self.sent(planned).map(|sheet| &sheet.limits),
+            By::Ban(_) | By::Replaced(_) => None,
+            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) => {
+                self.of_rule(planned, running).map(|numbered| &numbered.limits)
+            }
+        }
+    }
+
+    /// The numbers of the rule that a charge is under.
+    fn of_rule<'a>(&'a self, planned: &Planned, running: &'a Running) -> Option<&'a Numbered> {
+        let rule = |number: u32| running.rules.rules().get(number as usize);
+        match planned.by {
+            By::Rule(number) => rule(number)?.numbered.as_deref(),
+            By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &**numbered),
+            By::Ban(number) => rule(number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) | By::Sent(_) => None,
         }
     }
 }
@@ -172,9 +203,10 @@ impl Plan {
         self.charges.clear();
         self.met.clear();
         self.keys.clear();
-        self.names.clear();
         self.windows.clear();
         self.given.clear();
+        self.numbers.overriding.clear();
+        self.numbers.sent.clear();
     }
 
     /// The time of the day for the requests that are added from now on, and how much of what they weigh is taken.
@@ -195,7 +227,7 @@ impl Plan {
         for request in requests {
             let charges = &self.asked[*request as usize].charges;
             for planned in &self.charges[charges.start as usize..charges.end as usize] {
-                let calendars = planned.numbered(running).map_or(&[][..], |numbered| &numbered.calendars);
+                let calendars = self.numbers.of_rule(planned, running).map_or(&[][..], |numbered| &numbered.calendars);
                 for (calendar, place) in calendars.iter().zip(planned.given as usize..) {
                     self.given[place] = calendar.window(now);
                 }
@@ -205,44 +237,48 @@ impl Plan {
 
     /// The memory of its largest buffers.
     pub(crate) fn bytes(&self) -> usize {
-        self.keys.capacity() + self.names.capacity() + self.charges.capacity() * size_of::<Planned>()
+        self.keys.capacity() + self.charges.capacity() * size_of::<Planned>()
     }
 
     pub(crate) fn key(&self, planned: &Planned) -> &[u8] {
         &self.keys[planned.key.start as usize..planned.key.end as usize]
     }
 
-    /// The id of the rule.
+    /// The id of the rule; empty for limits that came along with the request.
     pub(crate) fn name(&self, charge: u32) -> &str {
-        self.text(&self.charges[charge as usize])
+        let Range { start, end } = self.charges[charge as usize].name;
+        // It is ASCII.
+        str::from_utf8(&self.keys[start as usize..end as usize]).unwrap_or_default()
     }
 
-    fn text(&self, planned: &Planned) -> &str {
-        &self.names[planned.name.start as usize..planned.name.end as usize]
+    pub(crate) fn windows<'a>(&'a self, planned: &'a Planned) -> &'a [Option<Nanos>] {
+        match &planned.windows {
+            none if none.is_empty() => std::slice::from_ref(&planned.window),
+            windows => &self.windows[windows.start as usize..windows.end as usize],
+        }
     }
 
-    pub(crate) fn windows(&self, planned: &Planned) -> &[Option<Nanos>] {
-        &self.windows[planned.windows.start as usize..planned.windows.end as usize]
+    /// An empty buffer for charges. It goes back with [`Plan::take_back`].
+    pub(crate) fn lend_charges<'b>(&mut self) -> Vec<Charge<'b>> {
+        take(&mut self.spare_charges)
     }
 
-    /// Empty buffers for charges and groups, and for what they are of. They go back with [`Plan::take_back`] and
-    /// [`Plan::take_spans`].
-    pub(crate) fn lend<'b>(&mut self) -> (Vec<Charge<'b>>, Vec<Group<'b>>, Vec<Span>) {
-        (take(&mut self.spare_charges), take(&mut self.spare_groups), take(&mut self.spare_spans))
+    /// The same for groups.
+    pub(crate) fn lend_groups<'b>(&mut self) -> Vec<Group<'b>> {
+        take(&mut self.spare_groups)
     }
 
     /// Takes buffers back to be lent again. The charges may borrow from this plan only for as long as they are lent, which
-    /// is why they go through [`emptied_charges`] and [`emptied_groups`] first.
-    pub(crate) fn take_back(&mut self, charges: Vec<Charge<'static>>, groups: Vec<Group<'static>>) {
-        (self.spare_charges, self.spare_groups) = (charges, groups);
-    }
-
-    /// Takes a buffer of spans back.
-    pub(crate) fn take_spans(&mut self, spans: Vec<Span>) {
-        self.spare_spans = spans;
+    /// is why they are emptied first.
+    pub(crate) fn take_back(&mut self, charges: Vec<Charge<'static>>, groups: Option<Vec<Group<'static>>>) {
+        self.spare_charges = charges;
+        if let Some(groups) = groups {
+            self.spare_groups = groups;
+        }
     }
 
     /// The charges that `wanted` picks, as a store wants them, one span for each request that has any.
+    #[inline]
     pub(crate) fn collect<'a>(
         &'a self,
         running: &'a Running,
@@ -256,47 +292,40 @@ impl Plan {
                 continue;
             }
             let start = charges.len() as u32;
-            let planned = self.charges[asked.charges.start as usize..asked.charges.end as usize].iter();
-            charges.extend(
-                planned
-                    .filter(|planned| planned.has_limits() && wanted(request, planned))
-                    .filter_map(|planned| self.charge(planned, running)),
-            );
+            for planned in &self.charges[asked.charges.start as usize..asked.charges.end as usize] {
+                if planned.has_limits() && wanted(request, planned) {
+                    self.push_charge(planned, running, charges);
+                }
+            }
             if start < charges.len() as u32 {
                 spans.push(Span { request: request as u32, charges: start..charges.len() as u32 });
             }
         }
     }
 
-    /// A charge as a store wants it.
-    fn charge<'a>(&'a self, planned: &'a Planned, running: &'a Running) -> Option<Charge<'a>> {
-        let charge = |numbers, limits, earlier, rule, windows| Charge {
-            rule,
-            key: self.key(planned),
-            numbers,
-            limits,
-            earlier,
-            ask: self.ask(planned),
-            stamps: None,
-            windows,
-        };
-        match &planned.by {
+    /// Adds a charge as a store wants it.
+    #[inline(always)]
+    fn push_charge<'a>(&'a self, planned: &'a Planned, running: &'a Running, charges: &mut Vec<Charge<'a>>) {
+        let (numbers, limits, earlier, windows) = match planned.by {
             By::Rule(number) => {
-                let rule = &running.rules.rules()[*number as usize];
-                let numbered = rule.numbered.as_ref()?;
-                let windows = self.given(planned, numbered);
-                Some(charge(numbered.id, &numbered.limits, rule.earlier(), self.text(planned), windows))
+                let rule = &running.rules.rules()[number as usize];
+                let Some(numbered) = &rule.numbered else { return };
+                (numbered.id, &numbered.limits, rule.earlier(), self.given(planned, numbered))
             }
-            By::Sent(sheet) => Some(charge(sheet.id, &sheet.limits, &[][..], "", &[])),
+            By::Sent(place) => {
+                let sheet = &self.numbers.sent[place as usize];
+                (sheet.id, &sheet.limits, &[][..], &[][..])
+            }
             By::Overridden(number, _) | By::Ban(number) => {
-                let rule = &running.rules.rules()[*number as usize];
-                let numbered = planned.numbered(running)?;
+                let Some(numbered) = self.numbers.of_rule(planned, running) else { return };
+                let rule = &running.rules.rules()[number as usize];
                 let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
-                let windows = self.given(planned, numbered);
-                Some(charge(numbered.id, &numbered.limits, earlier, self.text(planned), windows))
+                (numbered.id, &numbered.limits, earlier, self.given(planned, numbered))
             }
-            By::Unlimited(_) | By::Denied(_) => None,
-        }
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => return,
+        };
+        let (key, ask) = (self.key(planned), self.ask(planned));
+        charges.push(Charge { key, numbers, limits, earlier, ask, stamps: None, windows });
     }
 
     /// The windows of the calendar that its limits refer to.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tollgate::{Nanos, Retry};
 
 use super::decide::range;
-use super::plan::{Answered, Planned, Span, group};
+use super::plan::{Answered, Numbers, Plan, Planned, Span, group};
 use super::{Engine, Running};
 use crate::decision::{Decisions, Standing};
 use crate::rules::OnFault;
@@ -19,16 +19,17 @@ pub(super) const FAULT_RETRY: Retry = Retry::After(Nanos::SECOND);
 impl<S: Store, F: Store> Engine<S, F> {
     /// Decides requests that the store did not answer, by what their rules say should happen then. A rule that is closed
     /// refuses the whole request; those that decide locally do so together, all or none; those that are open let it pass.
-    pub(super) async fn fall_back(&self, verb: Verb, faulted: &[u32], running: &Running, decisions: &mut Decisions) {
+    pub(super) async fn fall_back(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
         let mut parts: Vec<SentLimits> = Vec::new();
         let mut spans: Vec<Span> = Vec::new();
-        for request in faulted {
+        for request in &decisions.faulted.lost {
             if let Ok(decided) = &mut decisions.decided[*request as usize] {
                 decided.standing = Standing::Fallback;
             }
             let charges = range(&decisions.plan.asked[*request as usize].charges);
             let start = parts.len() as u32;
-            self.apply(&mut decisions.plan.charges[charges], running, &mut parts);
+            let Plan { charges: planned, numbers, .. } = &mut decisions.plan;
+            self.apply(&mut planned[charges], numbers, running, &mut parts);
             if start < parts.len() as u32 {
                 spans.push(Span { request: *request, charges: start..parts.len() as u32 });
             }
@@ -41,7 +42,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Marks what becomes of each enforced charge of a request, and adds the parts of those that are decided locally.
-    fn apply(&self, charges: &mut [Planned], running: &Running, parts: &mut Vec<SentLimits>) {
+    fn apply(&self, charges: &mut [Planned], numbers: &Numbers, running: &Running, parts: &mut Vec<SentLimits>) {
         let enforced = |planned: &&mut Planned| planned.has_limits() && !planned.shadow;
         let closed = charges
             .iter()
@@ -53,7 +54,7 @@ impl<S: Store, F: Store> Engine<S, F> {
                 OnFault::Open => Answered::Open,
                 // It would not be charged anyway.
                 OnFault::Local if closed => Answered::Not,
-                OnFault::Local => match planned.limits(running) {
+                OnFault::Local => match numbers.limits(planned, running) {
                     Some(limits) => {
                         parts.push(self.shares.of(limits, nodes));
                         Answered::Fallback(u32::MAX)
@@ -70,7 +71,6 @@ impl<S: Store, F: Store> Engine<S, F> {
         for span in spans {
             let local = plan.charges[range(&plan.asked[span.request as usize].charges)].iter().filter(is_local);
             charges.extend(local.zip(&parts[range(&span.charges)]).map(|(planned, part)| Charge {
-                rule: "",
                 key: plan.key(planned),
                 numbers: part.sheet().id,
                 limits: &part.sheet().limits,
@@ -87,12 +87,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         drop(groups);
         drop(charges);
         for (place, span) in spans.iter().enumerate() {
-            let first = fallback.group(place).map(|group| group.first_charge());
+            let first = fallback.first_charge(place);
             let charges = range(&plan.asked[span.request as usize].charges);
             let local = plan.charges[charges].iter_mut().filter(|planned| is_local(&&**planned));
             for (planned, offset) in local.zip(0..) {
                 // With nobody left to ask, it passes: a limiter is never the outage.
-                planned.answered = first.as_ref().map_or(Answered::Open, |first| Answered::Fallback(first + offset));
+                planned.answered = first.map_or(Answered::Open, |first| Answered::Fallback(first + offset));
             }
         }
     }

@@ -84,7 +84,7 @@ impl<S: Store, F: Store> Engine<S, F> {
                 };
                 let (key, ask) = (&*owed.taken.key, Ask::Regardless(owed.more));
                 let windows = if fallback { &[][..] } else { &owed.windows };
-                Some(Charge { rule: "", key, numbers, limits, earlier: &[], ask, stamps: None, windows })
+                Some(Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows })
             });
             charges.collect()
         };

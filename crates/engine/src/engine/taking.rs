@@ -141,9 +141,10 @@ impl Decisions {
 
     /// What a charge took, or a part of it, to give it back.
     pub(crate) fn taken_from(&self, planned: &Planned, answer: &crate::store::Answer, cost: Cost) -> Taken {
+        let numbers = &self.plan.numbers;
         Taken {
             key: self.plan.key(planned).into(),
-            sent: planned.sent().map(|sheet| &sheet.limits).or(planned.overriding()).cloned(),
+            sent: numbers.sent(planned).map(|sheet| &sheet.limits).or(numbers.overriding(planned)).cloned(),
             fallback: matches!(planned.answered, Answered::Fallback(_)),
             cost,
             stamps: answer.stamps,

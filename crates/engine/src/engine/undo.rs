@@ -89,9 +89,8 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// When the request cannot be understood or the store does not do it.
     pub async fn reset(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<usize, EngineError> {
         let running = self.running.load();
-        decisions.clear();
-        decisions.plan.begin(self.time_for(&running), Taking::Exactly);
-        decisions.plan.add(request, &running.rules)?;
+        decisions.begin(self.time_for(&running), Taking::Exactly);
+        decisions.add(request, &running.rules)?;
         let plan = &decisions.plan;
         let (mut charges, mut spans) = (Vec::new(), Vec::new());
         plan.collect(&running, &mut charges, &mut spans, |_, _: &Planned| true);
@@ -160,7 +159,6 @@ pub(super) fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running
 
 fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {
     Charge {
-        rule: "",
         key: &taken.key,
         numbers,
         limits,

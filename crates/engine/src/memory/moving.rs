@@ -17,7 +17,7 @@ const ON_THE_WAY: u32 = SPARE_ID;
 /// Moves what the key has spent under `old` in the table `from` to the table `to`, under the limits of the charge.
 pub(super) fn carry<C: Clock>(from: &Ledger<C>, to: &Ledger<C>, numbers: &dyn Numbers, old: u32, charge: &Charge<'_>) {
     let (Some(old_limits), Some(new_limits)) = (numbers.get(old), numbers.get(charge.numbers)) else { return };
-    let there = Charge { numbers: old, ask: Ask::Exactly(Cost::ZERO), ..*charge };
+    let there = Charge { numbers: old, limits: None, ask: Ask::Exactly(Cost::ZERO), ..*charge };
     let here = Charge { numbers: charge.numbers, ..there };
     let spent = spent_by(from, numbers, &there, old_limits);
     if spent.iter().all(|spent| *spent == 0) {

@@ -3,13 +3,20 @@
 //! They are written in the Common Expression Language, in the part of it that is about texts, whole numbers and truths. That
 //! part is small enough to be read and evaluated here, and that is done for three reasons: nothing is allocated in a
 //! decision, the time is bounded by the lengths of expression and values, since there is no loop and no regular
-//! expression, and types are checked when the rules are read. The crate `cel` evaluates all of the language, with macros
-//! that loop within each other and values on the heap, and brings two dozen crates along.
+//! expression, and types are checked when the rules are read. Numbers are whole, as everywhere on the way to a decision. The
+//! crate `cel` evaluates all of the language, with macros that loop within each other, floating point and values on the
+//! heap, and brings two dozen crates along.
 //!
-//! As in that language, what cannot be computed (a missing attribute, `int` of something else) spoils what it is part of,
-//! unless the other side of `&&` or `||` decides by itself. An expression that comes to nothing does not hold.
+//! As in that language, what cannot be computed (a missing attribute, `int` of something else, a division by zero, a
+//! number too large) spoils what it is part of, unless the other side of `&&` or `||` decides by itself. An expression that
+//! comes to nothing does not hold.
+//!
+//! A part of an expression is looked at once at most, and there are fewer parts than the text has bytes; what a part does
+//! takes no longer than its values are.
 
+mod implied;
 mod parse;
+mod token;
 
 /// A condition that was read and whose types are right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +46,7 @@ impl Expression {
     }
 
     /// Whether it holds for the values of its attributes, given by their places in [`attributes`](Self::attributes).
-    pub(crate) fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> bool {
+    pub fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> bool {
         self.truth.of(value) == Some(true)
     }
 }
@@ -51,9 +58,12 @@ enum Truth {
     Not(Box<Truth>),
     And(Box<Truth>, Box<Truth>),
     Or(Box<Truth>, Box<Truth>),
+    If(Box<Choice<Truth>>),
     Has(usize),
     Texts(Comparison, Text, Text),
     Numbers(Comparison, Number, Number),
+    /// Whether both are the same, or not.
+    Truths(Comparison, Box<Truth>, Box<Truth>),
     Among(Text, Vec<Box<[u8]>>),
     NumberAmong(Number, Vec<i64>),
     StartsWith(Text, Text),
@@ -65,6 +75,7 @@ enum Truth {
 enum Text {
     Attribute(usize),
     Literal(Box<[u8]>),
+    If(Box<Choice<Text>>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +84,45 @@ enum Number {
     /// In characters, as the language has it; in bytes, if it is no text.
     Size(Text),
     Int(Text),
+    Negative(Box<Number>),
+    Computed(Operation, Box<Number>, Box<Number>),
+    If(Box<Choice<Number>>),
+}
+
+/// `holds ? this : other`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Choice<T> {
+    holds: Truth,
+    this: T,
+    other: T,
+}
+
+impl<T> Choice<T> {
+    fn of<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<&T> {
+        Some(if self.holds.of(value)? { &self.this } else { &self.other })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+}
+
+impl Operation {
+    /// Division rounds towards zero, as in the language. What is too large, or divided by zero, is nothing.
+    fn of(self, left: i64, right: i64) -> Option<i64> {
+        match self {
+            Self::Add => left.checked_add(right),
+            Self::Subtract => left.checked_sub(right),
+            Self::Multiply => left.checked_mul(right),
+            Self::Divide => left.checked_div(right),
+            Self::Remainder => left.checked_rem(right),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +163,11 @@ impl Truth {
                 (Some(false), right) => right.of(value)?,
                 (None, right) => return right.of(value).filter(|right| *right),
             },
+            Self::If(choice) => choice.of(value)?.of(value)?,
             Self::Has(attribute) => value(*attribute).is_some(),
             Self::Texts(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
             Self::Numbers(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
+            Self::Truths(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
             Self::Among(text, list) => {
                 let text = text.of(value)?;
                 list.iter().any(|one| **one == *text)
@@ -123,12 +175,17 @@ impl Truth {
             Self::NumberAmong(number, list) => list.contains(&number.of(value)?),
             Self::StartsWith(text, part) => text.of(value)?.starts_with(part.of(value)?),
             Self::EndsWith(text, part) => text.of(value)?.ends_with(part.of(value)?),
-            Self::Contains(text, part) => {
-                let (text, part) = (text.of(value)?, part.of(value)?);
-                part.is_empty() || text.windows(part.len()).any(|window| window == part)
-            }
+            Self::Contains(text, part) => contains(text.of(value)?, part.of(value)?)?,
         })
     }
+}
+
+/// Whether a part is somewhere in a value, in a time that grows with their lengths and not with their product. A part that
+/// is no text cannot be looked for. One that is begins with the first byte of a letter, and such a byte is never in the
+/// middle of what is no text: so it is found in the pieces of the value that are.
+fn contains(text: &[u8], part: &[u8]) -> Option<bool> {
+    let part = str::from_utf8(part).ok()?;
+    Some(part.is_empty() || text.utf8_chunks().any(|chunk| chunk.valid().contains(part)))
 }
 
 impl Text {
@@ -136,6 +193,7 @@ impl Text {
         match self {
             Self::Attribute(attribute) => value(*attribute),
             Self::Literal(text) => Some(text),
+            Self::If(choice) => choice.of(value)?.of(value),
         }
     }
 }
@@ -150,6 +208,9 @@ impl Number {
                 i64::try_from(size).ok()
             }
             Self::Int(text) => str::from_utf8(text.of(value)?).ok()?.parse().ok(),
+            Self::Negative(number) => number.of(value)?.checked_neg(),
+            Self::Computed(operation, left, right) => operation.of(left.of(value)?, right.of(value)?),
+            Self::If(choice) => choice.of(value)?.of(value),
         }
     }
 }
@@ -183,6 +244,16 @@ mod tests {
             "'a' < 'b' || 1 > 2",
             "plan == 'free' || plan == 'own' && false || true",
             "plan == 'it\\'s' || plan == 'pro'",
+            "int(bytes) * 2 - 4096 == 4096 && int(bytes) / 3 == 1365 && int(bytes) % 3 == 1",
+            "-int(bytes) + 1 < -4094 && 2 + 3 * 4 == 14 && (2 + 3) * 4 == 20 && -7 / 2 == -3",
+            "int(bytes)-1 == 4095 && -9223372036854775808 < 0",
+            "has(user) ? user == 'x' : plan == 'pro'",
+            "(has(user) ? user : plan) == 'pro' && (plan == 'pro' ? 5 : 6) == 5",
+            "false ? true : true ? true : false",
+            "path.size() == size(path) && 'abc'.contains('b') && attributes['header.x-id'].startsWith('7')",
+            "'plan' in attributes && !('user' in attributes) && attributes.plan == 'pro' && has(attributes.plan)",
+            "has(plan) == true && (plan == 'x') != has(plan)",
+            "int(int(bytes)) == 4096",
         ] {
             assert!(holds(text), "{text}");
         }
@@ -193,9 +264,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_computed_spoils_only_what_depends_on_it() {
-        for text in
-            ["user == 'a'", "user != 'a'", "!(user == 'a')", "int(plan) > 0", "!(int(plan) > 0)", "true && user == 'a'"]
-        {
+        for text in [
+            "user == 'a'",
+            "user != 'a'",
+            "!(user == 'a')",
+            "int(plan) > 0",
+            "!(int(plan) > 0)",
+            "true && user == 'a'",
+            "1 / (int(bytes) - 4096) == 0",
+            "9223372036854775807 + int(bytes) != 0",
+            "user == 'a' ? true : true",
+            "(user == 'a') == (user == 'b')",
+        ] {
             assert!(!holds(text), "{text}");
         }
         for text in
@@ -215,15 +295,91 @@ mod tests {
         check("plan == 5", "at character 6 a text is compared with a number; a number is `int(plan)`");
         check("plan", "at character 5 something is missing: a text by itself is neither true nor false");
         check("plan == 'a' plan", "at character 13 `plan` is too much");
+        let methods = "there are `startsWith`, `endsWith`, `contains` and `size`";
         check(
             "path.matches('x')",
-            "at character 1 there is no `matches`; there are `startsWith`, `endsWith` and `contains`",
+            &format!(
+                "at character 1 there is no `matches` (a regular expression may take any time, a pattern in `when` does not); {methods}"
+            ),
         );
+        check(
+            "attributes['a'].exists(x, x > 1)",
+            &format!(
+                "at character 17 there is no `exists` (nothing loops here, and the only lists are those after `in`); {methods}"
+            ),
+        );
+        check("path.foo()", &format!("at character 1 there is no `foo`; {methods}"));
+        check(
+            "double(plan) > 1",
+            "at character 1 there is no `double` (numbers are whole, and `int` reads them); there are `size`, `int` and `has`",
+        );
+        check("1.5 > int(plan)", "at character 1 there is a fraction; numbers are whole");
+        check("plan + 'x' == 'y'", "at character 6 `+` is for numbers; a number is `int(plan)`");
+        check(
+            "header.x-id == '7'",
+            "at character 9 `-` is for numbers; a number is `int(header.x)`, a name with other letters `attributes['header.x-id']`",
+        );
+        check("true ? 1 : 'a'", "at character 6 the choice is between a number and a text");
+        check("plan ? true : false", "at character 6 a text by itself is neither true nor false");
+        check("true < false", "at character 6 truths have no order");
+        check("true == 1", "at character 6 a truth is compared with a number");
+        check("5.size() == 1", "at character 1 there is a fraction; numbers are whole");
+        check("(1).size() == 1", "at character 5 `size` is for texts");
+        check("true in [1]", "at character 6 a truth is not looked for in lists");
         check("max(plan) == 1", "at character 1 there is no `max`; there are `size`, `int` and `has`");
         check("(plan == 'a'", "at character 13 a `)` is missing");
         check("plan in ['a', 5]", "at character 15 the list is of texts");
         check(&"(".repeat(40), "there are more than 32 parentheses in each other");
         check(&"!".repeat(40), "there are more than 32 parentheses in each other");
         check("bytes > 99999999999999999999", "at character 9 the number is too large");
+    }
+
+    /// Parts of an expression, each of which is looked at once at most.
+    fn parts(text: &str) -> usize {
+        let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{problem}"));
+        let asked = std::cell::Cell::new(0);
+        let long = "a".repeat(8192);
+        expression.holds(&|_| {
+            asked.set(asked.get() + 1);
+            Some(long.as_bytes())
+        });
+        asked.get()
+    }
+
+    #[test]
+    fn hostile_expressions_ask_for_no_more_values_than_they_have_bytes() {
+        let longest = |part: &str, between: &str| {
+            let count = (Expression::MAX_BYTES + between.len()) / (part.len() + between.len());
+            vec![part; count].join(between)
+        };
+        for text in [
+            longest("a.contains(b)", "||"),
+            longest("!(a==b)", "&&"),
+            longest("(a==b)", "!="),
+            format!("{} == 0", longest("int(a)", "*").replacen("int(a)*", "", 1)),
+            format!("{}a==b{}", "(".repeat(31), ")".repeat(31)),
+            longest("a==b?true", ":") + ":a==a",
+        ] {
+            let text = &text[..];
+            match Expression::new(text) {
+                Ok(_) => assert!(parts(text) <= text.len(), "{text}"),
+                Err(problem) => assert!(problem.contains("parentheses") || problem.contains("at most"), "{problem}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_is_looked_through_in_pieces() {
+        for (text, part, found) in [
+            (&b"abc"[..], &b"bc"[..], Some(true)),
+            (b"abc", b"", Some(true)),
+            (b"\xffbc\xe2\x82", b"bc", Some(true)),
+            (b"b\xffc", b"bc", Some(false)),
+            (b"\xe2\x82bc", b"bc", Some(true)),
+            ("aüb".as_bytes(), "üb".as_bytes(), Some(true)),
+            (b"abc", b"\xff", None),
+        ] {
+            assert_eq!(contains(text, part), found, "{text:?} {part:?}");
+        }
     }
 }

@@ -163,7 +163,13 @@ impl<'g> Segment<'g> {
 }
 
 /// Whether what is left of a value matches what is left of a pattern: some segments, or none at all.
-pub(crate) fn matches_rest(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>) -> bool {
+pub(crate) fn matches_rest(pattern: Option<&[u8]>, value: Option<&[u8]>) -> bool {
+    matches_in_steps(pattern, value, &mut || {})
+}
+
+/// [`matches_rest`], with a call for every byte of the value that is compared or passed over, so that a test can count them.
+#[inline]
+fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: &mut impl FnMut()) -> bool {
     // Where to go on if this does not work out: after the last `**`, which then takes in one segment more.
     let mut fallback: Option<(&[u8], &[u8])> = None;
     loop {
@@ -176,7 +182,8 @@ pub(crate) fn matches_rest(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>)
             }
             (Some((segment, behind)), Some(left)) => {
                 let (head, tail) = split_segment(left);
-                if segment_matches(segment, head) {
+                step();
+                if segment_in_steps(segment, head, step) {
                     (pattern, value) = (behind, tail);
                     continue;
                 }
@@ -195,9 +202,15 @@ pub(crate) fn matches_rest(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>)
 /// Whether a segment matches a pattern whose stars stand for any run of characters. Of several stars only the last one passed
 /// ever needs to take in more.
 pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
+    segment_in_steps(pattern, segment, &mut || {})
+}
+
+#[inline]
+fn segment_in_steps(pattern: &[u8], segment: &[u8], step: &mut impl FnMut()) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while at < segment.len() {
+        step();
         match pattern.get(place) {
             Some(b'*') => {
                 star = Some((place, at));
@@ -217,10 +230,27 @@ pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
 /// Up to the first slash, and what is behind it, if there is one.
 #[inline]
 pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match value.iter().position(|byte| *byte == b'/') {
+    match slash_in(value) {
         Some(slash) => (&value[..slash], Some(&value[slash + 1..])),
         None => (value, None),
     }
+}
+
+/// Where the first slash is. Eight bytes are looked at together: those that were slashes are zero after the first step, and
+/// only of these does the subtraction, up to the first of them, borrow into the highest bit.
+#[inline]
+fn slash_in(value: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut left = value;
+    while let Some((eight, behind)) = left.split_first_chunk() {
+        let differing = u64::from_le_bytes(*eight) ^ (ONES * b'/' as u64);
+        let slashes = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
+        if slashes != 0 {
+            return Some(value.len() - left.len() + slashes.trailing_zeros() as usize / 8);
+        }
+        left = behind;
+    }
+    left.iter().position(|byte| *byte == b'/').map(|place| value.len() - left.len() + place)
 }
 
 impl fmt::Debug for Glob {
@@ -300,11 +330,31 @@ mod tests {
         assert!(Glob::new("/**/{a}/**").is_err() && Glob::new("/{}").is_err());
     }
 
+    /// How many steps it takes to say no, and the product of both lengths.
+    fn steps(pattern: &str, value: &str) -> (usize, usize) {
+        let glob = Glob::new(pattern).unwrap();
+        let mut steps = 0;
+        assert!(!matches_in_steps(Some(glob.text.as_bytes()), Some(value.as_bytes()), &mut || steps += 1), "{pattern}");
+        (steps, (pattern.len() + 1) * (value.len() + 1))
+    }
+
     #[test]
-    fn the_worst_pattern_takes_no_longer_than_its_length_says() {
-        let pattern = format!("{}b", "**/a*/".repeat(100));
-        let value = "a/".repeat(4000);
-        assert!(!Glob::new(&pattern).unwrap().matches(value.as_bytes()));
+    fn the_worst_patterns_take_no_more_steps_than_the_product_of_both_lengths() {
+        // As long as a pattern and a value may be, and such that every star has to take in more again and again.
+        let stars = format!("{}b", "*a".repeat(511));
+        let deep = format!("{}b", "**/a*/".repeat(170));
+        let both = format!("/**/{}b", "a*".repeat(500));
+        for (pattern, value) in [
+            (&stars, "a".repeat(8192)),
+            (&deep, "a/".repeat(4096)),
+            (&deep, "aa/".repeat(2730)),
+            (&both, "/".repeat(8192)),
+            (&both, format!("/{}", "a".repeat(8191))),
+            (&both, "/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".repeat(256)),
+        ] {
+            let (steps, product) = steps(pattern, &value);
+            assert!(steps <= product, "{steps} steps, {product} is the product of both lengths");
+        }
     }
 
     /// Tries everything.

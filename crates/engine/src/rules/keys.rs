@@ -119,6 +119,20 @@ pub const RULE: &[Key] = &[
         "{id: plans, per: [user], limit: 10/s, overrides: [{when: {plan: pro}, limit: 100/s}]}",
     ),
     key(
+        "replaces",
+        "a list of ids",
+        "none",
+        "a request that meets this rule is not charged to those, by whichever of its items they are met",
+        "{id: bulk-import, when: {job: import}, per: [user], limit: 500/s, replaces: [example-id-1]}",
+    ),
+    key(
+        "suffices",
+        "`true` or `false`",
+        "`false`",
+        "of the rules with this that a request meets, one that has room is enough; it is charged to those that have",
+        "{id: own-quota, per: [user], limit: 100/day, algorithm: fixed_window, suffices: true}",
+    ),
+    key(
         "cost",
         "a whole number, or a map with `from`",
         "1",
@@ -339,8 +353,8 @@ pub const TEST: &[Key] = &[
         "not",
         "a text, a list or a condition",
         "",
-        "none of its values is such; an attribute that is missing is not, either",
-        "{id: a, when: {method: {not: [GET, HEAD]}}, limit: 1/s}",
+        "none of its values is such; an attribute that is missing is not, either; may stand beside one of the others",
+        "{id: a, when: {method: {not: [GET, HEAD]}, path: {prefix: /v1/, not: /v1/health}}, limit: 1/s}",
     ),
 ];
 

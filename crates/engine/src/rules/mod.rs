@@ -36,6 +36,7 @@ mod join;
 pub mod keys;
 mod limit;
 mod mistake;
+mod nth;
 mod raw;
 mod reference;
 mod rule;
@@ -50,7 +51,7 @@ pub use expression::Expression;
 pub use format::{FormatError, format};
 pub use glob::Glob;
 pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
-pub use import::{Dialect, Imported};
+pub use import::{Dialect, Imported, ReadIncluded};
 pub use join::join;
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
@@ -63,6 +64,7 @@ pub use rule::{
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 
 pub(crate) use mistake::Notes;
+pub(crate) use nth::nth_of;
 
 /// The most rules there may be, over all files.
 pub const MAX_RULES: usize = 100_000;

@@ -132,23 +132,33 @@ const FILE: &str = "YAML or JSON. Rules of one domain may be in several files.\n
 const RULE: &str = "A rule has `limit`, `limits`, `unlimited`, `allow` or `deny`. The keys of a single limit stand in the rule \
     itself. Its identity is its `id` and what it counts by: everything else may change, and what was spent stays spent.\n\n\
     Of the rules that a request meets, the first with `allow` or `deny` decides alone. Otherwise the shadows are \
-    asked when all others let it pass, and change nothing but what is told.\n\n";
+    asked when all others let it pass, and change nothing but what is told. What a rule `replaces` is left out before anything \
+    is counted, and two that replace each other are both left out.\n\n";
 
 const LIMIT: &str = "Rates are a count, which may end in `k`, `M` or `G`, and a period with a unit from `ns` to `week`; for \
     `fixed_window` also `month` and `year`. With `zone` or `anchor`, and for `month` and `year`, the window is one of the \
     calendar.\n\n";
 
 const EXPRESSION: &str = "What `when` cannot say, `if` can, in the Common Expression Language as far as it is about texts, whole \
-    numbers and truths: `&&`, `||`, `!`, `==`, `!=`, `<`, `<=`, `>`, `>=`, `in` with a list, `has(a)`, `size(a)`, `int(a)`, \
-    `a.startsWith('x')`, `a.endsWith('x')`, `a.contains('x')`. A name is an attribute; one with other letters is written \
-    `attributes['x-y']`. Types are checked when the rules are read. What cannot be computed, such as a comparison with an \
-    attribute that the request does not have, spoils what it is part of; an expression that comes to nothing does not hold.\n\n\
-    Rules are found by `when`, however many there are; those that have only an `if` are tried one by one.\n\n";
+    numbers and truths:\n\n\
+    | | |\n|---|---|\n\
+    | truths | `&&`, `\\|\\|`, `!`, `c ? a : b`, `true`, `false` |\n\
+    | comparisons | `==`, `!=`, `<`, `<=`, `>`, `>=`; `in` with a list, `plan in ['pro', 'own']` |\n\
+    | numbers | `+`, `-`, `*`, `/`, `%`; `int(a)` reads one, `size(a)` counts characters |\n\
+    | texts | `a.startsWith('x')`, `a.endsWith('x')`, `a.contains('x')`, `a.size()` |\n\
+    | attributes | by name, `plan`, or with any letters, `attributes['x-y']`; `has(plan)` or `'plan' in attributes` |\n\n\
+    Types are checked when the rules are read. Numbers are whole. What cannot be computed, such as a comparison with an \
+    attribute that the request does not have, a division by zero or a number beyond 64 bits, spoils what it is part of; an \
+    expression that comes to nothing does not hold. There are no regular expressions, loops, fractions or new texts: an \
+    expression allocates nothing, and takes no longer than its parts and their values are long.\n\n\
+    Rules are found by `when`, however many there are. Those that have only an `if` are found by a value, a beginning or the \
+    presence of an attribute that it cannot hold without (`plan == 'pro' && …`). What names nothing that must be there, such as \
+    `not` alone, is tried for every request; `tollgate check` warns of more than a few hundred of them.\n\n";
 
 const CONDITION: &str = "A text is compared as it is. With a star or braces it is a pattern for paths: `*` is anything \
     within a segment, `**` any number of whole segments, `{name}` one segment that `per` can count by. Of a list, one has \
-    to match. Of an attribute that a request has several times, one value has to match. Anything else is a map with one \
-    of these keys:\n\n";
+    to match. Of an attribute that a request has several times, one value has to match; `tag#2` is the second value of \
+    `tag`, here, in `per` and in expressions. Anything else is a map with one of these keys, or with one of them and `not`:\n\n";
 
 const OVERRIDE: &str = "An override changes the numbers, not the counter: what was spent under the rule is spent under the \
     override, and back. It has the keys of a limit, too. With a `limit` it takes over everything else from the rule \

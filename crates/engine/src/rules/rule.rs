@@ -1,5 +1,6 @@
 //! What a rule says, checked.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tollgate::{Cost, Limits, Nanos, Time, Wall};
@@ -20,6 +21,10 @@ pub struct Rule {
     pub(crate) per: Vec<Counted>,
     pub(crate) effect: Effect,
     pub(crate) overrides: Vec<Override>,
+    /// The ids of rules that are left alone where this one is met.
+    pub(crate) replaces: Box<[Box<str>]>,
+    /// Whether it need not be kept where another one like it has room.
+    pub(crate) suffices: bool,
     pub(crate) cost: CostOf,
     pub(crate) on_exceed: OnExceed,
     pub(crate) on_fault: OnFault,
@@ -65,6 +70,19 @@ impl Rule {
         self.schedule.is_empty() && self.expression.is_none() && self.only.is_empty()
     }
 
+    /// Conditions to find it by: those of `when`, and, if they name no value, one that its expression cannot hold without.
+    pub(crate) fn sought(&self) -> Cow<'_, [Condition]> {
+        let names_values = |condition: &Condition| matches!(condition.test, Test::AnyOf(_));
+        let implied = match &self.expression {
+            Some(expression) if !self.when.iter().any(names_values) => expression.implied(),
+            Some(_) | None => None,
+        };
+        match implied {
+            Some(implied) => Cow::Owned(self.when.iter().cloned().chain([implied]).collect()),
+            None => Cow::Borrowed(&self.when),
+        }
+    }
+
     /// What is counted separately.
     pub fn per(&self) -> &[Counted] {
         &self.per
@@ -83,6 +101,11 @@ impl Rule {
     /// Other numbers for some, of which the first that holds counts.
     pub fn overrides(&self) -> &[Override] {
         &self.overrides
+    }
+
+    /// The ids of rules that a request is not charged to if it meets this one.
+    pub fn replaces(&self) -> &[Box<str>] {
+        &self.replaces
     }
 
     /// What a request weighs that does not say so itself.

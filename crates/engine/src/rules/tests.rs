@@ -93,7 +93,7 @@ fn all_mistakes_are_told_at_once_in_order() {
          f:4:10: `100` is not a rate: there is no `/` between the count and the period; write it like 100/s, 5/15m or 10k/day\n\
          f:5:16: `/a**`: `**` stands for whole segments, between slashes; stars and braces that are meant literally are written `{ equals: \"*\" }`\n\
          f:5:22: the list of values is empty, so this would never apply; name at least one\n\
-         f:5:37: a condition has one key, this has 0; valid are `present`, `equals`, `any_of`, `prefix`, `cidr`, `file` and `not`\n\
+         f:5:37: a condition has one key, or two with `not`: this has 0; valid are `present`, `equals`, `any_of`, `prefix`, `cidr`, `file` and `not`\n\
          f:6:12: `x` is named twice\n\
          f:6:15: the name of an attribute is empty\n\
          f:7:3: there is no `id`; a rule is known by it when its numbers change\n\
@@ -103,7 +103,7 @@ fn all_mistakes_are_told_at_once_in_order() {
          f:12:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
          f:13:14: `maybe` is neither true nor false; write `true` or `false`\n\
          f:14:3: a rule is a map, this is a text; its keys are `id`, `when`, `if`, `only`, `per`, `limits`, `unlimited`, `allow`, \
-         `deny`, `overrides`, `cost`, `on_exceed`, `on_fault`, `consistency`, `on_change`, `enforce`, `ban`, `schedule`, \
+         `deny`, `overrides`, `replaces`, `suffices`, `cost`, `on_exceed`, `on_fault`, `consistency`, `on_change`, `enforce`, `ban`, `schedule`, \
          `status`, `message`, `limit`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `offset`, `precision`, \
          `minimum_gap`, `count_refused`, `lease`, `initial`, `max_debt`, `zone` and `anchor`",
     );

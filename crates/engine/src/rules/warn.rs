@@ -3,11 +3,13 @@
 //! A warning is worth its line only if it is true, so these are told only where they can be proved from the text: for
 //! conditions that name values, by asking the rules what a request with exactly these values would meet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tollgate::{Algorithm, Time, Wall};
 
 use super::mistake::{Mistake, Notes};
+use super::nth::nth_of;
+use super::raw::shorten;
 use super::rule::{Condition, Effect, OnExceed, Override, Pattern, Rule, Test};
 use super::words::nearest;
 use super::{Domain, Rules};
@@ -17,6 +19,10 @@ use crate::ruleset::{Index, Matched, RuleSet, Sought, windows_of};
 
 /// A number that grew or shrank by more than this is pointed out.
 const JUMP: u128 = 10;
+/// More rules than this that have to be tried for every request are pointed out.
+const MAX_TRIED: usize = 256;
+/// So many ids are compared with one that is wrong.
+const MAX_COMPARED: usize = 1000;
 /// Lists of values are multiplied out up to so many requests.
 const MAX_REQUESTS: usize = 256;
 
@@ -25,7 +31,9 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
+        tried_rules(domain, &mut notes);
         lonely_attributes(domain, &mut notes);
+        replaced_rules(domain, &mut notes);
         for rule in domain.rules() {
             notes.turn_to(&rule.place().file);
             shadowed_overrides(rule, now, &mut notes);
@@ -65,6 +73,43 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
             notes.add(rule.place().place, problem);
         }
     }
+}
+
+/// Rules that are to be replaced and are not there.
+fn replaced_rules(domain: &Domain, notes: &mut Notes) {
+    let mut replacing = domain.rules().iter().filter(|rule| !rule.replaces().is_empty()).peekable();
+    if replacing.peek().is_none() {
+        return;
+    }
+    let ids: HashSet<&str> = domain.rules().iter().map(Rule::id).collect();
+    for rule in replacing {
+        for id in rule.replaces().iter().filter(|id| !ids.contains(&***id)) {
+            let compared: Vec<&str> = domain.rules().iter().take(MAX_COMPARED).map(Rule::id).collect();
+            let help = match nearest(id, &compared) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "write the `id` of another rule".into(),
+            };
+            notes.turn_to(&rule.place().file);
+            let problem =
+                format!("`{}` replaces `{}`, and there is no such rule in this domain", rule.id(), shorten(id));
+            notes.add_with_help(rule.place().place, problem, help);
+        }
+    }
+}
+
+/// Rules that are looked at for every request, if they are many. Nothing finds a rule that asks for no value and for nothing
+/// to be there, and most of them are met by nearly every request, so that an index would gain nothing.
+fn tried_rules(domain: &Domain, notes: &mut Notes) {
+    let is_found =
+        |rule: &Rule| rule.sought().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present));
+    let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
+    let Some(first_too_many) = tried.nth(MAX_TRIED) else { return };
+    let count = MAX_TRIED + 1 + tried.count();
+    notes.turn_to(&first_too_many.place().file);
+    let problem = format!("{count} rules of `{}` are tried one by one for every request", domain.name());
+    let why = "rules are found by a value in `when`, or one that `if` cannot hold without; these name none, \
+               or only what is not to be";
+    notes.add_with_help(first_too_many.place().place, problem, why);
 }
 
 /// Overrides that an earlier one leaves nothing to, and those that have ended.
@@ -149,6 +194,7 @@ fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
         let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
         let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
         for name in tested.map(|condition| &*condition.attribute).chain(counted).chain(expressed.map(|name| &**name)) {
+            let name = nth_of(name).map_or(name, |(name, _)| name);
             named.entry(name).or_insert((0, rule)).0 += 1;
         }
     }

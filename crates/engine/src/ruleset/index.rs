@@ -10,7 +10,7 @@ use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
 use super::values::Values;
 use crate::request::Entry;
-use crate::rules::{Cidr, Condition, address};
+use crate::rules::{Cidr, Condition, address, nth_of};
 use build::Builder;
 
 /// The rules of a domain, by what they ask for.
@@ -22,6 +22,8 @@ pub(crate) struct Index {
     /// its number, and the literal steps of paths after those.
     lookup: Lookup,
     attributes: Box<[Attribute]>,
+    /// Attributes that are the second value of another, or any by its number.
+    nth: Box<[Nth]>,
     /// Rules that share a value, each list in a row.
     shared: Box<[Box<[u32]>]>,
     /// Rules that can only be tried: they ask for nothing, or only that something is absent.
@@ -31,10 +33,23 @@ pub(crate) struct Index {
 }
 
 const NAMES: u32 = 0;
+/// The space of names like `a#2`, which nothing that is sent is looked for in.
+const NTH_NAMES: u32 = u32::MAX;
+
+/// That an attribute is one of the values of another.
+#[derive(Clone, Copy, Debug)]
+struct Nth {
+    attribute: u32,
+    of: u32,
+    /// So many are before it.
+    before: u32,
+}
 
 /// What is found by one attribute, other than by its values.
 #[derive(Debug)]
 struct Attribute {
+    /// Whether some rules ask for certain values of it.
+    has_values: bool,
     paths: Option<Paths>,
     present: Box<[u32]>,
     starts: Option<Box<Starts>>,
@@ -52,6 +67,7 @@ struct Starts {
 }
 
 impl Starts {
+    #[inline(never)]
     fn find(&self, value: &[u8], lookup: &Lookup, mut each: impl FnMut(u32)) {
         for length in &self.lengths {
             let start = value.get(..*length as usize);
@@ -99,6 +115,8 @@ enum Asks {
 /// Marks a rule that has more to ask for than its anchor. Those without are met as soon as they are found, and nothing more
 /// has to be fetched for them.
 const ASKS_MORE: u32 = 1 << 30;
+/// Marks an attribute by which nothing is found; its value may be counted by, or compared once something was found.
+const LEADS_NOWHERE: u32 = 1 << 31;
 /// Marks the number of a list of rules.
 const SHARED: u32 = 1 << 31;
 
@@ -142,7 +160,13 @@ impl Index {
 
     /// The number of an attribute that rules speak of.
     pub(crate) fn attribute(&self, name: &str) -> Option<u32> {
-        self.lookup.get(NAMES, name.as_bytes())
+        let space = if nth_of(name).is_some() { NTH_NAMES } else { NAMES };
+        self.lookup.get(space, name.as_bytes()).map(|named| named & !LEADS_NOWHERE)
+    }
+
+    /// How many rules are tried whatever the request is.
+    pub(crate) fn tried(&self) -> usize {
+        self.unanchored.len()
     }
 
     /// Finds the rules that an item meets.
@@ -150,46 +174,96 @@ impl Index {
         let Matched { known, rules, walk } = matched;
         known.clear();
         rules.clear();
-        for (place, entry) in entries.iter().enumerate() {
-            if let Some(attribute) = self.lookup.get(NAMES, entry.name) {
-                known.push((attribute, place as u32));
+        let mut found = Found { index: self, rules, asks_more: false };
+        for (entry, place) in entries.iter().zip(0..) {
+            let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
+            let number = named & !LEADS_NOWHERE;
+            known.push((number, place));
+            if named & LEADS_NOWHERE == 0 {
+                found.lead(number, entry.value, walk);
             }
         }
-        for (number, place) in known.iter() {
-            let attribute = &self.attributes[*number as usize];
-            let value = entries[*place as usize].value;
-            if let Some(found) = self.lookup.get(space_of(*number), value) {
-                self.push(found, rules);
+        if !self.nth.is_empty() {
+            let named = known.len();
+            self.number(known);
+            for (number, place) in &known[named..] {
+                found.lead(*number, entries[*place as usize].value, walk);
             }
-            if let Some(paths) = &attribute.paths {
-                paths.find(value, &self.lookup, walk, |rule| rules.push(rule));
-            }
-            if let Some(starts) = &attribute.starts {
-                starts.find(value, &self.lookup, |found| self.push(found, rules));
-            }
-            rules.extend_from_slice(&attribute.present);
         }
-        rules.extend_from_slice(&self.unanchored);
-        rules.retain_mut(|rule| {
-            let asks_more = *rule & ASKS_MORE != 0;
-            let number = *rule & !ASKS_MORE;
-            *rule = self.first + number;
-            !asks_more || self.others[number as usize].iter().all(|remaining| remaining.holds(entries, known))
-        });
+        self.unanchored.iter().for_each(|rule| found.add_one(*rule));
+        if found.asks_more {
+            rules.retain_mut(|rule| {
+                let asks_more = *rule & ASKS_MORE != 0;
+                *rule &= !ASKS_MORE;
+                let others = &self.others[(*rule - self.first) as usize];
+                !asks_more || others.iter().all(|remaining| remaining.holds(entries, known))
+            });
+        }
         // By number, so that the answer does not depend on the order of the attributes. An attribute that occurs several
         // times, or is asked for in several ways, may have led to a rule more than once.
-        rules.sort_unstable();
-        rules.dedup();
+        match &mut **rules {
+            [] | [_] => {}
+            [first, second] if first != second => (*first, *second) = (*first.min(second), *second.max(first)),
+            several => {
+                several.sort_unstable();
+                rules.dedup();
+            }
+        }
     }
 
-    /// Adds a rule, or a list of them.
-    #[inline]
-    fn push(&self, found: u32, rules: &mut Vec<u32>) {
-        if found & SHARED != 0 {
-            rules.extend_from_slice(&self.shared[(found & !SHARED) as usize]);
-        } else {
-            rules.push(found);
+    /// Adds what is known under a name with a number.
+    fn number(&self, known: &mut Vec<(u32, u32)>) {
+        let named = known.len();
+        for nth in &self.nth {
+            let mut values = known[..named].iter().filter(|(attribute, _)| *attribute == nth.of);
+            if let Some((_, place)) = values.nth(nth.before as usize) {
+                known.push((nth.attribute, *place));
+            }
         }
+    }
+}
+
+/// What was found so far.
+struct Found<'f> {
+    index: &'f Index,
+    rules: &'f mut Vec<u32>,
+    /// Whether some of it has still to be asked for more, which takes all attributes.
+    asks_more: bool,
+}
+
+impl Found<'_> {
+    /// Adds what the value of an attribute leads to.
+    #[inline]
+    fn lead(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
+        let index = self.index;
+        let attribute = &index.attributes[number as usize];
+        if attribute.has_values
+            && let Some(rules) = index.lookup.get(space_of(number), value)
+        {
+            self.add(rules);
+        }
+        if let Some(paths) = &attribute.paths {
+            paths.find(value, &index.lookup, walk, |rule| self.add_one(rule));
+        }
+        if let Some(starts) = &attribute.starts {
+            starts.find(value, &index.lookup, |rules| self.add(rules));
+        }
+        attribute.present.iter().for_each(|rule| self.add_one(*rule));
+    }
+
+    /// Adds a rule, or those of a list.
+    #[inline]
+    fn add(&mut self, found: u32) {
+        if found & SHARED == 0 {
+            return self.add_one(found);
+        }
+        self.index.shared[(found & !SHARED) as usize].iter().for_each(|rule| self.add_one(*rule));
+    }
+
+    #[inline]
+    fn add_one(&mut self, rule: u32) {
+        self.asks_more |= rule & ASKS_MORE != 0;
+        self.rules.push(self.index.first + rule);
     }
 }
 

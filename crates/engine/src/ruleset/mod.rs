@@ -7,6 +7,7 @@ mod paths;
 mod special;
 mod values;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -15,9 +16,10 @@ use tollgate::{Algorithm, Cost, Limits, Time, Wall};
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{CostOf, OnChange, OnFault, Rule, Rules};
+use crate::rules::{Condition, CostOf, OnChange, OnFault, Rule, Rules};
 pub use index::Matched;
 pub(crate) use index::{Index, Sought};
+use lookup::Lookup;
 use numbers::Numbers;
 pub(crate) use numbers::{Numbered, windows_of};
 pub(crate) use special::{Does, Judgement, Special, limits_of as limits_of_ban};
@@ -34,7 +36,9 @@ const MAX_EARLIER: usize = 4;
 #[derive(Debug)]
 pub struct RuleSet {
     version: u64,
-    domains: FxHashMap<Box<[u8]>, InForce>,
+    domains: Vec<InForce>,
+    /// The place of each domain, by its name.
+    domain_names: Lookup,
     rules: Vec<RunningRule>,
     /// The number of each rule, by what its keys begin with up to what it counts by.
     names: FxHashMap<Box<[u8]>, u32>,
@@ -47,11 +51,16 @@ pub struct RuleSet {
     uses_time: bool,
     /// Whether any of them bans.
     bans: bool,
+    /// Whether any of them replaces others.
+    replaces: bool,
+    /// Whether one of several is enough for any of them.
+    suffices: bool,
 }
 
 /// The rules of a domain.
 #[derive(Debug)]
 pub(crate) struct InForce {
+    name: Box<[u8]>,
     pub(crate) index: Index,
     /// Whether some of them allow or deny without counting.
     judges: bool,
@@ -111,6 +120,12 @@ impl RunningRule {
         self.shadow
     }
 
+    /// Where in its keys the id is.
+    #[inline]
+    pub(crate) fn id_place(&self) -> (u16, u16) {
+        self.id
+    }
+
     /// What only some rules have.
     #[inline]
     pub(crate) fn special(&self) -> Option<&Special> {
@@ -134,7 +149,8 @@ impl RuleSet {
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,
-            domains: FxHashMap::default(),
+            domains: Vec::new(),
+            domain_names: Lookup::new(&[]),
             rules: Vec::new(),
             names: FxHashMap::default(),
             numbers: Numbers::default(),
@@ -142,6 +158,8 @@ impl RuleSet {
             per: Box::default(),
             uses_time: false,
             bans: false,
+            replaces: false,
+            suffices: false,
         }
     }
 
@@ -156,24 +174,29 @@ impl RuleSet {
             key_prefixes: Vec::new(),
             per: Vec::new(),
         };
-        let mut domains = FxHashMap::default();
+        let mut domains: Vec<InForce> = Vec::new();
         for domain in rules.domains() {
-            let sought: Vec<Sought<'_>> =
-                domain.rules().iter().map(|rule| Sought { when: rule.when(), names: Special::names(rule) }).collect();
             let first = compiler.rules.len();
-            let index = Index::new(&sought, first as u32);
-            domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index));
+            let index = index_of(domain.rules(), first as u32);
+            let replaces = domain.rules().iter().any(|rule| !rule.replaces().is_empty());
+            let ids = domain.rules().iter().zip(first as u32..).filter(|_| replaces);
+            let ids: FxHashMap<&str, u32> = ids.map(|(rule, number)| (rule.id(), number)).collect();
+            domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index, &ids));
             let judges = |rule: &RunningRule| rule.special().is_some_and(|special| special.judges.is_some());
             let judges = compiler.rules[first..].iter().any(judges);
-            domains.insert(domain.name().as_bytes().into(), InForce { index, judges });
+            domains.push(InForce { name: domain.name().as_bytes().into(), index, judges });
         }
         compiler.numbers.retire();
         let of_calendar = |rule: &RunningRule| rule.numbered.as_ref().is_some_and(|n| !n.calendars.is_empty());
         let specials = || compiler.rules.iter().filter_map(RunningRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
+        let replaces = specials().any(|special| !special.replaces.is_empty());
+        let suffices = specials().any(|special| special.suffices);
+        let names = domains.iter().zip(0..).map(|(domain, place)| (0, domain.name.clone(), place));
         Self {
             version: before.version + 1,
+            domain_names: Lookup::new(&names.collect::<Vec<_>>()),
             domains,
             rules: compiler.rules,
             names: compiler.names,
@@ -182,6 +205,8 @@ impl RuleSet {
             per: compiler.per.into(),
             uses_time,
             bans,
+            replaces,
+            suffices,
         }
     }
 
@@ -193,6 +218,23 @@ impl RuleSet {
     /// Whether any rule bans.
     pub(crate) fn bans(&self) -> bool {
         self.bans
+    }
+
+    /// Whether any rule replaces others.
+    #[inline]
+    pub(crate) fn replaces(&self) -> bool {
+        self.replaces
+    }
+
+    /// Whether there are rules of which one is enough.
+    #[inline]
+    pub(crate) fn suffices(&self) -> bool {
+        self.suffices
+    }
+
+    /// How many rules of a domain are tried one by one for each request, because they name nothing to be found by.
+    pub fn tried(&self, domain: &[u8]) -> usize {
+        self.domain(domain).map_or(0, |domain| domain.index.tried())
     }
 
     /// Counts up with every change. The empty set before the first is 0.
@@ -207,15 +249,7 @@ impl RuleSet {
 
     /// The names of the domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
-        self.domains.keys().map(|name| &**name)
-    }
-
-    /// The id of a rule, from where its key is.
-    #[inline]
-    pub(crate) fn id_of(&self, rule: &RunningRule) -> &str {
-        let id = self.key_prefix(rule).get(rule.id.0.into()..rule.id.1.into()).unwrap_or_default();
-        // It is ASCII.
-        str::from_utf8(id).unwrap_or_default()
+        self.domains.iter().map(|domain| &*domain.name)
     }
 
     /// What all keys of a rule begin with.
@@ -238,8 +272,9 @@ impl RuleSet {
         Some(matched.rules())
     }
 
+    #[inline]
     pub(crate) fn domain(&self, name: &[u8]) -> Option<&InForce> {
-        self.domains.get(name)
+        self.domain_names.get(0, name).and_then(|place| self.domains.get(place as usize))
     }
 
     /// The first of the rules that were met which allows or denies without counting.
@@ -272,6 +307,14 @@ impl RuleSet {
     }
 }
 
+/// An index of rules by what they ask for, with what their expressions cannot do without.
+pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
+    let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::sought).collect();
+    let sought = |(rule, when)| Sought { when, names: Special::names(rule) };
+    let sought: Vec<Sought<'_>> = rules.iter().zip(conditions.iter().map(|when| &**when)).map(sought).collect();
+    Index::new(&sought, first)
+}
+
 /// Rules on their way into force.
 struct Compiler<'b> {
     before: &'b RuleSet,
@@ -283,11 +326,11 @@ struct Compiler<'b> {
 }
 
 impl Compiler<'_> {
-    fn add(&mut self, domain: &str, rule: &Rule, index: &Index) {
+    fn add(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
         let name = key::rule_name(domain, rule.id());
         let old = self.before.find(&name);
         let numbered = rule.effect().limits().map(|set| self.numbers.of(set));
-        let special = Special::of(rule, index, &mut self.numbers);
+        let special = Special::of(rule, index, ids, &mut self.numbers);
         let earlier = earlier(old, numbered.as_ref(), special.as_ref());
         // The name ends with it.
         let id = ((name.len() - rule.id().len()) as u16, name.len() as u16);
@@ -366,7 +409,11 @@ mod tests {
             &RuleSet::empty(),
             &format!("- {{id: a, limit: 1/s, per: [b, c]}}\n- {{id: {long}, limit: 1/s}}\n"),
         );
-        let names: Vec<_> = set.rules().iter().map(|rule| (rule.domain(), rule.id(), set.id_of(rule))).collect();
+        let id_in_key = |rule| {
+            let (start, end): (u16, u16) = RunningRule::id_place(rule);
+            str::from_utf8(&set.key_prefix(rule)[start.into()..end.into()]).unwrap()
+        };
+        let names: Vec<_> = set.rules().iter().map(|rule| (rule.domain(), rule.id(), id_in_key(rule))).collect();
         assert_eq!(names, [("d", "a", "a"), ("d", &*long, &*long)]);
         assert_eq!(size_of::<RunningRule>(), 64);
     }
@@ -402,7 +449,7 @@ mod tests {
     #[test]
     fn the_counts_of_a_rule_go_on() {
         let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
-        first.rules()[0].meter.count(crate::meters::RuleEvent::Refused);
+        first.rules()[0].meter.count_in(crate::meters::Line::of_thread(), crate::meters::RuleEvent::Refused);
         let second = following(&first, "- {id: a, limit: 5/s}\n");
         assert_eq!(second.rules()[0].meter().read().refused, 1);
     }

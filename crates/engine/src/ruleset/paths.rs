@@ -8,14 +8,18 @@
 //! a few looks, and however the stars lie, at most one step per segment and place.
 //!
 //! Where only one pattern is left, what remains of it is not spread over further places but compared as a whole. Most patterns
-//! soon have a name of their own in them, so a search mostly ends there.
+//! soon have a name of their own in them, so a search mostly ends there. And as long as nothing but names leads on, a search
+//! can only be at one place, and nothing has to be kept of it but that.
+
+mod build;
 
 use std::hash::Hasher;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::lookup::Lookup;
-use crate::rules::{Glob, Segment, matches_rest, segment_matches, split_segment};
+use super::lookup::{Lookup, same};
+use crate::rules::{Glob, matches_rest, segment_matches, split_segment};
+use build::{Builder, Way};
 
 /// Patterns with what they stand for. The literal steps are in a [`Lookup`] that is shared with others.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub(crate) struct Paths {
     first_space: u32,
     places: Box<[Place]>,
     tails: Box<[Tail]>,
+    steps: Box<[Step]>,
     texts: Box<[u8]>,
     shapes: Box<[Box<[Shape]>]>,
     found: Box<[u32]>,
@@ -32,6 +37,10 @@ pub(crate) struct Paths {
 /// A place in the tree. The first one is the root.
 #[derive(Clone, Copy, Debug)]
 struct Place {
+    /// The only name that leads on, if it is one: where its text is, and where it leads. Several are in the table.
+    only: (u32, u32, Next),
+    /// Whether nothing but names leads on from here, so that a search can be at one place only.
+    names_only: bool,
     any: Next,
     /// Behind `**`: reached without a segment, and by any number of them.
     deep: Next,
@@ -59,10 +68,26 @@ impl Next {
 /// What remains of a pattern, and what it stands for.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
-    /// Where the text of the remaining segments is. There is none at all if it ends before it begins.
-    start: u32,
-    end: u32,
+    remains: Remains,
     what: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Remains {
+    /// Steps that are taken one by one.
+    Steps(u32, u32),
+    /// A text that can only be tried: there is a star in a name, or `**` before the end.
+    Text(u32, u32),
+}
+
+/// A step of what remains of a pattern.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A segment of this name: where its text is.
+    Name(u32, u32),
+    Any,
+    /// Everything else, and the last step.
+    Deep,
 }
 
 /// The steps whose names have the same hash.
@@ -97,6 +122,7 @@ impl Paths {
             first_space,
             places: Vec::new(),
             tails: Vec::new(),
+            steps: Vec::new(),
             texts: Vec::new(),
             shapes: Vec::new(),
             found: Vec::new(),
@@ -108,6 +134,7 @@ impl Paths {
             first_space,
             places: builder.places.into(),
             tails: builder.tails.into(),
+            steps: builder.steps.into(),
             texts: builder.texts.into(),
             shapes: builder.shapes.into(),
             found: builder.found.into(),
@@ -116,11 +143,29 @@ impl Paths {
     }
 
     /// Calls `each` with what the patterns that match `path` stand for; with some more than once, if it has several patterns.
+    #[inline]
     pub(super) fn find(&self, path: &[u8], literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
-        let Walk { here, next } = walk;
+        let (mut at, mut rest) = (Next(0), Some(path));
+        while at.tail().is_none() {
+            let Some(place) = self.places.get(at.0 as usize) else { return };
+            if !place.names_only {
+                return self.spread(at, rest, literals, walk, each);
+            }
+            let Some(left) = rest else { return self.found(at).iter().for_each(|what| each(*what)) };
+            let (segment, behind) = split_segment(left);
+            (at, rest) = (self.named(at, place, segment, literals), behind);
+        }
+        if let Some(what) = self.remains(at, rest) {
+            each(what);
+        }
+    }
+
+    /// Goes on with a search that can be at several places at a time.
+    #[inline(never)]
+    fn spread(&self, at: Next, rest: Option<&[u8]>, literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
+        let (Walk { here, next }, mut rest) = (walk, rest);
         here.clear();
-        self.arrive(Next(0), Some(path), here, &mut each);
-        let mut rest = Some(path);
+        self.arrive(at, rest, here, &mut each);
         while let Some(left) = rest {
             if here.is_empty() {
                 return;
@@ -133,9 +178,7 @@ impl Paths {
                 if place.stays {
                     self.arrive(*at, rest, next, &mut each);
                 }
-                if let Some(to) = literals.get(self.first_space + at.0, segment) {
-                    self.arrive(Next(to), rest, next, &mut each);
-                }
+                self.arrive(self.named(*at, place, segment, literals), rest, next, &mut each);
                 self.arrive(place.any, rest, next, &mut each);
                 if place.shapes != u32::MAX {
                     for to in self.shapes[place.shapes as usize].iter().flat_map(|shape| shape.lead(segment)) {
@@ -146,9 +189,24 @@ impl Paths {
             std::mem::swap(here, next);
         }
         for at in here.iter() {
-            let (start, end) = self.places[at.0 as usize].found;
-            self.found[start as usize..end as usize].iter().for_each(|what| each(*what));
+            self.found(*at).iter().for_each(|what| each(*what));
         }
+    }
+
+    /// Where the step of this name leads.
+    #[inline(always)]
+    fn named(&self, at: Next, place: &Place, segment: &[u8], literals: &Lookup) -> Next {
+        let (start, end, to) = place.only;
+        if to == Next::NOWHERE {
+            return literals.get(self.first_space + at.0, segment).map_or(Next::NOWHERE, Next);
+        }
+        if same(&self.texts[start as usize..end as usize], segment) { to } else { Next::NOWHERE }
+    }
+
+    /// What the patterns that end at a place stand for.
+    fn found(&self, at: Next) -> &[u32] {
+        let (start, end) = self.places[at.0 as usize].found;
+        &self.found[start as usize..end as usize]
     }
 
     /// Takes note of a place, and of the one behind `**`, which needs no further segment. Where only one pattern is left, it
@@ -158,12 +216,8 @@ impl Paths {
         if at == Next::NOWHERE {
             return;
         }
-        if let Some(tail) = at.tail() {
-            let Tail { start, end, what } = self.tails[tail];
-            let pattern = (start <= end).then(|| &self.texts[start as usize..end as usize]);
-            if matches_rest(pattern, rest) {
-                each(what);
-            }
+        if at.tail().is_some() {
+            self.remains(at, rest).into_iter().for_each(each);
             return;
         }
         // There are a handful at a time, and looking through them is quicker than marking them anywhere.
@@ -171,6 +225,49 @@ impl Paths {
             places.push(at);
             self.arrive(self.places[at.0 as usize].deep, rest, places, each);
         }
+    }
+
+    /// What the only pattern that is left stands for, if what remains of it matches what remains of the path.
+    #[inline(always)]
+    fn remains(&self, at: Next, rest: Option<&[u8]>) -> Option<u32> {
+        let Tail { remains, what } = *self.tails.get(at.tail()?)?;
+        let matches = match remains {
+            Remains::Steps(start, end) => self.steps_match(&self.steps[start as usize..end as usize], rest),
+            Remains::Text(start, end) => matches_rest(Some(&self.texts[start as usize..end as usize]), rest),
+        };
+        matches.then_some(what)
+    }
+
+    #[inline]
+    fn steps_match(&self, steps: &[Step], rest: Option<&[u8]>) -> bool {
+        let mut left = match rest {
+            Some(left) => left,
+            None => return matches!(steps, [] | [Step::Deep]),
+        };
+        for (step, behind) in steps.iter().zip(1..) {
+            let next = match step {
+                Step::Deep => return true,
+                Step::Any => split_segment(left).1,
+                Step::Name(start, end) => {
+                    let name = &self.texts[*start as usize..*end as usize];
+                    let Some((segment, rest)) = left.split_at_checked(name.len()) else { return false };
+                    if !same(segment, name) {
+                        return false;
+                    }
+                    match rest {
+                        [] => None,
+                        [b'/', rest @ ..] => Some(rest),
+                        _ => return false,
+                    }
+                }
+            };
+            match next {
+                Some(next) => left = next,
+                None => return matches!(steps[behind..], [] | [Step::Deep]),
+            }
+        }
+        // There is more than was asked for.
+        false
     }
 }
 
@@ -181,100 +278,6 @@ impl Shape {
         let steps = ends.and_then(|behind| self.steps.get(&hash(&segment[..self.before], &segment[behind..])));
         steps.into_iter().flatten().filter(|(pattern, _)| segment_matches(pattern, segment)).map(|(_, to)| *to)
     }
-}
-
-/// A pattern on its way down: what is left of it.
-#[derive(Clone, Copy)]
-struct Way<'g> {
-    left: Option<&'g [u8]>,
-    what: u32,
-}
-
-impl<'g> Way<'g> {
-    fn of((glob, what): &'g (Glob, u32)) -> Self {
-        Self { left: Some(glob.as_str().as_bytes()), what: *what }
-    }
-}
-
-struct Builder<'b> {
-    first_space: u32,
-    places: Vec<Place>,
-    tails: Vec<Tail>,
-    texts: Vec<u8>,
-    shapes: Vec<Box<[Shape]>>,
-    found: Vec<u32>,
-    literals: &'b mut Vec<(u32, Box<[u8]>, u32)>,
-}
-
-impl Builder<'_> {
-    /// The place that all of these patterns have come to, and everything behind it.
-    fn place(&mut self, ways: &mut [Way<'_>], stays: bool) -> Next {
-        let number = self.places.len();
-        // Those that end here first, then those with the same next segment together.
-        ways.sort_by_key(|way| way.left.map(|left| split_segment(left).0));
-        let ended = ways.partition_point(|way| way.left.is_none());
-        let start = self.found.len() as u32;
-        self.found.extend(ways[..ended].iter().map(|way| way.what));
-        let (any, deep, shapes) = (Next::NOWHERE, Next::NOWHERE, u32::MAX);
-        self.places.push(Place { any, deep, shapes, found: (start, self.found.len() as u32), stays });
-
-        let mut shapes: Vec<Shape> = Vec::new();
-        let same_step = |a: &Way<'_>, b: &Way<'_>| {
-            a.left.map(|left| split_segment(left).0) == b.left.map(|left| split_segment(left).0)
-        };
-        for together in ways[ended..].chunk_by_mut(same_step) {
-            let Some(segment) = together[0].left.map(|left| split_segment(left).0) else { continue };
-            let step = Segment::of(segment);
-            let to = self.step(together, step == Segment::Deep);
-            match step {
-                Segment::Literal(text) => self.literals.push((self.first_space + number as u32, text.into(), to.0)),
-                Segment::Any => self.places[number].any = to,
-                Segment::Deep => self.places[number].deep = to,
-                Segment::Starred(pattern) => add_shape(&mut shapes, pattern, to),
-            }
-        }
-        if !shapes.is_empty() {
-            self.places[number].shapes = self.shapes.len() as u32;
-            self.shapes.push(shapes.into());
-        }
-        Next(number as u32)
-    }
-
-    /// Where patterns lead that share their next step: to a place, or, if it is only one, to what remains of it.
-    fn step(&mut self, ways: &mut [Way<'_>], deep: bool) -> Next {
-        if let [way] = ways {
-            // Behind `**` it is the `**` that remains, too.
-            let left = if deep { way.left } else { way.left.and_then(|left| split_segment(left).1) };
-            return self.tail(left, way.what);
-        }
-        ways.iter_mut().for_each(|way| way.left = way.left.and_then(|left| split_segment(left).1));
-        self.place(ways, deep)
-    }
-
-    fn tail(&mut self, left: Option<&[u8]>, what: u32) -> Next {
-        let start = self.texts.len() as u32;
-        let tail = match left {
-            Some(text) => {
-                self.texts.extend_from_slice(text);
-                Tail { start, end: self.texts.len() as u32, what }
-            }
-            None => Tail { start: 1, end: 0, what },
-        };
-        self.tails.push(tail);
-        Next(Next::TAIL | (self.tails.len() as u32 - 1))
-    }
-}
-
-fn add_shape(shapes: &mut Vec<Shape>, pattern: &[u8], to: Next) {
-    let is_star = |byte: &u8| *byte == b'*';
-    let before = pattern.iter().position(is_star).unwrap_or(0);
-    let behind = pattern.iter().rev().position(is_star).unwrap_or(0);
-    let place = shapes.iter().position(|shape| (shape.before, shape.behind) == (before, behind)).unwrap_or_else(|| {
-        shapes.push(Shape { before, behind, steps: FxHashMap::default() });
-        shapes.len() - 1
-    });
-    let ends = hash(&pattern[..before], &pattern[pattern.len() - behind..]);
-    shapes[place].steps.entry(ends).or_default().push((pattern.into(), to));
 }
 
 fn hash(before: &[u8], behind: &[u8]) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
 use tollgate::{Cost, FixedWindow, Limit, LimitError, Limits, Nanos, Phase, Rate, Time, TokenBucket, Wall};
 
 use super::index::{Index, Matched, Sought};
@@ -24,6 +25,10 @@ pub(crate) struct Special {
     /// The names that a request has, all of them and in this order.
     only: Option<Box<[Box<str>]>>,
     pub(crate) overrides: Option<Overrides>,
+    /// The numbers of the rules that are left alone where this one is met.
+    pub(crate) replaces: Box<[u32]>,
+    /// Whether it need not be kept where another one like it has room.
+    pub(crate) suffices: bool,
     cost: Option<CostFrom>,
     /// What is counted by, if attributes alone do not say it.
     per: Option<Box<[Box<[From]>]>>,
@@ -77,8 +82,8 @@ pub(crate) enum Does {
 }
 
 impl Special {
-    /// What is special about a rule, if anything is. `index` is that of its domain.
-    pub(super) fn of(rule: &Rule, index: &Index, numbers: &mut Numbers) -> Option<Self> {
+    /// What is special about a rule, if anything is. `index` and `ids`, the numbers of the rules, are those of its domain.
+    pub(super) fn of(rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>, numbers: &mut Numbers) -> Option<Self> {
         let number = |name: &str| index.attribute(name).unwrap_or(u32::MAX);
         let judges = match rule.effect() {
             Effect::Allow => Some(Judgement::Allow),
@@ -109,6 +114,8 @@ impl Special {
             }),
             only: (!rule.only().is_empty()).then(|| rule.only().into()),
             overrides,
+            replaces: rule.replaces().iter().filter_map(|id| ids.get(&**id).copied()).collect(),
+            suffices: rule.suffices,
             cost,
             per,
             enforce: rule.enforce,
@@ -121,6 +128,8 @@ impl Special {
             && special.expression.is_none()
             && special.only.is_none()
             && special.overrides.is_none()
+            && special.replaces.is_empty()
+            && !special.suffices
             && special.cost.is_none()
             && special.per.is_none()
             && special.enforce == crate::rules::ALL

@@ -1,6 +1,5 @@
 //! Limits by rules, with the state in any store.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll};
 use http::header::{HOST, HeaderMap, HeaderName, RETRY_AFTER};
 use http::{Request, Response};
 use tollgate::{Nanos, Outcome, Retry};
-use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, Receipt, Store};
+use tollgate_engine::{Decision, Engine, Entry, Item, Lent, Receipt, Store};
 use tower_service::Service;
 
 use super::body::LimitedBody;
@@ -218,7 +217,7 @@ impl<T: Store, F: Store> ByRules<T, F> {
         let request = tollgate_engine::Request::new(&self.domain, &items);
         let mut decisions = Lent::take();
         // Only an unknown domain is left of what could be wrong with it.
-        let Ok(decision) = self.engine.check(&request, &mut decisions.0).await else {
+        let Ok(decision) = self.engine.check(&request, &mut decisions).await else {
             self.without_rules.fetch_add(1, Ordering::Relaxed);
             return Ruling::Pass;
         };
@@ -336,32 +335,5 @@ impl<T, F> fmt::Debug for ByRules<T, F> {
             .field("domain", &self.domain)
             .field("attributes", &self.attributes)
             .finish_non_exhaustive()
-    }
-}
-
-/// Decisions a thread keeps while nobody needs them.
-const SPARE: usize = 16;
-
-thread_local! {
-    static SPARES: RefCell<Vec<Decisions>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The buffers of a decision, lent by the thread and given back on dropping: once they have grown, deciding allocates nothing.
-struct Lent(Decisions);
-
-impl Lent {
-    fn take() -> Self {
-        Self(SPARES.with_borrow_mut(Vec::pop).unwrap_or_default())
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        let decisions = std::mem::take(&mut self.0);
-        SPARES.with_borrow_mut(|spares| {
-            if spares.len() < SPARE {
-                spares.push(decisions);
-            }
-        });
     }
 }

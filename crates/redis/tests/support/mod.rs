@@ -54,7 +54,6 @@ impl Owned {
 
     pub(crate) fn borrow(&self) -> Charge<'_> {
         Charge {
-            rule: "test",
             key: &self.key,
             numbers: self.numbers,
             limits: &self.limits,

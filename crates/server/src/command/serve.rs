@@ -22,6 +22,7 @@ use crate::front::accept::{Newcomer, Protocol, accept};
 use crate::front::tls::{Encrypted, Tls};
 use crate::front::{http, resp};
 use crate::gate::Gate;
+use crate::observe::refusals::RefusalLog;
 use crate::worker::Workers;
 
 /// Serves until told to stop.
@@ -78,12 +79,14 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     follow: impl FnOnce(Arc<Gate<S>>) -> F,
 ) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
+    let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
+    let gate = gate.with_names(config.top_keys).with_refusals(refusals);
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
     let tokens = match config.access {
         Access::Open => Tokens::NotAsked,
         Access::Tokens => Tokens::Asked,
     };
-    let (gate, rules) = rules::open(config, gate.with_names(config.top_keys).with_tokens(tokens)).await?;
+    let (gate, rules) = rules::open(config, gate.with_tokens(tokens)).await?;
     let workers = start(config.threads, &gate, tls.clone())?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
     let encrypted = if tls.is_some() { "on" } else { "off" };

@@ -10,6 +10,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tollgate::Rate;
 
 use crate::observe::top_keys::Names;
 pub use access::{Access, TlsFiles};
@@ -41,6 +42,8 @@ pub struct Config {
     pub connections: usize,
     /// How the keys that use most are shown.
     pub top_keys: Names,
+    /// How many refusals of each rule become lines of the log, if any do.
+    pub log_refusals: Option<Rate>,
     /// How long clients have to finish when the server stops.
     pub drain: Duration,
 }
@@ -123,6 +126,7 @@ impl Config {
                 "off" => Names::Off,
                 other => bail!("--top-keys {other}: write plain, hashed or off"),
             },
+            log_refusals: refusals(&raw.log_refusals)?,
             drain: Duration::from_secs(raw.drain.min(MAX_DRAIN_SECONDS)),
         })
     }
@@ -153,6 +157,14 @@ fn store(text: &str) -> anyhow::Result<StoreConfig> {
         }
         None => bail!("--store: what was given is no store, write memory, redis://… or rediss://…"),
     }
+}
+
+fn refusals(text: &str) -> anyhow::Result<Option<Rate>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let rate = text.parse().with_context(|| format!("--log-refusals {text}: write a rate, like 1/s, or `off`"))?;
+    Ok(Some(rate))
 }
 
 fn deadline(millis: u64) -> anyhow::Result<Duration> {
@@ -216,6 +228,7 @@ mod tests {
         refused("--threads 0", "--threads is 0, it must be between 1 and 1024");
         refused("--store-deadline 0", "--store-deadline is 0, it must be between 1 and 60000 milliseconds");
         refused("--top-keys loud", "--top-keys loud: write plain, hashed or off");
+        refused("--log-refusals often", "--log-refusals often: write a rate, like 1/s, or `off`");
         refused("--rule x", "--rules");
     }
 

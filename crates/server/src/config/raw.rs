@@ -147,6 +147,12 @@ pub struct ServeArgs {
     #[arg(long, value_name = "HOW", default_value = "plain", env = "TOLLGATE_TOP_KEYS")]
     pub top_keys: String,
 
+    /// Refusals to tell in the log, each with its explanation: at most so many for each rule, such as `1/s`, or `off`
+    ///
+    /// Values that requests bring are shown as `--top-keys` says. For all rules together there are at most 100 lines a second.
+    #[arg(long, value_name = "RATE", default_value = "off", env = "TOLLGATE_LOG_REFUSALS")]
+    pub log_refusals: String,
+
     /// Seconds that clients have to finish when the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]
     pub drain: u64,

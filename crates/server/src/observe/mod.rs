@@ -3,4 +3,5 @@
 pub mod following;
 pub mod health;
 pub mod metrics;
+pub mod refusals;
 pub mod top_keys;

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Value, json};
 use tollgate::clock::Clock;
 use tollgate::{Mono, Nanos, Time};
-use tollgate_engine::{Counter, Decision};
+use tollgate_engine::{Counter, Decision, Explanation};
 
 /// Keys that are kept for each rule, of those charged and of those refused.
 const KEPT: usize = 32;
@@ -133,15 +133,30 @@ impl TopKeys {
             }
             let top = table.rules.entry(id).or_default();
             let print = self.hasher.hash_one(counter.key);
-            let name = || match self.names {
-                Names::Plain | Names::Off => counter.name(MAX_NAME),
-                Names::Hashed => format!("#{print:016x}"),
-            };
+            let name = || self.shown(&counter).unwrap_or_default();
             if counter.refused {
                 top.refused.add(print, weight, name);
             } else if counter.taken.get() > 0 {
                 top.charged.add(print, weight.saturating_mul(counter.taken.get()), name);
             }
+        }
+    }
+
+    /// What a counter counts by, as far as it may be read.
+    pub fn shown(&self, counter: &Counter<'_>) -> Option<String> {
+        match self.names {
+            Names::Plain => Some(counter.name(MAX_NAME)),
+            Names::Hashed => Some(format!("#{:016x}", self.hasher.hash_one(counter.key))),
+            Names::Off => None,
+        }
+    }
+
+    /// Takes from an explanation what may not be read.
+    pub fn conceal(&self, explanation: &mut Explanation) {
+        match self.names {
+            Names::Plain => {}
+            Names::Hashed => explanation.conceal(|value| format!("#{:016x}", self.hasher.hash_one(value))),
+            Names::Off => explanation.conceal(|_| "…".into()),
         }
     }
 

@@ -2,9 +2,11 @@
 #![allow(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
+pub mod api;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -26,7 +28,13 @@ pub struct Server {
 impl Server {
     /// Starts `tollgate serve` on free ports with further arguments.
     pub fn start(args: &[&str]) -> Self {
-        let mut child = Self::command(args).stderr(Stdio::piped()).spawn().expect("the program starts");
+        Self::start_in(Path::new("."), args)
+    }
+
+    /// The same, started in a directory.
+    pub fn start_in(directory: &Path, args: &[&str]) -> Self {
+        let mut command = Self::command(args);
+        let mut child = command.current_dir(directory).stderr(Stdio::piped()).spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (lines, log) = channel();
         std::thread::spawn(move || {
@@ -74,6 +82,14 @@ impl Server {
                 return line;
             }
         }
+    }
+
+    /// Lets the server end, and gives what the log says from here on.
+    pub fn last_lines(mut self) -> Vec<String> {
+        self.signal("TERM");
+        let lines = std::iter::from_fn(|| self.log.recv_timeout(PATIENCE).ok()).collect();
+        self.wait();
+        lines
     }
 
     pub fn connect_resp(&self) -> Client {

@@ -185,7 +185,6 @@ impl<'s, S: Subject> Desk<'s, S> {
 
     fn charge<'q>(&'q self, question: &'q Question) -> Charge<'q> {
         Charge {
-            rule: "conformance",
             key: &question.key,
             numbers: question.numbers,
             limits: &self.book.0[question.numbers as usize],

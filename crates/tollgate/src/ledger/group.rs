@@ -1,17 +1,17 @@
 //! Several charges of a ledger, all or none.
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Now, Retry, Spent, Stamps, Verdict};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Limits, Now, Retry, Spent, Stamps, Verdict};
 
-use super::{Charge, Judge, Ledger, Numbered, Numbers, Seat, now_of, take_over};
+use super::{Charge, Judge, Ledger, MANY, Numbered, Numbers, Seat, Words, now_of, take_over};
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
 use crate::keyed::{WhenFull, newcomer};
 use crate::sync::Ordering;
 use crate::table::{Arrival, Place, State};
 
-/// As many as most groups have; a larger one allocates.
-const FEW: usize = 4;
+/// As many as nearly all groups have; a larger one allocates.
+const FEW: usize = MANY;
 
 type Few<T> = SmallVec<[T; FEW]>;
 
@@ -21,10 +21,12 @@ struct Seated<'n> {
     held: Held,
     now: Now<'n>,
     verdict: Verdict<Stamps>,
+    /// Whether the verdict has been written to the state already.
+    written: bool,
 }
 
 /// Which entry that is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     /// The key's own.
     Own(Place),
@@ -33,15 +35,55 @@ enum Held {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Locks every entry, then decides, then lets go.
-    pub(super) fn decide_group<N: Numbers + ?Sized>(
+    /// The short way of up to `L` charges, which is all that most need: every key is known and at home, was written under the
+    /// limits it is asked for, and has what is asked for in the one word that its state is. `false` says only that the long
+    /// way has to be gone; nothing has happened then.
+    #[inline(always)]
+    pub(super) fn take_at_home<'a, const L: usize, T, N: Numbers + ?Sized>(
         &self,
         numbers: &N,
-        charges: &[Charge<'_>],
+        charged: &'a [T],
+        charge: &impl Fn(&'a T) -> Charge<'a>,
+        now: Now<'_>,
+        each: &mut impl FnMut(usize, &Seat<'_>),
+    ) -> bool {
+        let mut prints = [Fingerprint::default(); L];
+        prints.iter_mut().zip(charged).for_each(|(print, charged)| *print = self.print(&charge(charged)));
+        let Some(prints) = prints.get(..charged.len()) else { return false };
+        let taken = self.table.at_home_together::<L, _>(prints, 0, |states| {
+            let mut words = [0; L];
+            for ((charged, state), word) in charged.iter().zip(&*states).zip(&mut words) {
+                let charge = charge(charged);
+                let Ask::Exactly(cost) = charge.ask else { return None };
+                if state.get(0) != u64::from(charge.numbers) {
+                    return None;
+                }
+                *word = self.limits(numbers, &charge)?.take_from_word(state.get(1), &now, cost)?;
+            }
+            // All of them pass, so nothing has to be taken back any more.
+            for (index, (charged, state)) in charged.iter().zip(states).enumerate() {
+                let charge = charge(charged);
+                state.set(1, words[index]);
+                let (limits, now) = (self.limits(numbers, &charge), now_of(&charge, prints[index], now));
+                let verdict = Verdict::granted(charge.ask.cost());
+                each(index, &Seat { limits, state: Words::Kept(*state), now, verdict });
+            }
+            Some(())
+        });
+        taken.is_some()
+    }
+
+    /// Locks every entry, then decides, then lets go.
+    pub(super) fn decide_group<'a, T, N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        charged: &'a [T],
+        charge: &impl Fn(&'a T) -> Charge<'a>,
         now: Now<'_>,
         mut each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
         let owner = Judge { numbers, now };
+        let charges: Few<Charge<'_>> = charged.iter().map(charge).collect();
         let prints: Few<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
         let mut own = self.table.lock_all(&prints, &owner);
         let mut seated: Few<Result<Seated<'_>, Retry>> = Few::with_capacity(charges.len());
@@ -58,7 +100,7 @@ impl<C: Clock> Ledger<C> {
             }
             seated.push(seat.ok_or(Retry::OnRelease).map(|(place, arrival)| {
                 take_over(numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
-                Seated { limits, held: Held::Own(place), now, verdict: Verdict::default() }
+                Seated { limits, held: Held::Own(place), now, verdict: Verdict::default(), written: false }
             }));
         }
 
@@ -74,7 +116,8 @@ impl<C: Clock> Ledger<C> {
             let (Some(limits), now) = (self.limits(numbers, charge), now_of(charge, print, now)) else { continue };
             if let Some((place, arrival)) = shared.seat(print, &owner, Spent::ALL) {
                 take_over(numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
-                seated[index] = Ok(Seated { limits, held: Held::Shared(place), now, verdict: Verdict::default() });
+                let held = Held::Shared(place);
+                seated[index] = Ok(Seated { limits, held, now, verdict: Verdict::default(), written: false });
             }
         }
         let state_of = |held: Held| match held {
@@ -82,47 +125,50 @@ impl<C: Clock> Ledger<C> {
             Held::Shared(place) => shared.state(place),
         };
 
-        // One after the other, so that two charges on one key see each other. After a refusal the rest is only weighed: its
-        // answers are wanted, its takings are not.
+        // One after the other, so that two charges on one key see each other: what the first of them takes is written at once,
+        // with what was there before to go back to. All other takings are written when nothing has been refused. After a
+        // refusal the rest is only weighed: its answers are wanted, its takings are not.
         let mut passed = seated.iter().all(Result::is_ok);
-        let mut taken: Few<Held> = Few::new();
-        let mut before: SmallVec<[u64; 4 * FEW]> = SmallVec::new();
-        let words = self.table.state_words();
-        for (seat, charge) in seated.iter_mut().zip(charges) {
-            let Ok(seat) = seat else { continue };
-            let mut state = state_of(seat.held);
-            let first = before.len();
-            before.extend((0..words).map(|word| state.get(word)));
+        let mut before: Vec<(Held, Vec<u64>)> = Vec::new();
+        for (index, charge) in charges.iter().enumerate() {
+            let Ok(Seated { limits, held, now, .. }) = &seated[index] else { continue };
+            let (limits, held, now, mut state) = (*limits, *held, *now, state_of(*held));
+            let seen_again = seated[index + 1..].iter().flatten().any(|later| later.held == held);
+            let as_it_was = |state: &State<'_>| (0..self.table.state_words()).map(|word| state.get(word)).collect();
+            let saved = seen_again.then(|| (held, as_it_was(&state)));
             // Again, for the key may be in the group twice, under different limits.
-            let seat_again = |state: &mut State<'_>| {
-                take_over(numbers, seat.limits, charge.numbers, state, Arrival::Known, &seat.now);
-            };
-            seat_again(&mut state);
-            seat.verdict = seat.limits.weigh(&Numbered { state: &state }, &seat.now, charge.ask);
-            if !passed {
-                continue;
-            }
-            passed = seat.verdict.is_allowed();
-            if passed {
-                taken.push(seat.held);
-            } else {
-                for (held, before) in taken.iter().zip(before[..first].chunks_exact(words)).rev() {
+            take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, &now);
+            let verdict = limits.weigh(&Numbered { state: &state }, &now, charge.ask);
+            if passed && !verdict.is_allowed() {
+                passed = false;
+                for (held, words) in before.iter().rev() {
                     let mut state = state_of(*held);
-                    before.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+                    words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
                 }
-                seat_again(&mut state);
+                take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, &now);
+                // A refusal too: there are limits that count them.
+                limits.commit(&mut Numbered { state: &mut state }, &now, &verdict);
+            } else if passed && let Some(saved) = saved {
+                before.push(saved);
+                limits.commit(&mut Numbered { state: &mut state }, &now, &verdict);
             }
-            // A refusal too: there are limits that count them.
-            seat.limits.commit(&mut Numbered { state: &mut state }, &seat.now, &seat.verdict);
+            if let Ok(seat) = &mut seated[index] {
+                (seat.verdict, seat.written) = (verdict, seen_again);
+            }
+        }
+        for seat in seated.iter().flatten().filter(|seat| passed && !seat.written) {
+            seat.limits.commit(&mut Numbered { state: &mut state_of(seat.held) }, &seat.now, &seat.verdict);
         }
 
-        for (index, (seat, charge)) in seated.iter().zip(charges).enumerate() {
+        for (index, (seat, charge)) in seated.iter().zip(&charges).enumerate() {
             match seat {
-                Ok(Seated { limits, held, now, verdict }) => {
+                Ok(Seated { limits, held, now, verdict, .. }) => {
                     let mut state = state_of(*held);
                     take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
-                    let state = &Numbered { state: &state };
-                    each(index, &Seat { limits: Some(limits), state, now: *now, verdict: *verdict });
+                    each(
+                        index,
+                        &Seat { limits: Some(limits), state: Words::Kept(state), now: *now, verdict: *verdict },
+                    );
                 }
                 Err(retry) => each(index, &Seat::refused(*retry)),
             }

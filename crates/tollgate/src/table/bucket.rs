@@ -82,29 +82,36 @@ impl Shape for Single {
     }
 }
 
-/// Entries of longer states, seven to a bucket of as many lines as that takes.
+/// Entries of longer states, seven to a bucket of as many lines as that takes. What a key is found by fills the first of
+/// them, so that a search fetches that one and the one where it ends.
 ///
 /// ```text
-///  header │ low₀ │ high₀ │ state₀ … │ low₁ │ high₁ │ state₁ … │ …
+///  header │ low₀ │ … │ low₆ ║ high₀ │ state₀ … │ high₁ │ state₁ … │ …
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wide {
     state_words: usize,
+    bucket_words: usize,
 }
+
+/// Of longer states in a bucket: as many as fit what they are found by into the line of the header.
+const ENTRIES: usize = LINE_WORDS - 1;
 
 impl Wide {
     /// The longest state there can be; far more than any limit has.
     const MAX_STATE_WORDS: usize = 1 << 20;
 
     pub(crate) fn new(state_words: usize) -> Option<Self> {
-        (state_words <= Self::MAX_STATE_WORDS).then_some(Self { state_words })
+        let bucket_words =
+            (LINE_WORDS + ENTRIES * (1 + state_words.min(Self::MAX_STATE_WORDS))).next_multiple_of(LINE_WORDS);
+        (state_words <= Self::MAX_STATE_WORDS).then_some(Self { state_words, bucket_words })
     }
 }
 
 impl Shape for Wide {
     #[inline]
     fn entries(self) -> usize {
-        7
+        ENTRIES
     }
 
     #[inline]
@@ -114,7 +121,7 @@ impl Shape for Wide {
 
     #[inline]
     fn bucket_words(self) -> usize {
-        self.low(self.entries()).next_multiple_of(LINE_WORDS)
+        self.bucket_words
     }
 
     /// Six sevenths full: with more entries to a bucket, fewer of them need stay empty.
@@ -124,17 +131,17 @@ impl Shape for Wide {
 
     #[inline]
     fn low(self, entry: usize) -> usize {
-        1 + entry * (2 + self.state_words)
+        1 + entry
     }
 
     #[inline]
     fn high(self, entry: usize) -> (usize, u32) {
-        (self.low(entry) + 1, 0)
+        (LINE_WORDS + entry * (1 + self.state_words), 0)
     }
 
     #[inline]
     fn state(self, entry: usize) -> usize {
-        self.low(entry) + 2
+        self.high(entry).0 + 1
     }
 }
 
@@ -190,8 +197,10 @@ impl<'t, S: Shape> Bucket<'t, S> {
     pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
         // Without a branch for each entry: which one it is cannot be foreseen, and a wrong guess costs more than all of them.
         let mut found = self.shape.entries() - 1;
+        // Cut once, so that it is not asked for each entry whether there are so many words.
+        let words = &self.words[..=self.shape.low(found)];
         for entry in (0..found).rev() {
-            if self.words[self.shape.low(entry)].load(Ordering::Relaxed) == print.low {
+            if words[self.shape.low(entry)].load(Ordering::Relaxed) == print.low {
                 found = entry;
             }
         }
@@ -306,8 +315,14 @@ fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
 }
 
 /// The state of one entry, while its bucket is locked.
+#[derive(Clone, Copy)]
 pub(crate) struct State<'t> {
     words: &'t [AtomicU64],
+}
+
+impl State<'_> {
+    /// No words at all.
+    pub(crate) const NONE: Self = Self { words: &[] };
 }
 
 impl Cells for State<'_> {

@@ -19,27 +19,50 @@ pub(crate) struct Group<'t, S> {
 }
 
 /// Where a key of the group has its entry.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     bucket: usize,
     entry: usize,
 }
 
-/// As many as most groups have; a larger one allocates. Each key may be in two.
-const FEW: usize = 8;
+/// As many as nearly all groups have; a larger one allocates. Each key may be in two.
+const FEW: usize = 32;
 
 /// Bucket, entry and fingerprint.
 const EVICTED_HEAD: usize = 4;
 
 impl<S: Shape> Buckets<S> {
+    /// The short way for up to `N` keys: runs `visit` on their states, in order, if each is at home and in a bucket of its own
+    /// that nobody holds. `None` says only that the long way has to be gone, as it does when `visit` says so.
+    ///
+    /// Nobody is waited for, so the order of the locks does not matter; a key that is there twice is held by ourselves.
+    #[inline(always)]
+    pub(crate) fn at_home_together<const N: usize, R>(
+        &self,
+        prints: &[Fingerprint],
+        generation: u64,
+        visit: impl FnOnce(&mut [State<'_>]) -> Option<R>,
+    ) -> Option<R> {
+        let mut held = [const { None }; N];
+        let mut states = [State::NONE; N];
+        let places = states.get_mut(..prints.len())?;
+        for ((print, held), state) in prints.iter().zip(&mut held).zip(&mut *places) {
+            let index = self.home(*print);
+            let bucket = held.insert(Bucket::lock_at(generation, self.words_of(index), index, self.shape)?);
+            *state = bucket.state(bucket.find(*print)?);
+        }
+        visit(places)
+    }
+
     /// Locks every bucket that a key of `prints` may be in.
     pub(crate) fn lock_all<'t, O: Owner>(&'t self, prints: &'t [Fingerprint], owner: &O) -> Group<'t, S> {
         let mut indexes: SmallVec<[usize; FEW]> =
             prints.iter().flat_map(|print| [self.home(*print), self.other(*print)]).collect();
         indexes.sort_unstable();
         indexes.dedup();
-        let buckets = indexes.into_iter().map(|index| self.lock(index, owner)).collect();
-        Group { table: self, prints, buckets, evicted: Vec::new() }
+        let mut group = Group { table: self, prints, buckets: SmallVec::new(), evicted: Vec::new() };
+        indexes.iter().for_each(|index| group.buckets.push(self.lock(*index, owner)));
+        group
     }
 }
 

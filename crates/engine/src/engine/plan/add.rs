@@ -29,13 +29,20 @@ struct Meeting<'a> {
 
 impl Plan {
     /// Adds a request. One that is refused for its form has no charges.
-    pub(crate) fn add(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
+    pub(crate) fn add(
+        &mut self,
+        request: &Request<'_>,
+        rules: &RuleSet,
+        matched: &mut Matched,
+    ) -> Result<(), RequestError> {
         let (first_charge, first_met) = (self.charges.len(), self.met.len());
         let checked = check_size(request).and_then(|()| self.taking.check(request));
-        let added = checked.and_then(|()| self.add_items(request, rules, first_charge));
+        let added = checked.and_then(|()| self.add_items(request, rules, matched, first_charge));
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.met.truncate(first_met);
+        } else if rules.replaces() {
+            self.replace(rules, first_charge);
         }
         self.asked.push(Asked {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
@@ -46,12 +53,18 @@ impl Plan {
         added
     }
 
-    fn add_items(&mut self, request: &Request<'_>, rules: &RuleSet, first: usize) -> Result<(), RequestError> {
+    fn add_items(
+        &mut self,
+        request: &Request<'_>,
+        rules: &RuleSet,
+        matched: &mut Matched,
+        first: usize,
+    ) -> Result<(), RequestError> {
         let first_met = self.met.len();
         for (place, item) in request.items.iter().enumerate() {
             match &item.limit {
                 Some(sent) => self.add_sent(request, place, item, sent, first)?,
-                None => self.add_ruled(request, place, item, rules, first)?,
+                None => self.add_ruled(request, place, item, rules, matched, first)?,
             }
             let (given, max) = (self.met.len() - first_met, MAX_MET);
             if given > max && request.items.len() > 1 {
@@ -61,31 +74,44 @@ impl Plan {
         Ok(())
     }
 
+    /// Takes out the rules that others are in the place of. Whoever is replaced still replaces.
+    fn replace(&mut self, rules: &RuleSet, first: usize) {
+        self.picked.clear();
+        for rule in self.charges[first..].iter().filter_map(Planned::rule) {
+            let special = rules.rules().get(rule as usize).and_then(RunningRule::special);
+            self.picked.extend_from_slice(special.map_or(&[], |special| &special.replaces));
+        }
+        self.picked.sort_unstable();
+        for planned in &mut self.charges[first..] {
+            if planned.rule().is_some_and(|rule| self.picked.binary_search(&rule).is_ok()) {
+                planned.replace();
+            }
+        }
+    }
+
     fn add_ruled(
         &mut self,
         request: &Request<'_>,
         place: usize,
         item: &Item<'_>,
         rules: &RuleSet,
+        matched: &mut Matched,
         first: usize,
     ) -> Result<(), RequestError> {
         let Some(domain) = rules.domain(request.domain) else {
             let domain = String::from_utf8_lossy(request.domain).chars().take(64).collect();
             return Err(RequestError::UnknownDomain { domain });
         };
-        let mut matched = take(&mut self.matched);
-        domain.index.find(item.entries, &mut matched);
-        let judged = rules.judge(domain, &matched, item.entries, self.now());
-        if let Some(number) = judged {
-            self.add_special(&Meeting { place, item, rules, number, first, items: request.items.len() }, &matched);
-            self.matched = matched;
+        domain.index.find(item.entries, matched);
+        if let Some(number) = rules.judge(domain, matched, item.entries, self.now()) {
+            self.add_special(&Meeting { place, item, rules, number, first, items: request.items.len() }, matched);
             return Ok(());
         }
         for number in matched.rules() {
             let rule = &rules.rules()[*number as usize];
             if rule.special().is_some() {
                 let meeting = Meeting { place, item, rules, number: *number, first, items: request.items.len() };
-                self.add_special(&meeting, &matched);
+                self.add_special(&meeting, matched);
                 continue;
             }
             let key_start = self.keys.len();
@@ -96,11 +122,10 @@ impl Plan {
             let cost = item.cost.unwrap_or(rule.cost);
             let charge = match self.same_key(first, key_start, request.items.len()) {
                 Some(same) => self.join(same, cost, key_start),
-                None => self.push_rule(*number, rule, rules.id_of(rule), cost, key_start),
+                None => self.push_rule(*number, rule, cost, key_start),
             };
             self.met.push(Met { item: place as u32, charge });
         }
-        self.matched = matched;
         Ok(())
     }
 
@@ -117,14 +142,19 @@ impl Plan {
         let cost = item.cost.unwrap_or(Cost::ONE);
         let sheet = sent.limits.sheet();
         let charge = match self.same_key(first, key_start, request.items.len()) {
-            Some(same) if self.charges[same as usize].sent().is_some_and(|other| other.id == sheet.id) => {
+            Some(same) => {
+                let other = self.numbers.sent(&self.charges[same as usize]);
+                if other.is_none_or(|other| other.id != sheet.id) {
+                    let why = "two items with the same key have different limits".into();
+                    return Err(RequestError::BadLimit { why });
+                }
                 self.join(same, cost, key_start)
             }
-            Some(_) => {
-                let why = "two items with the same key have different limits".into();
-                return Err(RequestError::BadLimit { why });
+            None => {
+                self.numbers.sent.push(sheet.clone());
+                let by = By::Sent(self.numbers.sent.len() as u32 - 1);
+                self.push(Planned { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &sheet.windows)
             }
-            None => self.push(By::Sent(sheet.clone()), "", &sheet.windows, cost, key_start),
         };
         self.met.push(Met { item: place as u32, charge });
         Ok(())
@@ -132,10 +162,12 @@ impl Plan {
 
     /// The charge of this request that has the key which begins at `key_start` and goes on to the end. Only different items
     /// can have the same.
+    #[inline]
     fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
-        if items == 1 {
-            return None;
-        }
+        if items == 1 { None } else { self.find_key(first, key_start) }
+    }
+
+    fn find_key(&self, first: usize, key_start: usize) -> Option<u32> {
         let key = &self.keys[key_start..];
         let same = self.charges[first..].iter().position(|planned| self.key(planned) == key)?;
         Some((first + same) as u32)
@@ -150,6 +182,7 @@ impl Plan {
     }
 
     /// A rule that has more to say. It may not apply after all.
+    #[inline(never)]
     fn add_special(&mut self, meeting: &Meeting<'_>, matched: &Matched) {
         let Meeting { place, item, rules, number, first, items } = *meeting;
         let rule = &rules.rules()[number as usize];
@@ -167,21 +200,13 @@ impl Plan {
         let cost = item.cost.or_else(|| special.cost(matched, item.entries)).unwrap_or(rule.cost);
         let charge = match self.same_key(first, key_start, items) {
             Some(same) => self.join(same, cost, key_start),
-            None => self.push_special(number, rule, rules.id_of(rule), item, cost, key_start),
+            None => self.push_special(number, rule, item, cost, key_start),
         };
         self.met.push(Met { item: place as u32, charge });
     }
 
-    fn push_special(
-        &mut self,
-        number: u32,
-        rule: &RunningRule,
-        id: &str,
-        item: &Item<'_>,
-        cost: Cost,
-        key_start: usize,
-    ) -> u32 {
-        let Some(special) = rule.special() else { return self.push_rule(number, rule, id, cost, key_start) };
+    fn push_special(&mut self, number: u32, rule: &RunningRule, item: &Item<'_>, cost: Cost, key_start: usize) -> u32 {
+        let Some(special) = rule.special() else { return self.push_rule(number, rule, cost, key_start) };
         let now = self.now();
         let mut overriding = take(&mut self.overriding);
         let overrides = special.overrides.as_ref();
@@ -195,7 +220,10 @@ impl Plan {
             (Some(Judgement::Allow), _, _) | (_, Some(Does::Nothing), _) | (_, None, None) => {
                 (By::Unlimited(number), None)
             }
-            (None, Some(Does::Limit(numbered)), _) => (By::Overridden(number, numbered.clone()), Some(numbered)),
+            (None, Some(Does::Limit(numbered)), _) => {
+                self.numbers.overriding.push(numbered.clone());
+                (By::Overridden(number, self.numbers.overriding.len() as u32 - 1), Some(numbered))
+            }
             (None, None, Some(numbered)) => (By::Rule(number), Some(numbered)),
         };
         let key_end = self.keys.len();
@@ -204,44 +232,56 @@ impl Plan {
         let calendars = numbered.map_or(&[][..], |numbered| &numbered.calendars);
         self.given.extend(calendars.iter().map(|calendar| calendar.window(now)));
         let windows = numbered.map_or(&[][..], |numbered| numbered.windows());
-        let charge = self.push(by, id, windows, cost, key_start);
-        let planned = &mut self.charges[charge as usize];
-        (planned.shadow, planned.on_fault, planned.given) = (shadow, rule.on_fault, given);
+        let planned = self.planned(by, rule.id_place(), cost, key_start);
+        let charge = self.push(Planned { given, shadow, on_fault: rule.on_fault, ..planned }, windows);
         if special.ban.is_some() && !shadow && numbered.is_some() {
             let ban_start = self.keys.len();
             key::push_beside(&mut self.keys, key_start..key_end, key::Beside::Ban);
-            self.push(By::Ban(number), id, &[], Cost::ONE, ban_start);
+            self.push(self.planned(By::Ban(number), rule.id_place(), Cost::ONE, ban_start), &[]);
         }
         charge
     }
 
-    fn push_rule(&mut self, number: u32, rule: &RunningRule, id: &str, cost: Cost, key_start: usize) -> u32 {
-        let charge = match &rule.numbered {
-            Some(numbered) => self.push(By::Rule(number), id, numbered.windows(), cost, key_start),
-            None => self.push(By::Unlimited(number), id, &[], cost, key_start),
+    #[inline(always)]
+    fn push_rule(&mut self, number: u32, rule: &RunningRule, cost: Cost, key_start: usize) -> u32 {
+        let (by, windows) = match &rule.numbered {
+            Some(numbered) => (By::Rule(number), numbered.windows()),
+            None => (By::Unlimited(number), &[][..]),
         };
-        let planned = &mut self.charges[charge as usize];
-        planned.shadow = rule.is_shadow();
-        planned.on_fault = rule.on_fault;
-        charge
+        let planned = self.planned(by, rule.id_place(), cost, key_start);
+        self.push(Planned { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
     }
 
-    fn push(&mut self, by: By, name: &str, windows: &[Option<Nanos>], cost: Cost, key_start: usize) -> u32 {
-        let name_start = self.names.len() as u32;
-        self.names.push_str(name);
-        let windows_start = self.windows.len() as u32;
-        self.windows.extend_from_slice(windows);
-        self.charges.push(Planned {
+    /// A charge to the key that begins at `key_start` and goes on to the end, with the id of its rule in this part of it.
+    #[inline(always)]
+    fn planned(&self, by: By, id: (u16, u16), cost: Cost, key_start: usize) -> Planned {
+        let start = key_start as u32;
+        Planned {
             by,
-            key: key_start as u32..self.keys.len() as u32,
-            name: name_start..self.names.len() as u32,
-            windows: windows_start..self.windows.len() as u32,
+            key: start..self.keys.len() as u32,
+            name: start + u32::from(id.0)..start + u32::from(id.1),
+            window: None,
+            windows: 0..0,
             given: 0,
             cost,
             shadow: false,
             on_fault: OnFault::Local,
             answered: Answered::Not,
-        });
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, mut planned: Planned, windows: &[Option<Nanos>]) -> u32 {
+        match windows {
+            [] => {}
+            [window] => planned.window = *window,
+            several => {
+                let start = self.windows.len() as u32;
+                self.windows.extend_from_slice(several);
+                planned.windows = start..self.windows.len() as u32;
+            }
+        }
+        self.charges.push(planned);
         self.charges.len() as u32 - 1
     }
 }

@@ -182,6 +182,7 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
     let ban = raw.ban.as_ref().map(|ban| ("ban", ban.place));
     let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.place));
     let on_change = raw.on_change.as_ref().map(|on_change| ("on_change", on_change.place));
+    let suffices = raw.suffices.as_ref().map(|suffices| ("suffices", suffices.place));
     let overrides = raw.overrides.first().map(|first| ("overrides", first.place));
     let texts = [("status", &raw.status), ("message", &raw.message)];
     let texts = texts.map(|(name, text)| text.as_ref().map(|text| (name, text.place)));
@@ -193,12 +194,14 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
     match effect {
         Effect::Limits(_) => {}
         Effect::Unlimited if overrides.is_some() => {}
-        Effect::Unlimited => tell(&[ban, enforce, on_change, texts[0], texts[1]], "a rule without limits"),
-        Effect::Allow => tell(&[ban, enforce, on_change, overrides, texts[0], texts[1]], "a rule that allows"),
-        Effect::Deny => tell(&[ban, enforce, on_change, overrides], "a rule that denies"),
+        Effect::Unlimited => tell(&[ban, enforce, on_change, suffices, texts[0], texts[1]], "a rule without limits"),
+        Effect::Allow => {
+            tell(&[ban, enforce, on_change, suffices, overrides, texts[0], texts[1]], "a rule that allows")
+        }
+        Effect::Deny => tell(&[ban, enforce, on_change, suffices, overrides], "a rule that denies"),
     }
     if on_exceed == OnExceed::Shadow {
-        tell(&[ban, enforce, texts[0], texts[1]], "a shadow, which refuses nobody");
+        tell(&[ban, enforce, suffices, texts[0], texts[1]], "a shadow, which refuses nobody");
     }
 }
 

@@ -4,9 +4,11 @@ use super::super::cidr::Cidr;
 use super::super::expression::Expression;
 use super::super::glob::Glob;
 use super::super::mistake::{Notes, Place};
+use super::super::nth::is_wrong_number;
 use super::super::raw::{Kind, Placed, RawTest, RawValues, shorten};
 use super::super::rule::{Condition, Counted, Origin, Pattern, Test};
 use super::{Checker, MAX_NAME_BYTES, check_truth};
+use crate::request::Item;
 
 /// The longest text that an attribute is compared with.
 const MAX_VALUE_BYTES: usize = 1024;
@@ -17,7 +19,9 @@ const MAX_CHAIN: usize = 8;
 
 impl Checker<'_> {
     pub(super) fn when(&mut self, raw: &[(Placed, RawTest)], notes: &mut Notes) -> Vec<Condition> {
-        if let Some((attribute, _)) = raw.get(MAX_ATTRIBUTES) {
+        // What an attribute is and what it is not are two tests, one behind the other.
+        let another = |(place, (name, _)): &(usize, &(Placed, RawTest))| *place == 0 || raw[place - 1].0 != *name;
+        if let Some((_, (attribute, _))) = raw.iter().enumerate().filter(another).nth(MAX_ATTRIBUTES) {
             notes.add(attribute.place, format!("a rule tests at most {MAX_ATTRIBUTES} attributes"));
             return Vec::new();
         }
@@ -134,6 +138,9 @@ pub(super) fn check_attribute(name: &Placed, notes: &mut Notes) -> bool {
         text if text.is_empty() => "the name of an attribute is empty".into(),
         text if text.len() > MAX_NAME_BYTES => {
             format!("the name of an attribute has at most {MAX_NAME_BYTES} bytes, this has {}", text.len())
+        }
+        text if is_wrong_number(text) => {
+            format!("`{}` is no value of an attribute: they count from `#1` to `#{}`", shorten(text), Item::MAX_ENTRIES)
         }
         text if text.chars().any(char::is_control) => "the name of an attribute has a control character".into(),
         _ => return true,

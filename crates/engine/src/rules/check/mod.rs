@@ -29,11 +29,15 @@ pub(crate) struct Checker<'f> {
     file: ReadFile<'f>,
 }
 
+/// The most rules that one may replace.
+const MAX_REPLACED: usize = 256;
+
 impl<'f> Checker<'f> {
     pub(crate) fn new(file: ReadFile<'f>) -> Self {
         Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file }
     }
 
+    /// All domains, once the last file has been looked at.
     pub(crate) fn finish(self) -> Vec<Domain> {
         self.domains
     }
@@ -64,6 +68,8 @@ impl<'f> Checker<'f> {
         let on_exceed = check_exceed(raw.on_exceed.as_ref(), notes);
         let effect = check_effect(&raw.effect, "the rule", on_exceed, notes);
         let overrides = self.overrides(&raw.overrides, on_exceed, notes);
+        let replaces = check_replaces(id, &raw.replaces, notes);
+        let suffices = raw.suffices.as_ref().and_then(|raw| check_truth(raw, notes)).unwrap_or(false);
         let cost = check_cost(raw.cost.as_ref(), notes);
         let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
         let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
@@ -84,6 +90,8 @@ impl<'f> Checker<'f> {
             per,
             effect,
             overrides,
+            replaces,
+            suffices,
             cost,
             on_exceed,
             on_fault,
@@ -167,4 +175,17 @@ fn choose<T: Copy>(raw: Option<&Placed>, choices: &[(&str, T)], key: &str, notes
     let problem = format!("`{}` is not a choice of `{key}`", shorten(&raw.text));
     notes.add_with_help(raw.place, problem, valid_instead(&raw.text, &words));
     default
+}
+
+/// The ids of the rules that one replaces. That there are such is not asked here: rules come and go by themselves, and one
+/// that is gone needs no replacing.
+fn check_replaces(by: Option<&str>, raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
+    if let Some(id) = raw.get(MAX_REPLACED) {
+        notes.add(id.place, format!("a rule replaces at most {MAX_REPLACED} others"));
+        return Box::default();
+    }
+    for id in raw.iter().filter(|id| by == Some(&*id.text)) {
+        notes.add(id.place, "a rule cannot replace itself");
+    }
+    raw.iter().map(|id| id.text.as_str().into()).collect()
 }

@@ -22,6 +22,9 @@ pub enum Dialect {
     Nginx,
 }
 
+/// Reads the files that a configuration includes by a name or a pattern, in order, each with its name, or says why it cannot.
+pub type ReadIncluded<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, Vec<u8>)>, String>;
+
 /// Limits of another system in our language.
 #[derive(Debug)]
 pub struct Imported {
@@ -56,20 +59,36 @@ impl Imported {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn read(source: &Source<'_>, dialect: Option<Dialect>, domain: &str) -> Result<Self, Mistakes> {
+        Self::read_with(source, dialect, domain, &|_| Err("other files are not read here".into()))
+    }
+
+    /// [`read`](Self::read), with the files that one of nginx includes.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read_with(
+        source: &Source<'_>,
+        dialect: Option<Dialect>,
+        domain: &str,
+        include: ReadIncluded<'_>,
+    ) -> Result<Self, Mistakes> {
         let (mut notes, mut left_out) = (Notes::new(source.name), Notes::new(source.name));
         let dialect = dialect.unwrap_or_else(|| Dialect::of(source.text));
-        let tree = match dialect {
+        let (tree, included) = match dialect {
             Dialect::Envoy => {
-                text::read(source.text, &mut notes).and_then(|tree| envoy::convert(&tree, &mut notes, &mut left_out))
+                let tree = text::read(source.text, &mut notes);
+                (tree.and_then(|tree| envoy::convert(&tree, &mut notes, &mut left_out)), Vec::new())
             }
-            Dialect::Nginx => nginx::convert(source.text, domain, &mut notes, &mut left_out),
+            Dialect::Nginx => nginx::convert(source, domain, include, &mut notes, &mut left_out),
         };
         let yaml = tree.map(|tree| write(&tree)).unwrap_or_default();
         if yaml.len() > MAX_FILE_BYTES {
             let problem = format!("the rules of this have {} bytes, at most {MAX_FILE_BYTES} are read", yaml.len());
             notes.add(Place { line: 1, column: 1 }, problem);
         }
-        let sources = std::slice::from_ref(source);
+        let included = included.iter().map(|(name, text)| Source { name, text });
+        let sources: Vec<Source<'_>> = std::iter::once(*source).chain(included).collect();
+        let sources = &*sources;
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
         // What it became is read like any rule file: nothing is handed out that would not load.
         Rules::read(&[Source { name: source.name, text: yaml.as_bytes() }])?;

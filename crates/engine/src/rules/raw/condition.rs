@@ -57,11 +57,26 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(Placed, RawTest)
             return Vec::new();
         }
     };
-    let tests = pairs.iter().filter_map(|(key, value)| {
+    let mut tests = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
         let attribute = text(key, "the name of an attribute", notes);
-        Some((attribute?, read_test(value, notes)?))
-    });
-    tests.collect()
+        let (test, except) = read_tests(value, notes);
+        let Some(attribute) = attribute else { continue };
+        tests.extend(except.map(|except| (attribute.clone(), except)));
+        tests.extend(test.map(|test| (attribute, test)));
+    }
+    tests
+}
+
+/// What a value must be, and what not, if both are said.
+fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawTest>, Option<RawTest>) {
+    let Value::Map(pairs) = &node.value else { return (read_test(node, notes), None) };
+    let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");
+    let (except, test): (Vec<_>, Vec<_>) = pairs.iter().partition(is_not);
+    let ([except], [test]) = (&*except, &*test) else { return (read_test(node, notes), None) };
+    let mut read =
+        |pair: &(Node, Node)| read_test(&Node { place: node.place, value: Value::Map(vec![pair.clone()]) }, notes);
+    (read(test), read(except))
 }
 
 fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
@@ -80,7 +95,8 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
     if pairs.len() != 1 {
         let count = pairs.len();
         let help = format!("valid are {}", listed(&keys::names(&[keys::TEST])));
-        notes.add_with_help(node.place, format!("a condition has one key, this has {count}"), help);
+        let problem = format!("a condition has one key, or two with `not`: this has {count}");
+        notes.add_with_help(node.place, problem, help);
         return None;
     }
     for (name, kind) in KINDS {

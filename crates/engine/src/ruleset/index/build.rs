@@ -5,13 +5,17 @@ use rustc_hash::FxHashMap;
 use super::super::lookup::Lookup;
 use super::super::paths::Paths;
 use super::super::values::Values;
-use super::{ASKS_MORE, Asks, Attribute, Index, NAMES, Remaining, SHARED, Sought, Starts, network_text, space_of};
-use crate::rules::{Condition, Glob, Pattern, Test};
+use super::{
+    ASKS_MORE, Asks, Attribute, Index, LEADS_NOWHERE, NAMES, NTH_NAMES, Nth, Remaining, SHARED, Sought, Starts,
+    network_text, space_of,
+};
+use crate::rules::{Condition, Glob, Pattern, Test, nth_of};
 
 /// Rules before they are packed.
 #[derive(Default)]
 pub(super) struct Builder {
-    names: FxHashMap<Box<[u8]>, u32>,
+    names: FxHashMap<Box<str>, u32>,
+    nth: Vec<Nth>,
     /// How many rules ask for a value or pattern of an attribute.
     popularity: FxHashMap<(u32, Box<str>), u32>,
     anchors: Vec<Anchors>,
@@ -32,9 +36,13 @@ struct Anchors {
 impl Builder {
     fn name(&mut self, attribute: &str) -> u32 {
         let next = self.names.len() as u32;
-        let number = *self.names.entry(attribute.as_bytes().into()).or_insert(next);
+        let number = *self.names.entry(attribute.into()).or_insert(next);
         if number == next {
             self.anchors.push(Anchors::default());
+            if let Some((of, before)) = nth_of(attribute) {
+                let of = self.name(of);
+                self.nth.push(Nth { attribute: number, of, before });
+            }
         }
         number
     }
@@ -113,13 +121,18 @@ impl Builder {
     pub(super) fn finish(self, first: u32) -> Index {
         let mut packing =
             Packing { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
-        packing.texts.extend(self.names.into_iter().map(|(name, number)| (NAMES, name, number)));
+        let leads_nowhere = |number: u32| if self.anchors[number as usize].is_empty() { LEADS_NOWHERE } else { 0 };
+        packing.texts.extend(self.names.into_iter().map(|(name, number)| {
+            let space = if nth_of(&name).is_some() { NTH_NAMES } else { NAMES };
+            (space, name.into_boxed_bytes(), number | leads_nowhere(number))
+        }));
         let attributes =
             self.anchors.into_iter().zip(0..).map(|(anchors, number)| packing.pack(anchors, number)).collect();
         Index {
             first,
             lookup: Lookup::new(&packing.texts),
             attributes,
+            nth: self.nth.into(),
             shared: packing.shared.into(),
             unanchored: self.unanchored.into(),
             others: self.others.into(),
@@ -136,6 +149,7 @@ struct Packing {
 
 impl Packing {
     fn pack(&mut self, anchors: Anchors, number: u32) -> Attribute {
+        let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
             self.add(space_of(number), value, rules);
         }
@@ -146,7 +160,7 @@ impl Packing {
             self.free_space = next_free;
             paths
         });
-        Attribute { paths, present: anchors.present.into(), starts }
+        Attribute { has_values, paths, present: anchors.present.into(), starts }
     }
 
     fn starts(&mut self, prefixes: FxHashMap<Box<[u8]>, Vec<u32>>, networks: FxHashMap<[u8; 17], Vec<u32>>) -> Starts {
@@ -177,6 +191,11 @@ impl Packing {
 }
 
 impl Anchors {
+    fn is_empty(&self) -> bool {
+        let Self { equals, globs, prefixes, networks, present } = self;
+        equals.is_empty() && globs.is_empty() && prefixes.is_empty() && networks.is_empty() && present.is_empty()
+    }
+
     fn add(&mut self, pattern: &Pattern, rule: u32) {
         let rules = match pattern {
             Pattern::Equals(text) => self.equals.entry(text.as_bytes().into()).or_default(),

@@ -6,7 +6,9 @@ use std::time::Duration;
 use hyper::StatusCode;
 use tollgate::Cost;
 use tollgate_engine::rules::LimitText;
-use tollgate_engine::{Decision, EngineError, Entry, Item as Asked, Receipt, Request, RequestError, SentLimits, Store};
+use tollgate_engine::{
+    Decision, EngineError, Entry, Item as Asked, Lent, Receipt, Request, RequestError, SentLimits, Store,
+};
 use tollgate_http::Styles;
 use tollgate_http::headers::add_decision;
 
@@ -19,7 +21,7 @@ use crate::acquire::MAX_WAIT;
 use crate::control::auth::{Access, Denied, Place};
 use crate::control::model::Role;
 use crate::front::accept::Protocol;
-use crate::gate::{Gate, Lent, Verb};
+use crate::gate::{Gate, Verb};
 
 const JSON: &str = "application/json";
 

@@ -6,7 +6,7 @@ use tollgate_engine::{Explained, Explanation, Met, Why};
 
 /// An explanation as JSON.
 pub(super) fn to_json(explanation: &Explanation) -> Value {
-    json!({
+    let mut told = json!({
         "version": explanation.version,
         "domain": explanation.domain,
         "allowed": explanation.outcome.is_allowed(),
@@ -18,7 +18,11 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
         "rules": explanation.rules.iter().map(rule).collect::<Vec<_>>(),
         "left_out": explanation.left_out,
         "text": explanation.to_string(),
-    })
+    });
+    if let Outcome::Delay(wait) = explanation.outcome {
+        told["delay_ms"] = json!(wait.as_millis_ceil());
+    }
+    told
 }
 
 fn rule(explained: &Explained) -> Value {

@@ -27,7 +27,7 @@ use crate::control::auth::{Access, Shown, Stranger};
 use crate::drain::Guest;
 use crate::front::accept::Protocol;
 use crate::gate::Gate;
-use crate::once::{Begun, MAX_KEY};
+use crate::once::{Begun, Given, MAX_KEY};
 
 /// What is sent back.
 pub type Answer = Response<Full<Bytes>>;
@@ -167,7 +167,7 @@ async fn once<S: Store>(
     }
     let ticket = match gate.once.begin(key.as_bytes(), (route, body), gate.now()) {
         Begun::First(ticket) => ticket,
-        Begun::Again(mut answer) => {
+        Begun::Again(Given::Http(mut answer)) => {
             answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
             return Ok(answer);
         }
@@ -175,7 +175,7 @@ async fn once<S: Store>(
             let detail = "a request with this idempotency-key is being answered; ask again when it is";
             return Err(Problem::new(StatusCode::CONFLICT, "Conflict", detail));
         }
-        Begun::Different => {
+        Begun::Different | Begun::Again(Given::Resp(_)) => {
             let detail = "this idempotency-key came with another request; take a new key for every request";
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Key used before", detail));
         }
@@ -183,7 +183,7 @@ async fn once<S: Store>(
     let answer = route::run(gate, access, route, body).await?;
     if answer.status().is_success() {
         let size = answer.body().size_hint().exact().unwrap_or(0);
-        ticket.answered(&answer, usize::try_from(size).unwrap_or(usize::MAX));
+        ticket.answered(&Given::Http(answer.clone()), usize::try_from(size).unwrap_or(usize::MAX));
     }
     Ok(answer)
 }

@@ -106,6 +106,9 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, tells: 
     if decision.is_banned() {
         out.extend_from_slice(b",\"banned\":true");
     }
+    if decision.is_closed() {
+        out.extend_from_slice(b",\"closed\":true");
+    }
     out.extend_from_slice(b",\"limits\":[");
     for (place, limit) in decision.reports().enumerate() {
         if place > 0 {

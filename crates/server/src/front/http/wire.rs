@@ -306,8 +306,8 @@ mod tests {
             let pairs: Vec<_> = (0..count).map(|n| format!(r#""a{n}":"""#)).collect();
             one(&format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(",")))
         };
-        assert!(attributes(MAX_ATTRIBUTES).contains("a63="));
-        assert!(attributes(MAX_ATTRIBUTES + 1).contains("at most 64 attributes"));
+        assert!(attributes(MAX_ATTRIBUTES).contains("a127="));
+        assert!(attributes(MAX_ATTRIBUTES + 1).contains("at most 128 attributes"));
         // However deep, the parser gives up before the stack does.
         assert!(Body::parse("[".repeat(100_000).as_bytes()).is_err());
         assert!(Body::parse(format!("{{\"attributes\":{{\"a\":{}", "[".repeat(100_000)).as_bytes()).is_err());

@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-use tollgate::Cost;
-use tollgate_engine::{EngineError, Item, Receipt, Request, Store};
+use tollgate_engine::{EngineError, Item, Lent, Receipt, Request, Settled, Store};
 
-use super::asked::Act;
-use super::decide::{ByRules, by_rules, cost_of, write_decision};
+use super::asked::{Act, Asked};
+use super::decide::{ByRules, by_rules, cost_of};
+use super::replay::{Keyed, Turn, begin, take_key};
+use super::translate::{whole, write_decision};
 use super::wire::{Replies, integer};
 use crate::acquire::MAX_WAIT;
 use crate::control::auth::{Access, Place};
 use crate::control::model::Role;
 use crate::front::accept::Protocol;
 use crate::front::http::words;
-use crate::gate::{Gate, Lent, Verb};
+use crate::gate::{Gate, Verb};
 
 /// Carries out a command, whose name is the first of `args`.
-pub(super) async fn act<S: Store>(gate: &Gate<S>, access: &Access, act: Act, args: &[&[u8]], replies: &mut Replies) {
-    let outcome = match act {
-        Act::Refund => refund(gate, args, replies).await,
-        Act::Renew => renew(gate, args, replies).await,
-        Act::Commit => commit(gate, args, replies).await,
-        Act::Acquire => acquire(gate, args, replies).await,
-        Act::Reset => reset(gate, access, args, replies).await,
-        Act::Explain => explain(gate, args, replies).await,
-    };
-    match outcome {
+pub(super) async fn act<S: Store>(
+    gate: &Gate<S>,
+    access: &Access,
+    act: Act,
+    mut args: Vec<&[u8]>,
+    replies: &mut Replies,
+) {
+    let key = take_key(Asked::Act(act), &mut args);
+    match once(gate, access, act, key, &args, replies).await {
         Ok(()) => {}
         Err(Failed::Mistake(error)) => {
             gate.mistaken(Protocol::Resp);
@@ -42,6 +42,76 @@ pub(super) async fn act<S: Store>(gate: &Gate<S>, access: &Access, act: Act, arg
     }
 }
 
+/// Carries it out, or tells what came of it before.
+async fn once<S: Store>(
+    gate: &Gate<S>,
+    access: &Access,
+    act: Act,
+    key: Option<&[u8]>,
+    args: &[&[u8]],
+    replies: &mut Replies,
+) -> Result<(), Failed> {
+    let keyed = begin(gate, Asked::Act(act), key, args).map_err(Failed::Mistake)?;
+    if let Keyed::Again(replay) = &keyed {
+        replay.write(replies);
+        return Ok(());
+    }
+    let done = match act {
+        Act::Refund => refund(gate, args).await,
+        Act::Renew => renew(gate, args).await,
+        Act::Commit => commit(gate, args).await,
+        Act::Acquire => acquire(gate, args).await,
+        Act::Reset => reset(gate, access, args).await,
+        Act::Explain => explain(gate, args).await,
+    }?;
+    done.write(replies, Turn::First)?;
+    if done.took_something() {
+        // What could be written once can be written again.
+        keyed.answered(|replies| drop(done.write(replies, Turn::Again)));
+    }
+    Ok(())
+}
+
+/// What came of it.
+enum Done {
+    Number(u64),
+    Settled(Settled),
+    Decided(Box<Lent>),
+    Text(String),
+}
+
+impl Done {
+    /// A refusal took nothing, and whoever asks again wants to know how things stand by then.
+    fn took_something(&self) -> bool {
+        match self {
+            Self::Decided(decisions) => decisions.get(0).is_ok_and(|decision| decision.is_allowed()),
+            Self::Number(_) | Self::Settled(_) | Self::Text(_) => true,
+        }
+    }
+
+    fn write(&self, replies: &mut Replies, turn: Turn) -> Result<(), Failed> {
+        match self {
+            // There is no room for a mark.
+            Self::Number(number) => replies.integer(whole(*number)),
+            Self::Text(text) => replies.bulk(text),
+            Self::Decided(decisions) => write_decision(replies, &decisions.get(0)?, Verb::Reserve, turn),
+            Self::Settled(Settled { refunded, charged, unpaid }) => {
+                let amounts = [("refunded", refunded), ("charged", charged), ("unpaid", unpaid)];
+                replies.map(amounts.len() + usize::from(turn == Turn::Again));
+                for (name, amount) in amounts {
+                    replies.bulk(name);
+                    replies.integer(whole(amount.get()));
+                }
+                if turn == Turn::Again {
+                    replies.bulk("replayed");
+                    replies.integer(1);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Why nothing was done.
 enum Failed {
     Mistake(String),
@@ -55,43 +125,36 @@ impl<E: Into<EngineError>> From<E> for Failed {
 }
 
 /// `TG.REFUND receipt`, `TG.CANCEL receipt` and `TG.RELEASE receipt`: how much was given back.
-async fn refund<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
-    let [_, text] = args else { return Err(usage(args, "<receipt>")) };
+async fn refund<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
+    let [_, text] = args else { return Err(usage(args, "<receipt> [ONCE <key>]")) };
     let refunded = gate.engine.refund(&receipt(text)?).await?;
-    replies.integer(whole(refunded));
-    Ok(())
+    Ok(Done::Number(refunded.get()))
 }
 
 /// `TG.RENEW receipt`: 1 if all slots were still held, and are for longer now.
-async fn renew<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
-    let [_, text] = args else { return Err(usage(args, "<receipt>")) };
+async fn renew<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
+    let [_, text] = args else { return Err(usage(args, "<receipt> [ONCE <key>]")) };
     let renewed = gate.engine.renew(&receipt(text)?).await?;
-    replies.integer(renewed.into());
-    Ok(())
+    Ok(Done::Number(renewed.into()))
 }
 
 /// `TG.COMMIT receipt cost`: what was given back, charged, and not charged for want of room.
-async fn commit<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
-    let [_, text, cost] = args else { return Err(usage(args, "<receipt> <cost>")) };
+async fn commit<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
+    let [_, text, cost] = args else { return Err(usage(args, "<receipt> <cost> [ONCE <key>]")) };
     let (receipt, cost) = (receipt(text)?, cost_of(cost).map_err(Failed::Mistake)?);
     let settled = gate.engine.commit(&receipt, cost).await?;
-    replies.map(3);
-    for (name, amount) in [("refunded", settled.refunded), ("charged", settled.charged), ("unpaid", settled.unpaid)] {
-        replies.bulk(name);
-        replies.integer(whole(amount));
-    }
-    Ok(())
+    Ok(Done::Settled(settled))
 }
 
 /// `TG.ACQUIRE domain cost wait_ms [name value …]`: the decision with a receipt, when it is let in or the time is over.
-async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
+async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
     let [name, domain, cost, wait, attributes @ ..] = args else {
-        return Err(usage(args, "<domain> <cost> <wait_ms> [<name> <value> ...]"));
+        return Err(usage(args, "<domain> <cost> <wait_ms> [ONCE <key>] [<name> <value> ...]"));
     };
     let asked = [&[*name, *domain, *cost], attributes].concat();
     let ByRules { domain, cost, entries } = by_rules(&asked).map_err(|error| match attributes.len() % 2 {
         0 => Failed::Mistake(error),
-        _ => usage(args, "<domain> <cost> <wait_ms> [<name> <value> ...]"),
+        _ => usage(args, "<domain> <cost> <wait_ms> [ONCE <key>] [<name> <value> ...]"),
     })?;
     let wait = integer(wait).and_then(|wait| u64::try_from(wait).ok()).map(Duration::from_millis);
     let Some(wait) = wait.filter(|wait| *wait <= MAX_WAIT) else {
@@ -101,12 +164,11 @@ async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies
     let item = Item { entries: &entries, cost: Some(cost), limit: None };
     let mut decisions = Lent::take();
     gate.acquire(Protocol::Resp, &Request { domain, items: &[item] }, wait, &mut decisions).await;
-    write_decision(replies, &decisions.get(0)?, Verb::Reserve);
-    Ok(())
+    Ok(Done::Decided(Box::new(decisions)))
 }
 
 /// `TG.RESET domain cost [name value …]`: how many counters were made as new.
-async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
+async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]]) -> Result<Done, Failed> {
     let ByRules { domain, cost, entries } = by_rules(args).map_err(Failed::Mistake)?;
     let name = String::from_utf8_lossy(domain);
     let denied = access.require(Role::Operator, Place::Domain(&name));
@@ -114,17 +176,15 @@ async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]], replie
     let item = Item { entries: &entries, cost: Some(cost), limit: None };
     let counters = gate.engine.reset(&Request { domain, items: &[item] }, &mut Lent::take()).await?;
     gate.note(access, "key", "reset", Some(&name), &words(&entries));
-    replies.integer(counters.try_into().unwrap_or(i64::MAX));
-    Ok(())
+    Ok(Done::Number(counters as u64))
 }
 
 /// `TG.EXPLAIN domain cost [name value …]`: why `TG.CHECK` would say what it would, as text.
-async fn explain<S: Store>(gate: &Gate<S>, args: &[&[u8]], replies: &mut Replies) -> Result<(), Failed> {
+async fn explain<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
     let ByRules { domain, cost, entries } = by_rules(args).map_err(Failed::Mistake)?;
     let item = Item { entries: &entries, cost: Some(cost), limit: None };
     let explanation = gate.engine.explain(domain, &item, &mut Lent::take()).await?;
-    replies.bulk(explanation.to_string());
-    Ok(())
+    Ok(Done::Text(explanation.to_string()))
 }
 
 fn receipt(text: &[u8]) -> Result<Receipt, Failed> {
@@ -135,8 +195,4 @@ fn receipt(text: &[u8]) -> Result<Receipt, Failed> {
 fn usage(args: &[&[u8]], expected: &str) -> Failed {
     let name = args.first().map_or(String::new(), |name| String::from_utf8_lossy(name).to_lowercase());
     Failed::Mistake(format!("ERR usage: {name} {expected}"))
-}
-
-fn whole(cost: Cost) -> i64 {
-    cost.get().try_into().unwrap_or(i64::MAX)
 }

@@ -57,6 +57,22 @@ impl Asked {
         found.map(|(_, asked)| *asked)
     }
 
+    /// How many words every call of it has, its name included; options follow. None for what takes no options.
+    pub(super) const fn words(self) -> Option<usize> {
+        match self {
+            Self::Throttle => None,
+            Self::Decide(Verb::Drain) | Self::Act(Act::Refund | Act::Renew) => Some(2),
+            Self::Decide(Verb::Check | Verb::Peek | Verb::Reserve | Verb::TakeUpTo | Verb::Charge)
+            | Self::Act(Act::Commit | Act::Reset | Act::Explain) => Some(3),
+            Self::Act(Act::Acquire) => Some(4),
+        }
+    }
+
+    /// Whether asking twice is not the same as asking once.
+    pub(super) const fn takes(self) -> bool {
+        !matches!(self, Self::Decide(Verb::Peek) | Self::Act(Act::Explain))
+    }
+
     /// How it is decided; none for what is no decision.
     pub(super) const fn verb(self) -> Option<Verb> {
         match self {

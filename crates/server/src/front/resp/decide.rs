@@ -3,22 +3,23 @@
 
 use tollgate::redis_cell::Throttle;
 use tollgate::{Cost, Nanos, Outcome, Retry};
-use tollgate_engine::{Decision, Entry, Item, Request, SentLimits, Store};
+use tollgate_engine::{Decision, Entry, Item, Lent, Request, SentLimits, Store};
 
 use super::act::act;
 use super::asked::{Act, Asked};
-use super::translate;
+use super::replay::{Keyed, Turn, begin, take_key};
+use super::translate::{self, write_decision};
 use super::wire::{Parsed, Replies, integer, parse};
 use crate::control::auth::Access;
 use crate::front::accept::Protocol;
-use crate::gate::{Gate, Lent, Verb};
+use crate::gate::{Gate, Verb};
 
 /// The most commands that are asked about together.
 const TOGETHER: usize = 64;
 
 /// One command: what is asked, or what is wrong with it.
 enum Question<'a> {
-    Rules(ByRules<'a>),
+    Rules(ByRules<'a>, Keyed<'a>),
     Throttle {
         throttle: Box<Throttle>,
         key: &'a [u8],
@@ -36,7 +37,7 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, access: &Access, input: &[u
     if let Ok(Parsed::Command(used)) = parse(input, &mut args)
         && let Some(Asked::Act(what)) = args.first().and_then(|name| Asked::find(name))
     {
-        act(gate, access, what, &args, replies).await;
+        act(gate, access, what, args, replies).await;
         return used;
     }
     let (questions, verb, used) = read(gate, input);
@@ -45,7 +46,7 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, access: &Access, input: &[u
         .iter()
         .zip(&items)
         .filter_map(|(question, item)| {
-            let domain = if let Question::Rules(asked) = question { asked.domain } else { &[][..] };
+            let domain = if let Question::Rules(asked, _) = question { asked.domain } else { &[][..] };
             item.as_ref().map(|item| Request { domain, items: std::slice::from_ref(item) })
         })
         .collect();
@@ -53,22 +54,31 @@ pub(super) async fn decide<S: Store>(gate: &Gate<S>, access: &Access, input: &[u
     if !requests.is_empty() {
         gate.decide(Protocol::Resp, verb, &requests, &mut decisions).await;
     }
+    drop(requests);
+    drop(items);
     let mut decided = decisions.iter();
-    for question in &questions {
+    for question in questions {
         let decision = if question.item().is_some() { decided.next() } else { None };
         match (question, decision) {
             (Question::Wrong(error), _) => {
                 gate.mistaken(Protocol::Resp);
-                replies.error(error);
+                replies.error(&error);
             }
-            (Question::Closed(reply), _) => replies.five(*reply),
-            (Question::Rules(_), Some(Ok(decision))) => write_decision(replies, &decision, verb),
-            (Question::Throttle { throttle, .. }, Some(Ok(decision))) => replies.five(five(throttle, &decision)),
-            (Question::Rules(_) | Question::Throttle { .. }, Some(Err(error))) => {
+            (Question::Closed(reply), _) => replies.five(reply),
+            (Question::Rules(_, Keyed::Again(replay)), _) => replay.write(replies),
+            (Question::Rules(_, keyed), Some(Ok(decision))) => {
+                write_decision(replies, &decision, verb, Turn::First);
+                // A refusal took nothing, and whoever asks again wants to know how things stand by then.
+                if decision.is_allowed() {
+                    keyed.answered(|replies| write_decision(replies, &decision, verb, Turn::Again));
+                }
+            }
+            (Question::Throttle { throttle, .. }, Some(Ok(decision))) => replies.five(five(&throttle, &decision)),
+            (Question::Rules(..) | Question::Throttle { .. }, Some(Err(error))) => {
                 gate.mistaken(Protocol::Resp);
                 replies.error(&format!("ERR {error}"));
             }
-            (Question::Rules(_) | Question::Throttle { .. }, None) => {
+            (Question::Rules(..) | Question::Throttle { .. }, None) => {
                 replies.error("ERR the request was not decided");
             }
         }
@@ -84,9 +94,9 @@ pub(super) fn waits(input: &[u8]) -> bool {
 
 /// The questions at the beginning of `input`, as far as they have one verb. Calls of `CL.THROTTLE` whose keys are kept in this
 /// process are not among them: these have counters of their own.
-fn read<'a, S: Store>(gate: &Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Verb, usize) {
+fn read<'a, S: Store>(gate: &'a Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Verb, usize) {
     let (mut questions, mut args, mut at) = (Vec::new(), Vec::new(), 0);
-    let mut common = None;
+    let (mut common, mut keys) = (None, Vec::new());
     while questions.len() < TOGETHER
         && let Ok(Parsed::Command(len)) = parse(&input[at..], &mut args)
         && let Some(asked) = args.first().and_then(|name| Asked::find(name))
@@ -94,11 +104,21 @@ fn read<'a, S: Store>(gate: &Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>, Ve
         && let Some(verb) = asked.verb()
         && *common.get_or_insert(verb) == verb
     {
+        let key = take_key(asked, &mut args);
+        // What comes again in one pipeline is answered by what came of it the first time, which is not known yet.
+        if key.is_some_and(|key| keys.contains(&key)) {
+            break;
+        }
+        keys.extend(key);
         let question = match asked {
             Asked::Throttle => throttle(gate, &args),
-            Asked::Decide(Verb::Drain) => all_by_rules(&args).map(Question::Rules),
-            Asked::Decide(_) | Asked::Act(_) => by_rules(&args).map(Question::Rules),
+            Asked::Decide(Verb::Drain) => all_by_rules(&args).map(|asked| Question::Rules(asked, Keyed::Unkeyed)),
+            Asked::Decide(_) | Asked::Act(_) => by_rules(&args).map(|asked| Question::Rules(asked, Keyed::Unkeyed)),
         };
+        let question = question.and_then(|question| match question {
+            Question::Rules(by, Keyed::Unkeyed) => Ok(Question::Rules(by, begin(gate, asked, key, &args)?)),
+            other => Ok(other),
+        });
         questions.push(question.unwrap_or_else(Question::Wrong));
         at += len;
     }
@@ -112,11 +132,11 @@ pub(super) struct ByRules<'a> {
     pub(super) entries: Vec<Entry<'a>>,
 }
 
-/// `TG.CHECK domain cost [name value …]`.
+/// `TG.CHECK domain cost [name value …]`, without its key.
 pub(super) fn by_rules<'a>(args: &[&'a [u8]]) -> Result<ByRules<'a>, String> {
     let usage = || {
         let name = args.first().map_or("tg.check".into(), |name| String::from_utf8_lossy(name).to_lowercase());
-        format!("ERR usage: {name} <domain> <cost> [<name> <value> ...]")
+        format!("ERR usage: {name} <domain> <cost> [ONCE <key>] [<name> <value> ...]")
     };
     let [_, domain, cost, attributes @ ..] = args else { return Err(usage()) };
     let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
@@ -132,9 +152,9 @@ pub(super) fn cost_of(text: &[u8]) -> Result<Cost, String> {
     })
 }
 
-/// `TG.DRAIN domain [name value …]`.
+/// `TG.DRAIN domain [name value …]`, without its key.
 fn all_by_rules<'a>(args: &[&'a [u8]]) -> Result<ByRules<'a>, String> {
-    let usage = || "ERR usage: tg.drain <domain> [<name> <value> ...]".to_owned();
+    let usage = || "ERR usage: tg.drain <domain> [ONCE <key>] [<name> <value> ...]".to_owned();
     let [_, domain, attributes @ ..] = args else { return Err(usage()) };
     let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
     let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
@@ -159,9 +179,9 @@ impl Question<'_> {
     /// What the engine is asked, if it is.
     fn item(&self) -> Option<Item<'_>> {
         match self {
-            Self::Rules(asked) => Some(Item { entries: &asked.entries, cost: Some(asked.cost), limit: None }),
+            Self::Rules(_, Keyed::Again(_)) | Self::Closed(_) | Self::Wrong(_) => None,
+            Self::Rules(asked, _) => Some(Item { entries: &asked.entries, cost: Some(asked.cost), limit: None }),
             Self::Throttle { key, cost, limits, .. } => Some(Item { cost: Some(*cost), ..Item::sent(key, limits) }),
-            Self::Closed(_) | Self::Wrong(_) => None,
         }
     }
 }
@@ -170,65 +190,4 @@ impl Question<'_> {
 fn five(throttle: &Throttle, decision: &Decision<'_>) -> [i64; 5] {
     let reset = decision.reports().next().map_or(Nanos::ZERO, |limit| limit.report.reset);
     throttle.reply(decision.outcome(), reset)
-}
-
-/// A decision under the names it has in JSON.
-pub(super) fn write_decision(replies: &mut Replies, decision: &Decision<'_>, verb: Verb) {
-    replies.map(6 + usize::from(verb.tells_taken()) + usize::from(verb.tells_receipt()));
-    replies.bulk("allowed");
-    replies.integer(decision.is_allowed().into());
-    replies.bulk("outcome");
-    replies.bulk(match decision.outcome() {
-        Outcome::Allow => "allow",
-        Outcome::Delay(_) => "delay",
-        Outcome::Deny(_) => "deny",
-    });
-    replies.bulk("rule");
-    name(replies, decision.rule().unwrap_or_default());
-    replies.bulk("standing");
-    replies.bulk(decision.standing().as_str());
-    replies.bulk("retry_after_ms");
-    let wait = match decision.outcome() {
-        Outcome::Delay(wait) => Retry::After(wait),
-        Outcome::Allow | Outcome::Deny(_) => decision.retry().unwrap_or(Retry::NOW),
-    };
-    replies.integer(millis(wait));
-    if verb.tells_receipt() {
-        replies.bulk("receipt");
-        replies.bulk(decision.receipt().to_string());
-    }
-    if verb.tells_taken() {
-        replies.bulk("taken");
-        replies.integer(decision.taken().get().try_into().unwrap_or(i64::MAX));
-    }
-    replies.bulk("limits");
-    replies.array(decision.reports().count());
-    for limit in decision.reports() {
-        replies.map(5);
-        replies.bulk("rule");
-        name(replies, limit.rule);
-        replies.bulk("limit");
-        replies.integer(limit.report.limit.try_into().unwrap_or(i64::MAX));
-        replies.bulk("remaining");
-        replies.integer(limit.report.remaining.try_into().unwrap_or(i64::MAX));
-        replies.bulk("retry_after_ms");
-        replies.integer(millis(limit.report.retry));
-        replies.bulk("reset_after_ms");
-        replies.integer(millis(Retry::After(limit.report.reset)));
-    }
-}
-
-fn name(replies: &mut Replies, rule: &str) {
-    match rule {
-        "" => replies.null(),
-        rule => replies.bulk(rule),
-    }
-}
-
-/// Milliseconds, rounded up; -1 where no wait helps.
-fn millis(retry: Retry) -> i64 {
-    match retry {
-        Retry::After(wait) => wait.as_millis_ceil().try_into().unwrap_or(i64::MAX),
-        Retry::OnRelease | Retry::Never => -1,
-    }
 }

@@ -8,8 +8,10 @@ mod decide;
 pub mod limits;
 mod memo;
 mod pipeline;
+mod replay;
 mod serve;
 pub mod translate;
 pub mod wire;
 
+pub use replay::Replay;
 pub use serve::serve;

@@ -119,6 +119,7 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
             let now_of = |key: usize| clock.now().with_spread(names[key].fingerprint(&ledger.secret).low);
             let charge_of = |(key, id, ask): (usize, u32, Ask)| Charge {
                 numbers: id,
+                limits: None,
                 key: names[key].as_bytes(),
                 ask,
                 windows: &[],

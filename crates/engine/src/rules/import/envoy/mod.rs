@@ -9,6 +9,7 @@
 //! | there | here |
 //! |---|---|
 //! | the entries and their order | `only` |
+//! | the second entry with the same key | its name with a number: `header_match#2` |
 //! | a value; a value with stars | a condition; patterns, or a prefix |
 //! | a more specific descriptor beside it | its values are excluded: `not`, or an override without a limit |
 //! | counted for each value that is not given | `per`; not with `share_threshold` |
@@ -16,14 +17,21 @@
 //! | none in a unit | `deny` |
 //! | `shadow_mode` | `on_exceed: shadow` |
 //! | `name` | the rule's `id`; without, the path as the reference names it in its metrics |
+//! | `replaces` | `replaces`, with the ids of all that have the name |
+//! | `quota_mode` | `suffices` |
+//!
+//! Both look at all descriptors of a request before anything is counted, and whoever is replaced still replaces.
 
 mod pattern;
 mod read;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::super::mistake::{Notes, Place};
-use super::super::text::Node;
+use super::super::nth::nth_of;
+use super::super::raw::shorten;
+use super::super::text::{Node, Value};
 use super::build::{id_from, list, map, text};
 use pattern::{Exclusion, Values};
 use read::{Allows, Descriptor, RateLimit, Reader};
@@ -41,20 +49,33 @@ pub(super) fn is_meant(tree: &Node) -> bool {
 /// The same limits in our language. `None` if there are mistakes that leave nothing to say.
 pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     let file = Reader { notes, left_out }.file(tree)?;
-    let mut converter =
-        Converter { notes, left_out, taken: HashSet::new(), conditions: 0, too_many: false, rules: Vec::new() };
+    let mut converter = Converter {
+        notes,
+        left_out,
+        taken: HashSet::new(),
+        conditions: 0,
+        too_many: false,
+        rules: Vec::new(),
+        named: HashMap::new(),
+        replacing: Vec::new(),
+    };
     converter.level(&file.descriptors, &mut Vec::new());
+    converter.replace();
     let rules = converter.rules;
     Some(map(tree.place, vec![("domain", file.domain), ("rules", list(tree.place, rules))]))
 }
 
-struct Converter<'n> {
+struct Converter<'n, 'd> {
     notes: &'n mut Notes,
     left_out: &'n mut Notes,
     taken: HashSet<String>,
     conditions: usize,
     too_many: bool,
     rules: Vec<Node>,
+    /// The ids of the rules whose limits have a name.
+    named: HashMap<&'d str, Vec<String>>,
+    /// The places of rules that replace others, and whom.
+    replacing: Vec<(usize, &'d RateLimit)>,
 }
 
 /// A level on the path to a limit.
@@ -65,8 +86,8 @@ struct Step<'d> {
     excluded: Vec<Values<'d>>,
 }
 
-impl Converter<'_> {
-    fn level<'d>(&mut self, descriptors: &'d [Descriptor], path: &mut Vec<Step<'d>>) {
+impl<'d> Converter<'_, 'd> {
+    fn level(&mut self, descriptors: &'d [Descriptor], path: &mut Vec<Step<'d>>) {
         let mut beside: HashMap<&str, Vec<(usize, Values<'d>)>> = HashMap::new();
         for (place, descriptor) in descriptors.iter().enumerate() {
             let values = Values::new(descriptor.value.as_deref());
@@ -100,7 +121,7 @@ impl Converter<'_> {
     }
 
     /// Makes a rule of a limit, or notes why there is none.
-    fn limit(&mut self, limit: &RateLimit, path: &[Step<'_>]) {
+    fn limit(&mut self, limit: &'d RateLimit, path: &[Step<'d>]) {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
         self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
         if self.conditions > MAX_CONDITIONS {
@@ -116,24 +137,25 @@ impl Converter<'_> {
         }
     }
 
-    fn rule(&mut self, limit: &RateLimit, path: &[Step<'_>], named: &str) -> Result<(), &'static str> {
+    fn rule(&mut self, limit: &'d RateLimit, path: &[Step<'d>], named: &str) -> Result<(), &'static str> {
         let place = path.last().map_or(limit.place, |step| step.descriptor.place);
-        let mut keys = HashSet::new();
-        if !path.iter().all(|step| keys.insert(&*step.descriptor.key)) {
-            return Err("conditions cannot tell two entries with the same key apart");
-        }
+        let names = attribute_names(path)?;
         let (mut when, mut overrides) = (Vec::new(), Vec::new());
-        for step in path {
-            self.step(step, &mut when, &mut overrides)?;
+        for (step, name) in path.iter().zip(&names) {
+            step.say(name, &mut when, &mut overrides)?;
+        }
+        if !overrides.is_empty() && !limit.replaces.is_empty() {
+            return Err("which values it leaves to others cannot be written beside `replaces`");
         }
         if when.is_empty() {
             // One to find the rule by.
-            when.extend(path.last().map(|step| (&*step.descriptor.key, present(place))));
+            when.extend(names.last().map(|name| (text(place, &**name), present(place))));
         }
-        let per: Vec<Node> =
-            path.iter().filter(|step| step.is_counted()).map(|step| text(place, &*step.descriptor.key)).collect();
+        let counted = path.iter().zip(&names).filter(|(step, _)| step.is_counted());
+        let per: Vec<Node> = counted.map(|(_, name)| text(place, &**name)).collect();
         let only = path.iter().map(|step| text(place, &*step.descriptor.key)).collect();
-        let mut pairs = vec![("only", list(place, only)), ("when", map(place, when))];
+        let when = Node { place, value: Value::Map(when) };
+        let mut pairs = vec![("only", list(place, only)), ("when", when)];
         if !per.is_empty() {
             pairs.push(("per", list(place, per)));
         }
@@ -144,7 +166,6 @@ impl Converter<'_> {
                 pairs.push(("unlimited", truth()));
                 overrides.clear();
             }
-            Allows::Nothing if limit.shadow => return Err("a shadow that refuses everybody tells nothing"),
             Allows::Nothing if overrides.is_empty() => pairs.push(("deny", truth())),
             Allows::Nothing => {
                 pairs.push(("unlimited", truth()));
@@ -158,39 +179,86 @@ impl Converter<'_> {
         if !overrides.is_empty() {
             pairs.push(("overrides", list(place, overrides)));
         }
-        if limit.shadow && matches!(limit.allows, Allows::Rate(..)) {
+        if limit.shadow && !matches!(limit.allows, Allows::Everything) {
             pairs.push(("on_exceed", text(place, "shadow")));
         }
-        pairs.insert(0, ("id", text(place, id_from(named, &mut self.taken))));
+        let id = id_from(named, &mut self.taken);
+        pairs.insert(0, ("id", text(place, id.clone())));
+        if let Some(name) = limit.name.as_deref().filter(|name| !name.is_empty()) {
+            self.named.entry(name).or_default().push(id);
+        }
+        if !limit.replaces.is_empty() {
+            self.replacing.push((self.rules.len(), limit));
+        }
+        match (limit.quota, &limit.allows) {
+            (Some(_), Allows::Rate(..)) if !limit.shadow => pairs.push(("suffices", truth())),
+            (Some(place), Allows::Rate(..) | Allows::Nothing) => {
+                let why = "a shadow is never in the way of others, and what nobody may do must be kept by itself";
+                self.left_out.add_with_help(place, "`quota_mode` is not carried over", why);
+            }
+            (Some(_), Allows::Everything) | (None, _) => {}
+        }
         self.rules.push(map(place, pairs));
         Ok(())
     }
 
-    /// What a level says about its entry.
-    fn step<'d>(
-        &mut self,
-        step: &Step<'d>,
-        when: &mut Vec<(&'d str, Node)>,
-        overrides: &mut Vec<Node>,
-    ) -> Result<(), &'static str> {
-        let (key, place) = (&*step.descriptor.key, step.descriptor.place);
-        if step.excluded.is_empty() {
-            if !step.values.is_everything() {
-                when.push((key, step.values.condition(place)?));
+    /// Says which rules replace which others, once the ids of all are known.
+    fn replace(&mut self) {
+        for (rule, limit) in std::mem::take(&mut self.replacing) {
+            let mut ids: Vec<Node> = Vec::new();
+            for (place, name) in &limit.replaces {
+                match self.named.get(&**name) {
+                    Some(named) => ids.extend(named.iter().map(|id| text(*place, &**id))),
+                    None => {
+                        let problem = format!("no limit is named `{}`, so nothing is replaced", shorten(name));
+                        self.left_out.add_with_help(*place, problem, "it has no effect there, either");
+                    }
+                }
+            }
+            if let (Value::Map(pairs), false) = (&mut self.rules[rule].value, ids.is_empty()) {
+                pairs.push((text(limit.place, "replaces"), list(limit.place, ids)));
+            }
+        }
+    }
+}
+
+impl<'d> Step<'d> {
+    /// What a level says about its entry, which is known by `name`.
+    fn say(&self, name: &str, when: &mut Vec<(Node, Node)>, overrides: &mut Vec<Node>) -> Result<(), &'static str> {
+        let place = self.descriptor.place;
+        if self.excluded.is_empty() {
+            if !self.values.is_everything() {
+                when.push((text(place, name), self.values.condition(place)?));
             }
             return Ok(());
         }
-        match Exclusion::new(place, step.values, &step.excluded)? {
-            Exclusion::Not(condition) => when.push((key, condition)),
+        match Exclusion::new(place, self.values, &self.excluded)? {
+            Exclusion::Not(condition) => when.push((text(place, name), condition)),
             Exclusion::Each(conditions) => {
-                when.push((key, step.values.condition(place)?));
+                when.push((text(place, name), self.values.condition(place)?));
                 overrides.extend(conditions.into_iter().map(|condition| {
-                    map(place, vec![("when", map(place, vec![(key, condition)])), ("unlimited", text(place, "true"))])
+                    map(place, vec![("when", map(place, vec![(name, condition)])), ("unlimited", text(place, "true"))])
                 }));
             }
         }
         Ok(())
     }
+}
+
+/// What the entries on the way are called here: by their keys, and those with the same key by their place among them, too.
+fn attribute_names<'d>(path: &[Step<'d>]) -> Result<Vec<Cow<'d, str>>, &'static str> {
+    let same = |key: &str, steps: &[Step<'_>]| steps.iter().filter(|step| step.descriptor.key == key).count();
+    let name = |(place, step): (usize, &Step<'d>)| {
+        let key = &step.descriptor.key;
+        if nth_of(key).is_some() {
+            return Err("a key that ends with `#` and a number stands for something else here");
+        }
+        Ok(match same(key, path) {
+            1 => Cow::Borrowed(&**key),
+            _ => Cow::Owned(format!("{key}#{}", same(key, &path[..=place]))),
+        })
+    };
+    path.iter().enumerate().map(name).collect()
 }
 
 /// What the descriptors with the same key take that are more specific than the one at `place`.

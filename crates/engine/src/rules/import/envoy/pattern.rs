@@ -33,25 +33,33 @@ impl<'v> Values<'v> {
         }
     }
 
-    /// The condition, or why there is none.
+    /// The condition, or why there is none. Texts and patterns are one by themselves.
     pub(super) fn condition(self, place: Place) -> Result<Node, &'static str> {
-        match self {
-            Self::Any => Ok(map(place, vec![("present", text(place, "true"))])),
-            Self::Exactly(value) if value.contains(['{', '}']) => Ok(map(place, vec![("equals", text(place, value))])),
-            Self::Exactly(value) => Ok(text(place, value)),
+        Ok(match self.test(place)? {
+            ("any_of", texts) => texts,
+            test => map(place, vec![test]),
+        })
+    }
+
+    /// The key of the condition and what it takes.
+    fn test(self, place: Place) -> Result<(&'static str, Node), &'static str> {
+        Ok(match self {
+            Self::Any => ("present", text(place, "true")),
+            Self::Exactly(value) if value.contains(['{', '}']) => ("equals", text(place, value)),
+            Self::Exactly(value) => ("any_of", text(place, value)),
             Self::Starred(value) => match value.trim_end_matches('*') {
-                "" => Self::Any.condition(place),
-                prefix if !prefix.contains('*') => Ok(map(place, vec![("prefix", text(place, prefix))])),
-                _ => Ok(one_or_list(place, globs(value)?.into_iter().map(|glob| text(place, glob)).collect())),
+                "" => ("present", text(place, "true")),
+                prefix if !prefix.contains('*') => ("prefix", text(place, prefix)),
+                _ => ("any_of", one_or_list(place, globs(value)?.into_iter().map(|glob| text(place, glob)).collect())),
             },
-        }
+        })
     }
 }
 
 /// How values are kept from a rule that more specific descriptors take.
 #[derive(Debug)]
 pub(super) enum Exclusion {
-    /// A condition that none of them meets.
+    /// The whole condition: what the values are, and what not.
     Not(Node),
     /// Conditions of which each excluded value meets one.
     Each(Vec<Node>),
@@ -60,8 +68,10 @@ pub(super) enum Exclusion {
 impl Exclusion {
     /// Of values that are taken from any others, if `from` is none, or from those it matches.
     pub(super) fn new(place: Place, from: Values<'_>, excluded: &[Values<'_>]) -> Result<Self, &'static str> {
+        let exactly = |values: &Values<'_>| matches!(values, Values::Exactly(_));
         let braces = |values: &Values<'_>| matches!(values, Values::Exactly(value) if value.contains(['{', '}']));
-        if from != Values::Any || excluded.iter().any(braces) {
+        let has_braces = excluded.iter().any(braces);
+        if has_braces && !excluded.iter().all(exactly) {
             let each: Result<_, _> = excluded.iter().map(|values| values.condition(place)).collect();
             return each.map(Self::Each);
         }
@@ -73,7 +83,13 @@ impl Exclusion {
                 Values::Starred(value) => texts.extend(globs(value)?.into_iter().map(|glob| text(place, glob))),
             }
         }
-        Ok(Self::Not(map(place, vec![("not", one_or_list(place, texts))])))
+        let texts = one_or_list(place, texts);
+        let except = if has_braces { map(place, vec![("equals", texts)]) } else { texts };
+        let test = match from {
+            Values::Any => None,
+            Values::Exactly(_) | Values::Starred(_) => Some(from.test(place)?),
+        };
+        Ok(Self::Not(map(place, test.into_iter().chain([("not", except)]).collect())))
     }
 }
 

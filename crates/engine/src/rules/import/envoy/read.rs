@@ -21,7 +21,11 @@ pub(super) struct Descriptor {
 pub(super) struct RateLimit {
     pub(super) place: Place,
     pub(super) name: Option<String>,
+    /// The names of limits that are not counted where this one is met.
+    pub(super) replaces: Vec<(Place, String)>,
     pub(super) shadow: bool,
+    /// Whether it is enough that another one like it has room.
+    pub(super) quota: Option<Place>,
     pub(super) allows: Allows,
 }
 
@@ -31,6 +35,13 @@ pub(super) enum Allows {
     Nothing,
     /// So many in a period, as our language writes it.
     Rate(u32, &'static str),
+}
+
+/// What a descriptor says about its limit.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    shadow: bool,
+    quota: Option<Place>,
 }
 
 /// A domain and its tree.
@@ -138,18 +149,15 @@ impl Reader<'_> {
         if let Some(place) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
             self.notes.add(place, "`share_threshold` is for values with a star");
         }
-        let why = "metrics are not labelled by values here, which anybody can make up without end";
+        let why = "metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`";
         for name in ["detailed_metric", "value_to_metric"] {
             if let Some(place) = self.truth(&fields, name) {
                 self.left_out.add_with_help(place, format!("`{name}` is not carried over"), why);
             }
         }
-        let shadow = self.truth(&fields, "shadow_mode").is_some();
-        let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, shadow));
-        if let Some(place) = self.truth(&fields, "quota_mode") {
-            let why = "the limit holds by itself, whatever is left of the others";
-            self.left_out.add_with_help(place, "`quota_mode` is not carried over", why);
-        }
+        let manner =
+            Manner { shadow: self.truth(&fields, "shadow_mode").is_some(), quota: self.truth(&fields, "quota_mode") };
+        let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, manner));
         if let Some((place, _)) = find(&fields, "metadata") {
             let why = "answers have `rule`, by which a proxy can tell limits apart";
             self.left_out.add_with_help(place, "`metadata` is not carried over", why);
@@ -165,15 +173,15 @@ impl Reader<'_> {
         })
     }
 
-    fn rate_limit(&mut self, node: &Node, shadow: bool) -> Option<RateLimit> {
+    fn rate_limit(&mut self, node: &Node, manner: Manner) -> Option<RateLimit> {
+        let Manner { shadow, quota } = manner;
         if node.value == Value::Empty {
             return None;
         }
         let fields = self.fields(node, "`rate_limit`", RATE_LIMIT)?;
         let name = self.text(&fields, "name").map(|(_, name)| name);
-        if let Some((place, replaced)) = find(&fields, "replaces") {
-            self.replaces(place, replaced, name.as_deref());
-        }
+        let replaces = find(&fields, "replaces").map(|(_, node)| self.replaces(node, name.as_deref()));
+        let replaces = replaces.unwrap_or_default();
         let unit = self.text(&fields, "unit");
         let count = self.text(&fields, "requests_per_unit");
         if self.truth(&fields, "unlimited").is_some() {
@@ -182,7 +190,7 @@ impl Reader<'_> {
                     self.notes.add(*place, format!("`{name}` and `unlimited` exclude each other"));
                 }
             }
-            return Some(RateLimit { place: node.place, name, shadow, allows: Allows::Everything });
+            return Some(RateLimit { place: node.place, name, replaces, shadow, quota, allows: Allows::Everything });
         }
         let units: Vec<&str> = UNITS.iter().map(|(unit, _)| *unit).collect();
         let Some((place, unit)) = unit else {
@@ -204,29 +212,32 @@ impl Reader<'_> {
             return None;
         };
         let allows = if count == 0 { Allows::Nothing } else { Allows::Rate(count, period?) };
-        Some(RateLimit { place: node.place, name, shadow, allows })
+        Some(RateLimit { place: node.place, name, replaces, shadow, quota, allows })
     }
 
-    /// One limit instead of another, for requests that meet both: our rules do not know of each other.
-    fn replaces(&mut self, place: Place, node: &Node, name: Option<&str>) {
-        let Value::List(nodes) = &node.value else {
-            self.notes.add_with_help(node.place, "`replaces` is a list", "write it like `replaces: [{name: other}]`");
-            return;
+    /// The names of limits that one is in the place of, for requests that meet both.
+    fn replaces(&mut self, node: &Node, name: Option<&str>) -> Vec<(Place, String)> {
+        let nodes = match &node.value {
+            Value::List(nodes) => nodes,
+            Value::Empty => return Vec::new(),
+            Value::Text(_) | Value::Map(_) => {
+                let help = "write it like `replaces: [{name: other}]`";
+                self.notes.add_with_help(node.place, "`replaces` is a list", help);
+                return Vec::new();
+            }
         };
+        let mut replaced = Vec::with_capacity(nodes.len());
         for node in nodes {
             let Some(fields) = self.fields(node, "an entry of `replaces`", &["name"]) else { continue };
             match self.text(&fields, "name") {
-                Some((_, replaced)) if !replaced.is_empty() => {
-                    if Some(&*replaced) == name {
-                        self.notes.add(node.place, "a limit cannot replace itself");
-                    }
-                    let problem = format!("that this replaces `{}` is not carried over", shorten(&replaced));
-                    let why = "requests that meet both must fit both";
-                    self.left_out.add_with_help(place, problem, why);
+                Some((_, other)) if Some(&*other) == name => {
+                    self.notes.add(node.place, "a limit cannot replace itself");
                 }
+                Some((place, other)) if !other.is_empty() => replaced.push((place, other)),
                 _ => self.notes.add(node.place, "an entry of `replaces` has a `name`"),
             }
         }
+        replaced
     }
 
     /// The pairs of a map whose keys are all known.

@@ -5,126 +5,138 @@
 //! | `limit_req … burst=n nodelay`, or without a burst | a token bucket with burst `n + 1`: nginx does not count the request being served |
 //! | `limit_req … burst=n`, `delay=m` | a leaky bucket with burst `n + 1`, of which `m` pass without waiting |
 //! | `limit_conn zone n` | `n` at a time |
-//! | several of them | several rules: a request must fit all |
-//! | `location /a`, `location = /a` | `when: {path: …}`, without what longer locations take |
+//! | a zone | a rule, since its counters are shared by all limits that name it |
+//! | a limit in a server or location | `when`, or an override: they change numbers and not counters |
+//! | several in the same place | several rules: a request must fit all |
 //! | `limit_req_status`, `limit_req_dry_run` | `status`, which is 503 unless given; `on_exceed: shadow` |
 //! | an empty key is not counted | `when: {…: {present: true}}` |
+//! | `include` | what is in the files, in its place |
 
+mod include;
+mod numbers;
 mod read;
+mod region;
 mod scope;
 mod zone;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use super::super::Source;
 use super::super::mistake::{Notes, Place};
 use super::super::raw::shorten;
 use super::super::text::{MAX_FILE_BYTES, Node, Value};
 use super::super::words::valid_instead;
+use super::ReadIncluded;
 use super::build::{id_from, list, map, text};
-use read::{Directive, End};
-use scope::{Kind, Scopes};
+use include::{Files, ReadFiles};
+use numbers::Numbers;
+use read::Directive;
+use region::{Exception, Regions};
+use scope::{Block, Kind, Manner, Scopes};
 use zone::Zone;
 
 /// So many limits are read.
 const MAX_LIMITS: usize = 4096;
+/// So many times it is asked what holds somewhere: rules times locations.
+const MAX_QUESTIONS: usize = 4_000_000;
 
-/// Whether a file has limits of nginx.
+/// Whether a file has limits of nginx, or may include some.
 pub(super) fn is_meant(bytes: &[u8]) -> bool {
-    let ours = |line: &str| ["limit_req", "limit_conn"].iter().any(|name| line.trim_start().starts_with(name));
+    let ours = |line: &str| {
+        let line = line.trim();
+        ["limit_req", "limit_conn"].iter().any(|name| line.starts_with(name)) || matches!(line, "http" | "events")
+    };
     str::from_utf8(bytes).is_ok_and(|text| text.split(['\n', ';', '{']).any(ours))
 }
 
-/// The limits in our language.
-pub(super) fn convert(bytes: &[u8], domain: &str, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
+/// The limits in our language, and the files that were included.
+pub(super) fn convert(
+    source: &Source<'_>,
+    domain: &str,
+    include: ReadIncluded<'_>,
+    notes: &mut Notes,
+    left_out: &mut Notes,
+) -> (Option<Node>, Vec<(String, Vec<u8>)>) {
     let start = Place { line: 1, column: 1 };
-    if bytes.len() > MAX_FILE_BYTES {
-        notes.add(start, format!("the file has {} bytes, at most {MAX_FILE_BYTES} are read", bytes.len()));
-        return None;
+    if source.text.len() > MAX_FILE_BYTES {
+        notes.add(start, format!("the file has {} bytes, at most {MAX_FILE_BYTES} are read", source.text.len()));
+        return (None, Vec::new());
     }
-    let Ok(config) = str::from_utf8(bytes) else {
+    let Ok(config) = str::from_utf8(source.text) else {
         notes.add(start, "this is not UTF-8 text");
-        return None;
+        return (None, Vec::new());
     };
-    let directives = read::read(config, notes);
-    let zones: Vec<Zone> = directives
-        .iter()
-        .filter(|directive| matches!(directive.name(), "limit_req_zone" | "limit_conn_zone"))
-        .filter_map(|directive| Zone::read(directive, notes, left_out))
-        .collect();
-    let scopes = Scopes::read(&directives, notes, left_out);
-    if let Some((_, directive)) = scopes.limits(&directives).nth(MAX_LIMITS) {
-        notes.add(directive.place, format!("there are more than {MAX_LIMITS} limits"));
+    let mut files = Files::new(source.name, source.text.len(), ReadFiles(include));
+    let directives = files.directives(config, notes, left_out);
+    let rules = rules(&directives, &files, notes, left_out);
+    let tree = rules.map(|rules| map(start, vec![("domain", text(start, domain)), ("rules", list(start, rules))]));
+    (tree, files.names.into_iter().skip(1).zip(files.included).collect())
+}
+
+fn rules(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Option<Vec<Node>> {
+    let mut zones: Vec<Zone> = Vec::new();
+    for directive in directives.iter().filter(|one| matches!(one.name(), "limit_req_zone" | "limit_conn_zone")) {
+        files.turn_to(directive, notes, left_out);
+        zones.extend(Zone::read(directive, notes, left_out));
+    }
+    let scopes = Scopes::read(directives, files, notes, left_out);
+    if let Some((number, _)) = scopes.limits().get(MAX_LIMITS) {
+        notes.add(directives[*number].place, format!("there are more than {MAX_LIMITS} limits"));
         return None;
     }
     let mut importer =
-        Importer { zones: &zones, scopes: &scopes, notes, left_out, taken: HashSet::new(), used: HashSet::new() };
-    let rules: Vec<Node> =
-        scopes.limits(&directives).filter_map(|(scope, directive)| importer.rule(scope, directive)).collect();
-    for zone in zones.iter().filter(|zone| !importer.used.contains(&*zone.name)) {
+        Importer { zones: &zones, scopes: &scopes, files, notes, left_out, taken: HashSet::new(), set: HashMap::new() };
+    importer.read_limits(directives);
+    let rules = importer.rules();
+    let used: HashSet<usize> = importer.set.keys().map(|(_, zone)| *zone).collect();
+    for (_, zone) in zones.iter().enumerate().filter(|(number, _)| !used.contains(number)) {
+        left_out.turn_to(&files.names[zone.file]);
         let problem = format!("the zone `{}` is used by no `limit_req` or `limit_conn`", shorten(&zone.name));
         left_out.add_with_help(zone.place, problem, "it limits nothing, and is left out");
     }
     if rules.is_empty() && zones.is_empty() {
-        notes.add(start, "there are no limits of nginx in this");
+        notes.add(Place { line: 1, column: 1 }, "there are no limits of nginx in this");
     }
-    Some(map(start, vec![("domain", text(start, domain)), ("rules", list(start, rules))]))
+    Some(rules)
 }
 
-struct Importer<'n> {
+struct Importer<'n, 'f> {
     zones: &'n [Zone],
     scopes: &'n Scopes,
+    files: &'n Files<'f>,
     notes: &'n mut Notes,
     left_out: &'n mut Notes,
     taken: HashSet<String>,
-    used: HashSet<String>,
+    /// What is set for a zone in a scope: the numbers, and where.
+    set: HashMap<(usize, usize), (Numbers, Place)>,
 }
 
-impl<'n> Importer<'n> {
-    /// The rule of a `limit_req` or `limit_conn` in a scope.
-    fn rule(&mut self, scope: usize, directive: &Directive) -> Option<Node> {
-        debug_assert!(directive.end == End::Here, "only these are handed out");
-        let place = directive.place;
-        let of_requests = directive.name() == "limit_req";
-        let name = match of_requests {
-            true => directive.option("zone").map(|(_, name)| name.to_owned()),
-            false => directive.arguments().first().map(|word| word.text.clone()),
-        };
-        let zone = self.zone(place, &name.unwrap_or_default(), of_requests)?;
-        let kind = if of_requests { Kind::Requests } else { Kind::Connections };
-        let mut when = self.scopes.conditions(scope, place);
-        if let Some(attribute) = zone.per.first().filter(|_| zone.skips_missing) {
-            when.push((attribute.clone(), map(place, vec![("present", text(place, "true"))])));
+impl Importer<'_, '_> {
+    /// Reads what each limit says.
+    fn read_limits(&mut self, directives: &[Directive]) {
+        for (number, scope) in self.scopes.limits() {
+            let directive = &directives[*number];
+            self.files.turn_to(directive, self.notes, self.left_out);
+            let of_requests = Kind::of(directive.name()) == Some(Kind::Requests);
+            let name = match of_requests {
+                true => directive.option("zone").map(|(_, name)| name),
+                false => directive.arguments().first().map(|word| &*word.text),
+            };
+            let Some(zone) = self.zone(directive.place, name.unwrap_or_default(), of_requests) else { continue };
+            let numbers = match self.zones[zone].rate {
+                Some(rate) => Numbers::of_requests(rate, directive, self.notes),
+                None => Numbers::of_connections(directive, self.notes, self.left_out),
+            };
+            if let Some(numbers) = numbers {
+                self.set.entry((*scope, zone)).or_insert((numbers, directive.place));
+            }
         }
-        let numbers = if of_requests { self.requests(zone, directive)? } else { self.connections(directive)? };
-        let wanted = match self.scopes.path(scope) {
-            Some(path) => format!("{}{path}", zone.name),
-            None => zone.name.clone(),
-        };
-        let mut pairs = vec![("id", text(place, id_from(&wanted, &mut self.taken)))];
-        if !when.is_empty() {
-            let when = when.into_iter().map(|(attribute, condition)| (text(place, attribute), condition)).collect();
-            pairs.push(("when", Node { place, value: Value::Map(when) }));
-        }
-        if !zone.per.is_empty() {
-            pairs.push(("per", list(place, zone.per.iter().map(|attribute| text(place, &**attribute)).collect())));
-        }
-        pairs.extend(numbers);
-        let excluded = self.scopes.excluded(scope, kind, place, self.left_out);
-        if !excluded.is_empty() {
-            let exclude = |when| map(place, vec![("when", when), ("unlimited", text(place, "true"))]);
-            pairs.push(("overrides", list(place, excluded.into_iter().map(exclude).collect())));
-        }
-        let (dry_run, status) = self.scopes.manner(scope, kind);
-        match dry_run {
-            true => pairs.push(("on_exceed", text(place, "shadow"))),
-            false => pairs.push(("status", text(place, status))),
-        }
-        Some(map(place, pairs))
     }
 
-    fn zone(&mut self, place: Place, name: &str, of_requests: bool) -> Option<&'n Zone> {
+    fn zone(&mut self, place: Place, name: &str, of_requests: bool) -> Option<usize> {
         let fits = |zone: &&Zone| zone.rate.is_some() == of_requests;
-        let Some(zone) = self.zones.iter().filter(fits).find(|zone| zone.name == name) else {
+        let found = self.zones.iter().position(|zone| fits(&zone) && zone.name == name);
+        if found.is_none() {
             let names: Vec<&str> = self.zones.iter().filter(fits).map(|zone| &*zone.name).collect();
             let problem = format!("there is no zone `{}` in this file", shorten(name));
             let help = match names.is_empty() {
@@ -132,53 +144,127 @@ impl<'n> Importer<'n> {
                 false => valid_instead(name, &names),
             };
             self.notes.add_with_help(place, problem, help);
-            return None;
-        };
-        self.used.insert(name.to_owned());
-        Some(zone)
+        }
+        found
     }
 
-    fn requests(&mut self, zone: &Zone, directive: &Directive) -> Option<Vec<(&'static str, Node)>> {
-        let place = directive.place;
-        let (count, unit) = zone.rate?;
-        let mut number = |name: &str| match directive.option(name) {
-            None => Some(0),
-            Some((place, text)) => {
-                let number = text.parse::<u32>().ok();
-                if number.is_none() {
-                    self.notes.add(place, format!("`{name}` is a whole number, this is `{}`", shorten(text)));
-                }
-                number.map(u64::from)
+    /// A rule for each zone, and for each way in which its refusals are told.
+    fn rules(&mut self) -> Vec<Node> {
+        let regions = Regions::new(self.scopes);
+        let manners = self.manners();
+        let mut rules = Vec::new();
+        if manners.len().saturating_mul(self.scopes.len()) > MAX_QUESTIONS {
+            let problem = "there are too many zones and locations together";
+            self.notes.add(Place { line: 1, column: 1 }, problem);
+            return rules;
+        }
+        for (place, (zone, manner)) in manners.iter().enumerate() {
+            self.left_out.turn_to(&self.files.names[self.zones[*zone].file]);
+            if manners[..place].iter().any(|(earlier, _)| earlier == zone) {
+                let problem = format!("the zone `{}` has several kinds of refusals", shorten(&self.zones[*zone].name));
+                self.left_out.add_with_help(self.zones[*zone].place, problem, "here each kind is counted by itself");
             }
-        };
-        let (burst, delay) = (number("burst")?, number("delay")?);
-        let mut pairs = vec![("limit", text(place, format!("{count}/{unit}")))];
-        let waits = burst > 0 && !directive.has("nodelay") && delay < burst;
-        if waits {
-            pairs.push(("algorithm", text(place, "leaky_bucket")));
+            rules.extend(self.rule(*zone, manner, &regions));
         }
-        // nginx does not count the request that is being served.
-        pairs.push(("burst", text(place, (burst + 1).to_string())));
-        if waits && delay > 0 {
-            pairs.push(("free", text(place, delay.to_string())));
-        }
-        Some(pairs)
+        rules
     }
 
-    fn connections(&mut self, directive: &Directive) -> Option<Vec<(&'static str, Node)>> {
-        let place = directive.place;
-        let number = directive.arguments().get(1);
-        let Some(count) = number.and_then(|word| word.text.parse::<u32>().ok()).filter(|count| *count > 0) else {
-            self.notes.add_with_help(
-                place,
-                "this has no number of connections",
-                "nginx wants `limit_conn ZONE NUMBER`",
-            );
-            return None;
+    /// The zones that are used, in the order of the file, with the statuses of their refusals.
+    fn manners(&self) -> Vec<(usize, Manner)> {
+        let mut found: Vec<(usize, Manner)> = Vec::new();
+        let mut known = HashSet::new();
+        for scope in 0..self.scopes.len() {
+            for (number, zone) in self.zones.iter().enumerate() {
+                let kind = zone.kind();
+                let source = self.scopes.source(scope, kind).filter(|source| self.set.contains_key(&(*source, number)));
+                if source.is_none() || self.scopes.get(scope).block == Block::Expression {
+                    continue;
+                }
+                let manner = self.scopes.manner(scope, kind);
+                if known.insert((number, manner.clone())) {
+                    found.push((number, manner));
+                }
+            }
+        }
+        found.sort_by_key(|(zone, _)| *zone);
+        found
+    }
+
+    fn rule(&mut self, number: usize, manner: &Manner, regions: &Regions) -> Option<Node> {
+        let zone = &self.zones[number];
+        let kind = zone.kind();
+        let holds = |scope: usize| {
+            let source = self.scopes.source(scope, kind)?;
+            let (numbers, _) = self.set.get(&(source, number))?;
+            (self.scopes.manner(scope, kind) == *manner).then_some(numbers)
         };
-        let problem = "nginx sees connections end; here who takes a slot gives it back";
-        let why = "a slot that is neither released nor renewed comes back after its `lease`, 60 seconds unless given";
-        self.left_out.add_with_help(place, problem, why);
-        Some(vec![("limit", text(place, count.to_string())), ("algorithm", text(place, "concurrency"))])
+        let base = holds(0);
+        let mut exceptions = regions.exceptions(self.scopes, holds);
+        // Who is limited nowhere else need not be asked about in the end.
+        while base.is_none() && exceptions.last().is_some_and(|last| last.holds.is_none()) {
+            exceptions.pop();
+        }
+        // One place that is limited is where the rule applies, without what is taken out of it.
+        let alone = base.is_none() && exceptions.iter().filter(|exception| exception.holds.is_some()).count() == 1;
+        let only = if alone { exceptions.pop() } else { None };
+        let place = zone.place;
+        let mut when = only.as_ref().map(|only| only.conditions(place)).unwrap_or_default();
+        if let Some(attribute) = zone.per.first().filter(|_| zone.skips_missing) {
+            when.push((attribute, map(place, vec![("present", text(place, "true"))])));
+        }
+        let path = only.as_ref().and_then(Exception::path).unwrap_or_default();
+        let mut pairs = vec![("id", text(place, id_from(&format!("{}{path}", zone.name), &mut self.taken)))];
+        if !when.is_empty() {
+            let when = when.into_iter().map(|(attribute, condition)| (text(place, attribute), condition)).collect();
+            pairs.push(("when", Node { place, value: Value::Map(when) }));
+        }
+        if !zone.per.is_empty() {
+            pairs.push(("per", list(place, zone.per.iter().map(|attribute| text(place, &**attribute)).collect())));
+        }
+        let unlimited = || vec![("unlimited", text(place, "true"))];
+        let say = |numbers: Option<&Numbers>| numbers.map_or_else(unlimited, |numbers| numbers.pairs(place));
+        pairs.extend(say(only.as_ref().map_or(base, |only| only.holds)));
+        let overrides = exceptions.iter().map(|exception| {
+            let when = map(place, exception.conditions(place));
+            map(place, std::iter::once(("when", when)).chain(say(exception.holds)).collect())
+        });
+        let overrides: Vec<Node> = overrides.collect();
+        if !overrides.is_empty() {
+            pairs.push(("overrides", list(place, overrides)));
+        }
+        match manner.dry_run {
+            true => pairs.push(("on_exceed", text(place, "shadow"))),
+            false => pairs.push(("status", text(place, &*manner.status))),
+        }
+        let rule = map(place, pairs);
+        self.tell(number, manner, regions);
+        Some(rule)
+    }
+
+    /// Tells where a rule holds and the limit does not, or the other way round.
+    fn tell(&mut self, number: usize, manner: &Manner, regions: &Regions) {
+        let kind = self.zones[number].kind();
+        let source = |scope: usize| {
+            let source = self.scopes.source(scope, kind).filter(|source| self.set.contains_key(&(*source, number)))?;
+            (self.scopes.manner(scope, kind) == *manner).then_some(source)
+        };
+        let place = self.zones[number].place;
+        for scope in 0..self.scopes.len() {
+            let Some(outside) = self.scopes.get(scope).parent else { continue };
+            let expression = self.scopes.get(scope).block == Block::Expression;
+            if expression && !self.scopes.is_in_expression(scope) && source(scope) != source(outside) {
+                let line = self.scopes.get(scope).place.line;
+                let problem = format!("this also holds in the location of line {line}");
+                let why = "locations with regular expressions are not carried over";
+                self.left_out.add_with_help(place, problem, why);
+            }
+        }
+        let nameless: Vec<usize> = regions.nameless().collect();
+        let differing = nameless.iter().find(|server| source(**server) != source(nameless[0]));
+        if let Some(server) = differing {
+            let line = self.scopes.get(*server).place.line;
+            let problem = format!("the server of line {line} has no name, and another one has none, either");
+            self.left_out.add_with_help(place, problem, "rules cannot tell them apart: the first one counts");
+        }
     }
 }

@@ -5,6 +5,8 @@ use super::super::super::mistake::{Notes, Place};
 /// A line of the configuration, in our sense: some words up to a semicolon or a brace.
 #[derive(Debug)]
 pub(super) struct Directive {
+    /// The number of the file it is in.
+    pub(super) file: usize,
     pub(super) place: Place,
     pub(super) words: Vec<Word>,
     pub(super) end: End,
@@ -47,8 +49,8 @@ impl Directive {
     }
 }
 
-/// All directives, in order. What is not closed is noted.
-pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Directive> {
+/// All directives of a file, in order. What is not closed is noted.
+pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive> {
     let mut scanner = Scanner { rest: text.chars().peekable(), place: Place { line: 1, column: 1 } };
     let mut directives = Vec::new();
     let (mut words, mut open): (Vec<Word>, Vec<Place>) = (Vec::new(), Vec::new());
@@ -66,11 +68,11 @@ pub(super) fn read(text: &str, notes: &mut Notes) -> Vec<Directive> {
             End::Here | End::Closes => {}
         }
         let place = words.first().map_or(place, |word| word.place);
-        directives.push(Directive { place, words: std::mem::take(&mut words), end });
+        directives.push(Directive { file, place, words: std::mem::take(&mut words), end });
     }
     // A line without its semicolon, as people paste it.
     if let Some(first) = words.first() {
-        directives.push(Directive { place: first.place, words, end: End::Here });
+        directives.push(Directive { file, place: first.place, words, end: End::Here });
     }
     if let Some(place) = open.last() {
         notes.add(*place, "this brace is not closed");
@@ -169,7 +171,7 @@ mod tests {
 
     fn check(text: &str, expected: &str) {
         let mut notes = Notes::new("f");
-        let shown: Vec<String> = read(text, &mut notes)
+        let shown: Vec<String> = read(text, 0, &mut notes)
             .iter()
             .map(|directive| {
                 let words: Vec<&str> = directive.words.iter().map(|word| &*word.text).collect();

@@ -3,10 +3,13 @@
 use super::super::super::mistake::{Notes, Place};
 use super::super::super::raw::shorten;
 use super::read::Directive;
+use super::scope::Kind;
 
 /// What `limit_req_zone` or `limit_conn_zone` says.
 #[derive(Debug)]
 pub(super) struct Zone {
+    /// The number of the file it is in.
+    pub(super) file: usize,
     pub(super) place: Place,
     pub(super) name: String,
     /// The attributes that are counted by.
@@ -18,6 +21,11 @@ pub(super) struct Zone {
 }
 
 impl Zone {
+    /// What its limits count.
+    pub(super) fn kind(&self) -> Kind {
+        if self.rate.is_some() { Kind::Requests } else { Kind::Connections }
+    }
+
     pub(super) fn read(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
         let of_requests = directive.name() == "limit_req_zone";
         let zone =
@@ -43,7 +51,7 @@ impl Zone {
         }
         // With several, the key is empty only if all are, which no rule can say.
         skips_missing &= per.len() == 1;
-        Some(Self { place: directive.place, name: name.to_owned(), per, skips_missing, rate })
+        Some(Self { file: directive.file, place: directive.place, name: name.to_owned(), per, skips_missing, rate })
     }
 }
 

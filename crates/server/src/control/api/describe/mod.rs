@@ -42,7 +42,10 @@ fn tree() -> Value {
         "scheme": "bearer",
         "description": "A token made by `tollgate tokens create` or POST /v1/tokens; needed where the server asks for tokens.",
     }});
-    merge(&mut tree["components"]["schemas"], json!({"Problem": Problem::schema(), "RulesStatus": RulesStatus::schema()}));
+    merge(
+        &mut tree["components"]["schemas"],
+        json!({"Problem": Problem::schema(), "RulesStatus": RulesStatus::schema()}),
+    );
     merge(&mut tree["components"]["schemas"], language::schemas());
     merge(&mut tree["components"]["schemas"], data::schemas());
     merge(&mut tree["paths"], data::paths());

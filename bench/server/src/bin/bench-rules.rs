@@ -1,0 +1,306 @@
+//! The rules service: how soon a change is in force, what polls and pages cost, and what a reload takes from decisions.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use tollgate_server_bench::bars::Bars;
+use tollgate_server_bench::process::{Server, free_address};
+use tollgate_server_bench::rules;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    let tollgate = PathBuf::from(args.next().context("usage: bench-rules TOLLGATE [REPETITIONS]")?);
+    let repetitions = args.next().map_or(Ok(20), |text| text.parse())?;
+    let folder = std::env::temp_dir().join(format!("tollgate-bench-rules-{}", std::process::id()));
+    let mut bars = Bars::default();
+    let outcome = Bench { tollgate, repetitions, folder: folder.clone() }.run(&mut bars);
+    std::fs::remove_dir_all(folder)?;
+    outcome.map(|()| bars.tell())
+}
+
+struct Bench {
+    tollgate: PathBuf,
+    repetitions: usize,
+    folder: PathBuf,
+}
+
+impl Bench {
+    fn run(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let service = self.service("service")?;
+        let mut client = Client::connect(service.address)?;
+        client.put("/v1/apply", "POST", &rules(10_000))?;
+        let node = self.follow(&service)?;
+        let mut asked = Client::connect(node.address)?;
+        self.changes(&mut client, &mut asked, bars)?;
+        self.polls(&mut client, &mut asked, bars)?;
+        self.reloads(&mut client, &node, bars)?;
+        self.pages(bars)
+    }
+
+    fn service(&self, name: &str) -> anyhow::Result<Server> {
+        self.serve(name, &[])
+    }
+
+    fn follow(&self, service: &Server) -> anyhow::Result<Server> {
+        self.serve("node", &["--rules", &format!("http://{}", service.address)])
+    }
+
+    fn serve(&self, name: &str, more: &[&str]) -> anyhow::Result<Server> {
+        let address = free_address()?;
+        let data = self.folder.join(name);
+        let mut command = Command::new(&self.tollgate);
+        command.args(["serve", "--resp", "off", "--http", &address.to_string(), "--data"]).arg(data).args(more);
+        Server::start(&mut command, address)
+    }
+
+    /// From sending a change to a node's running it, among ten thousand rules.
+    fn changes(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
+        let mut times = Vec::new();
+        for number in 0..self.repetitions {
+            let before = revision(node)?;
+            let start = Instant::now();
+            service.put(RULE, "PUT", &changed(number))?;
+            while revision(node)? == before {
+                ensure!(start.elapsed() < Duration::from_secs(30), "the change does not arrive");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            times.push(start.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        let (middle, longest) = (times[times.len() / 2], times[times.len() - 1]);
+        println!(
+            "\na change of one of 10,000 rules is in force at a node after {middle:.3} s, at the latest {longest:.3} s"
+        );
+        bars.at_most("a change reaches a node, seconds at the latest", longest, 1.);
+        Ok(())
+    }
+
+    /// Polls that find nothing new.
+    fn polls(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
+        const POLLS: u32 = 1_000;
+        let whole = service.ask("GET", "/v1/snapshot", "", "")?;
+        let tag = whole.tag.context("a snapshot has a tag")?;
+        let loads = metric(node, "tollgate_rules_loaded_total")?;
+        let start = Instant::now();
+        for _ in 0..POLLS {
+            let same = service.ask("GET", "/v1/snapshot", &format!("if-none-match: {tag}\r\n"), "")?;
+            ensure!(same.status == 304 && same.body.is_empty(), "a poll was answered {}", same.status);
+        }
+        let each = start.elapsed().as_secs_f64() * 1e6 / f64::from(POLLS);
+        let start = Instant::now();
+        for _ in 0..POLLS {
+            service.ask("GET", "/healthz", "", "")?;
+        }
+        let nothing = start.elapsed().as_secs_f64() * 1e6 / f64::from(POLLS);
+        let compiled = metric(node, "tollgate_rules_loaded_total")? - loads;
+        println!(
+            "\nan unchanged poll takes {each:.0} µs, asking for the health {nothing:.0} µs; the whole set has {} bytes",
+            whole.body.len()
+        );
+        bars.at_most("rule sets compiled while nothing changed", compiled, 0.);
+        Ok(())
+    }
+
+    /// Decisions a second while rules are replaced, beside those before and after.
+    fn reloads(&self, service: &mut Client, node: &Server, bars: &mut Bars) -> anyhow::Result<()> {
+        let (count, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let mut asked = Client::connect(node.address)?;
+        std::thread::scope(|scope| {
+            for number in 0..CALLERS {
+                let (count, over, address) = (&count, &over, node.address);
+                scope.spawn(move || call(number, address, count, over));
+            }
+            let measured = self.reload_under_load(service, &mut asked, &count, bars);
+            // The callers end by themselves then.
+            over.store(true, Ordering::Relaxed);
+            measured
+        })
+    }
+
+    fn reload_under_load(
+        &self,
+        service: &mut Client,
+        node: &mut Client,
+        count: &AtomicU64,
+        bars: &mut Bars,
+    ) -> anyhow::Result<()> {
+        std::thread::sleep(Duration::from_secs(1));
+        let mut ratios = Vec::new();
+        for number in 0..self.repetitions {
+            let mut meter = Meter::new(count);
+            std::thread::sleep(Duration::from_millis(500));
+            let before = meter.per_second();
+            let running = revision(node)?;
+            meter.per_second();
+            service.put(RULE, "PUT", &changed(1_000 + number))?;
+            while revision(node)? == running {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let during = meter.per_second();
+            std::thread::sleep(Duration::from_millis(500));
+            let after = meter.per_second();
+            ratios.push(during / f64::midpoint(before, after));
+        }
+        ratios.sort_by(f64::total_cmp);
+        let middle = ratios[ratios.len() / 2];
+        println!(
+            "\ndecisions a second while 10,000 rules are replaced: {middle:.2} of those before and after, {:.2} to {:.2}",
+            ratios[0],
+            ratios[ratios.len() - 1]
+        );
+        bars.at_least("decisions during a reload, of the undisturbed", middle, 0.9);
+        Ok(())
+    }
+
+    /// A page in the middle of a list of a thousand rules, and of a hundred thousand.
+    fn pages(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let mut times = Vec::new();
+        let mut clients = Vec::new();
+        let mut servers = Vec::new();
+        for count in [1_000, 100_000] {
+            let server = self.service(&format!("{count}-rules"))?;
+            let mut client = Client::connect(server.address)?;
+            client.put("/v1/apply", "POST", &rules(count))?;
+            clients.push(client);
+            servers.push(server);
+            times.push(Vec::new());
+        }
+        for _ in 0..10 {
+            for (client, times) in clients.iter_mut().zip(&mut times) {
+                let mut path = format!("{LIST}?limit=50");
+                for _ in 0..self.repetitions.min(20) {
+                    let start = Instant::now();
+                    let page = client.ask("GET", &path, "", "")?;
+                    times.push(start.elapsed().as_secs_f64() * 1e6);
+                    ensure!(page.status == 200, "{}", page.body);
+                    let next = page.body.rsplit("\"next\":\"").next().and_then(|rest| rest.split('"').next());
+                    path = format!("{LIST}?limit=50&after={}", next.context("there is more")?);
+                }
+            }
+        }
+        let middle: Vec<f64> = times
+            .iter_mut()
+            .map(|times| {
+                times.sort_by(f64::total_cmp);
+                times[times.len() / 2]
+            })
+            .collect();
+        println!("\na page of 50 rules takes {:.0} µs among 1,000 and {:.0} µs among 100,000", middle[0], middle[1]);
+        bars.at_most("a page among 100,000 rules, of one among 1,000", middle[1] / middle[0], 1.5);
+        Ok(())
+    }
+}
+
+const LIST: &str = "/v1/domains/api/rules";
+const RULE: &str = "/v1/domains/api/rules/r5000";
+/// Enough to keep the server busy, few enough to let somebody else run at times.
+const CALLERS: usize = 4;
+
+/// The rule in the middle, with other numbers.
+fn changed(number: usize) -> String {
+    format!("{{\"when\":{{\"plan\":\"plan5000\"}},\"per\":[\"client\"],\"limit\":\"{}/s\"}}", 200 + number)
+}
+
+fn revision(client: &mut Client) -> anyhow::Result<String> {
+    let status = client.ask("GET", "/v1/rules-status", "", "")?;
+    let revision = status.body.split("\"revision\":").nth(1).and_then(|rest| rest.split([',', '}']).next());
+    Ok(revision.with_context(|| format!("no revision in {}", status.body))?.to_owned())
+}
+
+fn metric(client: &mut Client, name: &str) -> anyhow::Result<f64> {
+    let text = client.ask("GET", "/metrics", "", "")?.body;
+    let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("no {name}"))?;
+    Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
+}
+
+/// Asks for decisions, sixteen requests in each batch, until told that it is over.
+fn call(number: usize, address: SocketAddr, count: &AtomicU64, over: &AtomicBool) {
+    const TOGETHER: u64 = 16;
+    let request = format!(
+        "{{\"domain\":\"api\",\"attributes\":{{\"path\":\"/v1/mine/x\",\"client\":\"c{number}\",\"plan\":\"gold\"}}}}"
+    );
+    let body = format!("[{}]", vec![request; TOGETHER as usize].join(","));
+    let Ok(mut client) = Client::connect(address) else { return };
+    while !over.load(Ordering::Relaxed) {
+        if client.ask("POST", "/v1/check", "", &body).is_err() {
+            return;
+        }
+        count.fetch_add(TOGETHER, Ordering::Relaxed);
+    }
+}
+
+/// How fast a count grows.
+struct Meter<'a> {
+    count: &'a AtomicU64,
+    last: (Instant, u64),
+}
+
+impl<'a> Meter<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        Self { count, last: (Instant::now(), count.load(Ordering::Relaxed)) }
+    }
+
+    /// Since it was asked last.
+    fn per_second(&mut self) -> f64 {
+        let now = (Instant::now(), self.count.load(Ordering::Relaxed));
+        let (time, count) = (now.0 - self.last.0, now.1 - self.last.1);
+        self.last = now;
+        count as f64 / time.as_secs_f64()
+    }
+}
+
+/// A connection over which HTTP is spoken.
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+struct Answer {
+    status: u16,
+    tag: Option<String>,
+    body: String,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) -> anyhow::Result<Answer> {
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
+        self.stream.get_mut().write_all(head.as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).context("the server hung up")?;
+        let (mut length, mut tag) = (0, None);
+        loop {
+            line.clear();
+            self.stream.read_line(&mut line)?;
+            match line.trim_end().split_once(": ") {
+                Some(("content-length", value)) => length = value.parse()?,
+                Some(("etag", value)) => tag = Some(value.to_owned()),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let mut body = vec![0; if status == 304 { 0 } else { length }];
+        self.stream.read_exact(&mut body)?;
+        Ok(Answer { status, tag, body: String::from_utf8(body)? })
+    }
+
+    /// Sends rules, which must be taken.
+    fn put(&mut self, path: &str, method: &str, body: &str) -> anyhow::Result<()> {
+        let kind = if Path::new(path).ends_with("apply") { "application/yaml" } else { "application/json" };
+        let answer = self.ask(method, path, &format!("content-type: {kind}\r\n"), body)?;
+        ensure!(answer.status < 300, "{method} {path} was answered {}: {}", answer.status, answer.body);
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! What the benchmarks of the service share.
+
+pub mod bars;
+pub mod process;
+
+/// A third of the rules have globs, a third one value, a third lists; two of them match the request.
+pub fn rules(count: usize) -> String {
+    let mut text = "domain: api\nrules:\n- {id: mine, when: {path: '/v1/mine/**'}, per: [client], limit: 1M/s}\n\
+                    - {id: gold, when: {plan: gold}, per: [client], limit: 1M/s}\n"
+        .to_owned();
+    for number in 2..count {
+        let when = match number % 3 {
+            0 => format!("{{path: '/v1/other{number}/**'}}"),
+            1 => format!("{{plan: plan{number}}}"),
+            _ => format!("{{client: [a{number}, b{number}, c{number}]}}"),
+        };
+        text.push_str(&format!("- {{id: r{number}, when: {when}, per: [client], limit: 100/s}}\n"));
+    }
+    text
+}

@@ -1,0 +1,85 @@
+//! The words of an expression.
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    Name(String),
+    Text(String),
+    Number(u64),
+    Sign(&'static str),
+}
+
+impl Token {
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Name(name) => name.clone(),
+            Self::Text(text) => format!("'{text}'"),
+            Self::Number(number) => number.to_string(),
+            Self::Sign(sign) => (*sign).to_owned(),
+        }
+    }
+}
+
+const SIGNS: &[&str] = &[
+    "||", "&&", "==", "!=", "<=", ">=", "<", ">", "!", "(", ")", "[", "]", ",", "?", ":", "+", "-", "*", "/", "%", ".",
+];
+
+/// The words of a text, each with the place of its first character.
+pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
+    let chars: Vec<char> = text.chars().collect();
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(first) = chars.get(at) {
+        let place = at + 1;
+        let run =
+            |from: usize, fits: &dyn Fn(char) -> bool| chars[from..].iter().take_while(|char| fits(**char)).count();
+        if first.is_whitespace() {
+            at += 1;
+        } else if first.is_ascii_alphabetic() || *first == '_' {
+            let length = run(at, &|char| char.is_ascii_alphanumeric() || "_.".contains(char));
+            tokens.push((place, Token::Name(chars[at..at + length].iter().collect())));
+            at += length;
+        } else if first.is_ascii_digit() {
+            let length = run(at, &|char| char.is_ascii_digit());
+            let digits: String = chars[at..at + length].iter().collect();
+            at += length;
+            if chars.get(at) == Some(&'.') {
+                return Err(format!("at character {place} there is a fraction; numbers are whole"));
+            }
+            let number = digits.parse().map_err(|_| format!("at character {place} the number is too large"))?;
+            tokens.push((place, Token::Number(number)));
+        } else if *first == '\'' || *first == '"' {
+            let (literal, behind) = literal(&chars, at)?;
+            tokens.push((place, Token::Text(literal)));
+            at = behind;
+        } else {
+            let rest: String = chars[at..].iter().take(2).collect();
+            let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
+                let help = if *first == '=' { ", write `==`" } else { "" };
+                return Err(format!("at character {place} `{first}` is no operator{help}"));
+            };
+            tokens.push((place, Token::Sign(sign)));
+            at += sign.len();
+        }
+    }
+    Ok(tokens)
+}
+
+/// A text in quotes, and the place behind it.
+fn literal(chars: &[char], start: usize) -> Result<(String, usize), String> {
+    let mut text = String::new();
+    let mut at = start + 1;
+    while let Some(char) = chars.get(at) {
+        match char {
+            quote if *quote == chars[start] => return Ok((text, at + 1)),
+            '\\' => {
+                text.extend(chars.get(at + 1));
+                at += 2;
+            }
+            other => {
+                text.push(*other);
+                at += 1;
+            }
+        }
+    }
+    Err(format!("the text at character {} does not end", start + 1))
+}

@@ -1,0 +1,64 @@
+//! What a limit of nginx comes to in numbers.
+
+use super::super::super::mistake::{Notes, Place};
+use super::super::super::raw::shorten;
+use super::super::super::text::Node;
+use super::super::build::text;
+use super::read::Directive;
+
+/// The numbers of a limit, as our language writes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Numbers {
+    limit: String,
+    algorithm: Option<&'static str>,
+    burst: Option<u64>,
+    free: Option<u64>,
+}
+
+impl Numbers {
+    /// Of `limit_req`, with the rate of its zone.
+    pub(super) fn of_requests((count, unit): (u64, char), directive: &Directive, notes: &mut Notes) -> Option<Self> {
+        let mut number = |name: &str| match directive.option(name) {
+            None => Some(0),
+            Some((place, text)) => {
+                let number = text.parse::<u32>().ok();
+                if number.is_none() {
+                    notes.add(place, format!("`{name}` is a whole number, this is `{}`", shorten(text)));
+                }
+                number.map(u64::from)
+            }
+        };
+        let (burst, delay) = (number("burst")?, number("delay")?);
+        let waits = burst > 0 && !directive.has("nodelay") && delay < burst;
+        Some(Self {
+            limit: format!("{count}/{unit}"),
+            algorithm: waits.then_some("leaky_bucket"),
+            // nginx does not count the request that is being served.
+            burst: Some(burst + 1),
+            free: (waits && delay > 0).then_some(delay),
+        })
+    }
+
+    /// Of `limit_conn`.
+    pub(super) fn of_connections(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
+        let place = directive.place;
+        let number = directive.arguments().get(1);
+        let Some(count) = number.and_then(|word| word.text.parse::<u32>().ok()).filter(|count| *count > 0) else {
+            notes.add_with_help(place, "this has no number of connections", "nginx wants `limit_conn ZONE NUMBER`");
+            return None;
+        };
+        let problem = "nginx sees connections end; here who takes a slot gives it back";
+        let why = "a slot that is neither released nor renewed comes back after its `lease`, 60 seconds unless given";
+        left_out.add_with_help(place, problem, why);
+        Some(Self { limit: count.to_string(), algorithm: Some("concurrency"), burst: None, free: None })
+    }
+
+    /// The keys of a rule or an override.
+    pub(super) fn pairs(&self, place: Place) -> Vec<(&'static str, Node)> {
+        let mut pairs = vec![("limit", text(place, &*self.limit))];
+        pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text(place, algorithm))));
+        pairs.extend(self.burst.map(|burst| ("burst", text(place, burst.to_string()))));
+        pairs.extend(self.free.map(|free| ("free", text(place, free.to_string()))));
+        pairs
+    }
+}

@@ -1,0 +1,48 @@
+//! Names of attributes that a request has several times: `header_match#2` is the second value of `header_match`.
+
+use crate::request::Item;
+
+/// The attribute that a name with a number is about, and how many values are before the one that is meant; nothing for other
+/// names.
+pub(crate) fn nth_of(name: &str) -> Option<(&str, u32)> {
+    let (of, number) = split(name)?;
+    let number: usize = number.parse().ok()?;
+    (1..=Item::MAX_ENTRIES).contains(&number).then(|| (of, number as u32 - 1))
+}
+
+/// Whether a name looks like one with a number and has none that could be meant.
+pub(crate) fn is_wrong_number(name: &str) -> bool {
+    split(name).is_some() && nth_of(name).is_none()
+}
+
+fn split(name: &str) -> Option<(&str, &str)> {
+    let (of, number) = name.rsplit_once('#')?;
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    (digits && !of.is_empty()).then_some((of, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_behind_a_name_is_a_place() {
+        for (name, expected) in [
+            ("a#1", Some(("a", 0))),
+            ("a#2", Some(("a", 1))),
+            ("a#b#128", Some(("a#b", 127))),
+            ("a", None),
+            ("a#", None),
+            ("a#x", None),
+            ("#2", None),
+            ("a#0", None),
+            ("a#129", None),
+            ("a#99999999999999999999", None),
+        ] {
+            assert_eq!(nth_of(name), expected, "{name}");
+        }
+        assert!(
+            is_wrong_number("a#0") && is_wrong_number("a#129") && !is_wrong_number("a#x") && !is_wrong_number("a#3")
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! What a store answers.
+
+use std::ops::Range;
+
+use tollgate::{Cost, Outcome, Report, Stamps, Time, Verdict, Wall};
+
+use super::StoreError;
+
+/// The answers to a batch, in buffers that are kept when it is used again.
+///
+/// A store gives them in order: [`charge`](Self::charge) for each charge of a group, then [`end_group`](Self::end_group); or
+/// [`fail_group`](Self::fail_group).
+#[derive(Debug, Default)]
+pub struct Answers {
+    groups: Vec<Ended>,
+    /// Why groups were not decided, each with the place of its group.
+    errors: Vec<(u32, StoreError)>,
+    charges: Vec<Answer>,
+    reports: Vec<Report>,
+    /// The first charge of the group at hand.
+    open: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Ended {
+    at: Time<Wall>,
+    charges: Range<u32>,
+    failed: bool,
+}
+
+/// What came of one charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What the limits say of this charge by itself: in a group that is refused, it may be allowed and nothing be taken.
+    pub outcome: Outcome,
+    /// What was taken, or what was accepted back.
+    pub taken: Cost,
+    /// What undoes the taking exactly.
+    pub stamps: Stamps,
+    reports: Range<u32>,
+    /// The least that is left of any limit.
+    least: u64,
+}
+
+impl Answer {
+    /// The least that is left of any limit; everything if there is nothing to tell.
+    pub(crate) fn least(&self) -> u64 {
+        self.least
+    }
+}
+
+impl Answers {
+    /// As new, keeping the buffers.
+    #[inline]
+    pub fn clear(&mut self) {
+        if self.groups.is_empty() && self.charges.is_empty() {
+            return;
+        }
+        self.groups.clear();
+        self.errors.clear();
+        self.charges.clear();
+        self.reports.clear();
+        self.open = 0;
+    }
+
+    /// The next charge of the group at hand, with a report for each of its limits in order; none if there is nothing to tell.
+    #[inline]
+    pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
+        let answer = self.answer_with(outcome, taken, stamps, reports);
+        self.charges.push(answer);
+    }
+
+    /// Makes room for so many charges of the group at hand, for a store that does not decide them in order.
+    pub(crate) fn expect(&mut self, charges: usize) {
+        let blank =
+            Answer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: 0..0, least: 0 };
+        self.charges.resize(self.open as usize + charges, blank);
+    }
+
+    /// [`charge`](Self::charge) for the one at `place` among those that are [expected](Self::expect).
+    pub(crate) fn fill(
+        &mut self,
+        place: usize,
+        outcome: Outcome,
+        taken: Cost,
+        stamps: Stamps,
+        reports: impl IntoIterator<Item = Report>,
+    ) {
+        let answer = self.answer_with(outcome, taken, stamps, reports);
+        if let Some(expected) = self.charges.get_mut(self.open as usize + place) {
+            *expected = answer;
+        }
+    }
+
+    /// What the charge at `place` of the group at hand has taken, and how to undo it; nothing before it is filled in.
+    pub(crate) fn taken(&self, place: usize) -> (Cost, Stamps) {
+        let answer = self.charges.get(self.open as usize + place);
+        answer.map_or((Cost::ZERO, Stamps::default()), |answer| (answer.taken, answer.stamps))
+    }
+
+    #[inline]
+    fn answer_with(
+        &mut self,
+        outcome: Outcome,
+        taken: Cost,
+        stamps: Stamps,
+        reports: impl IntoIterator<Item = Report>,
+    ) -> Answer {
+        let (first, mut least) = (self.reports.len() as u32, u64::MAX);
+        // From inside: the iterators here are chains, which are slow to be asked for one at a time.
+        reports.into_iter().for_each(|report| {
+            least = least.min(report.remaining);
+            self.reports.push(report);
+        });
+        Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least }
+    }
+
+    /// [`charge`](Self::charge) from a verdict.
+    #[inline]
+    pub fn verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
+        self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
+    }
+
+    /// The group at hand was decided when the store's clock said `at`. If any of its charges was refused, none has taken
+    /// anything.
+    #[inline]
+    pub fn end_group(&mut self, at: Time<Wall>) {
+        let charges = self.open..self.charges.len() as u32;
+        self.open = charges.end;
+        let answers = &mut self.charges[charges.start as usize..];
+        if !answers.iter().all(|answer| answer.outcome.is_allowed()) {
+            answers.iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
+        }
+        self.groups.push(Ended { at, charges, failed: false });
+    }
+
+    /// The group at hand was not decided.
+    pub fn fail_group(&mut self, error: StoreError) {
+        self.charges.truncate(self.open as usize);
+        self.errors.push((self.groups.len() as u32, error));
+        self.groups.push(Ended { at: Time::ZERO, charges: self.open..self.open, failed: true });
+    }
+
+    /// How many groups have been answered.
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether none has.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// The answer to the group at `place`. One the store forgot counts as unknown.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn group(&self, place: usize) -> Result<GroupAnswer<'_>, StoreError> {
+        if let Some(ended) = self.groups.get(place).filter(|ended| !ended.failed) {
+            return Ok(GroupAnswer { answers: self, ended });
+        }
+        let error = self.errors.binary_search_by_key(&place, |(place, _)| *place as usize);
+        Err(error.map_or_else(
+            |_| StoreError::Unknown { why: "the store gave fewer answers than it was asked".into() },
+            |error| self.errors[error].1.clone(),
+        ))
+    }
+
+    /// Where the answers to the charges of the group at `place` begin; none if it was not decided.
+    #[inline]
+    pub(crate) fn first_charge(&self, place: usize) -> Option<u32> {
+        self.groups.get(place).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
+    }
+
+    pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {
+        self.charges.get(charge as usize)
+    }
+
+    /// Notes that a charge, which took more than `taken`, has given back the rest. What is left is told with it; the other
+    /// numbers stay, and are late rather than early.
+    pub(crate) fn lower(&mut self, charge: u32, taken: Cost) {
+        let Some(answer) = self.charges.get_mut(charge as usize) else { return };
+        let back = answer.taken.get().saturating_sub(taken.get());
+        answer.taken = taken;
+        let reports = answer.reports.start as usize..answer.reports.end as usize;
+        answer.least = u64::MAX;
+        for report in self.reports.get_mut(reports).into_iter().flatten() {
+            report.remaining = report.remaining.saturating_add(back).min(report.limit);
+            answer.least = answer.least.min(report.remaining);
+        }
+    }
+
+    pub(crate) fn reports(&self, answer: &Answer) -> &[Report] {
+        self.reports.get(answer.reports.start as usize..answer.reports.end as usize).unwrap_or_default()
+    }
+}
+
+/// The answer to a group.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupAnswer<'a> {
+    answers: &'a Answers,
+    ended: &'a Ended,
+}
+
+impl<'a> GroupAnswer<'a> {
+    /// The store's time of the decision.
+    pub fn at(&self) -> Time<Wall> {
+        self.ended.at
+    }
+
+    /// What came of the charges, in order.
+    pub fn charges(&self) -> &'a [Answer] {
+        &self.answers.charges[self.ended.charges.start as usize..self.ended.charges.end as usize]
+    }
+
+    /// What may be told about the limits of a charge, in order.
+    pub fn reports(&self, answer: &Answer) -> &'a [Report] {
+        self.answers.reports(answer)
+    }
+
+    /// The strictest outcome of all charges.
+    pub fn outcome(&self) -> Outcome {
+        self.charges().iter().fold(Outcome::Allow, |all, one| all.and(one.outcome))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate::{Nanos, Retry};
+
+    fn report(remaining: u64) -> Report {
+        Report { limit: 10, remaining, retry: Retry::NOW, reset: Nanos::ZERO }
+    }
+
+    #[test]
+    fn answers_come_back_by_group() {
+        let mut answers = Answers::default();
+        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(1), report(2)]);
+        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(3)]);
+        answers.end_group(Time::from_nanos(7));
+        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), []);
+        answers.fail_group(StoreError::Rejected { why: "no".into() });
+        answers.charge(Outcome::Allow, Cost::new(4), Stamps::default(), [report(4)]);
+        answers.end_group(Time::from_nanos(9));
+
+        let first = answers.group(0).unwrap();
+        assert_eq!((first.charges().len(), first.at().as_nanos()), (2, 7));
+        assert_eq!(first.reports(&first.charges()[1]), [report(3)]);
+        assert_eq!(answers.group(1).err(), Some(StoreError::Rejected { why: "no".into() }));
+        assert_eq!((0..4).map(|place| answers.first_charge(place)).collect::<Vec<_>>(), [Some(0), None, Some(2), None]);
+        let third = answers.group(2).unwrap();
+        assert_eq!((third.charges()[0].taken, third.reports(&third.charges()[0])), (Cost::new(4), &[report(4)][..]));
+        assert!(matches!(answers.group(3), Err(StoreError::Unknown { .. })));
+    }
+
+    #[test]
+    fn a_refused_group_has_taken_nothing() {
+        let mut answers = Answers::default();
+        answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), []);
+        answers.charge(Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default(), []);
+        answers.end_group(Time::ZERO);
+        let group = answers.group(0).unwrap();
+        assert_eq!(group.outcome(), Outcome::Deny(Retry::Never));
+        assert!(group.charges().iter().all(|charge| charge.taken == Cost::ZERO));
+    }
+}

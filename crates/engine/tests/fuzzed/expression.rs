@@ -1,0 +1,52 @@
+// What must hold for any text that is given as an expression. Included by the fuzz target and by the test that replays what it
+// found worth keeping.
+
+use std::cell::Cell;
+
+use tollgate_engine::rules::{Expression, Rules, Source};
+use tollgate_engine::{Engine, Entry, MemoryStore};
+
+/// The first line is the expression, the others are values of its attributes. It is read, or refused with a message; it asks
+/// for no more values than it has bytes; it and its opposite never both hold; and its rule is found whenever it holds.
+pub fn check(input: &[u8]) {
+    let mut lines = input.split(|byte| *byte == b'\n');
+    let Ok(text) = str::from_utf8(lines.next().unwrap_or_default()) else { return };
+    let values: Vec<&[u8]> = lines.take(16).collect();
+    let expression = match Expression::new(text) {
+        Ok(expression) => expression,
+        Err(problem) => {
+            assert!(problem.len() < 4_000, "a message is for reading: {problem}");
+            return;
+        }
+    };
+    let asked = Cell::new(0);
+    let value = |place: usize| {
+        asked.set(asked.get() + 1);
+        values.get(place).copied()
+    };
+    let holds = expression.holds(&value);
+    assert!(asked.get() <= text.len(), "{} values were asked for in {text:?}", asked.get());
+    if let Ok(opposite) = Expression::new(&format!("!({text})")) {
+        assert_eq!(opposite.attributes(), expression.attributes());
+        assert!(!(holds && opposite.holds(&value)), "{text:?} and its opposite hold for {values:?}");
+    }
+    let names = expression.attributes();
+    let entries: Vec<Entry<'_>> = names.iter().zip(&values).map(|(name, value)| Entry::new(&**name, *value)).collect();
+    // Names with a number are not sent, so what is sent does not say what they are.
+    if holds && !names.iter().any(|name| name.contains('#')) {
+        assert_ne!(found(text, &entries), Some(false), "{text:?} holds for {values:?} and is not found");
+    }
+}
+
+/// Whether a rule with the expression is among those that are tried; nothing if there is no such rule.
+fn found(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
+    let quoted: String = text.chars().map(|letter| format!("\\U{:08X}", u32::from(letter))).collect();
+    let rules = format!("{{domain: d, rules: [{{id: a, if: \"{quoted}\", limit: 1/s}}]}}");
+    let rules = Rules::read(&[Source { name: "f", text: rules.as_bytes() }]).ok()?;
+    let memory = || MemoryStore::new(1).expect("a tiny table");
+    let engine = Engine::with_fallback(memory(), memory());
+    engine.put(&rules).ok()?;
+    let set = engine.rules();
+    let mut matched = tollgate_engine::Matched::default();
+    Some(!set.meets(b"d", entries, &mut matched)?.is_empty())
+}

@@ -1,0 +1,78 @@
+// What must hold for any pattern and any value. Included by the fuzz target and by the test that replays what it found worth
+// keeping.
+
+use tollgate_engine::rules::{Glob, Rules, Source};
+use tollgate_engine::{Engine, Entry, MemoryStore};
+
+/// The last line is a value, those before it are patterns. Each matches or does not as a table says in which every pair of
+/// beginnings is asked about once; and a rule with all of them is found for exactly the values that one of them matches.
+pub fn check(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else { return };
+    let (patterns, value) = text.rsplit_once('\n').unwrap_or((text, ""));
+    let mut valid = Vec::new();
+    let mut matches = false;
+    for pattern in patterns.split('\n').take(16) {
+        match Glob::new(pattern) {
+            Ok(glob) => {
+                let found = glob.matches(value.as_bytes());
+                if pattern.len() * value.len() <= 1 << 16 {
+                    assert_eq!(found, obviously(glob.as_str(), value), "{pattern:?} and {value:?}");
+                }
+                if Glob::is_meant(pattern) {
+                    matches |= found;
+                    valid.push(format!("{{id: r{}, when: {{p: {}}}, limit: 1/s}}", valid.len(), quoted(pattern)));
+                }
+            }
+            Err(problem) => assert!(!problem.is_empty()),
+        }
+    }
+    if let Some(found) = found_by_rules(&valid, value) {
+        assert_eq!(found, matches, "the rules {valid:?} and {value:?}");
+    }
+}
+
+/// Whether a request with the value meets one of the rules; nothing if they are refused, for a pattern too long.
+fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
+    let text = format!("{{domain: d, rules: [{}]}}", rules.join(", "));
+    let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).ok()?;
+    let memory = || MemoryStore::new(1).expect("a tiny table");
+    let engine = Engine::with_fallback(memory(), memory());
+    engine.put(&rules).ok()?;
+    let set = engine.rules();
+    let mut matched = tollgate_engine::Matched::default();
+    let met = set.meets(b"d", &[Entry::new("p", value)], &mut matched)?;
+    Some(!met.is_empty())
+}
+
+/// As a text of YAML that has no other reading.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        quoted += &format!("\\U{:08X}", u32::from(letter));
+    }
+    quoted + "\""
+}
+
+/// Segments of both, and whether their beginnings match, from the shortest on.
+fn obviously(pattern: &str, value: &str) -> bool {
+    let (patterns, values): (Vec<&str>, Vec<&str>) = (pattern.split('/').collect(), value.split('/').collect());
+    let segments = |pattern: &&str, value: &&str| {
+        table(pattern.as_bytes(), value.as_bytes(), |one| *one == b'*', |one, other| one == other)
+    };
+    table(&patterns, &values, |one| *one == "**", segments)
+}
+
+fn table<P, V>(patterns: &[P], values: &[V], any: impl Fn(&P) -> bool, same: impl Fn(&P, &V) -> bool) -> bool {
+    // Whether the patterns so far match the first so many values.
+    let mut row: Vec<bool> = (0..=values.len()).map(|taken| taken == 0).collect();
+    for pattern in patterns {
+        let before = row.clone();
+        for taken in 0..=values.len() {
+            row[taken] = match any(pattern) {
+                true => before[taken] || taken > 0 && row[taken - 1],
+                false => taken > 0 && before[taken - 1] && same(pattern, &values[taken - 1]),
+            };
+        }
+    }
+    row[values.len()]
+}

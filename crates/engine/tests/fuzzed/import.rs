@@ -1,0 +1,60 @@
+// What must hold for any bytes that are given as limits of another system. Included by the fuzz targets and by the test that
+// replays what they found worth keeping.
+
+use tollgate_engine::rules::{Dialect, Imported, Mistakes, Rules, Source, format};
+use tollgate_engine::{Engine, MemoryStore};
+
+/// A file of the reference Envoy service: what it becomes loads and is in its canonical form, and loaded directly it is the
+/// same rules.
+pub fn envoy(input: &[u8]) {
+    let source = Source { name: "f", text: input };
+    let imported = Imported::read(&source, Some(Dialect::Envoy), "");
+    let Some(rules) = check(imported, input) else { return };
+    if let Ok(direct) = Rules::read(&[source]) {
+        let shown = |rules: &Rules| -> Vec<String> {
+            let rules = rules.domains().iter().flat_map(|domain| domain.rules());
+            rules
+                .map(|rule| format!("{} {:?} {:?} {:?}", rule.id(), rule.when(), rule.only(), rule.replaces()))
+                .collect()
+        };
+        assert_eq!(shown(&direct), shown(&rules));
+    }
+}
+
+/// A configuration of nginx, which may include itself and what is behind a line of dashes in the input.
+pub fn nginx(input: &[u8]) {
+    const DASHES: &[u8] = b"\n---\n";
+    let cut = input.windows(DASHES.len()).position(|window| window == DASHES);
+    let (text, other) = cut.map_or((input, &b""[..]), |cut| (&input[..cut], &input[cut + DASHES.len()..]));
+    let include = |pattern: &str| match pattern {
+        "f" => Ok(vec![("f".to_owned(), text.to_vec())]),
+        "g" => Ok(vec![("g".to_owned(), other.to_vec())]),
+        "*" => Ok(vec![("f".to_owned(), text.to_vec()), ("g".to_owned(), other.to_vec())]),
+        _ => Err("there is no such file".to_owned()),
+    };
+    check(Imported::read_with(&Source { name: "f", text }, Some(Dialect::Nginx), "d", &include), input);
+}
+
+fn check(imported: Result<Imported, Mistakes>, input: &[u8]) -> Option<Rules> {
+    let told = |mistakes: &Mistakes| {
+        let lines = 1 + input.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
+        for mistake in mistakes.as_slice() {
+            assert!((1..=lines + 1).contains(&mistake.place.line), "{mistake}");
+            assert!(mistake.to_string().len() < 4_000, "a message is for reading: {mistake}");
+        }
+    };
+    let imported = match imported {
+        Ok(imported) => imported,
+        Err(mistakes) => {
+            told(&mistakes);
+            return None;
+        }
+    };
+    imported.left_out.iter().for_each(told);
+    let again = Source { name: "again", text: imported.yaml.as_bytes() };
+    let rules = Rules::read(&[again]).unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{}", imported.yaml));
+    assert_eq!(format(&again).ok().as_deref(), Some(&*imported.yaml), "written in its canonical form");
+    let memory = || MemoryStore::new(1).expect("a tiny table");
+    assert_eq!(Engine::with_fallback(memory(), memory()).put(&rules), Ok(1));
+    Some(rules)
+}

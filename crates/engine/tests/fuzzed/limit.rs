@@ -1,0 +1,40 @@
+// What must hold for any text that is given as a limit. Included by the fuzz target and by the test that replays what it found
+// worth keeping.
+
+use tollgate_engine::rules::LimitText;
+
+const ALGORITHMS: &[&str] = &[
+    "token_bucket",
+    "leaky_bucket",
+    "interval_bucket",
+    "fixed_window",
+    "sliding_window",
+    "sliding_slices",
+    "sliding_log",
+    "concurrency",
+];
+
+/// The first line is the limit, a second one the burst. Reading ends with numbers or with a message; spaces around the parts
+/// and the long form change nothing; and what is read as a rate is the same when it is written out and read again.
+pub fn check(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else { return };
+    let mut lines = text.split('\n');
+    let limit = lines.next().unwrap_or_default();
+    let burst = lines.next().and_then(|line| line.parse().ok());
+    for algorithm in ALGORITHMS.iter().copied().map(Some).chain([None, Some(limit)]) {
+        let read = (LimitText { limit, burst, algorithm }).read();
+        if let Err(mistake) = &read {
+            assert!(mistake.to_string().len() < 2_000, "a message is for reading: {mistake}");
+            continue;
+        }
+        if let Some((count, period)) = limit.split_once('/') {
+            for same in [format!(" {count} / {period} "), format!("{count} per {period}")] {
+                let again = (LimitText { limit: &same, burst, algorithm }).read();
+                assert_eq!(read, again, "`{limit}` and `{same}`");
+            }
+        }
+    }
+    if let Ok(rate) = limit.parse::<tollgate::Rate>() {
+        assert_eq!(rate.to_string().parse(), Ok(rate), "`{limit}` is `{rate}`");
+    }
+}

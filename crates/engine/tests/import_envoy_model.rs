@@ -1,0 +1,178 @@
+//! Random trees of the reference Envoy service: which limits the descriptors of a request are charged to, against the obvious
+//! walk through the tree that its documentation describes.
+
+mod support;
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use proptest::prelude::*;
+use support::run;
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+
+#[derive(Clone, Debug)]
+struct Node {
+    key: &'static str,
+    value: Option<&'static str>,
+    limit: Option<Limit>,
+    below: Vec<Node>,
+}
+
+/// A limit, known by how much it lets pass.
+#[derive(Clone, Debug)]
+struct Limit {
+    name: Option<&'static str>,
+    replaces: Vec<&'static str>,
+    unlimited: bool,
+}
+
+const KEYS: &[&str] = &["k", "l"];
+const VALUES: &[&str] = &["a", "ab", "b/a", "a*", "*b", "a*b", "*", "b/*a", "{a}"];
+const SENT: &[&str] = &["", "a", "b", "ab", "aab", "b/a", "b/xa", "a/b", "{a}"];
+const NAMES: &[&str] = &["x", "y", "z"];
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let name = prop::option::of(prop::sample::select(NAMES));
+    let replaces = prop::collection::vec(prop::sample::select(NAMES), 0..2);
+    (name, replaces, prop::bool::weighted(0.1)).prop_map(|(name, replaces, unlimited)| {
+        let replaces = replaces.into_iter().filter(|replaced| Some(*replaced) != name).collect();
+        Limit { name, replaces, unlimited }
+    })
+}
+
+fn trees() -> impl Strategy<Value = Vec<Node>> {
+    let node = |below: BoxedStrategy<Vec<Node>>| {
+        let value = prop::option::weighted(0.8, prop::sample::select(VALUES));
+        (prop::sample::select(KEYS), value, prop::option::weighted(0.7, limits()), below)
+            .prop_map(|(key, value, limit, below)| Node { key, value, limit, below })
+    };
+    let level = |below: BoxedStrategy<Vec<Node>>, most: usize| {
+        prop::collection::vec(node(below), 0..most).prop_map(|nodes| {
+            // The same key and value twice is a mistake.
+            let mut seen = HashSet::new();
+            nodes.into_iter().filter(|node| seen.insert((node.key, node.value))).collect()
+        })
+    };
+    let leaves = level(Just(Vec::new()).boxed(), 4).boxed();
+    let middle = level(leaves, 4).boxed();
+    level(middle, 5)
+}
+
+/// The tree as a file; each limit lets another number pass, by which it is known.
+fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
+    for node in nodes {
+        let indent = "  ".repeat(depth);
+        let _ = write!(text, "{indent}- key: {}\n", node.key);
+        if let Some(value) = node.value {
+            let _ = write!(text, "{indent}  value: '{value}'\n");
+        }
+        if let Some(limit) = &node.limit {
+            *count += 1;
+            let _ = match limit.unlimited {
+                true => write!(text, "{indent}  rate_limit:\n{indent}    unlimited: true\n"),
+                false => {
+                    write!(
+                        text,
+                        "{indent}  rate_limit:\n{indent}    unit: day\n{indent}    requests_per_unit: {count}\n"
+                    )
+                }
+            };
+            if let Some(name) = limit.name {
+                let _ = write!(text, "{indent}    name: {name}\n");
+            }
+            let replaces: Vec<String> = limit.replaces.iter().map(|name| format!("{{name: {name}}}")).collect();
+            let _ = write!(text, "{indent}    replaces: [{}]\n", replaces.join(", "));
+        }
+        if !node.below.is_empty() {
+            let _ = write!(text, "{indent}  descriptors:\n");
+            write(&node.below, depth + 1, count, text);
+        }
+    }
+}
+
+/// The limits of a tree in the order in which they were written, each with the path to it.
+fn number<'n>(nodes: &'n [Node], found: &mut Vec<*const Node>) {
+    for node in nodes {
+        if node.limit.is_some() {
+            found.push(std::ptr::from_ref(node));
+        }
+        number(&node.below, found);
+    }
+}
+
+fn starred(pattern: &[u8], value: &[u8]) -> bool {
+    match pattern {
+        [] => value.is_empty(),
+        [b'*', rest @ ..] => (0..=value.len()).any(|taken| starred(rest, &value[taken..])),
+        [byte, rest @ ..] => value.split_first().is_some_and(|(first, value)| first == byte && starred(rest, value)),
+    }
+}
+
+/// The limit at the end of the way that the entries take.
+fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
+    let ((key, value), rest) = entries.split_first()?;
+    let beside = || nodes.iter().filter(|node| node.key == *key);
+    let exactly = beside().find(|node| node.value.is_some_and(|own| !own.contains('*') && own == *value));
+    let stars = || {
+        beside()
+            .find(|node| node.value.is_some_and(|own| own.contains('*') && starred(own.as_bytes(), value.as_bytes())))
+    };
+    let any = || beside().find(|node| node.value.is_none());
+    let next = exactly.or_else(stars).or_else(any)?;
+    if rest.is_empty() { next.limit.is_some().then_some(next) } else { walk(&next.below, rest) }
+}
+
+/// How much the limits let pass that a request is charged to, in order.
+fn charged(tree: &[Node], descriptors: &[Vec<(&str, &str)>]) -> Vec<u64> {
+    let mut numbered = Vec::new();
+    number(tree, &mut numbered);
+    let met: Vec<&Node> = descriptors.iter().filter_map(|entries| walk(tree, entries)).collect();
+    let limit = |node: &Node| node.limit.clone().expect("only those are met");
+    let replaced: HashSet<&str> = met.iter().flat_map(|node| limit(node).replaces).collect();
+    let counts = |node: &&&Node| {
+        let limit = limit(node);
+        !limit.unlimited && !limit.name.is_some_and(|name| replaced.contains(name))
+    };
+    let place =
+        |node: &&Node| numbered.iter().position(|known| std::ptr::eq(*known, *node)).expect("numbered") as u64 + 1;
+    let mut charged: Vec<u64> = met.iter().filter(counts).map(place).collect();
+    charged.sort_unstable();
+    charged
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn descriptors_are_charged_to_the_limits_that_the_walk_finds(
+        tree in trees(),
+        requests in prop::collection::vec(
+            prop::collection::vec(
+                prop::collection::vec((prop::sample::select(KEYS), prop::sample::select(SENT)), 1..4),
+                1..4,
+            ),
+            8,
+        ),
+    ) {
+        let mut text = "domain: d\ndescriptors:\n".to_owned();
+        write(&tree, 0, &mut 0, &mut text);
+        let rules = Rules::read(&[Source { name: "e", text: text.as_bytes() }]);
+        let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{text}"));
+        let told = rules.left_out().map(ToString::to_string).unwrap_or_default();
+        // A descriptor that nothing is left for, and names that nobody has, change nothing; the rest is not compared.
+        prop_assume!(!told.contains("not carried over"));
+        let engine = Engine::new(MemoryStore::new(1000).expect("a table")).expect("a table");
+        engine.put(&rules).expect("numbers that can be kept");
+        for descriptors in &requests {
+            let entries: Vec<Vec<Entry<'_>>> =
+                descriptors.iter().map(|one| one.iter().map(|(key, value)| Entry::new(*key, *value)).collect()).collect();
+            let items: Vec<Item<'_>> = entries.iter().map(|entries| Item::new(entries)).collect();
+            let mut decisions = Decisions::default();
+            let decision = run(engine.peek(&Request::new("d", &items), &mut decisions)).expect("a request");
+            let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();
+            found.sort_unstable();
+            prop_assert_eq!(found, charged(&tree, descriptors), "{:?} by\n{}", descriptors, text);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What limits may be told, each in a rule and with virtual time.
+
+mod support;
+
+use support::bench;
+use tollgate::Nanos;
+
+/// Asks so often at once, and says how many pass.
+fn passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
+    let mut bench = bench(rules);
+    for (seconds, expected) in waits_and_expected {
+        bench.advance(Nanos::from_secs(*seconds));
+        let passed = (0..40).filter(|_| bench.check(&[("user", "ann")]) == "allow").count();
+        assert_eq!(passed, *expected, "after another {seconds} s with {rules}");
+    }
+}
+
+#[test]
+fn rates_are_written_as_people_say_them() {
+    for rate in ["20/h", "5 per 15 minutes", "5/15m", "480/day", "0k/s"] {
+        let text = format!("domain: d\nrules:\n- {{id: a, limit: {rate}, burst: 3}}\n");
+        let source = tollgate_engine::rules::Source { name: "f", text: text.as_bytes() };
+        if rate == "0k/s" {
+            assert!(tollgate_engine::rules::Rules::read(&[source]).is_err());
+            continue;
+        }
+        passing(&format!("- {{id: a, limit: {rate}, burst: 3}}\n"), &[(0, 3), (179, 0), (1, 1), (360, 2)]);
+    }
+    passing("- {id: a, limit: 1k/day, burst: 20}\n", &[(0, 20), (86, 0), (1, 1)]);
+}
+
+#[test]
+fn buckets_begin_with_what_they_are_told_and_refill_as_they_are() {
+    passing("- {id: a, limit: 10/m, burst: 5, initial: 2}\n", &[(0, 2), (6, 1), (600, 5)]);
+    passing("- {id: a, limit: 10/m, algorithm: interval_bucket}\n", &[(0, 10), (19, 0), (60, 10)]);
+    // The start is 20 s into a minute: the first refill is 15 s into the next one.
+    passing("- {id: a, limit: 10/m, algorithm: interval_bucket, offset: 15s}\n", &[(0, 10), (54, 0), (1, 10)]);
+}
+
+#[test]
+fn windows_end_where_their_phase_says() {
+    // The start is 20 s into a minute.
+    passing("- {id: a, limit: 10/m, algorithm: fixed_window}\n", &[(0, 10), (39, 0), (1, 10)]);
+    passing("- {id: a, limit: 10/m, algorithm: fixed_window, phase: first_request}\n", &[(0, 10), (59, 0), (1, 10)]);
+    passing("- {id: a, limit: 10/m, algorithm: sliding_window}\n", &[(0, 10), (40, 0), (30, 5)]);
+    passing("- {id: a, limit: 10/m, algorithm: sliding_slices, precision: 20s}\n", &[(0, 10), (40, 0), (40, 10)]);
+}
+
+#[test]
+fn a_log_is_exact_keeps_a_gap_and_counts_refusals_if_told_to() {
+    passing("- {id: a, limit: 10/m, algorithm: sliding_log}\n", &[(0, 10), (59, 0), (1, 10)]);
+    passing("- {id: a, limit: 10/m, algorithm: sliding_log, minimum_gap: 2s}\n", &[(0, 1), (1, 0), (1, 1)]);
+    let counting = "- {id: a, limit: 10/m, algorithm: sliding_log, count_refused: true}\n";
+    passing(counting, &[(0, 10), (59, 0), (1, 0), (59, 0), (60, 10)]);
+}
+
+#[test]
+fn slots_that_are_not_given_back_come_back_with_their_lease() {
+    passing("- {id: a, limit: 3, algorithm: concurrency, lease: 10s}\n", &[(0, 3), (9, 0), (1, 3)]);
+}
+
+#[test]
+fn strict_is_what_there_is_and_may_be_said() {
+    passing("- {id: a, limit: 2/h, consistency: strict}\n", &[(0, 2), (1800, 1)]);
+}
+
+#[test]
+fn only_these_attributes_in_this_order() {
+    let mut bench = bench("- {id: a, only: [service, user], per: [user], limit: 1/h}\n");
+    assert_eq!(bench.remaining(&[("service", "x"), ("user", "ann")]), [1]);
+    assert_eq!(bench.remaining(&[("user", "ann"), ("service", "x")]), []);
+    assert_eq!(bench.remaining(&[("service", "x"), ("user", "ann"), ("more", "y")]), []);
+    assert_eq!(bench.remaining(&[("service", "x")]), []);
+}

@@ -1,0 +1,115 @@
+//! Rules in the place of others, and attributes that a request has several times.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::{bench, run};
+use tollgate_engine::{Does, Entry, Item};
+
+const RULES: &str = "- {id: reading, when: {area: read}, per: [user], limit: 2/h, algorithm: fixed_window}\n\
+    - {id: search, when: {page: search}, per: [user], limit: 4/h, algorithm: fixed_window, replaces: [reading]}\n";
+
+#[test]
+fn a_rule_that_is_met_is_in_the_place_of_those_it_replaces() {
+    let mut bench = bench(RULES);
+    let both = [("area", "read"), ("page", "search"), ("user", "ann")];
+    for _ in 0..4 {
+        assert_eq!(bench.check(&both), "allow");
+    }
+    assert!(bench.check(&both).starts_with("deny"));
+    assert_eq!(bench.remaining(&[("area", "read"), ("user", "ann")]), [2], "nothing was charged to it");
+    assert_eq!(bench.remaining(&both), [0], "and nothing is told of it");
+    assert_eq!(bench.decide(&both, None, |decision| decision.rule().map(str::to_owned)), Some("search".into()));
+}
+
+#[test]
+fn items_of_a_request_replace_what_others_meet() {
+    let mut bench = bench(RULES);
+    let (read, search) = ([Entry::new("area", "read")], [Entry::new("page", "search")]);
+    let items = [Item::new(&read).cost(3), Item::new(&search).cost(3)];
+    assert_eq!(bench.check_items(&items[..1]).unwrap(), "deny for ever", "three are more than two");
+    assert_eq!(bench.check_items(&items).unwrap(), "allow");
+}
+
+#[test]
+fn a_denial_and_a_ban_are_replaced_like_limits() {
+    let mut bench = bench(
+        "- {id: closed, when: {area: read}, deny: true, on_exceed: shadow}\n\
+         - {id: strict, per: [user], limit: 1/h, ban: {after: 1, within: 1h, for: 2h}}\n\
+         - {id: trusted, when: {badge: gold}, unlimited: true, replaces: [strict, closed]}\n",
+    );
+    let plain = [("user", "ann")];
+    assert_eq!(bench.check(&plain), "allow");
+    assert!(bench.check(&plain).starts_with("deny") && bench.check(&plain).starts_with("deny"));
+    let trusted = [("user", "ann"), ("badge", "gold"), ("area", "read")];
+    assert_eq!(
+        bench.decide(&trusted, None, |decision| (decision.is_allowed(), decision.is_shadow_refused())),
+        (true, false)
+    );
+}
+
+#[test]
+fn what_is_replaced_is_explained() {
+    let mut bench = bench(RULES);
+    let entries = [Entry::new("area", "read"), Entry::new("page", "search")];
+    let explained = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap();
+    let effects: Vec<(&str, Does)> = explained.met().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
+    assert_eq!(effects, [("reading", Does::Replaced), ("search", Does::Limits)]);
+    assert!(
+        explained.to_string().contains("reading (rules:3:3): met, counted by user, which is missing, and left out"),
+        "{explained}"
+    );
+}
+
+#[test]
+fn of_rules_that_suffice_one_with_room_is_enough() {
+    let mut bench = bench(
+        "- {id: own, when: {own: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
+         - {id: team, when: {team: {present: true}}, limit: 5/h, algorithm: fixed_window, suffices: true}\n\
+         - {id: all, limit: 6/h, algorithm: fixed_window}\n",
+    );
+    let both = [("own", "a"), ("team", "b")];
+    for passed in 0..5 {
+        assert_eq!(bench.check(&both), "allow", "after {passed}");
+    }
+    assert_eq!(bench.remaining(&both), [0, 0, 1], "both are used up");
+    assert!(bench.check(&both).starts_with("deny"));
+    assert_eq!(bench.remaining(&[]), [1], "a refusal spends nothing");
+    assert!(bench.check(&both[..1]).starts_with("deny"), "one alone must be kept");
+    assert_eq!(bench.check(&[("other", "c")]), "allow");
+    bench.advance(tollgate::Nanos::from_secs(3600));
+    assert_eq!(bench.check(&both), "allow");
+    assert_eq!(bench.remaining(&both), [1, 4, 5], "who has room is charged");
+}
+
+#[test]
+fn a_rule_that_suffices_does_not_stand_in_for_the_others() {
+    let mut bench = bench(
+        "- {id: own, limit: 9/h, suffices: true}\n- {id: team, limit: 9/h, suffices: true}\n- {id: all, limit: 1/h}\n",
+    );
+    assert_eq!(bench.check(&[]), "allow");
+    assert!(bench.check(&[]).starts_with("deny"));
+    assert_eq!(bench.remaining(&[]), [8, 8, 0]);
+}
+
+#[test]
+fn the_second_value_of_an_attribute_has_a_name() {
+    let mut bench = bench(
+        "- {id: pair, when: {'tag#1': a, 'tag#2': {prefix: b, not: bad}}, per: ['tag#3'], limit: 1/h}\n\
+         - {id: said, if: \"attributes['tag#2'] == 'z'\", limit: 2/h, initial: 0}\n",
+    );
+    let of =
+        |tags: &[&'static str]| -> Vec<(&'static str, &'static str)> { tags.iter().map(|tag| ("tag", *tag)).collect() };
+    assert_eq!(bench.check(&of(&["a", "b", "1"])), "allow");
+    assert!(bench.check(&of(&["a", "b", "1"])).starts_with("deny"));
+    assert_eq!(bench.check(&of(&["a", "b", "2"])), "allow", "counted by the third");
+    assert_eq!(bench.remaining(&of(&["b", "a"])), [], "the order counts");
+    assert_eq!(bench.remaining(&of(&["a", "bad"])), []);
+    assert_eq!(bench.remaining(&of(&["a"])), []);
+    assert_eq!(bench.remaining(&[("tag", "a"), ("tag#2", "b")]), [], "the name with the number cannot be sent");
+    assert!(bench.check(&of(&["y", "z"])).starts_with("deny"), "expressions know it");
+    assert_eq!(bench.check(&of(&["z", "y"])), "allow");
+    let entries = [Entry::new("tag", "a"), Entry::new("tag", "x")];
+    let explained = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap().to_string();
+    assert!(explained.contains("tag#2") && explained.contains("\"x\""), "{explained}");
+}

@@ -1,0 +1,46 @@
+//! The Rust of the README, compiled and run here, and the same there word for word.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use axum::routing::get;
+
+async fn hello() -> &'static str {
+    "hello"
+}
+
+#[tokio::test]
+#[rustfmt::skip]
+async fn what_the_readme_shows_runs() -> Result<(), Box<dyn std::error::Error>> {
+    // README:
+    use std::{sync::Arc, time::Duration};
+    use tollgate::{Keyed, TokenBucket};
+
+    let per_user = Arc::new(Keyed::new(TokenBucket::new("100/s".parse()?, 20)?, 1_000_000)?);
+    if !per_user.check("alice", 1).is_allowed() {
+        // 429 Too Many Requests
+    }
+    per_user.acquire("alice", 1).within(Duration::from_secs(5)).await?;      // or wait, first come first served; `.wait()` blocks
+    // :README
+    assert_eq!(per_user.report("alice", 1).limit, 20);
+
+    // README:
+    use tollgate_http::{ByHeader, LimitLayer};
+
+    let limit = LimitLayer::by_key(per_user, ByHeader::named("x-api-key"));
+    let app = axum::Router::new().route("/", get(hello)).layer(limit);
+    // :README
+    let _: axum::Router = app;
+    Ok(())
+}
+
+#[test]
+fn the_readme_shows_what_runs() {
+    let (readme, here) = (include_str!("../../../README.md"), include_str!("readme.rs"));
+    let shown: Vec<&str> = readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let between = here.split("    // README:\n").skip(1).filter_map(|rest| rest.split("    // :README\n").next());
+    let flush =
+        |text: &str| text.lines().map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect();
+    let run: Vec<String> = between.map(flush).collect();
+    assert_eq!(shown, run, "change both");
+    assert!(shown.len() >= 2, "the README shows no Rust any more");
+}

@@ -1,0 +1,176 @@
+//! What is told of a decision: the same over HTTP and over the Redis protocol, whatever came of it, and in the log.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Rules, Server, run};
+use serde_json::{Value, json};
+use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+/// Long periods, so that the time a test takes makes no difference.
+const RULES: &str = "\
+domain: api
+rules:
+- {id: silent, when: {kind: silent}, limit: 1/day, on_exceed: drop}
+- {id: paid, when: {kind: paid}, per: [user], limit: 1/day, status: 402, message: 'buy \"more\"'}
+- {id: shadow, when: {kind: shadow}, limit: 1/day, on_exceed: shadow}
+- {id: slow, when: {kind: slow}, limit: 1/h, burst: 1, on_exceed: {delay: {max_wait: 9h}}}
+- {id: banned, when: {kind: banned}, limit: 1/day, ban: {after: 1, within: 1h, for: 2 days}}
+- {id: held, when: {kind: held}, limit: 1, algorithm: concurrency}
+- {id: closed, when: {kind: closed}, limit: 1/day, on_fault: closed, status: 402, message: exceeded}
+- {id: local, when: {kind: local}, limit: 1/day}
+";
+
+fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let (status, text) = server.connect_http().post(path, &body.to_string());
+    (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
+}
+
+fn asked(kind: &str) -> Value {
+    json!({"domain": "api", "attributes": {"kind": kind, "user": "alice"}})
+}
+
+/// What both say of a request of this kind, in the words of HTTP, and the status. Fails if they do not say the same.
+fn told(server: &Server, kind: &str) -> (u16, Value) {
+    let (status, http) = post(server, "/v1/peek", &asked(kind));
+    let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
+    let resp = run(Command::new("redis-cli").args(args));
+    let resp: Value = serde_json::from_str(&resp).unwrap_or_else(|error| panic!("{error} in {resp}"));
+    let (http_words, resp_words) = (in_words_of_resp("", &http), in_words_of_resp("", &resp));
+    assert_eq!(http_words, resp_words, "{kind}:\n{http}\n{resp}");
+    (status, http)
+}
+
+/// What is true is 1 there, a wait that nobody can say is -1, and rules without a name are null in both. Waits are told a
+/// moment apart.
+fn in_words_of_resp(name: &str, value: &Value) -> Value {
+    match value {
+        Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), in_words_of_resp(name, value))).collect(),
+        Value::Array(list) => list.iter().map(|value| in_words_of_resp("", value)).collect(),
+        Value::Bool(value) => json!(i64::from(*value)),
+        Value::Null if name.ends_with("_ms") => json!(-1),
+        Value::Number(number) if name.ends_with("_ms") => match number.as_i64() {
+            Some(-1) => json!(-1),
+            wait => json!(wait.map(|wait| (wait + 300_000) / 600_000)),
+        },
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn both_protocols_tell_the_same_of_everything_that_can_come_of_a_request() {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&["--rules", rules.path()]);
+    for kind in ["silent", "paid", "shadow", "slow", "banned", "held"] {
+        let (status, first) = told(&server, kind);
+        assert_eq!((status, &first["outcome"], &first["standing"]), (200, &json!("allow"), &json!("exact")), "{first}");
+        (0..3).for_each(|_| drop(post(&server, "/v1/check", &asked(kind))));
+    }
+    let (status, silent) = told(&server, "silent");
+    assert_eq!((status, &silent["drop"]), (429, &json!(true)), "{silent}");
+    let (status, paid) = told(&server, "paid");
+    assert_eq!((status, &paid["status"], &paid["message"]), (402, &json!(402), &json!("buy \"more\"")), "{paid}");
+    let (status, shadow) = told(&server, "shadow");
+    assert_eq!((status, &shadow["shadow_refused"], &shadow["limits"][0]["shadow"]), (200, &json!(true), &json!(true)));
+    let (status, slow) = told(&server, "slow");
+    assert_eq!((status, &slow["outcome"], &slow["retry_after_ms"]), (200, &json!("delay"), &json!(0)), "{slow}");
+    assert!(slow["delay_ms"].as_u64().is_some_and(|wait| (10_500_000..=10_800_000).contains(&wait)), "{slow}");
+    let explained = post(&server, "/v1/explain", &asked("slow")).1;
+    assert!(explained["delay_ms"].as_u64().is_some_and(|wait| wait > 10_500_000), "{explained}");
+    let (status, banned) = told(&server, "banned");
+    assert_eq!((status, &banned["banned"]), (429, &json!(true)), "{banned}");
+    let (status, held) = told(&server, "held");
+    assert_eq!((status, &held["retry_after_ms"]), (429, &Value::Null), "{held}");
+    assert_eq!(post(&server, "/v1/enforcement", &json!({"mode": "observe"})).0, 200);
+    let (status, observed) = told(&server, "paid");
+    assert_eq!(
+        (status, &observed["observed"], &observed["allowed"]),
+        (200, &json!("deny"), &json!(true)),
+        "{observed}"
+    );
+}
+
+#[test]
+fn who_is_refused_because_the_store_is_gone_can_tell() {
+    let mut store = StoreServer::start(Kind::Redis);
+    let rules = Rules::new(RULES);
+    store.kill();
+    let server = Server::start(&["--rules", rules.path(), "--store", &store.url(), "--log-refusals", "1/h"]);
+    // Refused with the status that everybody understands, and without what the rule has to say to those who exceed it.
+    let (status, closed) = told(&server, "closed");
+    assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
+    assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
+    // By this server's part of the limit: refused as always, only not by all there is.
+    assert_eq!(post(&server, "/v1/check", &asked("local")).0, 200);
+    let (status, local) = told(&server, "local");
+    assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");
+    assert_eq!(post(&server, "/v1/check", &asked("closed")).0, 429);
+    let line = server.wait_for_line("INFO refused ");
+    assert!(line.contains("closed=true") && line.contains("standing=\"fallback\""), "{line}");
+}
+
+/// The lines about refusals, after nine refused requests of two rules.
+fn refusals(args: &[&str]) -> Vec<String> {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&[&["--rules", rules.path()], args].concat());
+    for _ in 0..10 {
+        post(&server, "/v1/check", &asked("paid"));
+    }
+    run(Command::new("redis-cli").args(["-p", &server.resp_port(), "TG.CHECK", "api", "2", "kind", "silent"]));
+    server.last_lines().into_iter().filter(|line| line.contains("INFO refused ")).collect()
+}
+
+#[test]
+fn refusals_are_explained_in_the_log_as_many_as_wanted() {
+    assert_eq!(refusals(&[]), [""; 0], "nobody asked for them");
+    let lines = refusals(&["--log-refusals", "1/h"]);
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    for expected in [
+        "front=Http domain=\"api\" rule=\"paid\" key=\"user=alice\" retry_after_ms=86",
+        "standing=\"exact\" observed=false banned=false closed=false untold=0 why=\"+ paid (",
+        "met, counted by user = \\\"alice\\\", weighs 1: refuses, 0 of 1 left for 86400s",
+        "; - silent (",
+        "kind is to be \\\"silent\\\", and is \\\"paid\\\"",
+        "; and 4 more that are not met",
+    ] {
+        assert!(lines[0].contains(expected), "no {expected} in\n{}", lines[0]);
+    }
+    assert!(lines[1].contains("front=Resp") && lines[1].contains("untold=8"), "{}", lines[1]);
+}
+
+#[test]
+fn names_that_may_not_be_shown_are_not_in_the_log_either() {
+    for (how, key) in [("hashed", " key=\"#"), ("off", "rule=\"paid\" retry_after_ms")] {
+        let lines = refusals(&["--log-refusals", "1/h", "--top-keys", how]);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        assert!(lines[0].contains(key) && lines[0].contains(" why="), "{}", lines[0]);
+        assert!(!lines.iter().any(|line| line.contains("alice")), "{lines:#?}");
+    }
+}
+
+#[test]
+fn keys_without_room_of_their_own_are_counted_whoever_counts_them() {
+    let server = Server::start(&["--capacity", "64"]);
+    let overflowed = || {
+        let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
+        let line = metrics.lines().find_map(|line| line.strip_prefix("tollgate_overflowed_total "));
+        line.and_then(|count| count.parse::<u64>().ok()).unwrap_or_else(|| panic!("no count in {metrics}"))
+    };
+    assert_eq!(overflowed(), 0);
+    // Who has spent little finds no place among those who have spent much.
+    for (cost, name) in [(5, "heavy"), (1, "light")] {
+        let asked = |key: u32| json!({"key": format!("{name} {key}"), "limit": "5/day", "cost": cost});
+        assert_eq!(post(&server, "/v1/check", &(0..500).map(asked).collect()).0, 200);
+    }
+    let by_engine = overflowed();
+    assert!(by_engine > 0);
+    let mut client = server.connect_resp();
+    for cost in [5, 1] {
+        let calls = (0..500).map(|key| format!("CL.THROTTLE {cost}-{key} 4 1 86400 {cost}\r\n"));
+        client.send(calls.collect::<String>());
+    }
+    client.send("PING\r\n");
+    while client.line() != "+PONG" {}
+    assert!(overflowed() > by_engine);
+}

@@ -1,0 +1,101 @@
+//! Asks the rules service, and starts it with a place for its data.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+use super::{PATIENCE, Server};
+
+/// A folder that is gone after the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tollgate-data-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn text(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub tag: Option<String>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error} in {self:?}"))
+    }
+}
+
+/// One request on a connection of its own; none if the server goes away meanwhile.
+pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Option<Answer> {
+    let stream = TcpStream::connect(server.http?).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut stream = BufReader::new(stream);
+    let headers: String = headers.iter().flat_map(|header| [header, "\r\n"]).collect();
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
+    );
+    stream.get_mut().write_all(format!("{head}{body}").as_bytes()).ok()?;
+    let mut line = String::new();
+    stream.read_line(&mut line).ok()?;
+    let status = line.split(' ').nth(1)?.parse().ok()?;
+    let (mut length, mut tag) = (0, None);
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.trim_end().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().ok()?,
+            Some(("etag", value)) => tag = Some(value.to_owned()),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    Some(Answer { status, tag, body: String::from_utf8(body).ok()? })
+}
+
+/// One request on a connection of its own.
+pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+    try_ask(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
+}
+
+/// Asks until the answer is as expected; what is asked for takes a moment to come about.
+pub fn ask_until(server: &Server, path: &str, body: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
+    let begun = std::time::Instant::now();
+    loop {
+        let answer = ask(server, if body.is_empty() { "GET" } else { "POST" }, path, &[], body);
+        if expected(&answer) {
+            return answer;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{path} is still answered {answer:?}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,174 @@
+//! The rules service as its users meet it, and what becomes of it when it is killed or has no room left.
+#![allow(clippy::disallowed_methods, reason = "real time passes between two real programs")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use common::Server;
+use common::api::{Answer, Folder, ask, ask_until, try_ask};
+use serde_json::json;
+
+const CHECK: &str = r#"{"domain":"api","attributes":{"path":"/v1/things","client":"alice"}}"#;
+const RULE: &str = "/v1/domains/api/rules/each";
+
+fn rule(limit: &str) -> String {
+    json!({"when": {"path": "/v1/**"}, "per": ["client"], "limit": limit}).to_string()
+}
+
+fn put(server: &Server, path: &str, body: &str) -> Answer {
+    let answer = ask(server, "PUT", path, &["content-type: application/json"], body);
+    assert!(answer.status == 200 || answer.status == 201, "{answer:?}");
+    answer
+}
+
+fn start(data: &Folder) -> Server {
+    Server::start(&["--data", data.text()])
+}
+
+#[test]
+fn a_rule_is_made_met_changed_and_rolled_back() {
+    let data = Folder::new();
+    let server = start(&data);
+    let status = |expected: u16| ask_until(&server, "/v1/check", CHECK, |answer| answer.status == expected);
+    assert_eq!(put(&server, RULE, &rule("3/h")).status, 201);
+    // It passes until the rule is in force and then three times.
+    status(429);
+    put(&server, RULE, &rule("5/h"));
+    // The three that were spent stay spent: two more pass.
+    let peek = ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 200);
+    assert_eq!(peek.json()["limits"][0]["remaining"], 2, "{peek:?}");
+    let back =
+        ask(&server, "POST", &format!("{RULE}/rollback"), &["content-type: application/json"], r#"{"version":1}"#);
+    assert_eq!((back.status, &back.json()["version"]), (200, &json!(3)), "{back:?}");
+    ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 429);
+}
+
+#[test]
+fn whatever_was_acknowledged_survives_being_killed_at_any_moment() {
+    const WRITES: usize = 1_000;
+    const TOGETHER: usize = 20;
+    let data = Folder::new();
+    let (mut next, mut seed) = (0, 1_u64);
+    let mut acknowledged: BTreeMap<String, usize> = BTreeMap::new();
+    let mut kills = 0;
+    while next < WRITES {
+        let server = start(&data);
+        check(&server, &acknowledged, TOGETHER);
+        // Any sequence will do as long as the moments differ.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let moment = Duration::from_millis(20 + (seed >> 33) % 300);
+        std::thread::scope(|scope| {
+            let killer = scope.spawn(|| {
+                std::thread::sleep(moment);
+                server.signal("KILL");
+            });
+            while next < WRITES + 1 {
+                let number = next;
+                next += 1;
+                let sent = if number % 10 == 0 {
+                    let rules: String =
+                        (0..TOGETHER).map(|part| format!("- {{id: set-{part}, limit: {}/s}}\n", number + 1)).collect();
+                    let body = format!("domain: sets\nrules:\n{rules}");
+                    try_ask(&server, "POST", "/v1/apply", &["content-type: application/yaml"], &body)
+                        .map(|answer| ("sets".to_owned(), answer))
+                } else {
+                    let id = format!("rule-{}", number % 7);
+                    let body = format!("{{\"limit\":\"{}/s\"}}", number + 1);
+                    let path = format!("/v1/domains/single/rules/{id}");
+                    try_ask(&server, "PUT", &path, &["content-type: application/json"], &body)
+                        .map(|answer| (id, answer))
+                };
+                let Some((what, answer)) = sent else { break };
+                assert!(answer.status < 300, "{answer:?}");
+                acknowledged.insert(what, number + 1);
+            }
+            killer.join().expect("it is killed");
+        });
+        kills += 1;
+    }
+    check(&start(&data), &acknowledged, TOGETHER);
+    assert!(kills > 10, "it was killed {kills} times only");
+}
+
+/// Everything acknowledged is there, or what was sent after it; a set is there whole.
+fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usize) {
+    let number = |rule: &serde_json::Value| -> usize {
+        let limit = rule["rule"]["limit"].as_str().expect("a limit");
+        limit.trim_end_matches("/s").parse().expect("a number")
+    };
+    let list = |domain: &str| {
+        let answer = ask(server, "GET", &format!("/v1/domains/{domain}/rules?limit=1000"), &[], "");
+        if answer.status == 404 { Vec::new() } else { answer.json()["items"].as_array().expect("a list").clone() }
+    };
+    let sets: Vec<usize> = list("sets").iter().map(number).collect();
+    assert!(sets.is_empty() || sets.len() == together, "{} of {together} rules", sets.len());
+    assert!(sets.windows(2).all(|pair| pair[0] == pair[1]), "half of a set: {sets:?}");
+    let mut found: BTreeMap<String, usize> =
+        list("single").iter().map(|rule| (rule["id"].as_str().expect("an id").to_owned(), number(rule))).collect();
+    found.extend(sets.first().map(|number| ("sets".to_owned(), *number)));
+    for (what, number) in acknowledged {
+        let there = found.get(what).unwrap_or_else(|| panic!("{what} is lost"));
+        assert!(there >= number, "{what} is at {there}, {number} was acknowledged");
+    }
+}
+
+/// A file system of its own, which is unmounted after the test.
+struct SmallDisk(Folder);
+
+impl SmallDisk {
+    /// None where mounting is not allowed.
+    fn mount(kilobytes: usize) -> Option<Self> {
+        let folder = Folder::new();
+        let size = format!("size={kilobytes}k");
+        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs", folder.text()]).status();
+        status.is_ok_and(|status| status.success()).then_some(Self(folder))
+    }
+
+    fn resize(&self, kilobytes: usize) {
+        let size = format!("remount,size={kilobytes}k");
+        assert!(Command::new("mount").args(["-o", &size, self.0.text()]).status().expect("mount runs").success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "a test that was not made must be told")]
+fn a_full_disk_loses_nothing_and_stops_nobody() {
+    let Some(disk) = SmallDisk::mount(1_536) else {
+        eprintln!("not tested: mounting a small file system takes root");
+        return;
+    };
+    let server = start(&disk.0);
+    put(&server, RULE, &rule("3/h"));
+    ask_until(&server, "/v1/check", CHECK, |answer| answer.status == 429);
+    let text = "x".repeat(40_000);
+    let body = json!({"limit": "1/s", "message": text}).to_string();
+    let mut written = 0;
+    let full = loop {
+        let path = format!("/v1/domains/filling/rules/r{written}");
+        let answer = ask(&server, "PUT", &path, &["content-type: application/json"], &body);
+        if answer.status != 201 {
+            break answer;
+        }
+        written += 1;
+        assert!(written < 1_000, "the disk does not fill up");
+    };
+    assert!(matches!(full.status, 503 | 507), "{full:?}");
+    assert!(full.json()["detail"].as_str().is_some_and(|detail| detail.contains("full")), "{full:?}");
+    // Decisions go on, and what is there can be read.
+    assert_eq!(ask(&server, "POST", "/v1/check", &[], CHECK).status, 429);
+    assert_eq!(ask(&server, "GET", RULE, &[], "").json()["version"], 1);
+    // With room again it goes on by itself.
+    disk.resize(16_384);
+    put(&server, RULE, &rule("4/h"));
+    let listed = ask(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");
+    assert_eq!(listed.json()["items"].as_array().map(Vec::len), Some(written));
+}

@@ -1,0 +1,82 @@
+//! What is told of a decision about one charge, while its state is held.
+
+use std::fmt;
+
+use tollgate_core::{Algorithm, Cells, Cost, Limits, Now, Report, Retry, Stamps, Verdict};
+
+use crate::table::State;
+
+/// What a decision about one charge saw and said.
+pub struct Seat<'a> {
+    pub(super) limits: Option<&'a Limits>,
+    pub(super) state: Words<'a>,
+    pub(super) now: Now<'a>,
+    pub(super) verdict: Verdict<Stamps>,
+}
+
+/// The words that a decision was made by.
+#[derive(Clone, Copy)]
+pub(super) enum Words<'a> {
+    /// In the table, behind the id they were written under.
+    Kept(State<'a>),
+    /// Of a key never seen before.
+    Fresh(&'a [u64]),
+}
+
+impl Cells for Words<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        match self {
+            Self::Kept(state) => state.get(index + 1),
+            Self::Fresh(words) => Cells::get(*words, index),
+        }
+    }
+}
+
+impl<'a> Seat<'a> {
+    /// What the limits say of this charge by itself; in a group, another charge may have been refused.
+    pub fn verdict(&self) -> &Verdict<Stamps> {
+        &self.verdict
+    }
+
+    /// The limits, unless nobody knows the id or there was no room.
+    pub fn limits(&self) -> Option<&'a Limits> {
+        self.limits
+    }
+
+    /// What may be told about each limit, with `retry` for a further request of `cost`.
+    pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
+        // Over the limits themselves: an iterator of iterators is slow to be asked for the one report that there mostly is.
+        let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
+        limits.iter().map(move |limit| {
+            let part = Part { state: self.state, first };
+            if limits.len() > 1 {
+                first += limit.words();
+            }
+            limit.report(&part, &self.now, Cost::new(cost))
+        })
+    }
+
+    pub(super) fn refused(retry: Retry) -> Self {
+        Self { limits: None, state: Words::Fresh(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
+    }
+}
+
+impl fmt::Debug for Seat<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").field("limits", &self.limits).field("verdict", &self.verdict).finish_non_exhaustive()
+    }
+}
+
+/// The words of one limit among those of several.
+struct Part<'a> {
+    state: Words<'a>,
+    first: usize,
+}
+
+impl Cells for Part<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        self.state.get(self.first + index)
+    }
+}

@@ -1,0 +1,7 @@
+//! Expressions of rules: `cargo fuzz run -s none expression -- -dict=fuzz/expression.dict`, which works on the stable toolchain.
+#![no_main]
+
+#[path = "../../crates/engine/tests/fuzzed/expression.rs"]
+mod expression;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| expression::check(input));
