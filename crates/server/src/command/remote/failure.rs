@@ -125,6 +125,12 @@ pub(super) fn unreachable(client: &Client, error: &reqwest::Error) -> anyhow::Er
     if error.is_timeout() {
         return anyhow::anyhow!("{url} did not answer in time; whether it did what it was asked to is not known");
     }
+    if reason.contains("CaUsedAsEndEntity") {
+        return anyhow::anyhow!(
+            "the certificate of {url} is one of an authority, not of a server; sign one with it for the server, as \
+             docs/operating.md shows"
+        );
+    }
     if reason.contains("certificate") {
         return anyhow::anyhow!(
             "the certificate of {url} is not believed: {reason}; name the one of its authority with --ca FILE"
