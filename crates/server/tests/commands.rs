@@ -222,6 +222,10 @@ fn each_command_shows_examples() {
         ("import", "tollgate import envoy.yaml > rules.yaml"),
         ("decide", "tollgate decide --rules rules.yaml requests.jsonl"),
         ("fmt", "tollgate fmt --check"),
+        ("rules", "tollgate rules apply login.yaml"),
+        ("tokens", "tollgate tokens create --role admin --data tollgate-data"),
+        ("keys", "tollgate keys peek api"),
+        ("audit", "tollgate audit --domain api"),
     ] {
         let ran = tollgate(&[command, "--help"], b"");
         assert!(ran.code == Some(0) && ran.out.contains(example), "{}", ran.out);

@@ -10,6 +10,9 @@ use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tollgate_testkit::servers::Postgres;
 
 /// A command of a document, and what it is said to print.
 struct Step {
@@ -70,11 +73,17 @@ fn line_is(said: &str, printed: &str) -> bool {
 struct Ports(Vec<(&'static str, u16)>);
 
 impl Ports {
+    /// Below those that the system gives to whoever asks for any: a server of a document starts late, and another test would have
+    /// been given its port meanwhile.
     fn new() -> Self {
-        // All are held until all are known, so that they differ.
-        let listeners = ["8080", "6380", "8081", "8082", "8083", "8443"]
-            .map(|port| (port, TcpListener::bind("127.0.0.1:0").unwrap()));
-        Self(listeners.iter().map(|(port, listener)| (*port, listener.local_addr().unwrap().port())).collect())
+        static TAKEN: AtomicU32 = AtomicU32::new(0);
+        let mut free = std::iter::from_fn(|| {
+            let port = 10_000 + (std::process::id() * 50 + TAKEN.fetch_add(1, Ordering::Relaxed)) % 20_000;
+            u16::try_from(port).ok()
+        })
+        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        let named = ["8080", "6380", "8081", "8082", "8083", "8084", "8443"];
+        Self(named.into_iter().map(|name| (name, free.next().expect("a free port"))).collect())
     }
 
     fn address(&self, place: usize) -> String {
@@ -131,11 +140,18 @@ fn script(steps: &[Step], address: &str) -> String {
     script
 }
 
+/// The database that documents name; a real one is put in its place.
+const POSTGRES: &str = "postgres://tollgate:secret@db.internal/tollgate";
+
 /// Runs a document.
 fn run(name: &str) {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     let ports = Ports::new();
-    let text = ports.replace(std::fs::read_to_string(&document).expect("the document"));
+    let mut text = ports.replace(std::fs::read_to_string(&document).expect("the document"));
+    let postgres = text.contains(POSTGRES).then(Postgres::start);
+    if let Some(postgres) = &postgres {
+        text = text.replace(POSTGRES, &postgres.database("tollgate"));
+    }
     let steps = steps(&text);
     assert!(steps.len() > 3, "{name} has commands");
     let folder = Folder::new(name);

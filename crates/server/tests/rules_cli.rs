@@ -402,6 +402,8 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
 fn what_cannot_be_asked_is_told_with_its_address() {
     let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
     nobody.run(&["rules", "list"]).failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
+    let somebody = nobody.with("tg_a_b");
+    somebody.run(&["rules", "list", "--server", "http://0.0.0.0:1"]).failed(1, "can read the token; use https");
     nobody.run(&["rules", "list", "--server", "ftp://x"]).failed(1, "`ftp://x` is no address of a server");
     nobody.run(&["rules", "list", "--ca", "/nowhere"]).failed(1, "cannot read /nowhere");
     nobody.run(&["rules", "get", "api", ".."]).failed(1, "cannot be a part of an address");

@@ -124,7 +124,7 @@ fn a_rule_file_is_explained_without_a_server() {
         (&["--rules", rules.path(), "none"][..], "there are no rules for the domain `none`"),
         (&["--rules", rules.path(), "api", "user"], "`user` is no attribute"),
         (&["api", "user=a"], "give the rules with --rules FILE"),
-        (&["--server", "http://127.0.0.1:1", "api"], "cannot ask http://127.0.0.1:1"),
+        (&["--server", "http://127.0.0.1:1", "api"], "cannot reach http://127.0.0.1:1"),
     ] {
         let told = explain(args);
         let text = String::from_utf8_lossy(&told.stderr);

@@ -101,9 +101,11 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
         let reset = span(left.reset_after_ms);
         table.row([rule, left.limit.to_string(), left.remaining.to_string(), next, reset, note.to_owned()]);
     }
-    match table.is_empty() {
-        true => writeln!(out, "no limit applies to it")?,
-        false => table.write(&mut out)?,
+    match (table.is_empty(), decision.allowed) {
+        (true, true) => writeln!(out, "no limit applies to it")?,
+        // It is denied for good, without being counted.
+        (true, false) => {}
+        (false, _) => table.write(&mut out)?,
     }
     Ok(status)
 }

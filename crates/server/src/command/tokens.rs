@@ -151,10 +151,11 @@ fn tell_list(tokens: Vec<StoredToken>) -> anyhow::Result<()> {
         table.row([token.id, token.name, token.role.as_str().to_owned(), domains, time(token.created_ms), state]);
     }
     let mut out = std::io::stdout().lock();
-    Ok(match table.is_empty() {
+    match table.is_empty() {
         true => writeln!(out, "no tokens")?,
         false => table.write(&mut out)?,
-    })
+    }
+    Ok(())
 }
 
 fn tell_revoked(token: &StoredToken) -> anyhow::Result<()> {

@@ -146,7 +146,7 @@ impl Folder {
         Self(folder)
     }
 
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 

@@ -125,17 +125,28 @@ pub(super) fn unreachable(client: &Client, error: &reqwest::Error) -> anyhow::Er
     if error.is_timeout() {
         return anyhow::anyhow!("{url} did not answer in time; whether it did what it was asked to is not known");
     }
+    if reason.contains("CaUsedAsEndEntity") {
+        return anyhow::anyhow!(
+            "the certificate of {url} is one of an authority, not of a server; sign one with it for the server, as \
+             docs/operating.md shows"
+        );
+    }
     if reason.contains("certificate") {
         return anyhow::anyhow!(
             "the certificate of {url} is not believed: {reason}; name the one of its authority with --ca FILE"
         );
+    }
+    if reason.contains("InvalidContentType") {
+        return anyhow::anyhow!("{url} does not speak TLS; its address probably begins with http://");
     }
     if error.is_connect() {
         return anyhow::anyhow!(
             "cannot reach {url}: {reason}; --server or TOLLGATE_SERVER says where the server is, `tollgate serve` starts one"
         );
     }
-    anyhow::anyhow!("{url} broke off: {reason}; whether it did what it was asked to is not known")
+    let hint =
+        if client.url().scheme() == "http" { "; if it speaks TLS, its address begins with https://" } else { "" };
+    anyhow::anyhow!("{url} broke off: {reason}; whether it did what it was asked to is not known{hint}")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod failure;
 pub(super) mod show;
 mod waiting;
 
+use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -51,6 +52,13 @@ impl Remote {
             );
         }
         let client = Client::new(&args.server, token.map(Secret::new), args.ca.as_deref())?;
+        if client.shows_its_token() {
+            writeln!(
+                std::io::stderr(),
+                "warning: everybody on the way to {} can read the token; use https",
+                args.server
+            )?;
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { client, runtime, token: token.map(failure::shown) })
     }

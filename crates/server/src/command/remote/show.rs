@@ -18,7 +18,7 @@ impl Table {
     }
 
     pub(in crate::command) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.iter().map(|cell| clean(cell)).collect());
+        self.rows.push(cells.map(|cell| clean(&cell)).into());
     }
 
     pub(in crate::command) fn is_empty(&self) -> bool {

@@ -1,11 +1,12 @@
 //! `tollgate rules apply`: files looked through, planned, shown, and carried out as shown.
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
 use reqwest::{Method, StatusCode};
-use tollgate_engine::rules::{Rules, Source, join};
+use tollgate_engine::rules::{Source, entry};
 
 use super::files::{self, File};
 use super::history::word;
@@ -94,19 +95,24 @@ fn is_conflict(error: &anyhow::Error) -> bool {
 /// Looks through the files as `tollgate check` does; returns what is sent if there are no mistakes.
 fn checked(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
-    let rules = match Rules::read(&sources) {
-        Ok(rules) => rules,
+    let taken = match entry::take_apart(&sources) {
+        Ok(taken) => taken,
         Err(mistakes) => {
             tell(&mistakes)?;
             return Ok(None);
         }
     };
-    rules.left_out().map_or(Ok(()), tell)?;
-    Ok(Some(match files {
-        // The lines are then those of the file, should the server find more to say.
-        [only] => only.text.clone(),
-        _ => join(&sources)?.into_bytes(),
-    }))
+    if let [only] = files {
+        // The server then tells what is left out and probably not meant by the lines of the file.
+        return Ok(Some(only.text.clone()));
+    }
+    taken.rules.left_out().map_or(Ok(()), tell)?;
+    let mut rules: HashMap<&str, Vec<&str>> = HashMap::new();
+    for rule in &taken.entries {
+        rules.entry(&rule.domain).or_default().push(&rule.json);
+    }
+    let domains = taken.domains.iter().map(|domain| (&**domain, rules.remove(&**domain).unwrap_or_default()));
+    Ok(Some(entry::to_json(domains).into_bytes()))
 }
 
 /// What is to be done.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tollgate_engine::rules::{Mistake, Place, Rules, Source};
+use tollgate_engine::rules::{Mistake, Place, Source, entry};
 
 use super::files::{self, File};
 use crate::command::remote::Remote;
@@ -48,7 +48,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
     if fine
         && sources.len() > 1
-        && let Err(mistakes) = Rules::read(&sources)
+        && let Err(mistakes) = entry::take_apart(&sources)
     {
         tell(&mistakes)?;
         fine = false;
