@@ -4,11 +4,12 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
-use common::Server;
-use common::api::{Answer, Folder, ask, ask_until, try_ask};
+use common::api::{Answer, ask, ask_until, try_ask};
+use common::service::SmallDisk;
+use common::{Folder, Server};
 use serde_json::json;
 
 const CHECK: &str = r#"{"domain":"api","attributes":{"path":"/v1/things","client":"alice"}}"#;
@@ -24,14 +25,14 @@ fn put(server: &Server, path: &str, body: &str) -> Answer {
     answer
 }
 
-fn start(data: &Folder) -> Server {
-    Server::start(&["--data", data.text()])
+fn start(data: &Path) -> Server {
+    Server::start(&["--data", data.to_str().expect("text")])
 }
 
 #[test]
 fn a_rule_is_made_met_changed_and_rolled_back() {
     let data = Folder::new();
-    let server = start(&data);
+    let server = start(data.path());
     let status = |expected: u16| ask_until(&server, "/v1/check", CHECK, |answer| answer.status == expected);
     assert_eq!(put(&server, RULE, &rule("3/h")).status, 201);
     // It passes until the rule is in force and then three times.
@@ -55,15 +56,16 @@ fn whatever_was_acknowledged_survives_being_killed_at_any_moment() {
     let mut acknowledged: BTreeMap<String, usize> = BTreeMap::new();
     let mut kills = 0;
     while next < WRITES {
-        let server = start(&data);
+        let server = start(data.path());
         check(&server, &acknowledged, TOGETHER);
         // Any sequence will do as long as the moments differ.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let moment = Duration::from_millis(20 + (seed >> 33) % 300);
         std::thread::scope(|scope| {
-            let killer = scope.spawn(|| {
+            let process = server.id();
+            let killer = scope.spawn(move || {
                 std::thread::sleep(moment);
-                server.signal("KILL");
+                common::signal(process, "KILL");
             });
             while next < WRITES + 1 {
                 let number = next;
@@ -89,7 +91,7 @@ fn whatever_was_acknowledged_survives_being_killed_at_any_moment() {
         });
         kills += 1;
     }
-    check(&start(&data), &acknowledged, TOGETHER);
+    check(&start(data.path()), &acknowledged, TOGETHER);
     assert!(kills > 10, "it was killed {kills} times only");
 }
 
@@ -115,38 +117,15 @@ fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usiz
     }
 }
 
-/// A file system of its own, which is unmounted after the test.
-struct SmallDisk(Folder);
-
-impl SmallDisk {
-    /// None where mounting is not allowed.
-    fn mount(kilobytes: usize) -> Option<Self> {
-        let folder = Folder::new();
-        let size = format!("size={kilobytes}k");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs", folder.text()]).status();
-        status.is_ok_and(|status| status.success()).then_some(Self(folder))
-    }
-
-    fn resize(&self, kilobytes: usize) {
-        let size = format!("remount,size={kilobytes}k");
-        assert!(Command::new("mount").args(["-o", &size, self.0.text()]).status().expect("mount runs").success());
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 #[allow(clippy::print_stderr, reason = "a test that was not made must be told")]
 fn a_full_disk_loses_nothing_and_stops_nobody() {
-    let Some(disk) = SmallDisk::mount(1_536) else {
+    let folder = Folder::new();
+    let Some(disk) = SmallDisk::mount(&folder, 1_536) else {
         eprintln!("not tested: mounting a small file system takes root");
         return;
     };
-    let server = start(&disk.0);
+    let server = start(disk.path());
     put(&server, RULE, &rule("3/h"));
     ask_until(&server, "/v1/check", CHECK, |answer| answer.status == 429);
     let text = "x".repeat(40_000);

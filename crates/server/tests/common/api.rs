@@ -1,40 +1,12 @@
-//! Asks the rules service, and starts it with a place for its data.
+//! Asks a server over HTTP, one question on each connection.
+#![allow(clippy::disallowed_methods, reason = "real time passes between two real programs")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
 use super::{PATIENCE, Server};
-
-/// A folder that is gone after the test.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tollgate-data-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        Self(folder)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub fn text(&self) -> &str {
-        self.0.to_str().expect("text")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// What came back.
 #[derive(Debug)]

@@ -110,8 +110,12 @@ impl Server {
 
     /// Sends a signal by its name, such as `TERM`.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
-        assert!(status.expect("kill runs").success());
+        signal(self.id(), name);
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits for it to end by itself.
@@ -265,6 +269,12 @@ impl Client {
         let _ = self.stream.read_to_end(&mut rest);
         String::from_utf8_lossy(&rest).into_owned()
     }
+}
+
+/// Sends a signal to a process by its name, such as `TERM`.
+pub fn signal(process: u32, name: &str) {
+    let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
+    assert!(status.expect("kill runs").success());
 }
 
 /// A command as an array of bulk strings.

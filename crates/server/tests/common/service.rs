@@ -187,6 +187,12 @@ impl SmallDisk {
         mounted.is_ok_and(|output| output.status.success()).then_some(Self(path))
     }
 
+    /// Gives it more room.
+    pub fn resize(&self, kilobytes: u32) {
+        let size = format!("remount,size={kilobytes}k");
+        assert!(Command::new("mount").args(["-o", &size]).arg(&self.0).status().expect("mount runs").success());
+    }
+
     pub fn path(&self) -> &std::path::Path {
         &self.0
     }
