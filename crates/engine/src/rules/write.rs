@@ -253,17 +253,20 @@ enum Context {
 fn scalar(text: &str, context: Context, out: &mut String) {
     if is_plain(text, context) {
         out.push_str(text);
-    } else if text
-        .chars()
-        .any(|letter| letter.is_control() || matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}'))
-    {
+    } else if text.chars().any(|letter| {
+        letter.is_control()
+            || matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+    }) {
         out.push('"');
         for letter in text.chars() {
             match letter {
                 '"' | '\\' => out.extend(['\\', letter]),
                 '\n' => out.push_str("\\n"),
                 '\t' => out.push_str("\\t"),
-                letter if letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+                letter
+                    if letter.is_control()
+                        || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
+                {
                     out.push_str(&format!("\\u{:04x}", u32::from(letter)));
                 }
                 letter => out.push(letter),

@@ -28,7 +28,7 @@ fn mistakes_are_in_the_lines_of_the_text() {
     check_one("[", "f:1:1: this cannot be read: unclosed bracket '['");
     check_one(
         "limit: 1/s\nwhen: {ip: {file: bad.txt}}",
-        "f:2:18: `bad.txt` cannot be read: a rules service has no files beside its rules; write the values into the rule",
+        "f:2:19: `bad.txt` cannot be read: a rules service has no files beside its rules; write the values into the rule",
     );
     assert!(one(&source("3"), "api", "a").is_err());
     assert!(one(&source(""), "api", "a").is_err());
