@@ -63,14 +63,14 @@ fn trees() -> impl Strategy<Value = Vec<Node>> {
 fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
     for node in nodes {
         let indent = "  ".repeat(depth);
-        let _ = write!(text, "{indent}- key: {}\n", node.key);
+        let _ = writeln!(text, "{indent}- key: {}", node.key);
         if let Some(value) = node.value {
-            let _ = write!(text, "{indent}  value: '{value}'\n");
+            let _ = writeln!(text, "{indent}  value: '{value}'");
         }
         if let Some(limit) = &node.limit {
             *count += 1;
             let _ = match limit.unlimited {
-                true => write!(text, "{indent}  rate_limit:\n{indent}    unlimited: true\n"),
+                true => writeln!(text, "{indent}  rate_limit:\n{indent}    unlimited: true"),
                 false => {
                     write!(
                         text,
@@ -79,20 +79,20 @@ fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
                 }
             };
             if let Some(name) = limit.name {
-                let _ = write!(text, "{indent}    name: {name}\n");
+                let _ = writeln!(text, "{indent}    name: {name}");
             }
             let replaces: Vec<String> = limit.replaces.iter().map(|name| format!("{{name: {name}}}")).collect();
-            let _ = write!(text, "{indent}    replaces: [{}]\n", replaces.join(", "));
+            let _ = writeln!(text, "{indent}    replaces: [{}]", replaces.join(", "));
         }
         if !node.below.is_empty() {
-            let _ = write!(text, "{indent}  descriptors:\n");
+            let _ = writeln!(text, "{indent}  descriptors:");
             write(&node.below, depth + 1, count, text);
         }
     }
 }
 
 /// The limits of a tree in the order in which they were written, each with the path to it.
-fn number<'n>(nodes: &'n [Node], found: &mut Vec<*const Node>) {
+fn number(nodes: &[Node], found: &mut Vec<*const Node>) {
     for node in nodes {
         if node.limit.is_some() {
             found.push(std::ptr::from_ref(node));

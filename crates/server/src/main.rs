@@ -8,7 +8,7 @@ use tollgate_server::config::raw::{Cli, Command};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Serve(args) => command::serve::run(args),
+        Command::Serve(args) => command::serve::run(*args),
         Command::Check(args) => command::check::run(&args),
         Command::Decide(args) => command::decide::run(&args),
         Command::Fmt(args) => command::fmt::run(&args),

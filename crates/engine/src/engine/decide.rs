@@ -24,7 +24,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             let planned = decisions.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
         }
-        if running.rules.suffices() && taking == Taking::Exactly {
+        if running.rules.leaves_out() && taking == Taking::Exactly {
             self.leave_out_exhausted(&running, decisions).await;
         }
         self.ask_enforced(verb, &running, decisions).await;

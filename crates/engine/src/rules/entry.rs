@@ -71,7 +71,7 @@ fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry
     let tree = file_of(domain, vec![rule]);
     let rules = checked(&tree, &mut notes);
     told(notes)?;
-    let json = rules_of(&tree).first().map(|rule| json(rule)).unwrap_or_default();
+    let json = rules_of(&tree).first().map(json).unwrap_or_default();
     Ok((RuleEntry { domain: domain.into(), id: id.into(), json }, rules))
 }
 

@@ -16,7 +16,9 @@ pub(super) struct Lookup {
     texts: Box<[u8]>,
 }
 
+/// Half a line of memory, and never across two.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Slot {
     told: Told,
     /// Where the text begins, if it is long.

@@ -51,10 +51,8 @@ pub struct RuleSet {
     uses_time: bool,
     /// Whether any of them bans.
     bans: bool,
-    /// Whether any of them replaces others.
-    replaces: bool,
-    /// Whether one of several is enough for any of them.
-    suffices: bool,
+    /// Whether any of them replaces others, or is not needed beside others.
+    leaves_out: bool,
 }
 
 /// The rules of a domain.
@@ -158,8 +156,7 @@ impl RuleSet {
             per: Box::default(),
             uses_time: false,
             bans: false,
-            replaces: false,
-            suffices: false,
+            leaves_out: false,
         }
     }
 
@@ -191,8 +188,7 @@ impl RuleSet {
         let specials = || compiler.rules.iter().filter_map(RunningRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
-        let replaces = specials().any(|special| !special.replaces.is_empty());
-        let suffices = specials().any(|special| special.suffices);
+        let leaves_out = specials().any(|special| special.suffices || !special.replaces.is_empty());
         let names = domains.iter().zip(0..).map(|(domain, place)| (0, domain.name.clone(), place));
         Self {
             version: before.version + 1,
@@ -205,8 +201,7 @@ impl RuleSet {
             per: compiler.per.into(),
             uses_time,
             bans,
-            replaces,
-            suffices,
+            leaves_out,
         }
     }
 
@@ -220,16 +215,10 @@ impl RuleSet {
         self.bans
     }
 
-    /// Whether any rule replaces others.
+    /// Whether any rule that is met may be left out for another.
     #[inline]
-    pub(crate) fn replaces(&self) -> bool {
-        self.replaces
-    }
-
-    /// Whether there are rules of which one is enough.
-    #[inline]
-    pub(crate) fn suffices(&self) -> bool {
-        self.suffices
+    pub(crate) fn leaves_out(&self) -> bool {
+        self.leaves_out
     }
 
     /// How many rules of a domain are tried one by one for each request, because they name nothing to be found by.

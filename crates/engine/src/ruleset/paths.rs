@@ -123,6 +123,7 @@ impl Paths {
             places: Vec::new(),
             tails: Vec::new(),
             steps: Vec::new(),
+            remains: FxHashMap::default(),
             texts: Vec::new(),
             shapes: Vec::new(),
             found: Vec::new(),

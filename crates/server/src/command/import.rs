@@ -8,6 +8,7 @@ use tollgate_engine::rules::{Dialect, Imported, Source};
 
 use crate::config::raw::{ImportArgs, ImportFrom};
 use crate::retrieve::file::Watched;
+use crate::retrieve::include::included_by;
 
 /// Prints the rules, and tells what they cannot say.
 ///
@@ -21,7 +22,8 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
         ImportFrom::Envoy => Dialect::Envoy,
         ImportFrom::Nginx => Dialect::Nginx,
     });
-    match Imported::read(&Source { name: &name, text: &text }, dialect, &args.domain) {
+    let source = Source { name: &name, text: &text };
+    match Imported::read_with(&source, dialect, &args.domain, &|pattern| included_by(&args.file, pattern)) {
         Ok(imported) => {
             std::io::stdout().write_all(imported.yaml.as_bytes())?;
             imported.left_out.as_ref().map_or(Ok(()), super::tell)?;

@@ -193,7 +193,7 @@ mod tests {
         else {
             return Err("another command".into());
         };
-        Config::new(args).map_err(|error| format!("{error:#}"))
+        Config::new(*args).map_err(|error| format!("{error:#}"))
     }
 
     fn refused(line: &str, expected: &str) {

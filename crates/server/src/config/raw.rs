@@ -23,7 +23,7 @@ pub struct Cli {
 pub enum Command {
     /// Answer requests over HTTP and the Redis protocol.
     #[command(after_help = SERVE_EXAMPLES)]
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Look for mistakes in a rule file, without serving.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),

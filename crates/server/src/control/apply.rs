@@ -43,7 +43,7 @@ impl Control {
         })
         .await?;
         blocking(move || {
-            let warnings = findings(&taken.rules, &stored).iter().map(finding).collect();
+            let warnings = findings(&taken, &stored).iter().map(finding).collect();
             Validation { rules: taken.entries.len(), mistakes: Vec::new(), warnings }
         })
         .await

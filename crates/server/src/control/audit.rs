@@ -9,8 +9,14 @@ use super::model::{AuditSearch, Change, Cut, Entry, Page};
 use super::sql::Sql;
 use super::{Control, ControlError, Result};
 
-/// How many rows are written at once.
-pub(super) const ROWS: usize = 500;
+/// How many rows are written at once. More would be fewer statements, and yet slower: SQLite looks for the name of each value among
+/// those of all others in the statement.
+pub(super) const ROWS: usize = 32;
+
+/// Whether a statement for so many rows will be asked for again, and is worth being kept.
+pub(super) fn is_usual(rows: usize) -> bool {
+    rows == 1 || rows == ROWS
+}
 
 /// One line, but for who and when.
 #[derive(Debug)]
@@ -47,7 +53,7 @@ impl Write<'_> {
                     .and(line.before)
                     .and(line.after);
             });
-            query.query()?.persistent(lines.len() == 1).execute(&mut *self.tx).await?;
+            query.query()?.persistent(is_usual(lines.len())).execute(&mut *self.tx).await?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ const ACQUIRE: Duration = Duration::from_secs(3);
 /// How long one write or read of something small may take.
 pub(super) const SHORT: Duration = Duration::from_secs(10);
 /// How long reading or writing everything may take.
-pub(super) const LONG: Duration = Duration::from_secs(120);
+pub(super) const LONG: Duration = Duration::from_secs(300);
 /// Connections at most.
 const CONNECTIONS: u32 = 6;
 /// How often tables are tried to be made, if another process is at it, too.

@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::entry;
 
-use super::audit::{Line, ROWS};
+use super::audit::{Line, ROWS, is_usual};
 use super::cut::{Cursor, page_of};
 use super::db::{SHORT, Write, storable, truth, within};
 use super::error::Conflict;
@@ -194,7 +194,7 @@ impl Write<'_> {
                 row.bind(*domain).and(*id);
             });
             query.push(") AS w JOIN versions v ON v.domain = w.column1 AND v.id = w.column2 GROUP BY v.domain, v.id");
-            for row in query.query()?.persistent(false).fetch_all(&mut *self.tx).await? {
+            for row in query.query()?.persistent(is_usual(rules.len())).fetch_all(&mut *self.tx).await? {
                 last.insert((row.try_get("domain")?, row.try_get("id")?), row.try_get("version")?);
             }
         }
@@ -224,7 +224,7 @@ impl Write<'_> {
                  enabled = excluded.enabled, text = excluded.text, overrides = excluded.overrides, \
                  author = excluded.author, at_ms = excluded.at_ms, comment = excluded.comment",
             );
-            query.query()?.persistent(rules.len() == 1).execute(&mut *self.tx).await?;
+            query.query()?.persistent(is_usual(rules.len())).execute(&mut *self.tx).await?;
         }
         let versions: Vec<&Keeping<'_>> = rules.iter().filter(|keeping| keeping.action.is_some()).collect();
         self.add_versions(&versions).await
@@ -246,7 +246,7 @@ impl Write<'_> {
                     .and(kept.at_ms)
                     .and(kept.comment.as_deref());
             });
-            query.query()?.persistent(versions.len() == 1).execute(&mut *self.tx).await?;
+            query.query()?.persistent(is_usual(versions.len())).execute(&mut *self.tx).await?;
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl Write<'_> {
                 row.bind(kept.id.as_str());
             });
             query.push(")");
-            query.query()?.persistent(rules.len() == 1).execute(&mut *self.tx).await?;
+            query.query()?.persistent(is_usual(rules.len())).execute(&mut *self.tx).await?;
         }
         let gone: Vec<Kept> = rules
             .iter()
@@ -306,15 +306,24 @@ pub(super) fn diff_of(old: Option<&str>, new: Option<&str>) -> String {
         |json: Option<&str>| json.map(|json| entry::lines(json).unwrap_or_else(|_| json.into())).unwrap_or_default();
     let (old, new) = (lines(old), lines(new));
     let mut out = String::new();
-    let diff = similar::TextDiff::from_lines(&old, &new);
-    for change in diff.iter_all_changes() {
-        out.push(match change.tag() {
+    let mut add = |sign: char, line: &str| {
+        out.push(sign);
+        out.push_str(line.trim_end_matches('\n'));
+        out.push('\n');
+    };
+    // Files with thousands of new rules have nothing to compare.
+    if old.is_empty() || new.is_empty() {
+        old.lines().for_each(|line| add('-', line));
+        new.lines().for_each(|line| add('+', line));
+        return out;
+    }
+    for change in similar::TextDiff::from_lines(&old, &new).iter_all_changes() {
+        let sign = match change.tag() {
             similar::ChangeTag::Delete => '-',
             similar::ChangeTag::Insert => '+',
             similar::ChangeTag::Equal => ' ',
-        });
-        out.push_str(change.value().trim_end_matches('\n'));
-        out.push('\n');
+        };
+        add(sign, change.value());
     }
     out
 }

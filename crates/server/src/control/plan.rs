@@ -63,7 +63,7 @@ impl Work {
 
 /// Works out what a file comes to.
 pub(super) fn work_out(taken: TakenApart, mut stored: Stored, others: Others) -> Work {
-    let mut work = Work { warnings: warnings(&taken.rules, &stored), ..Work::default() };
+    let mut work = Work { warnings: warnings(&taken, &stored), ..Work::default() };
     let mut entries: HashMap<String, Vec<RuleEntry>> = HashMap::new();
     for entry in taken.entries {
         entries.entry(entry.domain.clone()).or_default().push(entry);
@@ -212,23 +212,28 @@ fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
 }
 
 /// What is valid and yet probably not meant, seen from what is stored.
-pub(super) fn findings(rules: &Rules, stored: &Stored) -> Vec<Mistake> {
+pub(super) fn findings(taken: &TakenApart, stored: &Stored) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
-    if !stored.is_empty() {
-        let file =
-            entry::to_json(stored.iter().map(|(domain, rules)| (&**domain, rules.iter().map(|kept| &*kept.text))));
-        // What is stored was checked; should a later version of the language see it otherwise, there is nothing to compare with.
-        if let Ok(running) = Rules::read(&[Source { name: "stored", text: file.as_bytes() }]) {
-            let _ = engine.put(&running);
-        }
+    // Numbers can only jump in rules that change.
+    let texts: HashMap<(&str, &str), &str> =
+        taken.entries.iter().map(|entry| ((&*entry.domain, &*entry.id), &*entry.json)).collect();
+    let changes = |domain: &str, kept: &Kept| texts.get(&(domain, &*kept.id)).is_some_and(|text| *text != kept.text);
+    let changing = stored.iter().map(|(domain, rules)| {
+        let texts: Vec<&str> = rules.iter().filter(|kept| changes(domain, kept)).map(|kept| &*kept.text).collect();
+        (&**domain, texts)
+    });
+    let changing = entry::to_json(changing.filter(|(_, texts)| !texts.is_empty()));
+    // What is stored was checked; should a later version of the language see it otherwise, there is nothing to compare with.
+    if let Ok(running) = Rules::read(&[Source { name: "stored", text: changing.as_bytes() }]) {
+        let _ = engine.put(&running);
     }
-    let left_out = rules.left_out().map(|left_out| left_out.as_slice().to_vec()).unwrap_or_default();
-    left_out.into_iter().chain(engine.warnings(rules)).take(MAX_WARNINGS).collect()
+    let left_out = taken.rules.left_out().map(|left_out| left_out.as_slice().to_vec()).unwrap_or_default();
+    left_out.into_iter().chain(engine.warnings(&taken.rules)).take(MAX_WARNINGS).collect()
 }
 
-fn warnings(rules: &Rules, stored: &Stored) -> Vec<String> {
-    findings(rules, stored).iter().map(ToString::to_string).collect()
+fn warnings(taken: &TakenApart, stored: &Stored) -> Vec<String> {
+    findings(taken, stored).iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

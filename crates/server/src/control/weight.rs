@@ -40,3 +40,38 @@ pub(super) fn check_weight(weight: i64) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate_engine::rules::entry::{self, EntryOverride};
+
+    use super::*;
+
+    #[test]
+    fn nothing_weighs_less_than_it_takes() {
+        let rule = r#"{"id":"a","per":["t"],"limit":"1/s"}"#;
+        assert_eq!(of_rule(rule), rule.len() as i64 + 1);
+        let file = entry::to_json([("some/domain", [rule, rule])]);
+        assert!(of_domain("some/domain") + 2 * of_rule(rule) + FRAME >= file.len() as i64);
+        for value in ["acme", "\u{1}\u{2028}\"", "é😀", &"\u{7f}".repeat(1024)] {
+            let (effect, until) = (r#"{"limit":"2/s"}"#, Some("2030-01-01T00:00:00Z"));
+            let one = EntryOverride { attribute: "t", value, effect, until };
+            let with = entry::with_overrides(rule, &[one]).unwrap();
+            assert!(of_rule(rule) + of_override("t", value, effect, until) >= with.len() as i64, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn many_small_values_weigh_what_a_reader_makes_of_them() {
+        // A list of so many values that it has more of them than bytes allow.
+        let rule = format!(r#"{{"when":{{"a":[{}]}}}}"#, vec!["1"; 30_000].join(","));
+        assert!(of_rule(&rule) >= (30_000 * BYTES_OF_A_VALUE) as i64);
+        assert!(of_rule(&rule) > rule.len() as i64);
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        assert!(check_weight(MAX_FILE_BYTES as i64 - FRAME).is_ok());
+        assert!(check_weight(MAX_FILE_BYTES as i64 - FRAME + 1).is_err());
+    }
+}

@@ -1,8 +1,9 @@
-//! A rule file that is read again whenever it changes.
+//! A rule file that is read again whenever it, or a file with values that its rules name, changes.
 //!
-//! The file is looked at twice a second rather than watched through the kernel: editors replace files, volumes of
+//! The files are looked at twice a second rather than watched through the kernel: editors replace files, volumes of
 //! orchestrators swap links to folders, and network file systems tell nobody. A look costs a microsecond and misses none of it.
 
+use std::cell::RefCell;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,23 +22,36 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// After how many looks a file that is gone is told about.
 const PATIENCE: u32 = 10;
 
-/// Reads rules from the text of a file. Files with values that they name lie beside it; they are read now, and again when
-/// the rules are.
+/// Reads rules from the text of a file. Files with values that they name lie beside it.
 ///
 /// # Errors
 /// Everything that is wrong with them, by place.
 pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
+    parse_and_note(name, text).0
+}
+
+/// [`parse`], with the files that the rules name, as they were when they were read.
+fn parse_and_note(name: &str, text: &[u8]) -> (Result<Rules, Mistakes>, Vec<Watched>) {
+    let lists: RefCell<Vec<Watched>> = RefCell::default();
     let beside = |rules: &str, file: &str| {
         let path = Path::new(rules).parent().unwrap_or(Path::new("")).join(file);
-        Watched::new(path).read().map_err(|error| error.to_string())
+        let mut list = Watched::new(path);
+        let values = list.read().map_err(|error| error.to_string());
+        let mut lists = lists.borrow_mut();
+        // One that many rules name is looked at once.
+        if !lists.iter().any(|known| known.path == list.path) {
+            lists.push(list);
+        }
+        values
     };
-    Rules::read_with(&[Source { name, text }], &beside)
+    let rules = Rules::read_with(&[Source { name, text }], &beside);
+    (rules, lists.into_inner())
 }
 
 /// Reads rules and puts them in force, and logs what about them is probably not meant or could not be carried over; returns the
 /// version they became, and how many there are.
-fn put<S: Store>(gate: &Gate<S>, name: &str, text: &[u8]) -> Result<(u64, usize), Mistakes> {
-    let rules = parse(name, text)?;
+fn put<S: Store>(gate: &Gate<S>, file: &mut RuleFile, text: &[u8]) -> Result<(u64, usize), Mistakes> {
+    let rules = file.parse(text)?;
     // Before, because they are compared with those in force.
     let warnings = gate.engine.warnings(&rules);
     let version = gate.engine.put(&rules)?;
@@ -56,10 +70,10 @@ fn put<S: Store>(gate: &Gate<S>, name: &str, text: &[u8]) -> Result<(u64, usize)
 ///
 /// # Errors
 /// When it cannot be read or has mistakes.
-pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> {
-    let name = file.path().display().to_string();
-    let text = file.read().with_context(|| format!("cannot read the rules {name}"))?;
-    let (version, count) = put(gate, &name, &text).with_context(|| format!("the rules {name} have mistakes"))?;
+pub fn load<S: Store>(gate: &Gate<S>, file: &mut RuleFile) -> anyhow::Result<()> {
+    let name = file.name();
+    let text = file.rules.read().with_context(|| format!("cannot read the rules {name}"))?;
+    let (version, count) = put(gate, file, &text).with_context(|| format!("the rules {name} have mistakes"))?;
     tracing::info!(file = name, rules = count, version, "rules loaded");
     Ok(())
 }
@@ -69,7 +83,7 @@ pub fn load<S: Store>(gate: &Gate<S>, file: &mut Watched) -> anyhow::Result<()> 
 ///
 /// All of it is done on a thread of its own: compiling takes a while, a network file system may take for ever, and the one
 /// that runs this has connections to accept.
-pub async fn watch<S: Store + 'static>(gate: Arc<Gate<S>>, mut file: Watched) {
+pub async fn watch<S: Store + 'static>(gate: Arc<Gate<S>>, mut file: RuleFile) {
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
         looks.tick().await;
@@ -88,18 +102,18 @@ pub async fn watch<S: Store + 'static>(gate: Arc<Gate<S>>, mut file: Watched) {
     }
 }
 
-fn reload<S: Store>(gate: &Gate<S>, file: &mut Watched) {
-    let name = file.path().display().to_string();
+fn reload<S: Store>(gate: &Gate<S>, file: &mut RuleFile) {
+    let name = file.name();
     let refused = match file.look() {
         Ok(None) => return,
-        Ok(Some(text)) => match put(gate, &name, &text) {
+        Ok(Some(text)) => match put(gate, file, &text) {
             Ok((version, rules)) => {
                 gate.metrics.reloaded();
                 return tracing::info!(file = name, rules, version, "rules loaded");
             }
             Err(mistakes) => mistakes.to_string(),
         },
-        Err(error) => format!("cannot read {name}: {error}"),
+        Err(error) => format!("cannot read {error}"),
     };
     gate.metrics.reload_refused();
     gate.origin.refused(i64::try_from(gate.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1), &refused);
@@ -107,6 +121,56 @@ fn reload<S: Store>(gate: &Gate<S>, file: &mut Watched) {
         tracing::error!("{mistake}");
     }
     tracing::error!(file = name, "the rules were not loaded, those before stay in force");
+}
+
+/// A rule file and the files with values that its rules name.
+#[derive(Debug)]
+pub struct RuleFile {
+    rules: Watched,
+    lists: Vec<Watched>,
+}
+
+impl RuleFile {
+    /// One that has not been read yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { rules: Watched::new(path), lists: Vec::new() }
+    }
+
+    fn name(&self) -> String {
+        self.rules.path.display().to_string()
+    }
+
+    /// Reads rules from its text, and remembers the files that they name.
+    fn parse(&mut self, text: &[u8]) -> Result<Rules, Mistakes> {
+        let (rules, mut lists) = parse_and_note(&self.name(), text);
+        if rules.is_err() {
+            // Not all may have been read. Those before are looked at further: one of them may be what has to be put right.
+            let known = |lists: &[Watched], list: &Watched| lists.iter().any(|known| known.path == list.path);
+            let before = std::mem::take(&mut self.lists);
+            lists.extend(before.into_iter().filter(|list| !known(&lists, list)).collect::<Vec<_>>());
+        }
+        self.lists = lists;
+        rules
+    }
+
+    /// Looks at all files, and reads the rules if one of them has changed since it was read and not since it was looked at.
+    ///
+    /// # Errors
+    /// When one of them cannot be read; once, if it stays away.
+    fn look(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let (mut changed, mut gone) = (false, None);
+        for file in std::iter::once(&mut self.rules).chain(&mut self.lists) {
+            match file.has_changed() {
+                Ok(has_changed) => changed |= has_changed,
+                Err(error) => gone = gone.or(Some(file.named(&error))),
+            }
+        }
+        match (changed, gone) {
+            (_, Some(error)) => Err(error),
+            (true, None) => self.rules.read().map(Some).map_err(|error| self.rules.named(&error)),
+            (false, None) => Ok(None),
+        }
+    }
 }
 
 /// A file, and how it looked when it was last read.
@@ -162,24 +226,33 @@ impl Watched {
         if bytes.len() > MAX_FILE_BYTES { Err(too_large("more")) } else { Ok(bytes) }
     }
 
-    /// Looks at it, and reads it if it has changed since it was read and not since it was looked at. A file that is gone
-    /// for a moment has not changed.
+    /// An error with its name.
+    fn named(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+    }
+
+    /// Looks at it: whether it has changed since it was read and not since it was looked at. It counts as read then. A file
+    /// that is gone for a moment has not changed.
     ///
     /// # Errors
-    /// As [`read`](Self::read); once, if it stays away.
-    pub fn look(&mut self) -> io::Result<Option<Vec<u8>>> {
+    /// When it is gone; once, if it stays away.
+    pub(crate) fn has_changed(&mut self) -> io::Result<bool> {
         let metadata = match std::fs::metadata(&self.path) {
             Ok(metadata) => metadata,
             Err(error) => {
                 self.missed = self.missed.saturating_add(1);
-                return if self.missed == PATIENCE { Err(error) } else { Ok(None) };
+                return if self.missed == PATIENCE { Err(error) } else { Ok(false) };
             }
         };
         self.missed = 0;
         let look = Some(Look::of(&metadata));
         let settled = self.seen == look;
         self.seen = look;
-        if settled && self.read != look { self.read().map(Some) } else { Ok(None) }
+        let changed = settled && self.read != look;
+        if changed {
+            self.read = look;
+        }
+        Ok(changed)
     }
 }
 
@@ -210,8 +283,8 @@ mod tests {
         let folder = folder("settles");
         let path = folder.join("rules.yaml");
         std::fs::write(&path, "one").unwrap();
-        let mut file = Watched::new(path.clone());
-        assert_eq!(file.read().unwrap(), b"one");
+        let mut file = RuleFile::new(path.clone());
+        assert_eq!(file.rules.read().unwrap(), b"one");
         assert_eq!(file.look().unwrap(), None);
         std::fs::write(&path, "three").unwrap();
         assert_eq!(file.look().unwrap(), None, "it may still be written to");
@@ -225,8 +298,8 @@ mod tests {
         let folder = folder("replaced");
         let path = folder.join("rules.yaml");
         std::fs::write(&path, "old").unwrap();
-        let mut file = Watched::new(path.clone());
-        file.read().unwrap();
+        let mut file = RuleFile::new(path.clone());
+        file.rules.read().unwrap();
         std::fs::write(folder.join("new"), "new").unwrap();
         std::fs::rename(folder.join("new"), &path).unwrap();
         assert_eq!(file.look().unwrap(), None);
@@ -234,7 +307,50 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let told = (0..3 * PATIENCE).filter(|_| file.look().is_err()).count();
         assert_eq!(told, 1, "one that stays away is told about once");
-        assert!(file.read().is_err());
+        assert!(file.rules.read().is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    const BLOCKED: &str = "domain: d\nrules:\n- {id: a, when: {ip: {file: blocked.txt}}, deny: true}\n\
+        - {id: b, when: {ip: {not: {file: blocked.txt}}}, limit: 1/s}\n";
+
+    #[test]
+    fn a_file_with_values_that_rules_name_is_looked_at_too() {
+        let folder = folder("lists");
+        let (path, list) = (folder.join("rules.yaml"), folder.join("blocked.txt"));
+        std::fs::write(&path, BLOCKED).unwrap();
+        std::fs::write(&list, "10.0.0.1\n").unwrap();
+        let mut file = RuleFile::new(path.clone());
+        let text = file.rules.read().unwrap();
+        assert_eq!(file.parse(&text).unwrap().len(), 2);
+        assert_eq!(file.lists.len(), 1, "named twice, looked at once");
+        assert_eq!(file.look().unwrap(), None);
+        std::fs::write(&list, "10.0.0.1\n10.0.0.2\n").unwrap();
+        assert_eq!(file.look().unwrap(), None, "it may still be written to");
+        assert_eq!(file.look().unwrap().as_deref(), Some(BLOCKED.as_bytes()), "the rules are read again");
+        assert_eq!(file.look().unwrap(), None, "once");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_with_values_that_is_wrong_or_missing_is_looked_at_until_it_is_right() {
+        let folder = folder("missing-list");
+        let (path, list) = (folder.join("rules.yaml"), folder.join("blocked.txt"));
+        std::fs::write(&path, BLOCKED).unwrap();
+        let mut file = RuleFile::new(path.clone());
+        let text = file.rules.read().unwrap();
+        assert!(file.parse(&text).unwrap_err().to_string().contains("`blocked.txt` cannot be read"));
+        let mut next = || (0..3 * PATIENCE).find_map(|_| file.look().ok().flatten()).map(|text| file.parse(&text));
+        assert!(next().is_none(), "there is nothing new");
+        std::fs::write(&list, "# none yet\n").unwrap();
+        assert!(next().unwrap().unwrap_err().to_string().contains("has no values"));
+        std::fs::write(&list, "10.0.0.1\n").unwrap();
+        assert_eq!(next().unwrap().unwrap().len(), 2);
+        // Rules that cannot be read at all do not make it forget the list.
+        std::fs::write(&path, "domain: [").unwrap();
+        assert!(next().unwrap().is_err());
+        std::fs::write(&list, "10.0.0.1\n10.0.0.2\n").unwrap();
+        assert!(next().unwrap().is_err(), "looked at, though the rules are still wrong");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

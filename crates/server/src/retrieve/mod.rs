@@ -3,6 +3,7 @@
 
 pub mod database;
 pub mod file;
+pub mod include;
 mod land;
 pub mod poll;
 

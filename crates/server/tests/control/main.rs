@@ -1,5 +1,7 @@
 //! The rules service, the same cases on SQLite and on a real PostgreSQL.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on fails; one that measures tells")]
+
 #[macro_use]
 mod place;
 

@@ -21,14 +21,14 @@ macro_rules! both {
 }
 
 /// An empty database.
-pub struct Place {
-    pub url: String,
+pub(crate) struct Place {
+    pub(crate) url: String,
     directory: Option<PathBuf>,
     _server: Option<Arc<Postgres>>,
 }
 
 impl Place {
-    pub async fn open(&self) -> Control {
+    pub(crate) async fn open(&self) -> Control {
         Control::open(&self.url).await.unwrap()
     }
 }
@@ -46,7 +46,7 @@ fn count() -> u32 {
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
-pub fn sqlite() -> Place {
+pub(crate) fn sqlite() -> Place {
     let directory = std::env::temp_dir().join(format!("tollgate-control-{}-{}", std::process::id(), count()));
     // With characters that mean something in addresses, and a directory that is not there yet.
     let url = sqlite_url(&directory.join("a b%20?#").join("rules.db"));
@@ -54,7 +54,7 @@ pub fn sqlite() -> Place {
 }
 
 /// Tests that run at the same time share a server; the last one stops it.
-pub fn postgres() -> Place {
+pub(crate) fn postgres() -> Place {
     static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let server = shared.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
@@ -63,23 +63,23 @@ pub fn postgres() -> Place {
     Place { url: server.database(&format!("case{}", count())), directory: None, _server: Some(server) }
 }
 
-pub fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
+pub(crate) fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
     run(sqlite(), case);
 }
 
-pub fn on_postgres<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
+pub(crate) fn on_postgres<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
     run(postgres(), case);
 }
 
-pub fn run<F: Future<Output = ()>>(place: Place, case: impl FnOnce(Arc<Place>) -> F) {
+pub(crate) fn run<F: Future<Output = ()>>(place: Place, case: impl FnOnce(Arc<Place>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(case(Arc::new(place)));
 }
 
-pub fn by(author: &str) -> Change {
+pub(crate) fn by(author: &str) -> Change {
     Change { author: author.into(), comment: None }
 }
 
-pub async fn put(control: &Control, domain: &str, id: &str, text: &str) -> Written<StoredRule> {
+pub(crate) async fn put(control: &Control, domain: &str, id: &str, text: &str) -> Written<StoredRule> {
     control.put_rule(&by("ann"), domain, id, text.as_bytes(), Expected::Anything).await.unwrap()
 }

@@ -41,7 +41,7 @@ impl Plan {
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.met.truncate(first_met);
-        } else if rules.replaces() {
+        } else if rules.leaves_out() {
             self.replace(rules, first_charge);
         }
         self.asked.push(Asked {

@@ -196,7 +196,7 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
         Effect::Unlimited if overrides.is_some() => {}
         Effect::Unlimited => tell(&[ban, enforce, on_change, suffices, texts[0], texts[1]], "a rule without limits"),
         Effect::Allow => {
-            tell(&[ban, enforce, on_change, suffices, overrides, texts[0], texts[1]], "a rule that allows")
+            tell(&[ban, enforce, on_change, suffices, overrides, texts[0], texts[1]], "a rule that allows");
         }
         Effect::Deny => tell(&[ban, enforce, on_change, suffices, overrides], "a rule that denies"),
     }

@@ -23,6 +23,8 @@ pub(super) struct Builder<'b> {
     pub(super) places: Vec<Place>,
     pub(super) tails: Vec<Tail>,
     pub(super) steps: Vec<Step>,
+    /// What remains of patterns, by its text. A thousand that end alike take up no more of the nearest cache than one.
+    pub(super) remains: FxHashMap<Option<Box<[u8]>>, Remains>,
     pub(super) texts: Vec<u8>,
     pub(super) shapes: Vec<Box<[Shape]>>,
     pub(super) found: Vec<u32>,
@@ -95,10 +97,17 @@ impl Builder<'_> {
     }
 
     fn tail(&mut self, left: Option<&[u8]>, what: u32) -> Next {
-        let remains = self.steps(left).unwrap_or_else(|| {
-            let (start, end) = self.text(left.unwrap_or_default());
-            Remains::Text(start, end)
-        });
+        let remains = match self.remains.get(&left.map(Into::into)) {
+            Some(remains) => *remains,
+            None => {
+                let remains = self.steps(left).unwrap_or_else(|| {
+                    let (start, end) = self.text(left.unwrap_or_default());
+                    Remains::Text(start, end)
+                });
+                self.remains.insert(left.map(Into::into), remains);
+                remains
+            }
+        };
         self.tails.push(Tail { remains, what });
         Next(Next::TAIL | (self.tails.len() as u32 - 1))
     }

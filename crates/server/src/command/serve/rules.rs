@@ -15,7 +15,7 @@ use crate::control::api::Service;
 use crate::control::model::Role;
 use crate::control::origin::Source;
 use crate::gate::Gate;
-use crate::retrieve::file::{self, Watched};
+use crate::retrieve::file::{self, RuleFile};
 use crate::retrieve::{database, poll};
 
 /// Opens what the configuration names. The gate it returns decides by rules, unless there are to be none; on the thread it returns
@@ -29,7 +29,7 @@ pub(super) async fn open<S: Store + 'static>(config: &Config, gate: Gate<S>) -> 
         RulesConfig::Nowhere => Arc::new(gate.with_source(Source::Sent)),
         RulesConfig::File(path) => {
             let gate = Arc::new(gate.with_source(Source::File(path.clone())));
-            let mut watched = Watched::new(path.clone());
+            let mut watched = RuleFile::new(path.clone());
             file::load(&gate, &mut watched)?;
             drop(aside.handle().spawn(file::watch(gate.clone(), watched)));
             gate

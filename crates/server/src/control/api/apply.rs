@@ -102,7 +102,7 @@ pub(super) async fn apply(
 #[utoipa::path(get, path = "/v1/export", tag = "files",
     params(("domain" = Option<Vec<String>>, Query, description = "Of this domain; may be given several times")),
     responses(
-        (status = 200, description = "A rule file", body = String, content_type = "application/yaml", headers(("etag" = String, description = "The revision"))),
+        (status = 200, description = "A rule file", body = Object, content_type = "application/yaml", headers(("etag" = String, description = "The revision"))),
         (status = 304, description = "If-None-Match names what is there"),
     ),
 )]

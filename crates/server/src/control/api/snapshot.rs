@@ -63,7 +63,7 @@ fn tag(snapshot: &Snapshot) -> String {
         Waiting,
         ("If-None-Match" = Option<String>, Header, description = "The ETag of what the node has"),
         ("Tollgate-Node" = Option<String>, Header, description = "What the node calls itself, percent-encoded"),
-        ("Tollgate-Running" = Option<i64>, Header, description = "The revision it runs"),
+        ("Tollgate-Running" = Option<String>, Header, description = "The revision it runs"),
         ("Tollgate-Refused" = Option<String>, Header, description = "A revision it would not run, a space, and why; percent-encoded"),
     ),
     responses(

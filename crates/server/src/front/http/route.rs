@@ -35,10 +35,14 @@ impl Route {
             Self::Decide(verb) => !matches!(verb, Verb::Peek),
             Self::Act(act) => !matches!(act, Act::Explain),
             Self::Acquire => true,
-            Self::Enforcement | Self::SetEnforcement | Self::Health | Self::Readiness | Self::Metrics | Self::Top => {
-                false
-            }
-            Self::RulesStatus | Self::Description => false,
+            Self::Enforcement
+            | Self::SetEnforcement
+            | Self::Health
+            | Self::Readiness
+            | Self::Metrics
+            | Self::Top
+            | Self::RulesStatus
+            | Self::Description => false,
         }
     }
 

@@ -198,6 +198,9 @@ fn call(tag: &str, name: &str, what: &str, takes: Option<&str>, responses: &Valu
     });
     if let Some(takes) = takes {
         call["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema(takes)}}});
+    }
+    // The others change nothing, and take no notice of it.
+    if takes.is_some() && !matches!(name, "peek" | "explain" | "set_enforcement") {
         call["parameters"] = json!([{
             "name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "minLength": 1, "maxLength": 255},
             "description": "Asking again under the same key is answered as the first time, for some minutes",

@@ -127,16 +127,25 @@ fn complete(path: &str, method: &str, call: &mut Value) {
             call["parameters"] = json!([]);
         }
         let given = call["parameters"].as_array_mut();
-        let known = json!({
-            "name": "If-None-Match", "in": "header", "required": false, "schema": {"type": "string", "example": "\"3\""},
-            "description": "The ETag of what the reader has",
-        });
-        given
-            .into_iter()
-            .filter(|given| given.iter().all(|one| one["name"] != "If-None-Match"))
-            .for_each(|given| given.push(known.clone()));
+        for given in given.into_iter().filter(|given| given.iter().all(|one| one["name"] != "If-None-Match")) {
+            given.push(json!({
+                "name": "If-None-Match", "in": "header", "required": false, "schema": {"type": "string"},
+                "description": "The ETag of what the reader has",
+            }));
+        }
+    }
+    for parameter in call["parameters"].as_array_mut().into_iter().flatten() {
+        let pattern = match (parameter["name"].as_str(), known) {
+            (Some("If-Match"), _) | (Some("If-None-Match"), true) => ETAG,
+            (Some("If-None-Match"), false) => r"^\*$",
+            _ => continue,
+        };
+        parameter["schema"] = json!({"type": "string", "pattern": pattern});
     }
 }
+
+/// An ETag, or any.
+const ETAG: &str = r#"^(\*|(W/)?"[0-9a-f-]+")$"#;
 
 fn object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {

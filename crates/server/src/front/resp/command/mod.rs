@@ -59,9 +59,9 @@ impl Session {
     }
 }
 
-/// The commands of which no token is asked.
+/// The commands of which no token is asked; those of HTTP are among them, since they end the connection.
 pub(super) fn is_open(name: &[u8]) -> bool {
-    [&b"AUTH"[..], b"HELLO", b"QUIT", b"RESET"].iter().any(|open| name.eq_ignore_ascii_case(open))
+    [&b"AUTH"[..], b"HELLO", b"QUIT", b"RESET", b"POST", b"HOST:"].iter().any(|open| name.eq_ignore_ascii_case(open))
 }
 
 /// What Redis says to whoever has to say who they are first; clients look for the first word.

@@ -1,0 +1,180 @@
+//! Odd ids, wrong methods and kinds, bodies that are too large or too slow, and injection.
+
+use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::origin::Source;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::town::{Town, serve_http, told};
+
+#[tokio::test]
+async fn ids_and_values_may_have_any_character_the_language_allows() {
+    let town = Town::start(Tokens::NotAsked).await;
+    let rule = r#"{"per":["tenant"],"limit":"1/s"}"#;
+    for id in ["a%2Fb", "a:b", "a.b", "-_.:%2F", "versions", "%61lpha", "0"] {
+        let path = format!("/v1/domains/d%2Fe/rules/{id}");
+        town.ask("PUT", &path, rule).await.is(201);
+        town.ask("GET", &path, "").await.is(200);
+        for value in
+            ["acme", "a%2Fb%3Fc%23d", "%F0%9F%9A%A6", "a%20b", "%27%3B%20DROP%20TABLE%20rules%3B--", "100%25", "%22"]
+        {
+            let told = town.ask("PUT", &format!("{path}/overrides/{value}"), r#"{"limit":"2/s"}"#).await.is(201);
+            assert!(!told.text.contains("%2F"), "{}", told.text);
+            town.ask("GET", &format!("{path}/overrides/{value}"), "").await.is(200);
+        }
+    }
+    assert_eq!(town.ask("GET", "/v1/domains/d%2Fe/rules/alpha", "").await.is(200).json()["id"], "alpha");
+    for (path, status) in [
+        ("/v1/domains/api/rules/a%20b".to_owned(), 422),
+        ("/v1/domains/api/rules/%FF".into(), 400),
+        ("/v1/domains/api/rules/a%00b".into(), 422),
+        (format!("/v1/domains/api/rules/{}", "x".repeat(129)), 422),
+        ("/v1/domains/%F0%9F%9A%A6/rules/a".into(), 422),
+        ("/v1/domains//rules/a".into(), 422),
+        ("/v1/domains/api/rules/".into(), 404),
+        ("/v1/domainsx".into(), 404),
+    ] {
+        let told = town.ask("PUT", &path, rule).await;
+        assert!(
+            told.status == status || (status == 422 && told.status == 400),
+            "{path}: {} {}",
+            told.status,
+            told.text
+        );
+        let told = town.ask("GET", &path, "").await;
+        assert!(matches!(told.status, 400 | 404), "{path}: {} {}", told.status, told.text);
+    }
+    town.ask("PUT", &format!("/v1/domains/d%2Fe/rules/0/overrides/{}", "v".repeat(1_025)), r#"{"limit":"2/s"}"#).await;
+    town.ask("GET", "/v1/domains/api/rules?q=%27%20OR%201%3D1--", "").await.is(200);
+    town.ask("GET", "/v1/audit?subject=%27%3B--&author=%25", "").await.is(200);
+}
+
+#[tokio::test]
+async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
+    let town = Town::start(Tokens::NotAsked).await;
+    let rule = "/v1/domains/api/rules/a";
+    town.ask("PUT", rule, r#"{"limit":"1/s"}"#).await.is(201);
+    for (method, path, body, status, expected) in [
+        ("GET", "/v1/domains/api/rules?limit=0", "", 400, "1 to 1000"),
+        ("GET", "/v1/domains/api/rules?limit=1001", "", 400, "1 to 1000"),
+        ("GET", "/v1/domains/api/rules?limit=x", "", 400, "limit"),
+        ("GET", "/v1/domains/api/rules?after=nonsense", "", 400, "after"),
+        ("GET", "/v1/domains/api/rules?enabled=maybe", "", 400, "enabled"),
+        ("GET", "/v1/domains/api/rules?lmit=3", "", 400, "unknown field `lmit`"),
+        ("GET", "/v1/export?domains=a", "", 400, "expected `domain`"),
+        ("GET", "/v1/snapshot?wait=61", "", 400, "at most 60"),
+        ("GET", "/v1/snapshot?wait=-1", "", 400, "wait"),
+        ("GET", "/v1/domains/api/rules/a/versions/x", "", 400, "version"),
+        ("GET", "/v1/domains/api/rules/a/versions/99", "", 404, "99"),
+        ("GET", "/v1/domains/api/rules/a/diff?from=98&to=99", "", 404, "98"),
+        ("PUT", rule, "{", 422, ""),
+        ("PUT", rule, "", 422, ""),
+        ("PUT", rule, r#"{"limt":"1/s"}"#, 422, "did you mean `limit`"),
+        ("PUT", rule, r#"{"id":"b","limit":"1/s"}"#, 422, ""),
+        ("PATCH", rule, "[]", 422, ""),
+        ("PATCH", rule, r#"{"limit":null}"#, 422, ""),
+        ("POST", "/v1/domains/api/rules/a/rollback", r#"{"version":"x"}"#, 400, "expected i64"),
+        ("POST", "/v1/domains/api/rules/a/rollback", r#"{"version":99}"#, 404, "99"),
+        ("POST", "/v1/tokens", r#"{"name":"x","role":"king"}"#, 400, "expected one of `reader`"),
+        ("POST", "/v1/tokens", r#"{"name":"","role":"reader"}"#, 400, "name"),
+        ("POST", "/v1/tokens", r#"{"name":"x","role":"reader","more":1}"#, 400, "unknown field `more`"),
+        ("DELETE", "/v1/tokens/none", "", 404, "none"),
+        ("GET", "/v1/domains/api", "", 404, "/openapi.json"),
+    ] {
+        let told = town.ask(method, path, body).await;
+        // What is wrong with a text is 422 if it can be told where, and 400 otherwise.
+        let right = told.status == status || (status == 422 && told.status == 400);
+        assert!(right && told.text.contains(expected), "{method} {path} {body}: {} {}", told.status, told.text);
+    }
+}
+
+#[tokio::test]
+async fn methods_are_told_and_kinds_of_bodies_checked() {
+    let town = Town::start(Tokens::NotAsked).await;
+    for (path, methods) in [
+        ("/v1/domains", "GET,HEAD"),
+        ("/v1/domains/api/rules/a", "GET,HEAD,PUT,PATCH,DELETE"),
+        ("/v1/apply", "POST"),
+        ("/v1/tokens", "GET,HEAD,POST"),
+        ("/v1/check", "POST"),
+    ] {
+        let mut expected: Vec<&str> = methods.split(',').collect();
+        expected.sort_unstable();
+        for (method, status) in [("OPTIONS", 204), ("TRACE", 405), ("FOO", 405)] {
+            let told = town.ask(method, path, "").await.is(status);
+            let mut allowed: Vec<&str> = told.header("allow").split(',').map(str::trim).collect();
+            allowed.sort_unstable();
+            assert_eq!(allowed, expected, "{method} {path}");
+        }
+    }
+    let rule = "/v1/domains/api/rules/a";
+    let send = |method: &str, kind: &'static str, body: &'static str| {
+        told(town.request(method, rule).header("content-type", kind).body(body))
+    };
+    let refused = send("PUT", "text/html", "{}").await.is(415);
+    assert!(refused.text.contains("application/yaml"), "{}", refused.text);
+    send("PUT", "application/yaml; charset=utf-8", "limit: 1/s").await.is(201);
+    send("PUT", "application/x-www-form-urlencoded", "limit: 1/s").await.is(200);
+    send("PATCH", "application/yaml", "limit: 1/s").await.is(415);
+    send("PATCH", "application/merge-patch+json", r#"{"limit":"2/s"}"#).await.is(200);
+    let page = told(town.request("GET", rule).header("origin", "https://evil.example")).await;
+    page.is(403);
+}
+
+#[tokio::test]
+async fn bodies_are_bounded_before_they_are_read() {
+    let town = Town::start(Tokens::NotAsked).await;
+    let address = town.url.strip_prefix("http://").unwrap();
+    for (path, bytes, status) in [
+        ("/v1/domains/api/rules/a", 64 * 1024 + 1, "413"),
+        ("/v1/tokens", 64 * 1024 + 1, "413"),
+        ("/v1/check", 1024 * 1024 + 1, "413"),
+        ("/v1/apply", 16 * 1024 * 1024 + 1, "413"),
+        ("/v1/validate", usize::MAX / 2, "413"),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {bytes}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{path}");
+    }
+    let large = format!("domain: api\nrules:\n- {{id: a, limit: 1/s}}\n{}", "# a comment\n".repeat(200_000));
+    let found = told(town.request("POST", "/v1/validate").body(large)).await.is(200).json();
+    assert_eq!(found["rules"], 1, "{found}");
+    let nested = "[".repeat(60_000);
+    let told = town.ask("PUT", "/v1/domains/api/rules/a", &nested).await;
+    assert!(matches!(told.status, 400 | 422), "{} {}", told.status, told.text);
+}
+
+#[tokio::test]
+async fn a_server_without_a_database_says_where_its_rules_come_from() {
+    use std::sync::Arc;
+    use tollgate_engine::{Engine, MemoryStore};
+    use tollgate_server::gate::Gate;
+
+    let town = Town::start(Tokens::NotAsked).await;
+    for (source, expected) in [
+        (Source::Sent, "keeps no rules"),
+        (Source::File("/etc/rules.yaml".into()), "/etc/rules.yaml"),
+        (Source::Followed("https://rules:8080".into()), "https://rules:8080"),
+    ] {
+        let engine = Engine::new(MemoryStore::new(10).expect("a table")).expect("an engine");
+        let gate = Gate::new(engine, None).with_source(source);
+        let address = serve_http(Arc::new(gate)).await;
+        let get = async |path: &str| {
+            let request = reqwest::Client::new().get(format!("http://{address}{path}"));
+            told(request).await
+        };
+        for path in ["/v1/domains", "/v1/snapshot", "/v1/domains/a/rules/b", "/v1/tokens"] {
+            let told = get(path).await.is(404);
+            assert!(told.text.contains(expected), "{path}: {}", told.text);
+        }
+        assert!(get("/v1/rules-status").await.is(200).json()["source"].is_string());
+        assert!(get("/openapi.json").await.is(200).json()["paths"].is_object());
+    }
+    let status = town.ask("GET", "/v1/rules-status", "").await.is(200).json();
+    assert_eq!(status["source"], "database");
+    assert!(status["revision"].is_i64() && status["checksum"].is_string(), "{status}");
+}

@@ -1,0 +1,234 @@
+//! Every call with every role.
+
+use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::model::Role;
+
+use crate::town::{Town, told};
+
+/// Who may do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum May {
+    /// Anybody, without a token too.
+    Everybody,
+    /// Whoever has a token.
+    Readers,
+    /// Operators of the domain `api`.
+    Operators,
+    /// Operators of all domains.
+    OperatorsOfAll,
+    /// Editors of the domain `api`.
+    Editors,
+    /// Admins.
+    Admins,
+}
+
+const RULE: &str = r#"{"per":["tenant"],"limit":"10/s"}"#;
+const FILE: &str = r#"{"domain":"api","rules":[{"id":"from-file","per":["tenant"],"limit":"10/s"}]}"#;
+const ASK: &str = r#"{"key":"k","limit":"1000000/s","cost":1}"#;
+
+/// Every call, who may make it, and the statuses that those get who may.
+#[rustfmt::skip]
+const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
+    ("GET", "/healthz", "", May::Everybody, &[200]),
+    ("GET", "/readyz", "", May::Everybody, &[200]),
+    ("POST", "/v1/check", ASK, May::Readers, &[200]),
+    ("POST", "/v1/peek", ASK, May::Readers, &[200]),
+    ("POST", "/v1/take-up-to", ASK, May::Readers, &[200]),
+    ("POST", "/v1/charge", ASK, May::Readers, &[200]),
+    ("POST", "/v1/drain", r#"{"key":"d","limit":"1/s"}"#, May::Readers, &[200, 429]),
+    ("POST", "/v1/acquire", r#"{"key":"k","limit":"1000000/s","wait_ms":1}"#, May::Readers, &[200]),
+    ("POST", "/v1/reserve", ASK, May::Readers, &[200]),
+    ("POST", "/v1/commit", "{}", May::Readers, &[400]),
+    ("POST", "/v1/cancel", "{}", May::Readers, &[400]),
+    ("POST", "/v1/release", "{}", May::Readers, &[400]),
+    ("POST", "/v1/renew", "{}", May::Readers, &[400]),
+    ("POST", "/v1/refund", "{}", May::Readers, &[400]),
+    ("POST", "/v1/explain", r#"{"domain":"api","attributes":{"tenant":"a"}}"#, May::Readers, &[200]),
+    ("POST", "/v1/reset", r#"{"domain":"api","attributes":{"tenant":"a"}}"#, May::Operators, &[200]),
+    ("POST", "/v1/reset", ASK, May::OperatorsOfAll, &[200]),
+    ("GET", "/v1/enforcement", "", May::Readers, &[200]),
+    ("POST", "/v1/enforcement", r#"{"mode":"enforce"}"#, May::OperatorsOfAll, &[200]),
+    ("GET", "/v1/top", "", May::Readers, &[200]),
+    ("GET", "/metrics", "", May::Readers, &[200]),
+    ("GET", "/v1/rules-status", "", May::Readers, &[200]),
+    ("GET", "/openapi.json", "", May::Readers, &[200]),
+    ("GET", "/nothing", "", May::Readers, &[404]),
+    ("GET", "/v1/domains", "", May::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules", "", May::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules/all", "", May::Readers, &[200]),
+    ("PUT", "/v1/domains/api/rules/all", RULE, May::Editors, &[200]),
+    ("PATCH", "/v1/domains/api/rules/all", r#"{"limit":"10/s"}"#, May::Editors, &[200]),
+    ("POST", "/v1/domains/api/rules/all/disable", "", May::Editors, &[200]),
+    ("POST", "/v1/domains/api/rules/all/enable", "", May::Editors, &[200]),
+    ("GET", "/v1/domains/api/rules/all/versions", "", May::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules/all/versions/1", "", May::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules/all/diff?from=1&to=1", "", May::Readers, &[200]),
+    ("POST", "/v1/domains/api/rules/all/rollback", r#"{"version":1}"#, May::Editors, &[200]),
+    ("GET", "/v1/domains/api/rules/all/overrides", "", May::Readers, &[200]),
+    ("PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"20/s"}"#, May::Operators, &[200, 201]),
+    ("GET", "/v1/domains/api/rules/all/overrides/acme", "", May::Readers, &[200, 404]),
+    ("DELETE", "/v1/domains/api/rules/all/overrides/acme", "", May::Operators, &[204]),
+    ("DELETE", "/v1/domains/api/rules/never", "", May::Editors, &[404]),
+    ("POST", "/v1/validate", FILE, May::Readers, &[200]),
+    ("POST", "/v1/apply?plan=true", FILE, May::Readers, &[200]),
+    ("POST", "/v1/apply", FILE, May::Editors, &[200]),
+    ("GET", "/v1/export", "", May::Readers, &[200]),
+    ("GET", "/v1/snapshot", "", May::Readers, &[200]),
+    ("GET", "/v1/nodes", "", May::Readers, &[200]),
+    ("GET", "/v1/audit", "", May::Readers, &[200]),
+    ("GET", "/v1/tokens", "", May::Admins, &[200]),
+    ("POST", "/v1/tokens", r#"{"name":"new","role":"reader"}"#, May::Admins, &[201]),
+    ("DELETE", "/v1/tokens/none", "", May::Admins, &[404]),
+];
+
+/// Who asks, and what they may.
+struct Caller {
+    name: &'static str,
+    token: Option<String>,
+    may: &'static [May],
+}
+
+async fn callers(town: &Town) -> Vec<Caller> {
+    const READER: &[May] = &[May::Everybody, May::Readers];
+    const OPERATOR: &[May] = &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll];
+    const EDITOR: &[May] = &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll, May::Editors];
+    const OF_API: &[May] = &[May::Everybody, May::Readers, May::Operators];
+    const EDITOR_OF_API: &[May] = &[May::Everybody, May::Readers, May::Operators, May::Editors];
+    const ADMIN: &[May] =
+        &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll, May::Editors, May::Admins];
+    const NOBODY: &[May] = &[May::Everybody];
+    let mut callers = Vec::new();
+    for (name, role, domains, may) in [
+        ("reader", Role::Reader, &[][..], READER),
+        ("operator", Role::Operator, &[], OPERATOR),
+        ("operator of this domain", Role::Operator, &["api"], OF_API),
+        ("operator of another domain", Role::Operator, &["other"], READER),
+        ("editor", Role::Editor, &[], EDITOR),
+        ("editor of this domain", Role::Editor, &["other", "api"], EDITOR_OF_API),
+        ("editor of another domain", Role::Editor, &["other"], READER),
+        ("admin", Role::Admin, &[], ADMIN),
+    ] {
+        let (token, _) = town.token(name, role, domains, None).await;
+        callers.push(Caller { name, token: Some(token), may });
+    }
+    let (revoked, id) = town.token("revoked", Role::Admin, &[], None).await;
+    let admin = callers.last().and_then(|caller| caller.token.clone()).expect("an admin");
+    told(town.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.is(200);
+    let soon = town.gate.wall_ms() + 1_000;
+    let (expired, _) = town.token("expired", Role::Admin, &[], Some(soon)).await;
+    while town.gate.wall_ms() <= soon {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    town.settle().await;
+    for (name, token) in [
+        ("nobody", None),
+        ("somebody with a bad token", Some("tg_0000_bad".to_owned())),
+        ("somebody whose token was revoked", Some(revoked)),
+        ("somebody whose token has expired", Some(expired)),
+    ] {
+        callers.push(Caller { name, token, may: NOBODY });
+    }
+    callers
+}
+
+#[tokio::test]
+async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
+    let town = Town::start(Tokens::Asked).await;
+    let callers = callers(&town).await;
+    let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
+    let put = town.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE);
+    told(put).await.is(201);
+    town.settle().await;
+    for caller in &callers {
+        // What has to be there so that it can be deleted.
+        let acme = town.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
+        told(acme.body(r#"{"limit":"20/s"}"#)).await;
+        for (method, path, body, may, statuses) in CALLS {
+            let mut request = town.request(method, path).header("content-type", "application/json").body(*body);
+            if let Some(token) = &caller.token {
+                request = request.bearer_auth(token);
+            }
+            let told = told(request).await;
+            let context = format!("{method} {path} by {}: {} {}", caller.name, told.status, told.text);
+            if caller.may.contains(may) {
+                assert!(statuses.contains(&told.status), "{context}");
+            } else if caller.may.contains(&May::Readers) {
+                assert_eq!(told.status, 403, "{context}");
+                assert!(told.text.contains("this needs the role"), "{context}");
+            } else {
+                assert_eq!(told.status, 401, "{context}");
+                assert!(told.header("www-authenticate").starts_with("Bearer"), "{context}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_connections() {
+    let town = Town::start(Tokens::Asked).await;
+    town.token("admin", Role::Admin, &[], None).await;
+    let (token, id) = town.token("mine", Role::Admin, &[], None).await;
+    let with = |token: &str| told(town.request("GET", "/v1/domains").header("authorization", token));
+    assert!(with("").await.is(401).text.contains("a token is needed"));
+    assert!(with("Basic YTpi").await.is(401).text.contains("a token is needed"));
+    assert!(with("Bearer nonsense").await.is(401).text.contains("not known"));
+    with(&format!("bearer  {token} ")).await.is(200);
+    let revoked = told(town.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.is(200);
+    assert!(revoked.json()["revoked_ms"].is_i64() && !revoked.text.contains(&token));
+    town.settle().await;
+    assert!(with(&format!("Bearer {token}")).await.is(401).text.contains("revoked"));
+}
+
+#[tokio::test]
+async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
+    let town = Town::start(Tokens::Asked).await;
+    let (token, _) = town.token("a", Role::Editor, &["a"], None).await;
+    let file =
+        "domains:\n- domain: a\n  rules:\n  - {id: x, limit: 1/s}\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n";
+    let post = |path: &str, body: &'static str| told(town.request("POST", path).bearer_auth(&token).body(body));
+    post("/v1/apply?plan=true", file).await.is(200);
+    let refused = post("/v1/apply", file).await.is(403);
+    assert!(refused.text.contains("for the domain `b`"), "{}", refused.text);
+    assert_eq!(
+        told(town.request("GET", "/v1/domains").bearer_auth(&token)).await.json()["items"],
+        serde_json::json!([])
+    );
+    post("/v1/apply", "domain: a\nrules:\n- {id: x, limit: 1/s}\n").await.is(200);
+}
+
+#[tokio::test]
+async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
+    let town = Town::start(Tokens::Asked).await;
+    let (token, _) = town.token("Ann", Role::Operator, &[], None).await;
+    let post = |path: &str, body: &'static str| told(town.request("POST", path).bearer_auth(&token).body(body));
+    post("/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
+    post("/v1/reset", r#"{"key":"k1","limit":"1/s"}"#).await.is(200);
+    let log = async || told(town.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
+    for _ in 0..1_000 {
+        if log().await.json()["items"].as_array().is_some_and(|items| items.len() == 2) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let told_ = log().await;
+    let items = told_.json()["items"].clone();
+    let line = |place: usize| {
+        ["kind", "action", "subject", "author"].map(|key| items[place][key].as_str().unwrap_or("").to_owned())
+    };
+    assert_eq!(line(0), ["key", "reset", "k1", "Ann"], "{items}");
+    assert_eq!(line(1), ["enforcement", "observe", "server", "Ann"], "{items}");
+    // A line more is something new, whatever the revision of the rules.
+    let known = told_.tag.clone();
+    let again = async || {
+        told(town.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
+    };
+    again().await.is(304);
+    post("/v1/reset", r#"{"key":"k2","limit":"1/s"}"#).await.is(200);
+    for _ in 0..1_000 {
+        if again().await.status == 200 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the new line is not told");
+}
