@@ -12,6 +12,7 @@ use std::time::Duration;
 use common::Server;
 use proptest::prelude::*;
 use serde_json::Value;
+use tollgate_testkit::servers::Postgres;
 
 /// A folder that is gone after the test.
 struct Folder(PathBuf);
@@ -439,6 +440,34 @@ fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
         shell("tollgate rules export | tollgate rules apply --plan -"),
         "nothing to change: 2500 rules as in the files\n"
     );
+}
+
+#[test]
+fn a_database_that_goes_away_is_told_and_work_goes_on_when_it_is_back() {
+    let folder = Folder::new("postgres");
+    let mut postgres = Postgres::start();
+    let url = postgres.database("rules");
+    let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
+    let admin = nobody.run(&["tokens", "create", "--role", "admin", "--database", &url]).done();
+    let server = Server::start(&["--database", &url, "--tokens", "required"]);
+    let admin = Person::of(&server).with(&admin);
+    let file = folder.file("api.yaml", TWO);
+    admin.run(&["rules", "apply", &file]).done();
+    soon("the rules are in force", || admin.run(&["keys", "peek", "api", "user=a"]).code == Some(0));
+    let exported = admin.run(&["rules", "export"]).done();
+
+    postgres.kill();
+    admin.run(&["rules", "list"]).failed(1, "cannot do that now");
+    admin.run(&["rules", "delete", "api", "a"]).failed(1, "cannot do that now");
+    admin.run(&["keys", "peek", "api", "user=a"]).done();
+    nobody
+        .run(&["tokens", "list", "--database", &url])
+        .failed(1, "postgres://127.0.0.1/rules: the database cannot be used");
+
+    postgres.restart();
+    soon("it answers again", || admin.run(&["rules", "list"]).code == Some(0));
+    assert_eq!(admin.run(&["rules", "export"]).done(), exported, "nothing was changed meanwhile");
+    admin.run(&["rules", "delete", "api", "a"]).done();
 }
 
 /// A rule in JSON, of what the language has.
