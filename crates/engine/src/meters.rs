@@ -78,6 +78,14 @@ pub(crate) enum RuleEvent {
 }
 
 impl RuleMeter {
+    /// Has the memory fetched that the calling thread is going to count in. Of thousands of rules it is not at hand, and
+    /// counting would have to wait for it; so it comes while other things are done.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        let line = &self.counts.lines[Line::of_thread().0 % LINES];
+        std::hint::black_box(line.counts[0].load(Ordering::Relaxed));
+    }
+
     #[inline]
     pub(crate) fn count_in(&self, line: Line, event: RuleEvent) {
         self.counts.add(line, event as usize);

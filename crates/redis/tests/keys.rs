@@ -38,10 +38,14 @@ fn after_everything_was_flushed_limits_start_anew_and_hold() {
     });
 }
 
+/// Keys as the engine makes them, of a rule called `test`: a rejection names it.
+const GOOD: &str = "\u{1}r\u{1}d\u{4}test good";
+const BAD: &str = "\u{1}r\u{1}d\u{4}test bad";
+
 /// Asks about a healthy key before and after one that somebody put something else under, and in a group with it.
 async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
-    let (good, bad) = (Owned::new("good", bucket(9), 1), Owned::new("bad", bucket(9), 1));
-    let before = remaining(store, "good", bucket(9)).await;
+    let (good, bad) = (Owned::new(GOOD, bucket(9), 1), Owned::new(BAD, bucket(9), 1));
+    let before = remaining(store, GOOD, bucket(9)).await;
     let check = |charges: &[&Owned]| (Verb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
     let said = run(store, &[check(&[&good]), check(&[&bad]), check(&[&good, &bad]), check(&[&good])]).await;
     for place in [1, 2] {
@@ -54,30 +58,30 @@ async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
     for place in [0, 3] {
         assert!(said[place].as_ref().unwrap()[0].outcome.is_allowed());
     }
-    assert_eq!(remaining(store, "good", bucket(9)).await, before - 2, "the rejected group took nothing");
+    assert_eq!(remaining(store, GOOD, bucket(9)).await, before - 2, "the rejected group took nothing");
 }
 
 #[test]
 fn a_key_of_another_type_rejects_its_group_and_no_other() {
     on_both(async |server| {
-        let (store, name) = (store(&server).await, name_of("bad"));
+        let (store, name) = (store(&server).await, name_of(BAD));
         server.command(&["RPUSH", &name, "theirs"]);
         rejects_the_group_and_no_other(&store, "another type").await;
         assert_eq!(server.command(&["LLEN", &name]).number(), 1, "and it is left alone");
         server.command(&["DEL", &name]);
-        assert_eq!(check(&store, "bad", bucket(9)).await, Ok(true), "and all is well when it is gone");
+        assert_eq!(check(&store, BAD, bucket(9)).await, Ok(true), "and all is well when it is gone");
     });
 }
 
 #[test]
 fn a_value_that_is_not_ours_rejects_its_group_and_no_other() {
     on_both(async |server| {
-        let (store, name) = (store(&server).await, name_of("bad"));
+        let (store, name) = (store(&server).await, name_of(BAD));
         for value in ["", "1", "some text of somebody else", "\u{1}\u{0}\u{0}", "\u{2}\u{1}\u{0}\u{1}"] {
             server.command(&["SET", &name, value]);
             rejects_the_group_and_no_other(&store, "not one of ours").await;
             assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "and it is left alone");
-            server.command(&["DEL", &name_of("good")]);
+            server.command(&["DEL", &name_of(GOOD)]);
         }
     });
 }
@@ -90,9 +94,9 @@ fn damaged_values_spoil_nothing_else() {
         let store = store(&server).await;
         let mut link = server.connect();
         let mut chance = Chance::new(5);
-        let name = name_of("bad");
+        let name = name_of(BAD);
         for turn in 0..1_500 {
-            let bad = Owned { numbers: 2 * turn, ..Owned::new("bad", chance::group(&mut chance), 1) };
+            let bad = Owned { numbers: 2 * turn, ..Owned::new(BAD, chance::group(&mut chance), 1) };
             link.command(&["DEL", &name]);
             run(&store, &[(Verb::Check, vec![bad.clone()])]).await;
             let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
@@ -105,8 +109,8 @@ fn damaged_values_spoil_nothing_else() {
                 }
             }
             link.command(&[b"SET", name.as_bytes(), &value]);
-            let other = Owned { numbers: 2 * turn + 1, ..Owned::new("bad", chance::group(&mut chance), 1) };
-            let good = Owned { numbers: u32::MAX, ..Owned::new("good", bucket(50_000), 1) };
+            let other = Owned { numbers: 2 * turn + 1, ..Owned::new(BAD, chance::group(&mut chance), 1) };
+            let good = Owned { numbers: u32::MAX, ..Owned::new(GOOD, bucket(50_000), 1) };
             let groups = [bad.clone(), good, other, bad].map(|charge| (Verb::Check, vec![charge]));
             let said = run(&store, &groups).await;
             assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_allowed()), "{turn}: {said:?} for {value:?}");

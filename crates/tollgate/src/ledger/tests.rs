@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{DAY, HOUR, POINTS, SECOND, bucket, clock, daily, fine_bucket, ten_of_each, ten_of_each_and_all};
-use crate::{Concurrency, FixedWindow, Limit, Nanos, Outcome, Phase, SlidingLog};
+use crate::{Concurrency, FixedWindow, Limit, Nanos, Outcome, Phase, Report, SlidingLog, Verdict};
 
 type Tested = Ledger<Arc<ManualClock>>;
 

@@ -109,6 +109,7 @@ impl Plan {
         }
         for number in matched.rules() {
             let rule = &rules.rules()[*number as usize];
+            rule.meter.touch();
             if rule.special().is_some() {
                 let meeting = Meeting { place, item, rules, number: *number, first, items: request.items.len() };
                 self.add_special(&meeting, matched);
