@@ -128,8 +128,8 @@ fn a_full_disk_loses_nothing_and_stops_nobody() {
     let server = start(disk.path());
     put(&server, RULE, &rule("3/h"));
     ask_until(&server, "/v1/check", CHECK, |answer| answer.status == 429);
-    let text = "x".repeat(40_000);
-    let body = json!({"limit": "1/s", "message": text}).to_string();
+    let values: Vec<String> = (0..500).map(|number| format!("{number:0>80}")).collect();
+    let body = json!({"when": {"client": values}, "limit": "1/s"}).to_string();
     let mut written = 0;
     let full = loop {
         let path = format!("/v1/domains/filling/rules/r{written}");

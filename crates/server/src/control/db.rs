@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, AnyRow};
 use sqlx::migrate::Migrator;
-use sqlx::{Any, AnyPool, ConnectOptions, Executor, Row, Transaction};
+use sqlx::{Any, AnyPool, ConnectOptions, Connection, Executor, Row, Transaction};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
@@ -73,6 +73,9 @@ impl Db {
                     Ok(())
                 })
             })
+            // SQLite ends a transaction by itself when its disk is full, and undoing it then fails: the connection would count as
+            // being in one for good.
+            .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
             .connect_with(options)
             .await?;
         let db = Self { pool, kind, turn: Mutex::new(()) };

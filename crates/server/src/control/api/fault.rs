@@ -164,12 +164,22 @@ impl From<ControlError> for Fault {
             ControlError::Database(error) => {
                 // The details are for the log: they name machines, files and tables.
                 tracing::warn!(%error, "the database of the rules cannot be used");
-                let detail = "the database cannot be used at the moment; the rules that run stay in force";
+                let detail = if is_full(&error) {
+                    "the disk of the database is full, nothing was changed; the rules that run stay in force"
+                } else {
+                    "the database cannot be used at the moment; the rules that run stay in force"
+                };
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "Database unavailable", detail)
                     .with(RETRY_AFTER, 1_u32.into())
             }
         }
     }
+}
+
+/// Whether the database has no room left, by what SQLite and PostgreSQL call it.
+fn is_full(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| matches!(&*code, "13" | "53100"))
 }
 
 impl From<Denied> for Fault {
