@@ -210,6 +210,26 @@ fn groups_in_opposite_order_neither_wait_for_ever_nor_share_what_is_left() {
     });
 }
 
+/// Charges both keys of a ledger. A function of its own, because the stacks of a model are small.
+#[inline(never)]
+fn charge_both(ledger: &Ledger<ManualClock>, keys: [&[u8]; 2], cost: u64) -> bool {
+    let numbers = [Limits::from(Limit::from(bucket(5)))];
+    ledger.decide(&numbers[..], &keys.map(|key| Charge::new(0, key, cost)), |_, _| ())
+}
+
+#[test]
+fn groups_of_known_keys_neither_wait_for_ever_nor_share_what_is_left() {
+    model(2, || {
+        let ledger = Arc::new(Ledger::with_clock(1, 1, clock()).unwrap());
+        assert!(charge_both(&ledger, [b"a", b"b"], 1));
+        let forth = |ledger: &Ledger<ManualClock>| charge_both(ledger, [b"a", b"b"], 3);
+        let (first, second) = both(&ledger, forth, |ledger| charge_both(ledger, [b"b", b"a"], 3));
+        assert!(first != second);
+        assert!(charge_both(&ledger, [b"a", b"b"], 1), "one is left of each");
+        assert!(!charge_both(&ledger, [b"a", b"b"], 1), "and then none");
+    });
+}
+
 /// A table of either shape.
 enum TableOf {
     Words(Keyed<TokenBucket, ManualClock>),
