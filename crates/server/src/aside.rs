@@ -22,7 +22,7 @@ impl Aside {
     /// # Errors
     /// When a thread or its event loop cannot be had.
     pub fn start(name: &str) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(stand_back).build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
@@ -56,4 +56,14 @@ impl Aside {
             tracing::error!("a thread had panicked");
         }
     }
+}
+
+/// How much the threads that compile give way, of 19. Less, and ten thousand rules are felt by those who ask for decisions; more,
+/// and a machine that has nothing to spare would not get new rules at all.
+const NICE: i32 = 10;
+
+/// Lets the threads that decide go first: rules that come a little later do no harm, decisions that do would.
+fn stand_back() {
+    // It is about this thread alone, and whoever may not do it has lost nothing.
+    let _ = rustix::process::nice(NICE);
 }

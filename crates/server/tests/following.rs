@@ -245,11 +245,11 @@ fn a_database_without_tokens_or_that_cannot_be_opened_keeps_it_from_starting() {
     assert!(told.contains(&format!("tollgate tokens create --role admin --data {data}")), "{told}");
     let told = Server::refuses(&["--data", "/proc/nothing"]);
     assert!(told.contains("cannot make the data directory /proc/nothing; choose another with --data DIR"), "{told}");
-    std::fs::write(
-        folder.path().join("data/rules.db"),
-        "this is no database, and long enough to be noticed".repeat(100),
-    )
-    .expect("a file");
+    // Another one: beside the first there may still be a log with all that is in it.
+    let data = folder.join("damaged");
+    std::fs::create_dir(&data).expect("a directory");
+    let text = "this is no database, and long enough to be noticed".repeat(100);
+    std::fs::write(folder.path().join("damaged/rules.db"), text).expect("a file");
     let told = Server::refuses(&["--data", &data]);
     assert!(told.contains(&format!("cannot open the database in the data directory {data}")), "{told}");
     let told = Server::refuses(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);

@@ -86,7 +86,7 @@ impl Bench {
         const POLLS: u32 = 1_000;
         let whole = service.ask("GET", "/v1/snapshot", "", "")?;
         let tag = whole.tag.context("a snapshot has a tag")?;
-        let loads = metric(node, "tollgate_rules_loaded_total")?;
+        let loads = metric(node, "tollgate_rule_reloads_total{result=\"loaded\"}")?;
         let start = Instant::now();
         for _ in 0..POLLS {
             let same = service.ask("GET", "/v1/snapshot", &format!("if-none-match: {tag}\r\n"), "")?;
@@ -98,7 +98,7 @@ impl Bench {
             service.ask("GET", "/healthz", "", "")?;
         }
         let nothing = start.elapsed().as_secs_f64() * 1e6 / f64::from(POLLS);
-        let compiled = metric(node, "tollgate_rules_loaded_total")? - loads;
+        let compiled = metric(node, "tollgate_rule_reloads_total{result=\"loaded\"}")? - loads;
         println!(
             "\nan unchanged poll takes {each:.0} µs, asking for the health {nothing:.0} µs; the whole set has {} bytes",
             whole.body.len()
