@@ -1,5 +1,5 @@
 //! The description of all calls (OpenAPI), for people and for generators of clients: those of the rules service from their code, and
-//! those that decide from [`data`], which is about routes that are found by a table of our own.
+//! those that decide from `data`, which is about routes that are found by a table of our own.
 
 mod data;
 mod language;
