@@ -134,7 +134,8 @@ fn complete(path: &str, method: &str, call: &mut Value) {
             }));
         }
     }
-    for parameter in call["parameters"].as_array_mut().into_iter().flatten() {
+    // Looking for what is not there by index would put a null there.
+    for parameter in call.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
         let pattern = match (parameter["name"].as_str(), known) {
             (Some("If-Match"), _) | (Some("If-None-Match"), true) => ETAG,
             (Some("If-None-Match"), false) => r"^\*$",
