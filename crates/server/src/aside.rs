@@ -26,6 +26,7 @@ impl Aside {
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
+            stand_back();
             // An error says that whoever would stop it is gone, which is as good.
             let _ = runtime.block_on(stopped);
             // What is being compiled or written to a disk that does not answer is not waited for.
@@ -58,7 +59,7 @@ impl Aside {
     }
 }
 
-/// How much the threads that compile give way, of 19. Less, and ten thousand rules are felt by those who ask for decisions; more,
+/// How much these threads give way, of 19. Less, and ten thousand rules are felt by those who ask for decisions; more,
 /// and a machine that has nothing to spare would not get new rules at all.
 const NICE: i32 = 10;
 
