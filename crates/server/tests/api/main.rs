@@ -1,6 +1,10 @@
 //! The rules service over HTTP on real sockets, against a real database: who may do what, conflicts, odd input, waiting.
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
+use std::path::Path;
+
+use tollgate_server::control::sqlite_url;
+
 mod changes;
 mod description;
 mod odd;
@@ -8,3 +12,11 @@ mod resp;
 mod roles;
 mod town;
 mod waiting;
+
+/// What keeps the database of a town.
+type Keeper = ();
+
+/// A database for a town, in SQLite; the same tests are made on PostgreSQL in `api_on_postgres`.
+fn database(folder: &Path, _number: u32) -> (String, Keeper) {
+    (sqlite_url(&folder.join("rules.db")), ())
+}

@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tollgate_engine::rules::{Rules, Source as Text};
 use tollgate_engine::{Engine, MemoryStore};
+use tollgate_server::control::Control;
 use tollgate_server::control::api::Service;
 use tollgate_server::control::auth::Tokens;
 use tollgate_server::control::model::{Change, NewToken, Role};
 use tollgate_server::control::origin::Source;
-use tollgate_server::control::{Control, sqlite_url};
 use tollgate_server::front::{http, resp};
 use tollgate_server::gate::Gate;
 
@@ -31,6 +31,7 @@ pub struct Town {
     pub control: Arc<Control>,
     client: reqwest::Client,
     folder: PathBuf,
+    _keeper: crate::Keeper,
     _end: oneshot::Sender<()>,
 }
 
@@ -41,7 +42,7 @@ impl Town {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("tollgate-api-{}-{count}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let url = sqlite_url(&folder.join("rules.db"));
+        let (url, keeper) = crate::database(&folder, count);
         // The control plane has a thread of its own, as in the program.
         let (ready, opened) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
@@ -60,7 +61,7 @@ impl Town {
         runtime.spawn(follow(control.clone(), gate.clone()));
         let (address, resp) = (serve_http(gate.clone()).await, serve_resp(gate.clone()).await);
         let client = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
-        Self { url: format!("http://{address}"), resp, gate, control, client, folder, _end: end }
+        Self { url: format!("http://{address}"), resp, gate, control, client, folder, _keeper: keeper, _end: end }
     }
 
     /// A token that is good from now on.

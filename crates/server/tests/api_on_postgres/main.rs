@@ -1,0 +1,32 @@
+//! The tests of `api` once more, with a real PostgreSQL.
+#![allow(missing_docs, unreachable_pub, reason = "a test")]
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tollgate_testkit::servers::Postgres;
+
+#[path = "../api/changes.rs"]
+mod changes;
+#[path = "../api/odd.rs"]
+mod odd;
+#[path = "../api/resp.rs"]
+mod resp;
+#[path = "../api/roles.rs"]
+mod roles;
+#[path = "../api/town.rs"]
+mod town;
+#[path = "../api/waiting.rs"]
+mod waiting;
+
+/// What keeps the database of a town.
+type Keeper = Arc<Postgres>;
+
+/// A database for a town, on a server that is shared by those who are there at the same time.
+fn database(_folder: &Path, number: u32) -> (String, Keeper) {
+    static RUNNING: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = running.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
+    *running = Arc::downgrade(&server);
+    (server.database(&format!("town{number}")), server)
+}
