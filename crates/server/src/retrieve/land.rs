@@ -44,6 +44,11 @@ pub async fn land<S: Store + 'static>(gate: &Arc<Gate<S>>, set: &Arc<Snapshot>) 
         Landed::InForce | Landed::Same => {
             gate.guards.replace(&set.tokens);
             gate.origin.loaded(set.revision, &set.checksum, gate.now());
+            if landed == Landed::InForce {
+                let rules = gate.engine.rules();
+                let (count, version) = (rules.rules().len(), rules.version());
+                tracing::info!(revision = set.revision, rules = count, version, "rules loaded");
+            }
         }
         Landed::Refused(why) => {
             gate.guards.replace(&set.tokens);
@@ -75,29 +80,28 @@ fn compile<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Landed {
         return Landed::Same;
     }
     match put(gate, set) {
-        Ok((version, rules)) => {
+        Ok(()) => {
             gate.metrics.reloaded();
-            tracing::info!(revision = set.revision, rules, version, "rules loaded");
             Landed::InForce
         }
         Err(mistakes) => Landed::Refused(mistakes.to_string()),
     }
 }
 
-fn put<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Result<(u64, usize), Mistakes> {
+fn put<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Result<(), Mistakes> {
     let name = format!("revision {}", set.revision);
     // Files that rules name are not read: whoever sets the rules of a fleet is not to look into every machine of it.
     let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }])?;
     // Before, because they are compared with those in force.
     let warnings = gate.engine.warnings(&rules);
-    let version = gate.engine.put(&rules)?;
+    gate.engine.put(&rules)?;
     for warning in warnings.iter().take(MAX_WARNINGS) {
         tracing::warn!("{warning}");
     }
     if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
         tracing::warn!("and {more} more warnings");
     }
-    Ok((version, rules.len()))
+    Ok(())
 }
 
 /// The SHA-256 of bytes, in hexadecimal.
