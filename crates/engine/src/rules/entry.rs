@@ -11,7 +11,7 @@ pub use overrides::{EntryOverride, GivenOverride, one_override, with_overrides};
 
 use super::mistake::{Mistakes, Notes, Place};
 use super::text::{self, Node, Value};
-use super::write::{self, in_order};
+use super::write::{self, in_order, quoted};
 use super::{Rules, Source, check, import, raw};
 
 /// A rule by itself.
@@ -293,26 +293,6 @@ fn is_itself(text: &str) -> bool {
     const EXACT: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
     let number = || text.parse::<i64>().is_ok_and(|number| EXACT.contains(&number) && number.to_string() == text);
     text == "true" || text == "false" || number()
-}
-
-/// A text of JSON that readers of YAML take for the same.
-fn quoted(text: &str, out: &mut String) {
-    out.push('"');
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => out.extend(['\\', letter]),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            letter
-                if letter.is_control()
-                    || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
-            {
-                out.push_str(&format!("\\u{:04x}", u32::from(letter)));
-            }
-            letter => out.push(letter),
-        }
-    }
-    out.push('"');
 }
 
 #[cfg(test)]

@@ -257,22 +257,7 @@ fn scalar(text: &str, context: Context, out: &mut String) {
         letter.is_control()
             || matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
     }) {
-        out.push('"');
-        for letter in text.chars() {
-            match letter {
-                '"' | '\\' => out.extend(['\\', letter]),
-                '\n' => out.push_str("\\n"),
-                '\t' => out.push_str("\\t"),
-                letter
-                    if letter.is_control()
-                        || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
-                {
-                    out.push_str(&format!("\\u{:04x}", u32::from(letter)));
-                }
-                letter => out.push(letter),
-            }
-        }
-        out.push('"');
+        quoted(text, out);
     } else {
         out.push('\'');
         out.push_str(&text.replace('\'', "''"));
@@ -301,4 +286,24 @@ fn is_plain(text: &str, context: Context) -> bool {
         && text.chars().all(|letter| within(letter) || letter == ':')
         && colons()
         && !empty
+}
+
+/// A text of JSON that readers of YAML take for the same.
+pub(super) fn quoted(text: &str, out: &mut String) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            letter
+                if letter.is_control()
+                    || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
+            {
+                out.push_str(&format!("\\u{:04x}", u32::from(letter)));
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
 }
