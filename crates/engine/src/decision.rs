@@ -248,8 +248,8 @@ impl<'d> Decision<'d> {
         let plan = &self.all.plan;
         let charges = &plan.charges[range(&plan.asked[self.place].charges)];
         let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
-            let (answer, _) = self.all.answer(planned)?;
-            (answer.taken > Cost::ZERO).then(|| self.all.taken_from(planned, answer, answer.taken))
+            let said = self.all.answer(planned)?;
+            (said.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, said, said.0.taken))
         });
         Receipt { taken: taken.collect() }
     }

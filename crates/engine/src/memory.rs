@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, Stamps, Time, TooLarge, Wall};
+use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, Seat, Stamps, Time, TooLarge, Wall};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -100,7 +100,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         let charges = &charges[..groups.len()];
         table.decide_many(numbers, charges, |place, seat| {
-            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+            note(answers, seat, charges[place].ask.cost());
             answers.end_group(at);
         });
     }
@@ -148,10 +148,8 @@ impl<C: Clock> MemoryStore<C> {
         if charges.iter().any(|charge| place_of(charge.limits) != first) {
             return self.check_across(charges, numbers, now, answers);
         }
-        let each = |place: usize, seat: &tollgate::Seat<'_>, answers: &mut Answers| {
-            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
-        };
-        self.tables[first].decide_each(numbers, charges, entry, now, |place, seat| each(place, seat, answers));
+        let each = |place: usize, seat: &Seat<'_>| note(answers, seat, charges[place].ask.cost());
+        self.tables[first].decide_each(numbers, charges, entry, now, each);
     }
 
     /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those
@@ -274,6 +272,20 @@ fn place_of(limits: &Limits) -> usize {
 fn entry<'a>(charge: &Charge<'a>) -> tollgate::Charge<'a> {
     let Charge { numbers, limits, key, ask, windows, .. } = *charge;
     tollgate::Charge { numbers, limits: Some(limits), key, ask, windows }
+}
+
+/// Adds what a table says of a charge.
+#[inline(always)]
+fn note(answers: &mut Answers, seat: &Seat<'_>, cost: Cost) {
+    match seat.granted() {
+        Some(taken) => answers.granted(taken, seat.reports(cost.get())),
+        None => note_verdict(answers, seat, cost),
+    }
+}
+
+#[inline(never)]
+fn note_verdict(answers: &mut Answers, seat: &Seat<'_>, cost: Cost) {
+    answers.verdict(&seat.verdict(), seat.reports(cost.get()));
 }
 
 const EMPTY: tollgate::Charge<'static> =

@@ -13,7 +13,7 @@ use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, Buckets, Owner, State, Wide};
 pub use seat::Seat;
-use seat::Words;
+use seat::{Said, Words};
 
 /// Every set of numbers that a state may have been written under, by number.
 ///
@@ -209,7 +209,7 @@ impl<C: Clock> Ledger<C> {
         let of_key = now_of(charge, print, now);
         let mut weigh = |state: Words<'_>| {
             let verdict = limits.weigh(&state, &of_key, charge.ask);
-            read(&Seat { limits: Some(limits), state, now: of_key, verdict })
+            read(&Seat { limits: Some(limits), state, now: of_key, said: Said::Verdict(&verdict) })
         };
         let found = self.find(numbers, charge, print, now, |state| weigh(Words::Kept(*state)));
         found.unwrap_or_else(|| with_fresh(limits, &of_key, |state| weigh(Words::Fresh(state))))
@@ -282,7 +282,7 @@ impl<C: Clock> Ledger<C> {
             let verdict = limits.decide(&mut Numbered { state: &mut *state }, &now, charge.ask);
             let passed = verdict.is_allowed();
             if let Some(each) = each.take() {
-                each(&Seat { limits: Some(limits), state: Words::Kept(*state), now, verdict });
+                each(&Seat { limits: Some(limits), state: Words::Kept(*state), now, said: Said::Verdict(&verdict) });
             }
             passed
         };

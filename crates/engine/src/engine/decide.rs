@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tollgate::{Outcome, Retry, Time, Wall};
 
-use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups, group};
+use super::plan::{Answered, Few, Plan, Planned, Span, emptied_charges, emptied_groups, group};
 use super::policy::FAULT_RETRY;
 use super::{Enforcement, Engine, Running, Taking};
 use crate::decision::{Decided, Decisions, Standing};
@@ -20,14 +20,23 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub(super) async fn decide(&self, verb: Verb, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
         let running = self.running.load();
         decisions.begin(self.time_for(&running), taking);
+        decisions.observing = self.enforcement() == Enforcement::Observe;
         for request in requests {
             let planned = decisions.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
         }
-        if running.rules.leaves_out() && taking == Taking::Exactly {
-            self.leave_out_exhausted(&running, decisions).await;
+        if self.ask_plainly(verb, &running, decisions).await {
+            if verb == Verb::Check && self.pass_plainly(&running, decisions) {
+                return;
+            }
+        } else {
+            if running.rules.leaves_out() && taking == Taking::Exactly {
+                self.leave_out_exhausted(&running, decisions).await;
+            }
+            let Decisions { plan, enforced, spans, .. } = &mut *decisions;
+            ask(&self.store, verb, &running, plan, enforced, spans, |_, planned| !planned.shadow).await;
         }
-        self.ask_enforced(verb, &running, decisions).await;
+        self.take_enforced(verb, &running, decisions).await;
         if !decisions.faulted.lost.is_empty() {
             self.fall_back(verb, &running, decisions).await;
         }
@@ -44,8 +53,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         if verb == Verb::Check && running.rules.bans() {
             self.note_refusals(&running, decisions).await;
         }
-        if self.enforcement() == Enforcement::Observe {
-            decisions.observing = true;
+        if decisions.observing {
             decisions.decided.iter_mut().flatten().for_each(Decided::observe);
         }
         if verb == Verb::Check {
@@ -53,10 +61,43 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// Asks the store about all that is enforced, and notes which requests it did not answer.
-    async fn ask_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
+    /// Asks the store about a single request that has nothing but a few limits to charge, as most are; whether it is one.
+    #[inline]
+    async fn ask_plainly(&self, verb: Verb, running: &Running, decisions: &mut Decisions) -> bool {
+        let Decisions { plan, enforced, spans, .. } = decisions;
+        let mut charges = Few::new();
+        if !plan.collect_plain(running, &mut charges) {
+            return false;
+        }
+        let group = Group { verb, charges: &charges };
+        self.store.run(Batch { numbers: running, groups: std::slice::from_ref(&group) }, enforced).await;
+        spans.clear();
+        spans.push(Span { request: 0, charges: 0..charges.len() as u32 });
+        true
+    }
+
+    /// What remains to be done for such a request if all of its limits let it pass at once; whether they do.
+    #[inline]
+    fn pass_plainly(&self, running: &Running, decisions: &mut Decisions) -> bool {
+        let Decisions { plan, enforced, decided, .. } = decisions;
+        let Some(least) = enforced.allowed_with_least_left(0) else { return false };
+        let line = Line::of_thread();
+        for (planned, place) in plan.charges.iter_mut().zip(0..) {
+            planned.answered = Answered::Enforced(place);
+            if let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) {
+                rule.meter.count_in(line, RuleEvent::Allowed);
+            }
+        }
+        if let [Ok(decided)] = &mut **decided {
+            decided.deciding = Some(least);
+        }
+        self.meters.count_in(line, Event::Allowed);
+        true
+    }
+
+    /// Takes what the store answered about all that is enforced, and notes which requests it did not answer.
+    async fn take_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
         let Decisions { plan, enforced, spans, faulted, .. } = decisions;
-        ask(&self.store, verb, running, plan, enforced, spans, |_, planned| !planned.shadow).await;
         self.take_answers(plan, enforced, 0, spans, Asked::Enforced, faulted);
         // The windows handed in did not fit the store's time: once more, with those of the time it told. If they do not fit
         // again, its clock is not to be relied on.

@@ -6,6 +6,7 @@ use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tollgate::{Cost, Limits, Nanos, Time, Wall, Window};
 
 use super::{Running, Taking};
@@ -13,6 +14,9 @@ use crate::rules::OnFault;
 use crate::ruleset::{Matched, Numbered};
 use crate::sent::Sheet;
 use crate::store::{Charge, Group, Verb};
+
+/// As many charges as most requests have.
+pub(crate) type Few<T> = SmallVec<[T; 4]>;
 
 /// The charges of a batch of requests. It borrows nothing, so that it can be kept and used again.
 #[derive(Debug, Default)]
@@ -33,6 +37,8 @@ pub(crate) struct Plan {
     taking: Taking,
     /// For finding overrides.
     overriding: Matched,
+    /// Whether the request that is being added has met none but plain rules so far.
+    plain: bool,
     /// For the numbers of rules or requests, while some are picked.
     pub(crate) picked: Vec<u32>,
     spare_charges: Vec<Charge<'static>>,
@@ -53,6 +59,8 @@ pub(crate) struct Asked {
     pub(crate) met: Range<u32>,
     /// Whether a rule denies it, so that nobody has to be asked.
     pub(crate) denied: bool,
+    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules.
+    pub(crate) plain: bool,
     /// What its first item weighs, one if that is up to the rules.
     pub(crate) weighs: Cost,
 }
@@ -301,6 +309,20 @@ impl Plan {
                 spans.push(Span { request: request as u32, charges: start..charges.len() as u32 });
             }
         }
+    }
+
+    /// Adds the charges of the only request there is, as a store wants them, if all of them are to plain rules; whether so.
+    #[inline]
+    pub(crate) fn collect_plain<'a>(&'a self, running: &'a Running, charges: &mut Few<Charge<'a>>) -> bool {
+        let [Asked { plain: true, .. }] = &*self.asked else { return false };
+        for planned in &self.charges {
+            let By::Rule(number) = planned.by else { return false };
+            let Some(numbered) = &running.rules.rules()[number as usize].numbered else { return false };
+            let (key, ask) = (self.key(planned), self.taking.ask(planned.cost));
+            let (numbers, limits) = (numbered.id, &numbered.limits);
+            charges.push(Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows: &[] });
+        }
+        true
     }
 
     /// Adds a charge as a store wants it.

@@ -8,7 +8,7 @@ use super::plan::{Answered, Plan, Planned};
 use crate::decision::{Decision, Decisions};
 use crate::receipt::{Receipt, Taken};
 use crate::request::{Request, RequestError};
-use crate::store::{Store, Verb};
+use crate::store::{Answer, Answers, Store, Verb};
 
 /// How much of what a request weighs is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Taking {
 impl Taking {
     /// What a charge of `cost` asks of its limits.
     #[inline]
-    const fn ask(self, cost: Cost) -> Ask {
+    pub(super) const fn ask(self, cost: Cost) -> Ask {
         match self {
             Self::Exactly => Ask::Exactly(cost),
             Self::UpTo => Ask::UpTo(cost),
@@ -118,12 +118,10 @@ impl Decisions {
                 self.plan.charges[place].cost = planned.cost.min(least);
                 continue;
             }
-            let Some(answer) = self.answer(planned).map(|(answer, _)| answer).filter(|_| !planned.is_ban()) else {
-                continue;
-            };
-            let too_much = Cost::new(answer.taken.get().saturating_sub(least.get()));
+            let Some(said) = self.answer(planned).filter(|_| !planned.is_ban()) else { continue };
+            let too_much = Cost::new(said.0.taken.get().saturating_sub(least.get()));
             if too_much > Cost::ZERO {
-                surplus.taken.push(self.taken_from(planned, answer, too_much));
+                surplus.taken.push(self.taken_from(planned, said, too_much));
                 match planned.answered {
                     Answered::Enforced(charge) => self.enforced.lower(charge, least),
                     Answered::Fallback(charge) => self.fallback.lower(charge, least),
@@ -140,14 +138,14 @@ impl Decisions {
     }
 
     /// What a charge took, or a part of it, to give it back.
-    pub(crate) fn taken_from(&self, planned: &Planned, answer: &crate::store::Answer, cost: Cost) -> Taken {
+    pub(crate) fn taken_from(&self, planned: &Planned, (answer, answers): (&Answer, &Answers), cost: Cost) -> Taken {
         let numbers = &self.plan.numbers;
         Taken {
             key: self.plan.key(planned).into(),
             sent: numbers.sent(planned).map(|sheet| &sheet.limits).or(numbers.overriding(planned)).cloned(),
             fallback: matches!(planned.answered, Answered::Fallback(_)),
             cost,
-            stamps: answer.stamps,
+            stamps: answers.stamps(answer),
         }
     }
 }

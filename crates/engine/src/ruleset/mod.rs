@@ -84,6 +84,8 @@ pub struct RunningRule {
     pub(crate) meter: Arc<RuleMeter>,
     /// Whether it had other limits before.
     changed: bool,
+    /// Whether it does nothing but enforce limits that are always the same: no more is needed than to charge them.
+    pub(crate) plain: bool,
     rarely: Box<Rarely>,
 }
 
@@ -321,6 +323,9 @@ impl Compiler<'_> {
         let numbered = rule.effect().limits().map(|set| self.numbers.of(set));
         let special = Special::of(rule, index, ids, &mut self.numbers);
         let earlier = earlier(old, numbered.as_ref(), special.as_ref());
+        let shadow = special::is_shadow(rule.on_exceed());
+        let limits_only = numbered.as_ref().is_some_and(|numbered| numbered.calendars.is_empty());
+        let plain = limits_only && special.is_none() && earlier.is_empty() && !shadow;
         // The name ends with it.
         let id = ((name.len() - rule.id().len()) as u16, name.len() as u16);
         let key_prefix = self.key_prefixes.len() as u32;
@@ -342,11 +347,12 @@ impl Compiler<'_> {
                 CostOf::Fixed(cost) => *cost,
                 CostOf::From { missing, .. } => *missing,
             },
-            shadow: special::is_shadow(rule.on_exceed()),
+            shadow,
             is_special: special.is_some(),
             on_fault: rule.on_fault(),
             meter: old.map(|old| old.meter.clone()).unwrap_or_default(),
             changed: !earlier.is_empty(),
+            plain,
             rarely: Box::new(Rarely { domain: domain.into(), id: rule.id().into(), earlier, special }),
         });
     }

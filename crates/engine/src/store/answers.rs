@@ -17,6 +17,8 @@ pub struct Answers {
     errors: Vec<(u32, StoreError)>,
     charges: Vec<Answer>,
     reports: Vec<Report>,
+    /// Of the charges that have any: they are long, and most takings leave none.
+    stamps: Vec<Stamps>,
     /// The first charge of the group at hand.
     open: u32,
 }
@@ -35,8 +37,8 @@ pub struct Answer {
     pub outcome: Outcome,
     /// What was taken, or what was accepted back.
     pub taken: Cost,
-    /// What undoes the taking exactly.
-    pub stamps: Stamps,
+    /// Where the stamps are, if there are any.
+    stamps: Option<u32>,
     reports: Range<u32>,
     /// The least that is left of any limit.
     least: u64,
@@ -60,6 +62,7 @@ impl Answers {
         self.errors.clear();
         self.charges.clear();
         self.reports.clear();
+        self.stamps.clear();
         self.open = 0;
     }
 
@@ -72,8 +75,7 @@ impl Answers {
 
     /// Makes room for so many charges of the group at hand, for a store that does not decide them in order.
     pub(crate) fn expect(&mut self, charges: usize) {
-        let blank =
-            Answer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: 0..0, least: 0 };
+        let blank = Answer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: None, reports: 0..0, least: 0 };
         self.charges.resize(self.open as usize + charges, blank);
     }
 
@@ -95,7 +97,7 @@ impl Answers {
     /// What the charge at `place` of the group at hand has taken, and how to undo it; nothing before it is filled in.
     pub(crate) fn taken(&self, place: usize) -> (Cost, Stamps) {
         let answer = self.charges.get(self.open as usize + place);
-        answer.map_or((Cost::ZERO, Stamps::default()), |answer| (answer.taken, answer.stamps))
+        answer.map_or((Cost::ZERO, Stamps::default()), |answer| (answer.taken, self.stamps(answer)))
     }
 
     #[inline]
@@ -106,13 +108,31 @@ impl Answers {
         stamps: Stamps,
         reports: impl IntoIterator<Item = Report>,
     ) -> Answer {
+        let (reports, least) = self.tell(reports);
+        let stamps = (stamps != Stamps::default()).then(|| {
+            self.stamps.push(stamps);
+            self.stamps.len() as u32 - 1
+        });
+        Answer { outcome, taken, stamps, reports, least }
+    }
+
+    /// [`charge`](Self::charge) for one that was granted at once, as nearly all are.
+    #[inline]
+    pub fn granted(&mut self, taken: Cost, reports: impl IntoIterator<Item = Report>) {
+        let (reports, least) = self.tell(reports);
+        self.charges.push(Answer { outcome: Outcome::Allow, taken, stamps: None, reports, least });
+    }
+
+    /// Adds the reports of a charge: where they are, and the least that is left of any limit.
+    #[inline(always)]
+    fn tell(&mut self, reports: impl IntoIterator<Item = Report>) -> (Range<u32>, u64) {
         let (first, mut least) = (self.reports.len() as u32, u64::MAX);
         // From inside: the iterators here are chains, which are slow to be asked for one at a time.
         reports.into_iter().for_each(|report| {
             least = least.min(report.remaining);
             self.reports.push(report);
         });
-        Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least }
+        (first..self.reports.len() as u32, least)
     }
 
     /// [`charge`](Self::charge) from a verdict.
@@ -172,6 +192,22 @@ impl Answers {
         self.groups.get(place).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
     }
 
+    /// Which charge of the group at `place` has least left, if all of them were allowed at once.
+    #[inline]
+    pub(crate) fn allowed_with_least_left(&self, place: usize) -> Option<u32> {
+        let ended = self.groups.get(place).filter(|ended| !ended.failed)?;
+        let (mut least, mut which) = (u64::MAX, ended.charges.start);
+        for (answer, charge) in self.charges.get(ended.charges.start as usize..)?.iter().zip(ended.charges.clone()) {
+            if answer.outcome != Outcome::Allow {
+                return None;
+            }
+            if answer.least < least {
+                (least, which) = (answer.least, charge);
+            }
+        }
+        Some(which)
+    }
+
     pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {
         self.charges.get(charge as usize)
     }
@@ -188,6 +224,11 @@ impl Answers {
             report.remaining = report.remaining.saturating_add(back).min(report.limit);
             answer.least = answer.least.min(report.remaining);
         }
+    }
+
+    /// What undoes the taking of a charge exactly.
+    pub(crate) fn stamps(&self, answer: &Answer) -> Stamps {
+        answer.stamps.and_then(|place| self.stamps.get(place as usize)).copied().unwrap_or_default()
     }
 
     pub(crate) fn reports(&self, answer: &Answer) -> &[Report] {
@@ -216,6 +257,11 @@ impl<'a> GroupAnswer<'a> {
     /// What may be told about the limits of a charge, in order.
     pub fn reports(&self, answer: &Answer) -> &'a [Report] {
         self.answers.reports(answer)
+    }
+
+    /// What undoes the taking of a charge exactly.
+    pub fn stamps(&self, answer: &Answer) -> Stamps {
+        self.answers.stamps(answer)
     }
 
     /// The strictest outcome of all charges.

@@ -97,7 +97,7 @@ pub(crate) async fn run(store: &impl Store, groups: &[(Verb, Vec<Owned>)]) -> Ve
             let said = |answer: &tollgate_engine::store::Answer| Said {
                 outcome: answer.outcome,
                 taken: answer.taken.get(),
-                stamps: answer.stamps,
+                stamps: group.stamps(answer),
                 reports: group.reports(answer).to_vec(),
             };
             Ok(group.charges().iter().map(said).collect())

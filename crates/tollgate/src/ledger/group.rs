@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Limits, Now, Retry, Spent, Stamps, Verdict};
 
-use super::{Charge, Judge, Ledger, MANY, Numbered, Numbers, Seat, Words, now_of, take_over};
+use super::seat::{Said, Words};
+use super::{Charge, Judge, Ledger, MANY, Numbered, Numbers, Seat, now_of, take_over};
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
 use crate::keyed::{WhenFull, newcomer};
@@ -65,8 +66,8 @@ impl<C: Clock> Ledger<C> {
                 let charge = charge(charged);
                 state.set(1, words[index]);
                 let (limits, now) = (self.limits(numbers, &charge), now_of(&charge, prints[index], now));
-                let verdict = Verdict::granted(charge.ask.cost());
-                each(index, &Seat { limits, state: Words::Kept(*state), now, verdict });
+                let said = Said::Granted(charge.ask.cost());
+                each(index, &Seat { limits, state: Words::Kept(*state), now, said });
             }
             Some(())
         });
@@ -167,7 +168,7 @@ impl<C: Clock> Ledger<C> {
                     take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
                     each(
                         index,
-                        &Seat { limits: Some(limits), state: Words::Kept(state), now: *now, verdict: *verdict },
+                        &Seat { limits: Some(limits), state: Words::Kept(state), now: *now, said: Said::Verdict(verdict) },
                     );
                 }
                 Err(retry) => each(index, &Seat::refused(*retry)),

@@ -33,7 +33,7 @@ impl Tested {
         let charge = Charge { ask, ..Charge::new(id, key.as_bytes(), 0) };
         let mut verdict = None;
         let passed = self.decide(numbers, &[charge], |index, seat| {
-            assert_eq!((index, verdict.replace(*seat.verdict())), (0, None));
+            assert_eq!((index, verdict.replace(seat.verdict())), (0, None));
         });
         assert_eq!(passed, verdict.unwrap().is_allowed());
         verdict.unwrap()
@@ -238,12 +238,12 @@ fn many_at_once_are_decided_as_one_by_one() {
         let mut answers = Vec::new();
         together.decide_many(&numbers[..], &charges, |index, seat| {
             assert_eq!(index, answers.len());
-            answers.push((*seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
+            answers.push((seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
         });
         let mut expected = Vec::new();
         for charge in &charges {
             singly.decide(&numbers[..], &[*charge], |_, seat| {
-                expected.push((*seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
+                expected.push((seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
             });
         }
         assert_eq!(answers, expected, "{len} charges");

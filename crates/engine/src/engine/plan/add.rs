@@ -36,6 +36,7 @@ impl Plan {
         matched: &mut Matched,
     ) -> Result<(), RequestError> {
         let (first_charge, first_met) = (self.charges.len(), self.met.len());
+        self.plain = true;
         let checked = check_size(request).and_then(|()| self.taking.check(request));
         let added = checked.and_then(|()| self.add_items(request, rules, matched, first_charge));
         if added.is_err() {
@@ -48,7 +49,8 @@ impl Plan {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
             charges: first_charge as u32..self.charges.len() as u32,
             met: first_met as u32..self.met.len() as u32,
-            denied: self.charges[first_charge..].iter().any(|planned| planned.is_denied() && !planned.shadow),
+            denied: !self.plain && self.charges[first_charge..].iter().any(|planned| planned.is_denied() && !planned.shadow),
+            plain: self.plain && self.charges.len() > first_charge,
         });
         added
     }
@@ -104,12 +106,14 @@ impl Plan {
         };
         domain.index.find(item.entries, matched);
         if let Some(number) = rules.judge(domain, matched, item.entries, self.now()) {
+            self.plain = false;
             self.add_special(&Meeting { place, item, rules, number, first, items: request.items.len() }, matched);
             return Ok(());
         }
         for number in matched.rules() {
             let rule = &rules.rules()[*number as usize];
             rule.meter.touch();
+            self.plain &= rule.plain;
             if rule.special().is_some() {
                 let meeting = Meeting { place, item, rules, number: *number, first, items: request.items.len() };
                 self.add_special(&meeting, matched);
@@ -138,6 +142,7 @@ impl Plan {
         sent: &Sent<'_>,
         first: usize,
     ) -> Result<(), RequestError> {
+        self.plain = false;
         let key_start = self.keys.len();
         key::push_sent(&mut self.keys, request.domain, sent.key);
         let cost = item.cost.unwrap_or(Cost::ONE);
