@@ -65,6 +65,22 @@ impl Limits {
         self.parts().map(move |(limit, first, _)| limit.report(&Part { state, first }, now, cost))
     }
 
+    /// [`take_from_word`](Algorithm::take_from_word), with what may be told about the only limit then.
+    #[inline]
+    pub fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
+        match &*self.limits {
+            [Limit::TokenBucket(bucket)] => {
+                let word = bucket.take_from_word(word, now, cost)?;
+                Some((word, bucket.report(&[word][..], now, cost)))
+            }
+            [limit] => {
+                let word = limit.take_from_word(word, now, cost)?;
+                Some((word, limit.report(&[word][..], now, cost)))
+            }
+            _ => None,
+        }
+    }
+
     /// [`Limit::rebase`] for the state of each.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for (limit, first, _) in self.parts() {

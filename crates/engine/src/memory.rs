@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, Seat, Stamps, Time, TooLarge, Wall};
+use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, PlainCharge, Seat, Stamps, Time, TooLarge, Wall};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -235,6 +235,18 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send {
         self.answer(batch, answers);
         std::future::ready(())
+    }
+
+    #[inline]
+    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+        let [first, ..] = &self.tables;
+        let now = self.clock.now();
+        let each = |charge: &PlainCharge<'_>, report| answers.granted(charge.cost, [report]);
+        let taken = first.take_at_home(charges, &now, each);
+        if taken {
+            answers.end_group(now.wall());
+        }
+        taken
     }
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {

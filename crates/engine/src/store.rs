@@ -12,7 +12,7 @@ mod answers;
 
 use std::fmt;
 
-use tollgate::{Ask, Limits, Numbers, Stamps, Time, Wall, Window};
+use tollgate::{Ask, Limits, Numbers, PlainCharge, Stamps, Time, Wall, Window};
 
 use crate::key;
 pub use answers::{Answer, Answers, GroupAnswer};
@@ -33,6 +33,13 @@ pub trait Store: Send + Sync {
     /// Dropping the future half-way leaves it open which groups were carried out.
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send;
 
+    /// Takes from all of these, and adds a group of answers, if that is all there is to it and nobody has to be waited for.
+    /// `false` says only that [`run`](Self::run) has to be asked; nothing has happened then. Over a network that is always so.
+    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+        let _ = (charges, answers);
+        false
+    }
+
     /// Whether the store can compute these numbers exactly; what is wrong with them otherwise. Asked when rules are loaded,
     /// and when a limit is first sent along with a request.
     ///
@@ -49,6 +56,10 @@ pub trait Store: Send + Sync {
 impl<S: Store> Store for std::sync::Arc<S> {
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send {
         (**self).run(batch, answers)
+    }
+
+    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+        (**self).take_at_once(charges, answers)
     }
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {

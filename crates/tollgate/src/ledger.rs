@@ -52,6 +52,19 @@ impl<'a> Charge<'a> {
     }
 }
 
+/// All of a cost or nothing, of one key under limits that are at hand and refer to no windows: what most charges are.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainCharge<'a> {
+    /// The id of the limits.
+    pub numbers: u32,
+    /// The limits with that id.
+    pub limits: &'a Limits,
+    /// The key.
+    pub key: &'a [u8],
+    /// How much.
+    pub cost: Cost,
+}
+
 /// A table for many limits at once: every call says which limits it is under, and several charges pass together or not at
 /// all.
 ///
@@ -151,9 +164,9 @@ impl<C: Clock> Ledger<C> {
         mut each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
         let taken = match charged.len() {
-            0..=2 => self.take_at_home::<2, _, _>(numbers, charged, &charge, now, &mut each),
-            3..=4 => self.take_at_home::<4, _, _>(numbers, charged, &charge, now, &mut each),
-            5..=MANY => self.take_at_home::<MANY, _, _>(numbers, charged, &charge, now, &mut each),
+            0..=2 => self.decide_at_home::<2, _, _>(numbers, charged, &charge, now, &mut each),
+            3..=4 => self.decide_at_home::<4, _, _>(numbers, charged, &charge, now, &mut each),
+            5..=MANY => self.decide_at_home::<MANY, _, _>(numbers, charged, &charge, now, &mut each),
             _ => false,
         };
         taken || self.decide_at_length(numbers, charged, &charge, now, each)

@@ -23,7 +23,7 @@ mod wait;
 pub use fingerprint::{Hashed, Key};
 pub use hold::{Permit, Reservation};
 pub use keyed::{Keyed, RestoreError, TooLarge, WhenFull};
-pub use ledger::{Charge, Ledger, Numbers, Seat};
+pub use ledger::{Charge, Ledger, Numbers, PlainCharge, Seat};
 pub use limiter::Limiter;
 pub use live::Live;
 pub use paced::Pacer;

@@ -25,18 +25,13 @@ impl<S: Store, F: Store> Engine<S, F> {
             let planned = decisions.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
         }
-        if self.ask_plainly(verb, &running, decisions).await {
-            if verb == Verb::Check && self.pass_plainly(&running, decisions) {
-                return;
-            }
-        } else {
-            if running.rules.leaves_out() && taking == Taking::Exactly {
-                self.leave_out_exhausted(&running, decisions).await;
-            }
-            let Decisions { plan, enforced, spans, .. } = &mut *decisions;
-            ask(&self.store, verb, &running, plan, enforced, spans, |_, planned| !planned.shadow).await;
+        if verb == Verb::Check && taking == Taking::Exactly && self.pass_at_once(&running, decisions) {
+            return;
         }
-        self.take_enforced(verb, &running, decisions).await;
+        if running.rules.leaves_out() && taking == Taking::Exactly {
+            self.leave_out_exhausted(&running, decisions).await;
+        }
+        self.ask_enforced(verb, &running, decisions).await;
         if !decisions.faulted.lost.is_empty() {
             self.fall_back(verb, &running, decisions).await;
         }
@@ -61,26 +56,17 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// Asks the store about a single request that has nothing but a few limits to charge, as most are; whether it is one.
+    /// The short way of most requests: one at a time, with nothing to do but to charge a few limits, all of which have enough,
+    /// in a store that need not be waited for. `false` says only that the long way has to be gone; nothing has happened then.
     #[inline]
-    async fn ask_plainly(&self, verb: Verb, running: &Running, decisions: &mut Decisions) -> bool {
-        let Decisions { plan, enforced, spans, .. } = decisions;
+    fn pass_at_once(&self, running: &Running, decisions: &mut Decisions) -> bool {
+        let Decisions { plan, enforced, decided, .. } = decisions;
         let mut charges = Few::new();
-        if !plan.collect_plain(running, &mut charges) {
+        if !plan.collect_plain(running, &mut charges) || !self.store.take_at_once(&charges, enforced) {
             return false;
         }
-        let group = Group { verb, charges: &charges };
-        self.store.run(Batch { numbers: running, groups: std::slice::from_ref(&group) }, enforced).await;
-        spans.clear();
-        spans.push(Span { request: 0, charges: 0..charges.len() as u32 });
-        true
-    }
-
-    /// What remains to be done for such a request if all of its limits let it pass at once; whether they do.
-    #[inline]
-    fn pass_plainly(&self, running: &Running, decisions: &mut Decisions) -> bool {
-        let Decisions { plan, enforced, decided, .. } = decisions;
-        let Some(least) = enforced.allowed_with_least_left(0) else { return false };
+        drop(charges);
+        let least = enforced.with_least_left();
         let line = Line::of_thread();
         for (planned, place) in plan.charges.iter_mut().zip(0..) {
             planned.answered = Answered::Enforced(place);
@@ -89,15 +75,16 @@ impl<S: Store, F: Store> Engine<S, F> {
             }
         }
         if let [Ok(decided)] = &mut **decided {
-            decided.deciding = Some(least);
+            decided.deciding = least;
         }
         self.meters.count_in(line, Event::Allowed);
         true
     }
 
-    /// Takes what the store answered about all that is enforced, and notes which requests it did not answer.
-    async fn take_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
+    /// Asks the store about all that is enforced, and notes which requests it did not answer.
+    async fn ask_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
         let Decisions { plan, enforced, spans, faulted, .. } = decisions;
+        ask(&self.store, verb, running, plan, enforced, spans, |_, planned| !planned.shadow).await;
         self.take_answers(plan, enforced, 0, spans, Asked::Enforced, faulted);
         // The windows handed in did not fit the store's time: once more, with those of the time it told. If they do not fit
         // again, its clock is not to be relied on.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::{Cost, Limits, Nanos, Time, Wall, Window};
+use tollgate::{Cost, Limits, Nanos, PlainCharge, Time, Wall, Window};
 
 use super::{Running, Taking};
 use crate::rules::OnFault;
@@ -313,14 +313,13 @@ impl Plan {
 
     /// Adds the charges of the only request there is, as a store wants them, if all of them are to plain rules; whether so.
     #[inline]
-    pub(crate) fn collect_plain<'a>(&'a self, running: &'a Running, charges: &mut Few<Charge<'a>>) -> bool {
+    pub(crate) fn collect_plain<'a>(&'a self, running: &'a Running, charges: &mut Few<PlainCharge<'a>>) -> bool {
         let [Asked { plain: true, .. }] = &*self.asked else { return false };
         for planned in &self.charges {
             let By::Rule(number) = planned.by else { return false };
             let Some(numbered) = &running.rules.rules()[number as usize].numbered else { return false };
-            let (key, ask) = (self.key(planned), self.taking.ask(planned.cost));
             let (numbers, limits) = (numbered.id, &numbered.limits);
-            charges.push(Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows: &[] });
+            charges.push(PlainCharge { numbers, limits, key: self.key(planned), cost: planned.cost });
         }
         true
     }

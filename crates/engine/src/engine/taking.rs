@@ -26,7 +26,7 @@ pub enum Taking {
 impl Taking {
     /// What a charge of `cost` asks of its limits.
     #[inline]
-    pub(super) const fn ask(self, cost: Cost) -> Ask {
+    const fn ask(self, cost: Cost) -> Ask {
         match self {
             Self::Exactly => Ask::Exactly(cost),
             Self::UpTo => Ask::UpTo(cost),

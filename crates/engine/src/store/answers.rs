@@ -192,20 +192,10 @@ impl Answers {
         self.groups.get(place).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
     }
 
-    /// Which charge of the group at `place` has least left, if all of them were allowed at once.
+    /// Which of all charges has least left.
     #[inline]
-    pub(crate) fn allowed_with_least_left(&self, place: usize) -> Option<u32> {
-        let ended = self.groups.get(place).filter(|ended| !ended.failed)?;
-        let (mut least, mut which) = (u64::MAX, ended.charges.start);
-        for (answer, charge) in self.charges.get(ended.charges.start as usize..)?.iter().zip(ended.charges.clone()) {
-            if answer.outcome != Outcome::Allow {
-                return None;
-            }
-            if answer.least < least {
-                (least, which) = (answer.least, charge);
-            }
-        }
-        Some(which)
+    pub(crate) fn with_least_left(&self) -> Option<u32> {
+        self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least).map(|(_, charge)| charge)
     }
 
     pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {

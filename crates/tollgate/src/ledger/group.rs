@@ -1,12 +1,12 @@
 //! Several charges of a ledger, all or none.
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Limits, Now, Retry, Spent, Stamps, Verdict};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
 
 use super::seat::{Said, Words};
-use super::{Charge, Judge, Ledger, MANY, Numbered, Numbers, Seat, now_of, take_over};
+use super::{Charge, Judge, Ledger, MANY, PlainCharge, Numbered, Numbers, Seat, now_of, take_over};
 use crate::clock::Clock;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, newcomer};
 use crate::sync::Ordering;
 use crate::table::{Arrival, Place, State};
@@ -36,11 +36,55 @@ enum Held {
 }
 
 impl<C: Clock> Ledger<C> {
+    /// Takes from up to four charges if that is all there is to it: every key is known and at home, was written under the
+    /// limits it is asked for, and has what is asked for in the one word that its state is. Calls `each` with what may be
+    /// told then, in order. `false` says only that [`decide`](Self::decide) has to be asked; nothing has happened then.
+    #[inline]
+    pub fn take_at_home(
+        &self,
+        charges: &[PlainCharge<'_>],
+        now: &Now<'_>,
+        each: impl FnMut(&PlainCharge<'_>, Report),
+    ) -> bool {
+        match charges.len() {
+            1 | 2 => self.take_few_at_home::<2>(charges, now, each),
+            3 | 4 => self.take_few_at_home::<4>(charges, now, each),
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    fn take_few_at_home<const L: usize>(
+        &self,
+        charges: &[PlainCharge<'_>],
+        now: &Now<'_>,
+        mut each: impl FnMut(&PlainCharge<'_>, Report),
+    ) -> bool {
+        let mut prints = [Fingerprint::default(); L];
+        prints.iter_mut().zip(charges).for_each(|(print, charge)| *print = charge.key.fingerprint(&self.secret));
+        let Some(prints) = prints.get(..charges.len()) else { return false };
+        let taken = self.table.at_home_together::<L, _>(prints, 0, |states| {
+            let mut taken = [None; L];
+            for ((charge, state), taken) in charges.iter().zip(&*states).zip(&mut taken) {
+                if state.get(0) != u64::from(charge.numbers) {
+                    return None;
+                }
+                *taken = Some(charge.limits.take_and_report(state.get(1), now, charge.cost)?);
+            }
+            for ((charge, state), (word, report)) in charges.iter().zip(states).zip(taken.into_iter().flatten()) {
+                state.set(1, word);
+                each(charge, report);
+            }
+            Some(())
+        });
+        taken.is_some()
+    }
+
     /// The short way of up to `L` charges, which is all that most need: every key is known and at home, was written under the
     /// limits it is asked for, and has what is asked for in the one word that its state is. `false` says only that the long
     /// way has to be gone; nothing has happened then.
     #[inline(always)]
-    pub(super) fn take_at_home<'a, const L: usize, T, N: Numbers + ?Sized>(
+    pub(super) fn decide_at_home<'a, const L: usize, T, N: Numbers + ?Sized>(
         &self,
         numbers: &N,
         charged: &'a [T],
