@@ -169,6 +169,23 @@ impl Bucket {
         (owed <= self.capacity as u64 - taken).then(|| instant + owed + taken)
     }
 
+    /// [`take_from_word`](Self::take_from_word), and what [`report_of_word`](Self::report_of_word) then says for as much again,
+    /// without asking twice what was just found out.
+    #[inline]
+    pub(crate) fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
+        let taken = self.take_from_word(word, now, cost)?;
+        let (per, count) = (self.flow.rate().per().as_nanos(), u64::from(self.flow.rate().count()));
+        let owed = taken - now.mono().as_nanos() * count;
+        let (capacity, cost) = (self.capacity as u64, cost.get() * per);
+        let report = Report {
+            limit: self.burst.get(),
+            remaining: (capacity - owed) / per,
+            retry: Retry::After(wait(owed.saturating_sub(capacity - cost), count)),
+            reset: wait(owed, count),
+        };
+        Some((taken, report))
+    }
+
     /// Whole units that fit on top of `owed`.
     pub(crate) fn available(&self, owed: Ticks) -> u64 {
         self.flow.tokens(self.capacity.saturating_sub(owed))
@@ -227,12 +244,11 @@ impl Bucket {
             return None;
         }
         let capacity = self.capacity as u64;
-        let wait = |ticks: u64| Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) });
         Some(Report {
             limit: self.burst.get(),
             remaining: capacity.saturating_sub(owed) / per,
-            retry: Retry::After(wait(owed.saturating_sub(capacity - cost.get() * per))),
-            reset: wait(owed),
+            retry: Retry::After(wait(owed.saturating_sub(capacity - cost.get() * per), count)),
+            reset: wait(owed, count),
         })
     }
 
@@ -248,4 +264,9 @@ impl Bucket {
         let owed = self.flow.rescale(&old.flow, old.owed(state, now));
         self.set_owed(state, now, owed.min(self.deepest));
     }
+}
+/// How long until so many ticks have flowed off, at `count` a nanosecond.
+#[inline]
+const fn wait(ticks: u64, count: u64) -> Nanos {
+    Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) })
 }

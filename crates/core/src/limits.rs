@@ -69,10 +69,7 @@ impl Limits {
     #[inline]
     pub fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
         match &*self.limits {
-            [Limit::TokenBucket(bucket)] => {
-                let word = bucket.take_from_word(word, now, cost)?;
-                Some((word, bucket.report(&[word][..], now, cost)))
-            }
+            [Limit::TokenBucket(bucket)] => bucket.take_and_report(word, now, cost),
             [limit] => {
                 let word = limit.take_from_word(word, now, cost)?;
                 Some((word, limit.report(&[word][..], now, cost)))

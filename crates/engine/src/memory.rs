@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, PlainCharge, Seat, Stamps, Time, TooLarge, Wall};
+use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, PlainCharge, Report, Stamps, Time, TooLarge, Wall};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -100,7 +100,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         let charges = &charges[..groups.len()];
         table.decide_many(numbers, charges, |place, seat| {
-            note(answers, seat, charges[place].ask.cost());
+            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
             answers.end_group(at);
         });
     }
@@ -148,8 +148,13 @@ impl<C: Clock> MemoryStore<C> {
         if charges.iter().any(|charge| place_of(charge.limits) != first) {
             return self.check_across(charges, numbers, now, answers);
         }
-        let each = |place: usize, seat: &Seat<'_>| note(answers, seat, charges[place].ask.cost());
-        self.tables[first].decide_each(numbers, charges, entry, now, each);
+        let table = &self.tables[first];
+        if table.take_at_home(charges, plain, &now, granted(answers)) {
+            return;
+        }
+        table.decide_each(numbers, charges, entry, now, |place, seat| {
+            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+        });
     }
 
     /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those
@@ -240,13 +245,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     #[inline]
     fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
         let [first, ..] = &self.tables;
-        let now = self.clock.now();
-        let each = |charge: &PlainCharge<'_>, report| answers.granted(charge.cost, [report]);
-        let taken = first.take_at_home(charges, &now, each);
-        if taken {
-            answers.end_group(now.wall());
-        }
-        taken
+        first.take_at_home(charges, |charge| Some(*charge), &self.clock.now(), granted(answers))
     }
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
@@ -286,18 +285,17 @@ fn entry<'a>(charge: &Charge<'a>) -> tollgate::Charge<'a> {
     tollgate::Charge { numbers, limits: Some(limits), key, ask, windows }
 }
 
-/// Adds what a table says of a charge.
-#[inline(always)]
-fn note(answers: &mut Answers, seat: &Seat<'_>, cost: Cost) {
-    match seat.granted() {
-        Some(taken) => answers.granted(taken, seat.reports(cost.get())),
-        None => note_verdict(answers, seat, cost),
-    }
+/// A charge as one that takes all of a cost or nothing, if it is.
+#[inline]
+fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
+    let Charge { numbers, limits, key, ask: Ask::Exactly(cost), windows: [], .. } = *charge else { return None };
+    Some(PlainCharge { numbers, limits, key, cost })
 }
 
-#[inline(never)]
-fn note_verdict(answers: &mut Answers, seat: &Seat<'_>, cost: Cost) {
-    answers.verdict(&seat.verdict(), seat.reports(cost.get()));
+/// Adds the answer to what was taken at once.
+#[inline]
+fn granted(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Report) {
+    |charge, report| answers.granted(charge.cost, report)
 }
 
 const EMPTY: tollgate::Charge<'static> =

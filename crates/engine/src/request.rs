@@ -147,9 +147,12 @@ pub(crate) fn check_size(request: &Request<'_>) -> Result<(), RequestError> {
     at_most("items of a request", request.items.len(), Request::MAX_ITEMS)?;
     for item in request.items {
         at_most("entries of an item", item.entries.len(), Item::MAX_ENTRIES)?;
-        let longest =
-            item.entries.iter().fold(0, |longest, entry| entry.name.len().max(entry.value.len()).max(longest));
-        at_most("bytes of an entry", longest, Item::MAX_BYTES)?;
+        // All bits of all lengths: no length is beyond what these say together.
+        let lengths = item.entries.iter().fold(0, |lengths, entry| lengths | entry.name.len() | entry.value.len());
+        if lengths >= Item::MAX_BYTES {
+            let longest = item.entries.iter().map(|entry| entry.name.len().max(entry.value.len())).max();
+            at_most("bytes of an entry", longest.unwrap_or(0), Item::MAX_BYTES)?;
+        }
         if let Some(sent) = item.limit {
             at_most("bytes of a key", sent.key.len(), Item::MAX_BYTES)?;
         }

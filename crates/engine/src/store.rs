@@ -33,7 +33,7 @@ pub trait Store: Send + Sync {
     /// Dropping the future half-way leaves it open which groups were carried out.
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send;
 
-    /// Takes from all of these, and adds a group of answers, if that is all there is to it and nobody has to be waited for.
+    /// Takes from all of these, and adds an answer for each, if that is all there is to it and nobody has to be waited for.
     /// `false` says only that [`run`](Self::run) has to be asked; nothing has happened then. Over a network that is always so.
     fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
         let _ = (charges, answers);

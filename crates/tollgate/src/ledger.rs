@@ -13,7 +13,7 @@ use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, Buckets, Owner, State, Wide};
 pub use seat::Seat;
-use seat::{Said, Words};
+use seat::Words;
 
 /// Every set of numbers that a state may have been written under, by number.
 ///
@@ -94,9 +94,6 @@ pub struct Ledger<C = PreciseClock> {
     overflowed: AtomicU64,
 }
 
-/// Charges that may go the short way together. In a model there is no stack for so many.
-const MANY: usize = if cfg!(loom) { 5 } else { 16 };
-
 /// How many limits can have keys without room at a time. Every atomic counts in a model.
 const OVERFLOW_ENTRIES: usize = if cfg!(loom) { 1 } else { 1024 };
 
@@ -163,31 +160,12 @@ impl<C: Clock> Ledger<C> {
         now: Now<'_>,
         mut each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
-        let taken = match charged.len() {
-            0..=2 => self.decide_at_home::<2, _, _>(numbers, charged, &charge, now, &mut each),
-            3..=4 => self.decide_at_home::<4, _, _>(numbers, charged, &charge, now, &mut each),
-            5..=MANY => self.decide_at_home::<MANY, _, _>(numbers, charged, &charge, now, &mut each),
-            _ => false,
-        };
-        taken || self.decide_at_length(numbers, charged, &charge, now, each)
-    }
-
-    /// The long way: keys that are new or elsewhere, limits with longer states, refusals.
-    #[inline(never)]
-    fn decide_at_length<'a, T, N: Numbers + ?Sized>(
-        &self,
-        numbers: &N,
-        charged: &'a [T],
-        charge: &impl Fn(&'a T) -> Charge<'a>,
-        now: Now<'_>,
-        mut each: impl FnMut(usize, &Seat<'_>),
-    ) -> bool {
         match charged {
             [one] => {
                 let one = charge(one);
                 self.decide_one(numbers, &one, self.print(&one), now, |seat| each(0, seat))
             }
-            _ => self.decide_group(numbers, charged, charge, now, each),
+            _ => self.decide_group(numbers, charged, &charge, now, each),
         }
     }
 
@@ -222,7 +200,7 @@ impl<C: Clock> Ledger<C> {
         let of_key = now_of(charge, print, now);
         let mut weigh = |state: Words<'_>| {
             let verdict = limits.weigh(&state, &of_key, charge.ask);
-            read(&Seat { limits: Some(limits), state, now: of_key, said: Said::Verdict(&verdict) })
+            read(&Seat { limits: Some(limits), state, now: of_key, verdict })
         };
         let found = self.find(numbers, charge, print, now, |state| weigh(Words::Kept(*state)));
         found.unwrap_or_else(|| with_fresh(limits, &of_key, |state| weigh(Words::Fresh(state))))
@@ -295,7 +273,7 @@ impl<C: Clock> Ledger<C> {
             let verdict = limits.decide(&mut Numbered { state: &mut *state }, &now, charge.ask);
             let passed = verdict.is_allowed();
             if let Some(each) = each.take() {
-                each(&Seat { limits: Some(limits), state: Words::Kept(*state), now, said: Said::Verdict(&verdict) });
+                each(&Seat { limits: Some(limits), state: Words::Kept(*state), now, verdict });
             }
             passed
         };

@@ -119,6 +119,14 @@ impl TokenBucket {
     }
 }
 
+impl TokenBucket {
+    /// See [`Limits::take_and_report`](crate::Limits::take_and_report).
+    #[inline]
+    pub(crate) fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
+        self.bucket.take_and_report(word, now, cost)
+    }
+}
+
 impl Algorithm for TokenBucket {
     type Stamp = Stamp;
 

@@ -15,8 +15,8 @@ use crate::ruleset::{Matched, Numbered};
 use crate::sent::Sheet;
 use crate::store::{Charge, Group, Verb};
 
-/// As many charges as most requests have.
-pub(crate) type Few<T> = SmallVec<[T; 4]>;
+/// As many charges as nearly all requests have; more of them allocate.
+pub(crate) type Few<T> = SmallVec<[T; 16]>;
 
 /// The charges of a batch of requests. It borrows nothing, so that it can be kept and used again.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ pub(crate) struct Asked {
     pub(crate) met: Range<u32>,
     /// Whether a rule denies it, so that nobody has to be asked.
     pub(crate) denied: bool,
-    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules.
+    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules, or to limits that came along.
     pub(crate) plain: bool,
     /// What its first item weighs, one if that is up to the rules.
     pub(crate) weighs: Cost,
@@ -311,14 +311,22 @@ impl Plan {
         }
     }
 
-    /// Adds the charges of the only request there is, as a store wants them, if all of them are to plain rules; whether so.
+    /// Adds the charges of the only request there is, as a store wants them, if none of them is special; whether so.
     #[inline]
     pub(crate) fn collect_plain<'a>(&'a self, running: &'a Running, charges: &mut Few<PlainCharge<'a>>) -> bool {
         let [Asked { plain: true, .. }] = &*self.asked else { return false };
         for planned in &self.charges {
-            let By::Rule(number) = planned.by else { return false };
-            let Some(numbered) = &running.rules.rules()[number as usize].numbered else { return false };
-            let (numbers, limits) = (numbered.id, &numbered.limits);
+            let (numbers, limits) = match planned.by {
+                By::Rule(number) => match &running.rules.rules()[number as usize].numbered {
+                    Some(numbered) => (numbered.id, &numbered.limits),
+                    None => return false,
+                },
+                By::Sent(place) => {
+                    let sheet = &self.numbers.sent[place as usize];
+                    (sheet.id, &sheet.limits)
+                }
+                By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => return false,
+            };
             charges.push(PlainCharge { numbers, limits, key: self.key(planned), cost: planned.cost });
         }
         true

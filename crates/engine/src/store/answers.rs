@@ -108,31 +108,25 @@ impl Answers {
         stamps: Stamps,
         reports: impl IntoIterator<Item = Report>,
     ) -> Answer {
-        let (reports, least) = self.tell(reports);
-        let stamps = (stamps != Stamps::default()).then(|| {
-            self.stamps.push(stamps);
-            self.stamps.len() as u32 - 1
-        });
-        Answer { outcome, taken, stamps, reports, least }
-    }
-
-    /// [`charge`](Self::charge) for one that was granted at once, as nearly all are.
-    #[inline]
-    pub fn granted(&mut self, taken: Cost, reports: impl IntoIterator<Item = Report>) {
-        let (reports, least) = self.tell(reports);
-        self.charges.push(Answer { outcome: Outcome::Allow, taken, stamps: None, reports, least });
-    }
-
-    /// Adds the reports of a charge: where they are, and the least that is left of any limit.
-    #[inline(always)]
-    fn tell(&mut self, reports: impl IntoIterator<Item = Report>) -> (Range<u32>, u64) {
         let (first, mut least) = (self.reports.len() as u32, u64::MAX);
         // From inside: the iterators here are chains, which are slow to be asked for one at a time.
         reports.into_iter().for_each(|report| {
             least = least.min(report.remaining);
             self.reports.push(report);
         });
-        (first..self.reports.len() as u32, least)
+        let stamps = (stamps != Stamps::default()).then(|| {
+            self.stamps.push(stamps);
+            self.stamps.len() as u32 - 1
+        });
+        Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least }
+    }
+
+    /// [`charge`](Self::charge) for one of a single limit that was granted at once, as nearly all are.
+    #[inline]
+    pub fn granted(&mut self, taken: Cost, report: Report) {
+        let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
+        self.reports.push(report);
+        self.charges.push(Answer { outcome: Outcome::Allow, taken, stamps: None, reports, least: report.remaining });
     }
 
     /// [`charge`](Self::charge) from a verdict.

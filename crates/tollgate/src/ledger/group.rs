@@ -1,18 +1,17 @@
 //! Several charges of a ledger, all or none.
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
+use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
 
-use super::seat::{Said, Words};
-use super::{Charge, Judge, Ledger, MANY, PlainCharge, Numbered, Numbers, Seat, now_of, take_over};
+use super::{Charge, Judge, Ledger, Numbered, Numbers, PlainCharge, Seat, Words, now_of, take_over};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, newcomer};
 use crate::sync::Ordering;
 use crate::table::{Arrival, Place, State};
 
-/// As many as nearly all groups have; a larger one allocates.
-const FEW: usize = MANY;
+/// As many as nearly all groups have; a larger one allocates. In a model there is no stack for so many.
+const FEW: usize = if cfg!(loom) { 5 } else { 16 };
 
 type Few<T> = SmallVec<[T; FEW]>;
 
@@ -36,83 +35,44 @@ enum Held {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Takes from up to four charges if that is all there is to it: every key is known and at home, was written under the
-    /// limits it is asked for, and has what is asked for in the one word that its state is. Calls `each` with what may be
-    /// told then, in order. `false` says only that [`decide`](Self::decide) has to be asked; nothing has happened then.
+    /// Takes from all of these if that is all there is to it: every key is known and at home, was written under the limits it
+    /// is asked for, and has what is asked for in the one word that its state is. Most charges come to this. `charge` says
+    /// what they are, or that one is nothing of the kind; `each` is called with what may be told then, in order.
+    ///
+    /// `false` says only that [`decide`](Self::decide) has to be asked; nothing has happened then.
     #[inline]
-    pub fn take_at_home(
+    pub fn take_at_home<'a, T>(
         &self,
-        charges: &[PlainCharge<'_>],
-        now: &Now<'_>,
-        each: impl FnMut(&PlainCharge<'_>, Report),
-    ) -> bool {
-        match charges.len() {
-            1 | 2 => self.take_few_at_home::<2>(charges, now, each),
-            3 | 4 => self.take_few_at_home::<4>(charges, now, each),
-            _ => false,
-        }
-    }
-
-    #[inline(always)]
-    fn take_few_at_home<const L: usize>(
-        &self,
-        charges: &[PlainCharge<'_>],
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
         now: &Now<'_>,
         mut each: impl FnMut(&PlainCharge<'_>, Report),
     ) -> bool {
-        let mut prints = [Fingerprint::default(); L];
-        prints.iter_mut().zip(charges).for_each(|(print, charge)| *print = charge.key.fingerprint(&self.secret));
-        let Some(prints) = prints.get(..charges.len()) else { return false };
-        let taken = self.table.at_home_together::<L, _>(prints, 0, |states| {
-            let mut taken = [None; L];
-            for ((charge, state), taken) in charges.iter().zip(&*states).zip(&mut taken) {
-                if state.get(0) != u64::from(charge.numbers) {
-                    return None;
-                }
-                *taken = Some(charge.limits.take_and_report(state.get(1), now, charge.cost)?);
-            }
-            for ((charge, state), (word, report)) in charges.iter().zip(states).zip(taken.into_iter().flatten()) {
-                state.set(1, word);
-                each(charge, report);
-            }
-            Some(())
-        });
-        taken.is_some()
+        charged.len() <= FEW && self.take_behind(charged, &charge, now, &mut each)
     }
 
-    /// The short way of up to `L` charges, which is all that most need: every key is known and at home, was written under the
-    /// limits it is asked for, and has what is asked for in the one word that its state is. `false` says only that the long
-    /// way has to be gone; nothing has happened then.
-    #[inline(always)]
-    pub(super) fn decide_at_home<'a, const L: usize, T, N: Numbers + ?Sized>(
+    /// Holds the last one while those before it are taken from: so nothing is written before all are known to have enough, and
+    /// nothing has to be kept in a list meanwhile. Nobody is waited for, so the order of the locks does not matter; a key that
+    /// is there twice is held by ourselves.
+    fn take_behind<'a, T>(
         &self,
-        numbers: &N,
         charged: &'a [T],
-        charge: &impl Fn(&'a T) -> Charge<'a>,
-        now: Now<'_>,
-        each: &mut impl FnMut(usize, &Seat<'_>),
+        charge: &impl Fn(&'a T) -> Option<PlainCharge<'a>>,
+        now: &Now<'_>,
+        each: &mut impl FnMut(&PlainCharge<'_>, Report),
     ) -> bool {
-        let mut prints = [Fingerprint::default(); L];
-        prints.iter_mut().zip(charged).for_each(|(print, charged)| *print = self.print(&charge(charged)));
-        let Some(prints) = prints.get(..charged.len()) else { return false };
-        let taken = self.table.at_home_together::<L, _>(prints, 0, |states| {
-            let mut words = [0; L];
-            for ((charged, state), word) in charged.iter().zip(&*states).zip(&mut words) {
-                let charge = charge(charged);
-                let Ask::Exactly(cost) = charge.ask else { return None };
-                if state.get(0) != u64::from(charge.numbers) {
-                    return None;
-                }
-                *word = self.limits(numbers, &charge)?.take_from_word(state.get(1), &now, cost)?;
+        let [before @ .., last] = charged else { return true };
+        let Some(last) = charge(last) else { return false };
+        let taken = self.table.at_home(last.key.fingerprint(&self.secret), 0, |state| {
+            if state.get(0) != u64::from(last.numbers) {
+                return None;
             }
-            // All of them pass, so nothing has to be taken back any more.
-            for (index, (charged, state)) in charged.iter().zip(states).enumerate() {
-                let charge = charge(charged);
-                state.set(1, words[index]);
-                let (limits, now) = (self.limits(numbers, &charge), now_of(&charge, prints[index], now));
-                let said = Said::Granted(charge.ask.cost());
-                each(index, &Seat { limits, state: Words::Kept(*state), now, said });
+            let (word, report) = last.limits.take_and_report(state.get(1), now, last.cost)?;
+            if !before.is_empty() && !self.take_behind(before, charge, now, each) {
+                return None;
             }
+            state.set(1, word);
+            each(&last, report);
             Some(())
         });
         taken.is_some()
@@ -212,7 +172,7 @@ impl<C: Clock> Ledger<C> {
                     take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
                     each(
                         index,
-                        &Seat { limits: Some(limits), state: Words::Kept(state), now: *now, said: Said::Verdict(verdict) },
+                        &Seat { limits: Some(limits), state: Words::Kept(state), now: *now, verdict: *verdict },
                     );
                 }
                 Err(retry) => each(index, &Seat::refused(*retry)),

@@ -11,18 +11,7 @@ pub struct Seat<'a> {
     pub(super) limits: Option<&'a Limits>,
     pub(super) state: Words<'a>,
     pub(super) now: Now<'a>,
-    pub(super) said: Said<'a>,
-}
-
-/// What the limits said. A whole verdict is long, and most need none.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Said<'a> {
-    /// This much was taken at once, and left no stamps.
-    Granted(Cost),
-    /// All there is to say.
-    Verdict(&'a Verdict<Stamps>),
-    /// Nothing was asked, because there was no room or there are no such limits.
-    Refused(Retry),
+    pub(super) verdict: Verdict<Stamps>,
 }
 
 /// The words that a decision was made by.
@@ -46,22 +35,8 @@ impl Cells for Words<'_> {
 
 impl<'a> Seat<'a> {
     /// What the limits say of this charge by itself; in a group, another charge may have been refused.
-    pub fn verdict(&self) -> Verdict<Stamps> {
-        match self.said {
-            Said::Granted(cost) => Verdict::granted(cost),
-            Said::Verdict(verdict) => *verdict,
-            Said::Refused(retry) => Verdict::refused(retry),
-        }
-    }
-
-    /// What was taken, if it was granted at once and nothing but its amount is needed to undo it: all there is to most
-    /// verdicts.
-    #[inline]
-    pub fn granted(&self) -> Option<Cost> {
-        match self.said {
-            Said::Granted(cost) => Some(cost),
-            Said::Verdict(_) | Said::Refused(_) => None,
-        }
+    pub fn verdict(&self) -> &Verdict<Stamps> {
+        &self.verdict
     }
 
     /// The limits, unless nobody knows the id or there was no room.
@@ -70,7 +45,6 @@ impl<'a> Seat<'a> {
     }
 
     /// What may be told about each limit, with `retry` for a further request of `cost`.
-    #[inline(always)]
     pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
         // Over the limits themselves: an iterator of iterators is slow to be asked for the one report that there mostly is.
         let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
@@ -84,13 +58,13 @@ impl<'a> Seat<'a> {
     }
 
     pub(super) fn refused(retry: Retry) -> Self {
-        Self { limits: None, state: Words::Fresh(&[]), now: Now::at(0), said: Said::Refused(retry) }
+        Self { limits: None, state: Words::Fresh(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
     }
 }
 
 impl fmt::Debug for Seat<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("limits", &self.limits).field("said", &self.said).finish_non_exhaustive()
+        f.debug_struct("Seat").field("limits", &self.limits).field("verdict", &self.verdict).finish_non_exhaustive()
     }
 }
 

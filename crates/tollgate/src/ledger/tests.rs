@@ -33,7 +33,7 @@ impl Tested {
         let charge = Charge { ask, ..Charge::new(id, key.as_bytes(), 0) };
         let mut verdict = None;
         let passed = self.decide(numbers, &[charge], |index, seat| {
-            assert_eq!((index, verdict.replace(seat.verdict())), (0, None));
+            assert_eq!((index, verdict.replace(*seat.verdict())), (0, None));
         });
         assert_eq!(passed, verdict.unwrap().is_allowed());
         verdict.unwrap()
@@ -238,17 +238,55 @@ fn many_at_once_are_decided_as_one_by_one() {
         let mut answers = Vec::new();
         together.decide_many(&numbers[..], &charges, |index, seat| {
             assert_eq!(index, answers.len());
-            answers.push((seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
+            answers.push((*seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
         });
         let mut expected = Vec::new();
         for charge in &charges {
             singly.decide(&numbers[..], &[*charge], |_, seat| {
-                expected.push((seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
+                expected.push((*seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
             });
         }
         assert_eq!(answers, expected, "{len} charges");
         assert_eq!(answers.len(), len);
     }
+}
+
+fn plain<'a>(charge: &Charge<'a>, numbers: &'a [Limits]) -> Option<PlainCharge<'a>> {
+    let limits = numbers.get(charge.numbers as usize)?;
+    Some(PlainCharge { numbers: charge.numbers, limits, key: charge.key, cost: charge.ask.cost() })
+}
+
+#[test]
+fn what_is_taken_at_home_is_taken_and_told_as_if_it_were_decided() {
+    let numbers = [one(bucket(10)), one(bucket(7)), one(fine_bucket(10)), one(bucket(20)), one(daily(30))];
+    let ((short, clock), (long, other_clock)) = (ledger(100, 100), ledger(100, 100));
+    let (mut went_short, mut refused) = (0, 0);
+    for step in 0..400_u64 {
+        // Each key is always under the same limits.
+        let ids: Vec<u64> = (0..=step % 3).map(|n| (step / 7 + n) % numbers.len() as u64).collect();
+        let names: Vec<String> = ids.iter().map(|id| format!("key {id}")).collect();
+        let charges: Vec<Charge<'_>> =
+            ids.iter().zip(&names).map(|(id, name)| Charge::new(*id as u32, name.as_bytes(), step % 3)).collect();
+        let mut told = Vec::new();
+        let each = |charge: &PlainCharge<'_>, report: Report| told.push((charge.cost, vec![report]));
+        let at_home = short.take_at_home(&charges, |charge| plain(charge, &numbers), &short.clock().now(), each);
+        let mut expected = Vec::new();
+        let passed = long.decide(&numbers[..], &charges, |index, seat| {
+            let cost = charges[index].ask.cost();
+            expected.push((seat.verdict().taken(), seat.reports(cost.get()).collect::<Vec<_>>()));
+        });
+        if at_home {
+            assert!(passed, "step {step}");
+            assert_eq!(told, expected, "step {step}");
+            went_short += 1;
+        } else {
+            assert!(told.is_empty(), "step {step}: nothing has happened");
+            assert_eq!(short.decide(&numbers[..], &charges, |_, _| ()), passed, "step {step}");
+            refused += u32::from(!passed);
+        }
+        [&clock, &other_clock].iter().for_each(|clock| clock.advance(Nanos::from_millis(step % 5 * 100)));
+    }
+    assert!(went_short > 20 && refused > 20, "{went_short} went the short way, {refused} were refused");
 }
 
 #[test]

@@ -320,11 +320,6 @@ pub(crate) struct State<'t> {
     words: &'t [AtomicU64],
 }
 
-impl State<'_> {
-    /// No words at all.
-    pub(crate) const NONE: Self = Self { words: &[] };
-}
-
 impl Cells for State<'_> {
     #[inline]
     fn get(&self, index: usize) -> u64 {

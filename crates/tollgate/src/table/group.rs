@@ -32,26 +32,18 @@ const FEW: usize = if cfg!(loom) { 8 } else { 32 };
 const EVICTED_HEAD: usize = 4;
 
 impl<S: Shape> Buckets<S> {
-    /// The short way for up to `N` keys: runs `visit` on their states, in order, if each is at home and in a bucket of its own
-    /// that nobody holds. `None` says only that the long way has to be gone, as it does when `visit` says so.
-    ///
-    /// Nobody is waited for, so the order of the locks does not matter; a key that is there twice is held by ourselves.
+    /// The short way of one key: runs `visit` on its state if it is at home, in a bucket that nobody holds, ourselves among them.
+    /// `None` says only that the long way has to be gone, as it does when `visit` says so.
     #[inline(always)]
-    pub(crate) fn at_home_together<const N: usize, R>(
+    pub(crate) fn at_home<R>(
         &self,
-        prints: &[Fingerprint],
+        print: Fingerprint,
         generation: u64,
-        visit: impl FnOnce(&mut [State<'_>]) -> Option<R>,
+        visit: impl FnOnce(&mut State<'_>) -> Option<R>,
     ) -> Option<R> {
-        let mut held = [const { None }; N];
-        let mut states = [State::NONE; N];
-        let places = states.get_mut(..prints.len())?;
-        for ((print, held), state) in prints.iter().zip(&mut held).zip(&mut *places) {
-            let index = self.home(*print);
-            let bucket = held.insert(Bucket::lock_at(generation, self.words_of(index), index, self.shape)?);
-            *state = bucket.state(bucket.find(*print)?);
-        }
-        visit(places)
+        let index = self.home(print);
+        let bucket = Bucket::lock_at(generation, self.words_of(index), index, self.shape)?;
+        visit(&mut bucket.state(bucket.find(print)?))
     }
 
     /// Locks every bucket that a key of `prints` may be in.

@@ -142,7 +142,6 @@ impl Plan {
         sent: &Sent<'_>,
         first: usize,
     ) -> Result<(), RequestError> {
-        self.plain = false;
         let key_start = self.keys.len();
         key::push_sent(&mut self.keys, request.domain, sent.key);
         let cost = item.cost.unwrap_or(Cost::ONE);

@@ -123,7 +123,7 @@ fn what_a_group_took_is_given_back_by_its_stamps() {
         let (ledger, clock) = ledger(100, limits.words());
         let group = [charge(0, "alice", 4), charge(0, "bob", 3)];
         let mut verdicts = Vec::new();
-        assert!(ledger.decide(numbers, &group, |_, seat| verdicts.push(seat.verdict())));
+        assert!(ledger.decide(numbers, &group, |_, seat| verdicts.push(*seat.verdict())));
         clock.advance(Nanos::from_nanos(1));
         assert!(passes(&ledger, numbers, &group), "{limits:?}");
         for (charge, verdict) in group.iter().zip(&verdicts) {

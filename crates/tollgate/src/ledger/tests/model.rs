@@ -124,7 +124,7 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                 ask,
                 windows: &[],
             };
-            let answer_of = |seat: &Seat<'_>| (seat.verdict(), seat.reports(1).collect::<Vec<_>>());
+            let answer_of = |seat: &Seat<'_>| (*seat.verdict(), seat.reports(1).collect::<Vec<_>>());
             let now = now_of(asked[0].0);
             match step % 16 {
                 0 => {

@@ -1,0 +1,77 @@
+//! A request that is asked alone may go a short way through the engine. It has to end where the long one does.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::{Bench, bench, limits, run};
+use tollgate::Nanos;
+use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Item, Request};
+
+const RULES: &str = "\
+- {id: per-user, per: [user], limit: 10/s, burst: 5}
+- {id: per-shop, when: {shop: '*'}, per: [shop], limit: 7777/s, burst: 4}
+- {id: posts, when: {path: '/posts/**'}, per: [user, path], limit: 3/m, cost: 2, burst: 4}
+- {id: daily, when: {shop: s1}, limit: 20/day, algorithm: fixed_window}
+- {id: trial, when: {user: u2}, limit: 2/m, on_exceed: shadow}
+- {id: tiers, when: {path: /tiers}, per: [user], limit: 2/m, overrides: [{when: {user: u1}, limit: 5/m}]}
+- {id: ban, when: {path: /login}, per: [user], limit: 2/m, ban: {after: 2, within: 1m, for: 1h}}
+";
+
+/// All that is told of a decision.
+fn told(decision: Decision<'_>) -> String {
+    let counters: Vec<_> = decision.counters().map(|c| (c.rule, c.name(99), c.taken, c.refused)).collect();
+    format!(
+        "{:?} {:?} {:?} {:?} {} {:?} {:?} {counters:?} {:?}",
+        decision.outcome(),
+        decision.observed(),
+        decision.rule(),
+        decision.standing(),
+        decision.is_shadow_refused(),
+        decision.taken(),
+        decision.receipt(),
+        decision.reports().collect::<Vec<_>>(),
+    )
+}
+
+fn counts(bench: &Bench) -> String {
+    let rules = bench.engine.rules();
+    let rules: Vec<_> = rules.rules().iter().map(|rule| (rule.id(), rule.meter().read())).collect();
+    format!("{rules:?}")
+}
+
+#[test]
+fn one_by_one_and_in_company_the_same_is_decided_and_told() {
+    let (alone, together) = (bench(RULES), bench(RULES));
+    let sent = [&alone, &together].map(|bench| bench.engine.limits(&limits("5/s", Some(3))).unwrap());
+    let (mut first, mut second) = (Decisions::default(), Decisions::default());
+    let mut refused = 0;
+    for step in 0..2_000_u64 {
+        let pick = |of: u64, salt: u64| (step * 0x9E37_79B9 + salt * 0x85EB_CA6B).wrapping_mul(step | 1) >> 7 & of;
+        let texts = [format!("u{}", pick(3, 1)), format!("s{}", pick(1, 2))];
+        let path = ["/posts/1", "/posts/2", "/tiers", "/login"][pick(3, 3) as usize];
+        let mut entries = vec![Entry::new("user", &texts[0]), Entry::new("path", path)];
+        if pick(1, 4) == 0 {
+            entries.push(Entry::new("shop", &texts[1]));
+        }
+        let item = if pick(3, 5) == 0 { Item::new(&entries).cost(pick(3, 6)) } else { Item::new(&entries) };
+        let sent_items = [0, 1].map(|place| [Item::sent(&texts[0], &sent[place])]);
+        let ruled = [item];
+        let came_along = pick(7, 7) == 0;
+        let request = |place: usize| match came_along {
+            true => Request::without_rules(&sent_items[place]),
+            false => Request::new("d", &ruled),
+        };
+        if step == 1_000 {
+            [&alone, &together].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));
+        }
+        let nobody = Request::new("nobody", &ruled);
+        run(alone.engine.check_batch(&[request(0)], &mut first));
+        run(together.engine.check_batch(&[request(1), nobody], &mut second));
+        assert_eq!(told(first.get(0).unwrap()), told(second.get(0).unwrap()), "step {step}");
+        refused += u32::from(!first.get(0).unwrap().is_allowed());
+        [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));
+    }
+    assert!((100..900).contains(&refused), "{refused} of the first thousand were refused");
+    assert_eq!(counts(&alone), counts(&together));
+    assert_eq!(alone.engine.counts(), together.engine.counts());
+}
