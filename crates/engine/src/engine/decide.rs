@@ -24,12 +24,12 @@ impl<S: Store, F: Store> Engine<S, F> {
             let planned = decisions.add(request, &running.rules);
             decisions.decided.push(planned.map(|()| Decided::passing()));
         }
-        if running.rules.leaves_out() && taking == Taking::Exactly {
-            self.leave_out_exhausted(&running, decisions).await;
-        }
-        self.ask_enforced(verb, &running, decisions).await;
+        self.ask_enforced(verb, &running, decisions, |_| true).await;
         if !decisions.faulted.lost.is_empty() {
             self.fall_back(verb, &running, decisions).await;
+        }
+        if running.rules.leaves_out() && taking == Taking::Exactly {
+            self.leave_out_exhausted(verb, &running, decisions).await;
         }
         if taking == Taking::UpTo {
             self.even_out(decisions).await;
@@ -53,11 +53,19 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// Asks the store about all that is enforced, and notes which requests it did not answer.
-    async fn ask_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
+    /// Asks the store about all that is enforced of the requests that `among` picks, and notes which ones it did not answer.
+    pub(super) async fn ask_enforced(
+        &self,
+        verb: Verb,
+        running: &Running,
+        decisions: &mut Decisions,
+        among: impl Fn(usize) -> bool + Send,
+    ) {
         let Decisions { plan, enforced, spans, faulted, .. } = decisions;
-        ask(&self.store, verb, running, plan, enforced, spans, |_, planned| !planned.shadow).await;
-        self.take_answers(plan, enforced, 0, spans, Asked::Enforced, faulted);
+        let first = enforced.len();
+        let wanted = move |request: usize, planned: &Planned| !planned.shadow && among(request);
+        ask(&self.store, verb, running, plan, enforced, spans, wanted).await;
+        self.take_answers(plan, enforced, first, spans, Asked::Enforced, faulted);
         // The windows handed in did not fit the store's time: once more, with those of the time it told. If they do not fit
         // again, its clock is not to be relied on.
         if !faulted.stale.is_empty() {
@@ -298,7 +306,7 @@ impl Decisions {
         running.rules.rules().get(rule as usize)?.special()?.refusal.clone()
     }
 
-    fn outcome(&self, planned: &Planned) -> Outcome {
+    pub(super) fn outcome(&self, planned: &Planned) -> Outcome {
         self.answer(planned).map_or_else(|| unanswered(planned), |(answer, _)| answer.outcome)
     }
 
