@@ -4,6 +4,7 @@
 use sqlx::any::AnyRow;
 
 use super::db::storable;
+use super::hex::hex;
 use super::model::{Cut, Page};
 use super::{ControlError, Result};
 
@@ -46,10 +47,6 @@ impl Cursor {
         let (number, name) = text.split_once(':')?;
         storable(name).then_some(Self { number: number.parse().ok()?, name: name.into() })
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A page of rows of which one more was asked for than belongs to it.

@@ -207,9 +207,9 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Look at everything but tokens, and ask for decisions.
+    /// Look at everything but tokens; ask for decisions and settle them, which is their other half.
     Reader,
-    /// Overrides, reset, refund, the kill switch.
+    /// Overrides, reset, the kill switch.
     Operator,
     /// Rules of the domains it is given.
     Editor,

@@ -39,8 +39,8 @@ pub struct Follower<S> {
 
 /// How long the service may wait for a change. Proxies in between mostly allow a minute.
 const WAIT: Duration = Duration::from_secs(30);
-/// Beyond which an answer is taken for lost.
-const BEGIN: Duration = Duration::from_secs(10);
+/// For the answer to begin, beyond that. A service that wrote it late is asked again; one that a network swallowed is not waited for.
+const BEGIN: Duration = Duration::from_secs(5);
 /// For a set to arrive, once it has begun to.
 const REST: Duration = Duration::from_secs(60);
 /// How long a start waits for a service, if there are rules on disk to start with.
@@ -62,13 +62,18 @@ impl<S: Store + 'static> Follower<S> {
         let has_some = matches!(on_disk, Ok(Some(_)));
         // Without any on disk it is worth waiting for a large set that has begun to come.
         let patience = Patience { wait: Duration::ZERO, begin: START, rest: if has_some { START } else { REST } };
+        // Of a set whose rules are refused, the tokens count.
+        let mut tokens = None;
         let away = match ask(&follower.config.client, &follower.told, None, patience).await {
             Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
                 outcome @ (Outcome::Changed | Outcome::Unchanged | Outcome::Hasty) => {
                     follower.gate.metrics.following.polled(outcome, follower.gate.now());
                     return Ok(follower);
                 }
-                Outcome::Refused | Outcome::Failed => "its rules were refused".to_owned(),
+                outcome @ (Outcome::Refused | Outcome::Failed) => {
+                    tokens = (outcome == Outcome::Refused).then(|| set.tokens.clone());
+                    "its rules were refused".to_owned()
+                }
             },
             Ok(Answer::Unchanged) => "it answered that nothing has changed, and was not asked for changes".to_owned(),
             Err(why) => why,
@@ -76,9 +81,12 @@ impl<S: Store + 'static> Follower<S> {
         follower.failed(&away);
         follower.gate.metrics.following.polled(Outcome::Failed, follower.gate.now());
         let what = || format!("the rules service {url} cannot be used: {away}");
-        let Some((etag, set)) = on_disk.with_context(what)? else {
+        let Some((etag, mut set)) = on_disk.with_context(what)? else {
             bail!("{}; there are no rules on disk from an earlier time to start with", what());
         };
+        if let Some(tokens) = tokens {
+            set = Arc::new(Snapshot { tokens, ..(*set).clone() });
+        }
         match land(&follower.gate, &set).await {
             Landed::InForce | Landed::Same => {
                 tracing::warn!(
@@ -140,6 +148,7 @@ impl<S: Store + 'static> Follower<S> {
             }
             Landed::Refused(why) => {
                 self.told.refused = Some(Refused { revision: set.revision, why });
+                self.keep_tokens(set.clone()).await;
                 // It does not get better by being sent again.
                 self.known = etag;
                 Outcome::Refused
@@ -154,12 +163,29 @@ impl<S: Store + 'static> Follower<S> {
 
     /// Writes a set to disk. If that fails, only a start while the service is away suffers.
     async fn keep(&self, etag: Option<String>, set: Arc<Snapshot>) {
-        let Some(file) = self.last_good.clone() else { return };
-        let path = file.path().display().to_string();
-        let written = tokio::task::spawn_blocking(move || file.write(etag.as_deref(), &set)).await;
-        if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
-            tracing::error!(%error, file = path, "the rules could not be kept on disk; they are in force, and would be missed at a start without the service");
+        let written = self.on_file(move |file| file.write(etag.as_deref(), &set)).await;
+        if let Err((error, file)) = written {
+            tracing::error!(%error, file, "the rules could not be kept on disk; they are in force, and would be missed at a start without the service");
         }
+    }
+
+    /// Writes the tokens of a set to disk, beside the rules that run: one that was revoked is not to be good again after a restart.
+    async fn keep_tokens(&self, set: Arc<Snapshot>) {
+        let written = self.on_file(move |file| file.write_tokens(&set.tokens)).await;
+        if let Err((error, file)) = written {
+            tracing::error!(%error, file, "the tokens could not be kept on disk; they are in force, and those before would be at a start without the service");
+        }
+    }
+
+    /// Does something with the file, if there is to be one, on a thread of its own; why it failed otherwise, and its name.
+    async fn on_file(
+        &self,
+        work: impl FnOnce(&LastGood) -> anyhow::Result<()> + Send + 'static,
+    ) -> Result<(), (anyhow::Error, String)> {
+        let Some(file) = self.last_good.clone() else { return Ok(()) };
+        let path = file.path().display().to_string();
+        let done = tokio::task::spawn_blocking(move || work(&file)).await;
+        done.unwrap_or_else(|error| Err(error.into())).map_err(|error| (error, path))
     }
 
     fn on_disk(&self) -> anyhow::Result<Option<(Option<String>, Arc<Snapshot>)>> {
