@@ -9,6 +9,7 @@ use utoipa::IntoParams;
 
 use super::query::{Asked, cut};
 use super::reply::{self, Reply};
+use super::told::Unchanged;
 use super::{Desk, etag};
 use crate::control::model::{AuditSearch, Entry, Page};
 
@@ -32,8 +33,8 @@ pub(super) struct Searched {
 
 /// Who changed what, the newest first, with what was there before and after.
 #[utoipa::path(get, path = "/v1/audit", tag = "audit", params(Searched), responses(
-    (status = 200, description = "A part of the log", body = Page<Entry>, headers(("etag" = String, description = "The number of its first line"))),
-    (status = 304, description = "If-None-Match names what is there"),
+    (status = 200, description = "A part of the log", body = Page<Entry>),
+    Unchanged,
 ))]
 pub(super) async fn list(State(desk): State<Arc<Desk>>, Asked(asked): Asked<Searched>, headers: HeaderMap) -> Reply {
     let cut = cut(asked.after, asked.limit)?;
