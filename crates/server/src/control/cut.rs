@@ -20,8 +20,16 @@ pub(super) struct Cursor {
 
 impl Cut {
     /// How many, and behind what.
+    ///
+    /// # Errors
+    /// When it is none, too large, or begins nowhere.
     pub(super) fn read(&self) -> Result<(i64, Option<Cursor>)> {
-        let limit = self.limit.unwrap_or(DEFAULT).clamp(1, MOST) as i64;
+        let limit = match self.limit.unwrap_or(DEFAULT) {
+            limit @ 1..=MOST => limit as i64,
+            limit => {
+                return Err(ControlError::Invalid(format!("limit is {limit}, a page has 1 to {MOST} items")));
+            }
+        };
         let after = match &self.after {
             None => None,
             Some(text) => Some(Cursor::read(text).ok_or_else(|| {

@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::comment::change;
 use super::kind::{self, JSON};
-use super::query::{Asked, At, By, Paging, RuleAt, cut};
+use super::query::{Asked, At, By, Paging, RuleAt};
 use super::reply::{self, Reply};
 use super::rules::written;
 use super::told::{Comment, IfMatch, Unchanged};
@@ -29,9 +29,8 @@ pub(super) async fn list(
     Asked(paging): Asked<Paging>,
     headers: HeaderMap,
 ) -> Reply {
-    let cut = cut(paging.after, paging.limit)?;
     let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.versions(&at.domain, &at.id, &cut).await?)
+    reply::read(&headers, &tag, &desk.control.versions(&at.domain, &at.id, &paging.into()).await?)
 }
 
 /// Which version of which rule.

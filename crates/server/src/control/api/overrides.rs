@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 
 use super::comment::change;
 use super::kind::{self, RULES};
-use super::query::{Asked, At, By, Paging, RuleAt, cut};
+use super::query::{Asked, At, By, Paging, RuleAt};
 use super::reply::{self, Reply};
 use super::told::{Comment, IfMatch, IfNothing, Unchanged};
 use super::{Desk, etag};
@@ -28,9 +28,8 @@ pub(super) async fn list(
     Asked(paging): Asked<Paging>,
     headers: HeaderMap,
 ) -> Reply {
-    let cut = cut(paging.after, paging.limit)?;
     let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.overrides(&at.domain, &at.id, &cut).await?)
+    reply::read(&headers, &tag, &desk.control.overrides(&at.domain, &at.id, &paging.into()).await?)
 }
 
 /// Which override of which rule.

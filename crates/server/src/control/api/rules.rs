@@ -10,13 +10,13 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::comment::change;
 use super::kind::{self, PATCH, RULES};
-use super::query::{Asked, At, By, RuleAt, cut};
+use super::query::{Asked, At, By, RuleAt};
 use super::reply::{self, Reply};
 use super::told::{Comment, IfMatch, IfNothing, Unchanged};
 use super::{Desk, etag};
 use crate::control::Written;
 use crate::control::auth::Place;
-use crate::control::model::{DomainSummary, Page, Role, Search, StoredRule};
+use crate::control::model::{Cut, DomainSummary, Page, Role, Search, StoredRule};
 
 /// Domains that have rules.
 #[derive(Debug, Serialize, ToSchema)]
@@ -62,7 +62,7 @@ pub(super) async fn list(
     Asked(asked): Asked<Searched>,
     headers: HeaderMap,
 ) -> Reply {
-    let cut = cut(asked.after, asked.limit)?;
+    let cut = Cut { after: asked.after, limit: asked.limit };
     let search = Search { text: asked.q, enabled: asked.enabled };
     let tag = etag::of(desk.revision());
     reply::read(&headers, &tag, &desk.control.rules(&domain, &search, &cut).await?)

@@ -8,7 +8,7 @@ use hyper::{HeaderMap, StatusCode};
 
 use super::comment::change;
 use super::kind::{self, JSON};
-use super::query::{Asked, At, By, Paging, cut};
+use super::query::{Asked, At, By, Paging};
 use super::reply::{self, Reply};
 use super::told::{Comment, Unchanged};
 use super::{Desk, etag};
@@ -27,9 +27,8 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Reply {
     access.require(Role::Admin, Place::Everywhere)?;
-    let cut = cut(paging.after, paging.limit)?;
     let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.tokens(&cut).await?)
+    reply::read(&headers, &tag, &desk.control.tokens(&paging.into()).await?)
 }
 
 /// Makes a token. The answer is the only time its secret is told.
