@@ -45,8 +45,12 @@ async fn remaining(engine: &OnRedis, name: &str) -> u64 {
 fn one_with_room_is_enough_and_those_with_room_are_charged() {
     on_both(async |server| {
         let engine = engine(&server).await;
+        let calls = || engine.store().counts().calls;
+        let before = calls();
         assert!(check(&engine, &["own", "team", "plan"], 10).await);
+        assert_eq!(calls() - before, 1, "where all have room, one question is enough");
         assert!(check(&engine, &["own", "team", "plan"], 5).await, "without `own`");
+        assert_eq!(calls() - before, 3, "and another one, without those that have none");
         assert!(!check(&engine, &["own"], 1).await, "which alone must be kept");
         assert!(!check(&engine, &["own", "team", "plan"], 16).await, "none has so much");
         assert!(check(&engine, &["own", "team", "plan"], 6).await, "without `team`, which has five");

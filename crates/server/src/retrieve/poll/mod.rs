@@ -39,10 +39,12 @@ pub struct Follower<S> {
 
 /// How long the service may wait for a change. Proxies in between mostly allow a minute.
 const WAIT: Duration = Duration::from_secs(30);
-/// For the answer to begin, beyond that. A service that wrote it late is asked again; one that a network swallowed is not waited for.
+/// For the answer to begin, beyond that.
 const BEGIN: Duration = Duration::from_secs(5);
 /// For a set to arrive, once it has begun to.
 const REST: Duration = Duration::from_secs(60);
+/// For a question that waits for a change: a network that swallowed it is noticed a few seconds after the service should have answered.
+const FOLLOWING: Patience = Patience { wait: WAIT, begin: BEGIN, rest: REST };
 /// How long a start waits for a service, if there are rules on disk to start with.
 const START: Duration = Duration::from_secs(2);
 /// An answer that there is nothing new, and that came sooner, was not waited for.
@@ -109,13 +111,12 @@ impl<S: Store + 'static> Follower<S> {
 
     /// Follows the service, for ever.
     pub async fn follow(mut self) {
-        let patience = Patience { wait: WAIT, begin: BEGIN, rest: REST };
         let mut outcome = if self.failures > 0 { Outcome::Failed } else { Outcome::Changed };
         loop {
             // Without chance all is well too, only less evenly.
             sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
-            outcome = match ask(&self.config.client, &self.told, self.known.as_deref(), patience).await {
+            outcome = match ask(&self.config.client, &self.told, self.known.as_deref(), FOLLOWING).await {
                 Ok(Answer::Unchanged) => Outcome::Unchanged,
                 Ok(Answer::Set(etag, set)) => self.take(etag, &set).await,
                 Err(why) => {
@@ -205,5 +206,22 @@ impl<S: Store + 'static> Follower<S> {
         if self.why.take().is_some() {
             tracing::info!(service = %self.config.client.url(), "the rules service answers again");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_the_network_swallowed_is_given_up_soon_after_the_service_should_have_answered() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let (client, begun) = (Client::new(&url, None, None).unwrap(), Instant::now());
+        let why = ask(&client, &Told::default(), Some("\"1\""), FOLLOWING).await.unwrap_err();
+        assert_eq!(why, "it did not answer within 35 s");
+        let waited = begun.elapsed();
+        assert!((WAIT..=WAIT + Duration::from_secs(6)).contains(&waited), "{waited:?}");
     }
 }
