@@ -3,8 +3,12 @@
 
 mod support;
 
-use support::{bench, run};
-use tollgate_engine::{Does, Entry, Item};
+use std::sync::{Arc, Mutex};
+
+use support::{Bench, Flaky, Memory, START, bench, memory, run, show, unavailable};
+use tollgate::clock::ManualClock;
+use tollgate_engine::store::{Answers, Batch};
+use tollgate_engine::{Decisions, Does, Engine, Entry, Item, Request, Standing, Store};
 
 const RULES: &str = "- {id: reading, when: {area: read}, per: [user], limit: 2/h, algorithm: fixed_window}\n\
     - {id: search, when: {page: search}, per: [user], limit: 4/h, algorithm: fixed_window, replaces: [reading]}\n";
@@ -90,6 +94,95 @@ fn a_rule_that_suffices_does_not_stand_in_for_the_others() {
     assert_eq!(bench.check(&[]), "allow");
     assert!(bench.check(&[]).starts_with("deny"));
     assert_eq!(bench.remaining(&[]), [8, 8, 0]);
+}
+
+/// Rules of which each has more room than the one before; whoever meets one may spend it alone.
+const THREE: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
+    - {id: b, when: {b: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
+    - {id: c, when: {c: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n";
+
+const ALL_THREE: [(&str, &str); 3] = [("a", ""), ("b", ""), ("c", "")];
+
+/// Memory that somebody else uses right before we do.
+struct Contended {
+    memory: Arc<Memory>,
+    others: Engine<Arc<Memory>, Memory>,
+    /// What they take before each of our questions, the last one first.
+    next: Mutex<Vec<&'static str>>,
+}
+
+impl Store for Contended {
+    async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        let next = self.next.lock().unwrap().pop();
+        if let Some(name) = next {
+            let (entries, mut decisions) = ([Entry::new(name, "")], Decisions::default());
+            assert!(
+                run(self.others.check(&Request::new("d", &[Item::new(&entries)]), &mut decisions))
+                    .is_ok_and(|decision| decision.is_allowed())
+            );
+        }
+        self.memory.answer(batch, answers);
+    }
+
+    fn check_numbers(&self, limits: &tollgate::Limits) -> Result<(), String> {
+        self.memory.check_numbers(limits)
+    }
+}
+
+#[test]
+fn room_that_another_takes_meanwhile_is_looked_for_in_the_next_rule() {
+    let clock = Arc::new(ManualClock::at(START));
+    let shared = Arc::new(memory(&clock));
+    let others = Engine::with_fallback(shared.clone(), memory(&clock)).with_clock(clock.clone());
+    others.put(&support::read(THREE)).unwrap();
+    let mut bench = Bench::on(Contended { memory: shared, others, next: Mutex::default() }, clock, THREE);
+    assert_eq!(bench.check(&[("b", "")]), "allow", "one of two");
+    // Before the first question somebody takes all of `a`, and before the second the other one of `b`.
+    *bench.engine.store().next.lock().unwrap() = vec!["b", "a"];
+    assert_eq!(bench.check(&ALL_THREE), "allow", "the third has room");
+    assert_eq!(bench.remaining(&ALL_THREE), [2], "and it alone was charged");
+}
+
+#[test]
+fn requests_of_a_batch_leave_room_to_each_other() {
+    let bench = bench(THREE);
+    let entries = ALL_THREE.map(|(name, value)| Entry::new(name, value));
+    let items = [Item::new(&entries)];
+    let requests = [Request::new("d", &items); 5];
+    let mut decisions = Decisions::default();
+    run(bench.engine.check_batch(&requests, &mut decisions));
+    let passed: Vec<bool> = (0..5).map(|place| decisions.get(place).unwrap().is_allowed()).collect();
+    assert_eq!(passed, [true, true, true, false, false]);
+}
+
+#[test]
+fn what_refuses_besides_alone_is_told() {
+    let mut bench = bench(
+        "- {id: a, limit: 1/day, algorithm: fixed_window, suffices: true}\n\
+         - {id: b, limit: 9/day, algorithm: fixed_window, suffices: true}\n\
+         - {id: all, limit: 60/m, burst: 1}\n",
+    );
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "deny 1s", "not until tomorrow, since `a` is not needed");
+    assert_eq!(bench.remaining(&[]), [8, 0]);
+}
+
+#[test]
+fn one_with_room_is_enough_without_the_store_too() {
+    let clock = Arc::new(ManualClock::at(START));
+    let rules = "- {id: a, limit: 1/s, burst: 1, suffices: true}\n\
+        - {id: b, limit: 2/s, burst: 2, suffices: true}\n\
+        - {id: c, when: {free: {present: true}}, limit: 1/s, suffices: true, on_fault: open}\n";
+    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
+    bench.engine.store().fail(unavailable(), usize::MAX);
+    let mut ask = |attributes: &[(&str, &str)]| {
+        bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.standing()))
+    };
+    for said in ["allow", "allow", "deny 1s"] {
+        let (outcome, standing) = ask(&[]);
+        assert_eq!((&*outcome, standing), (said, Standing::Fallback));
+    }
+    assert_eq!(ask(&[("free", "")]), ("allow".into(), Standing::Fallback), "an open rule has room");
 }
 
 #[test]

@@ -11,5 +11,6 @@ pub mod front;
 pub mod gate;
 pub mod observe;
 pub mod once;
+mod percent;
 pub mod retrieve;
 pub mod worker;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::service::{Broken, answer, get, limit_of, metric, set, sha256};
+use common::service::{Broken, answer, get, limit_of, metric, set, set_with_token, sha256};
 use common::{Folder, Server};
 use serde_json::Value;
 
@@ -75,5 +75,42 @@ fn a_start_with_bad_rules_is_made_with_those_on_disk_or_not_at_all() {
         service.answer(bad);
         let node = Server::start(&args);
         assert_eq!(limit_of(&node), 5);
+    }
+}
+
+/// Whether a server lets in who shows this token.
+fn opens(node: &Server, token: &str) -> bool {
+    let mut client = node.connect_http();
+    client.send(format!(
+        "GET /v1/rules-status HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+    ));
+    match client.rest().split(' ').nth(1) {
+        Some("200") => true,
+        Some("401") => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tokens_of_a_set_whose_rules_are_refused_count_also_after_a_restart_without_the_service() {
+    let (service, folder) = (Broken::start(set_with_token(1, GOOD, "old")), Folder::new());
+    let data = folder.join("data");
+    let args = ["--rules", &service.url(), "--data", &data, "--tokens", "required"];
+    let node = Server::start(&args);
+    assert!(opens(&node, "old") && !opens(&node, "new"));
+    service.answer(set_with_token(2, "{", "new"));
+    node.wait_for_line("the rules were refused, those before stay in force revision=2");
+    // They are written once they count, so whoever sees the file sees that they do.
+    let file = folder.path().join("data/last-good.json");
+    while !std::fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"new\"")) {
+        std::thread::yield_now();
+    }
+    assert!(!opens(&node, "old") && opens(&node, "new"));
+    drop(node);
+    // With the service, which still has rules that are refused, and then without it.
+    for answer in [set_with_token(3, "{", "newest"), Vec::new()] {
+        service.answer(answer);
+        let node = Server::start(&args);
+        assert!(!opens(&node, "old") && !opens(&node, "new") && opens(&node, "newest"));
     }
 }

@@ -3,54 +3,9 @@
 
 mod common;
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
-use common::{Rules, Server};
-
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn tollgate(args: &[&str], input: &[u8]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the program starts");
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    // It may end without reading all of it.
-    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
-}
-
-/// A folder that is gone after the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("tollgate-commands-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use common::{Folder, Rules, Server, tollgate};
 
 const ENVOY: &str = "\
 domain: edge
@@ -62,7 +17,7 @@ descriptors:
 
 #[test]
 fn import_prints_rules_and_tells_what_they_cannot_say() {
-    let folder = Folder::new("import");
+    let folder = Folder::new();
     let envoy = folder.file("envoy.yaml", ENVOY);
     let ran = tollgate(&["import", &envoy], b"");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
@@ -101,7 +56,7 @@ fn a_server_takes_files_of_the_reference_service_as_they_are() {
 
 #[test]
 fn decide_answers_each_line_at_the_time_it_says() {
-    let folder = Folder::new("decide");
+    let folder = Folder::new();
     let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, per: [k], limit: 1/m}\n");
     let lines = br#"{"at":1700000000000,"domain":"d","attributes":{"k":"x"}}
 {"at":1700000059999,"domain":"d","attributes":{"k":"x"}}
@@ -158,7 +113,7 @@ fn a_line_without_end_takes_no_more_memory_than_others() {
 
 #[test]
 fn fmt_writes_files_in_their_place_or_says_why_not() {
-    let folder = Folder::new("fmt");
+    let folder = Folder::new();
     let path = folder.file("rules.yaml", "rules: [{limit: 1/s, id: a}] # all\ndomain: d\n");
     let ran = tollgate(&["fmt", "--check", &path], b"");
     assert!(ran.code == Some(1) && ran.err.contains("not in its canonical form"), "{}", ran.err);
@@ -172,13 +127,13 @@ fn fmt_writes_files_in_their_place_or_says_why_not() {
     let ran = tollgate(&["fmt", &path], b"");
     assert!(ran.code == Some(1) && ran.err.contains(":3: what anchors and aliases share would be lost"), "{}", ran.err);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), shared);
-    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2, "nothing is left behind");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
 }
 
 #[test]
 fn bad_files_are_told_and_nothing_breaks() {
-    let folder = Folder::new("bad");
-    let missing = folder.0.join("missing").display().to_string();
+    let folder = Folder::new();
+    let missing = folder.join("missing");
     let binary = folder.file("binary", (0..=255_u8).cycle().take(5000).collect::<Vec<_>>());
     let large = folder.file("large", "");
     std::fs::File::options().write(true).open(&large).unwrap().set_len(100 << 20).unwrap();
@@ -189,7 +144,7 @@ fn bad_files_are_told_and_nothing_breaks() {
     bomb += "descriptors: *a11\n";
     let bomb = folder.file("bomb", bomb);
     let empty = folder.file("empty", "");
-    let directory = folder.0.display().to_string();
+    let directory = folder.path().display().to_string();
     for command in [&["import"][..], &["import", "--from", "nginx"], &["check"], &["fmt"], &["decide", "--rules"]] {
         let refused = |path: &str, expected: &str| {
             let ran = tollgate(&[command, &[path]].concat(), b"");

@@ -1,17 +1,21 @@
 //! What the documents show is run: every block marked `console`, in order, by a shell, against the real program.
 //!
-//! A line that begins with `$ ` is a command, and goes on with lines that begin with `> `; the others are what it prints, on both streams.
+//! A line that begins with `$ ` is a command, and goes on after a backslash or with lines that begin with `> `; the others are what it
+//! prints, on both streams.
 //! In them `…` stands for anything within a line, and alone for any number of lines. A command that ends with `&` is a server: it goes on
 //! once it answers. Ports are replaced by free ones.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use common::Folder;
 use tollgate_testkit::servers::Postgres;
 
 /// A command of a document, and what it is said to print.
@@ -30,12 +34,12 @@ fn steps(text: &str) -> Vec<Step> {
             (false, _) => {}
             (true, "```") => within = false,
             (true, line) => {
-                if let Some(command) = line.strip_prefix("$ ") {
+                let asked = |step: &&mut Step| step.expected.is_empty();
+                let goes_on = |step: &&mut Step| line.starts_with("> ") || step.command.ends_with('\\');
+                if let Some(step) = steps.last_mut().filter(asked).filter(goes_on) {
+                    let _ = write!(step.command, "\n{}", line.strip_prefix("> ").unwrap_or(line));
+                } else if let Some(command) = line.strip_prefix("$ ") {
                     steps.push(Step { line: at + 1, command: command.to_owned(), expected: Vec::new() });
-                } else if let Some(more) =
-                    line.strip_prefix("> ").filter(|_| steps.last().is_some_and(|step| step.expected.is_empty()))
-                {
-                    let _ = write!(steps.last_mut().unwrap().command, "\n{more}");
                 } else {
                     steps.last_mut().expect("a command comes first").expected.push(line.to_owned());
                 }
@@ -99,23 +103,6 @@ impl Ports {
     }
 }
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = name.replace(['/', '.'], "-");
-        let folder = std::env::temp_dir().join(format!("tollgate-document-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 const MARK: &str = "==== step";
 
 /// One script for the whole document: what one command leaves behind is there for the next.
@@ -143,21 +130,24 @@ fn script(steps: &[Step], address: &str) -> String {
 /// The database that documents name; a real one is put in its place.
 const POSTGRES: &str = "postgres://tollgate:secret@db.internal/tollgate";
 
-/// Runs a document.
-fn run(name: &str) {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+fn document(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+    std::fs::read_to_string(path).expect("the document")
+}
+
+/// Runs a document in a folder.
+fn run(name: &str, folder: &Folder) {
     let ports = Ports::new();
-    let mut text = ports.replace(std::fs::read_to_string(&document).expect("the document"));
+    let mut text = ports.replace(document(name));
     let postgres = text.contains(POSTGRES).then(Postgres::start);
     if let Some(postgres) = &postgres {
         text = text.replace(POSTGRES, &postgres.database("tollgate"));
     }
     let steps = steps(&text);
     assert!(steps.len() > 3, "{name} has commands");
-    let folder = Folder::new(name);
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
     let mut shell = Command::new("bash")
-        .current_dir(&folder.0)
+        .current_dir(folder.path())
         .env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default()))
         .env("TZ", "UTC")
         .env("TOLLGATE_HTTP", ports.address(0))
@@ -185,12 +175,20 @@ fn run(name: &str) {
 
 #[test]
 fn the_page_on_operating_says_what_happens() {
-    run("docs/operating.md");
+    run("docs/operating.md", &Folder::new());
 }
 
 #[test]
 fn the_readme_says_what_happens() {
-    run("README.md");
+    run("README.md", &Folder::new());
+}
+
+#[test]
+fn the_page_on_verbs_says_what_happens() {
+    let (folder, page) = (Folder::new(), document("docs/verbs.md"));
+    let rules = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("rules");
+    folder.file("rules.yaml", rules);
+    run("docs/verbs.md", &folder);
 }
 
 #[test]

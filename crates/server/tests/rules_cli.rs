@@ -5,66 +5,13 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::Server;
+use common::{Folder, Ran, Server};
 use proptest::prelude::*;
 use serde_json::Value;
 use tollgate_testkit::servers::Postgres;
-
-/// A folder that is gone after the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("tollgate-rules-cli-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
-        std::fs::create_dir_all(self.0.join(name).parent().unwrap()).unwrap();
-        std::fs::write(self.0.join(name), text).unwrap();
-        self.path(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Ran {
-    /// What it printed, if all went well.
-    #[track_caller]
-    fn done(self) -> String {
-        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
-        self.out
-    }
-
-    #[track_caller]
-    fn json(self) -> Value {
-        serde_json::from_str(&self.done()).unwrap()
-    }
-
-    #[track_caller]
-    fn failed(self, code: i32, expected: &str) {
-        assert!(self.code == Some(code) && self.err.contains(expected), "{:?} {}{}", self.code, self.out, self.err);
-    }
-}
 
 /// Somebody at a terminal, with a server to ask and perhaps a token.
 struct Person {
@@ -87,9 +34,7 @@ impl Person {
         if let Some(token) = &self.token {
             command.env("TOLLGATE_TOKEN", token);
         }
-        let output = command.stdin(Stdio::null()).output().expect("the program runs");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ran { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+        Ran::of(&mut command, b"")
     }
 }
 
@@ -107,7 +52,7 @@ fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A server with a database of its own.
 fn serve(folder: &Folder, more: &[&str]) -> (Server, Person) {
-    let server = Server::start(&[&["--data", &folder.path("data")], more].concat());
+    let server = Server::start(&[&["--data", &folder.join("data")], more].concat());
     let person = Person::of(&server);
     (server, person)
 }
@@ -116,7 +61,7 @@ const TWO: &str = "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {i
 
 #[test]
 fn a_rule_lives_through_the_command_line() {
-    let folder = Folder::new("life");
+    let folder = Folder::new();
     let (_server, person) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
     let out = person.run(&["rules", "apply", "-m", "the first", &file]).done();
@@ -179,7 +124,7 @@ fn a_rule_lives_through_the_command_line() {
 
 #[test]
 fn what_changed_in_between_is_told() {
-    let folder = Folder::new("conflict");
+    let folder = Folder::new();
     let (_server, person) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
     person.run(&["rules", "apply", &file]).done();
@@ -191,14 +136,14 @@ fn what_changed_in_between_is_told() {
 
 #[test]
 fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
-    let folder = Folder::new("folder");
+    let folder = Folder::new();
     let (_server, person) = serve(&folder, &[]);
     folder.file("rules/20.yml", "domain: api\nrules:\n- {id: b, limit: 2/s}\n");
     folder.file("rules/10.yaml", "domain: api\nrules:\n- {id: a, deny: true, when: {path: /x}}\n");
     folder.file("rules/30.json", r#"{"domain": "other", "rules": [{"id": "c", "limit": "3/s"}]}"#);
     folder.file("rules/.40.yaml", "nothing of this");
     folder.file("rules/notes.txt", "nothing of this");
-    let rules = folder.path("rules");
+    let rules = folder.join("rules");
     let ran = person.run(&["rules", "apply", "--plan", &rules]);
     assert!(ran.out.ends_with("3 to create, 0 to change, 0 to delete, 0 unchanged\n"), "{}{}", ran.out, ran.err);
     assert_eq!(ran.code, Some(1), "there would be changes");
@@ -227,9 +172,9 @@ fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
     person.run(&["rules", "apply", &rules, &twice]).failed(1, "twice.yaml:3:");
     person.run(&["rules", "validate", &rules, &twice]).failed(1, "twice.yaml:3:");
     assert!(person.run(&["rules", "validate", &twice]).done().contains("twice.yaml: 1 rule, no mistakes"));
-    std::fs::create_dir(folder.0.join("empty")).unwrap();
-    person.run(&["rules", "apply", &folder.path("empty")]).failed(1, "has no *.yaml");
-    person.run(&["rules", "apply", &folder.path("missing")]).failed(1, "cannot read");
+    std::fs::create_dir(folder.join("empty")).unwrap();
+    person.run(&["rules", "apply", &folder.join("empty")]).failed(1, "has no *.yaml");
+    person.run(&["rules", "apply", &folder.join("missing")]).failed(1, "cannot read");
     person.run(&["rules", "apply"]).failed(2, "PATH");
 }
 
@@ -264,7 +209,7 @@ impl AtTerminal {
 
 #[test]
 fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
-    let folder = Folder::new("terminal");
+    let folder = Folder::new();
     let (_server, person) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
     let asked = AtTerminal::apply(&person, &file);
@@ -294,7 +239,7 @@ fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
 
 #[test]
 fn overrides_are_set_listed_and_taken_away() {
-    let folder = Folder::new("overrides");
+    let folder = Folder::new();
     let (_server, person) = serve(&folder, &[]);
     person.run(&["rules", "apply", &folder.file("api.yaml", TWO)]).done();
     let overrides = |args: &[&str]| person.run(&[&["rules", "overrides"], args].concat());
@@ -325,7 +270,7 @@ fn overrides_are_set_listed_and_taken_away() {
 
 #[test]
 fn keys_are_looked_at_reset_and_refunded() {
-    let folder = Folder::new("keys");
+    let folder = Folder::new();
     let (server, person) = serve(&folder, &[]);
     person
         .run(&["rules", "apply", &folder.file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n")])
@@ -358,9 +303,9 @@ fn keys_are_looked_at_reset_and_refunded() {
 
 #[test]
 fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
-    let folder = Folder::new("tokens");
+    let folder = Folder::new();
     let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
-    let data = folder.path("data");
+    let data = folder.join("data");
     let ran = nobody.run(&["tokens", "create", "--role", "admin", "--name", "ann", "--data", &data]);
     assert!(ran.err.contains("of ann, admin; it is shown this once:"), "{}", ran.err);
     let admin = ran.done();
@@ -419,7 +364,7 @@ fn what_cannot_be_asked_is_told_with_its_address() {
 
 #[test]
 fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
-    let folder = Folder::new("many");
+    let folder = Folder::new();
     let (_server, person) = serve(&folder, &[]);
     let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
     let out = person.run(&["rules", "apply", &folder.file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
@@ -444,7 +389,7 @@ fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
 
 #[test]
 fn a_database_that_goes_away_is_told_and_work_goes_on_when_it_is_back() {
-    let folder = Folder::new("postgres");
+    let folder = Folder::new();
     let mut postgres = Postgres::start();
     let url = postgres.database("rules");
     let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
@@ -503,7 +448,7 @@ fn rule() -> impl Strategy<Value = Value> {
 
 #[test]
 fn export_and_apply_are_inverse() {
-    let folder = Folder::new("inverse");
+    let folder = Folder::new();
     let (_server, person) = serve(&folder, &[]);
     let domains = proptest::collection::vec(proptest::collection::vec(rule(), 0..6), 1..4);
     let cases = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
@@ -533,7 +478,7 @@ fn export_and_apply_are_inverse() {
         let out = person.run(&["rules", "apply", "--plan", "--prune", &again]).done();
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
         // From nothing, it makes what was exported.
-        let other = Folder::new("inverse-other");
+        let other = Folder::new();
         let (_server, elsewhere) = serve(&other, &[]);
         elsewhere.run(&["rules", "apply", &again]).done();
         prop_assert_eq!(elsewhere.run(&["rules", "export"]).done(), exported);

@@ -1,18 +1,26 @@
 //! A limit for each key.
 
+mod acquire;
+mod decide;
+mod numbers;
+mod overflow;
 mod snapshot;
 mod takings;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Now, Report, Retry, Spent, TokenBucket, Verdict};
+use tollgate_core::{Algorithm, Ask, Cost, Report, TokenBucket, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, BATCH, GENERATIONS, Owner, State, Table};
+use crate::table::{BATCH, Table};
 use crate::wait::Rooms;
+pub(crate) use decide::{newcomer, with_fresh};
+pub use overflow::WhenFull;
 pub use snapshot::RestoreError;
 use takings::Takings;
 
@@ -55,21 +63,6 @@ const ROOMS: usize = 16;
 
 /// How many may wait for one key unless said otherwise: far fewer than in all, lest one key keep the others from waiting.
 const MAX_WAITERS_PER_KEY: usize = 1_024;
-
-/// What happens to a new key when every entry it could have is in use and more spent than the newcomer would be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenFull {
-    /// It is counted together with all others that found no room.
-    ///
-    /// What a key took there it can give back there, whatever the algorithm and never more than it took: the last 1,024
-    /// takings that were not given back are written down, as many as there can be leases. What is older, or was taken
-    /// before a snapshot was restored, stays taken until time gives it back. And once a key has found room after all, what it
-    /// gives back goes to its own entry first, and to what is shared only if nothing was missing there.
-    #[default]
-    Overflow,
-    /// It is refused, for as long as that lasts.
-    Deny,
-}
 
 /// The table asked for does not fit in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,31 +224,6 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.rooms.waiting()
     }
 
-    /// Puts other numbers in force. What was spent stays spent: an entry is converted when it is next looked at.
-    ///
-    /// Only where the new limit needs larger entries than the table has is everything moved to a new table at once; should
-    /// there be more entries than the table was made for, the least spent of them may find no room in it. And every thousand
-    /// changes, all entries that were not looked at in between are converted at once.
-    ///
-    /// # Errors
-    /// When that table does not fit in memory; the old numbers then stay in force.
-    pub fn set_limit(&mut self, limit: A) -> Result<(), TooLarge> {
-        let words = limit.words().max(self.table.state_words());
-        if words > self.table.state_words() {
-            self.rebuild(words)?;
-        } else if self.earlier.len() as u64 == GENERATIONS - 1 {
-            self.table.begin_anew(&self.judge(self.clock.now()));
-            self.earlier.clear();
-        }
-        let now = self.clock.now();
-        let mut overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner).to_vec();
-        overflow.resize(words, 0);
-        limit.convert(&self.limit, &mut *overflow, &now);
-        self.overflow = Mutex::new(overflow.into());
-        self.earlier.push(std::mem::replace(&mut self.limit, limit));
-        Ok(())
-    }
-
     /// The numbers in force.
     pub fn limit(&self) -> &A {
         &self.limit
@@ -270,169 +238,6 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
-
-    #[inline(never)]
-    fn check_at_length(&self, print: Fingerprint, now: Now<'_>, cost: Cost) -> Verdict<A::Stamp> {
-        self.decide_at(print, now, Ask::Exactly(cost), |_, verdict| verdict)
-    }
-
-    #[inline]
-    fn decide<K: Key + ?Sized, R>(
-        &self,
-        key: &K,
-        ask: Ask,
-        read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
-    ) -> R {
-        let now = self.clock.now_for(self.limit());
-        self.decide_at(key.fingerprint(&self.secret), now, ask, read)
-    }
-
-    #[inline]
-    fn decide_at<R>(
-        &self,
-        print: Fingerprint,
-        now: Now<'_>,
-        ask: Ask,
-        read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
-    ) -> R {
-        let decided = self.table.known(print, self.earlier.len() as u64, |state| {
-            let now = now.with_spread(print.low);
-            let verdict = self.limit.decide(state, &now, ask);
-            read(&Entry { limit: &self.limit, state: &*state, now: &now }, verdict)
-        });
-        match decided {
-            Some(result) => result,
-            None => self.decide_at_length(print, now, ask, read),
-        }
-    }
-
-    #[inline(never)]
-    fn decide_at_length<R>(
-        &self,
-        print: Fingerprint,
-        now: Now<'_>,
-        ask: Ask,
-        read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
-    ) -> R {
-        let limit = &self.limit;
-        let owner = self.judge(now);
-        let of_key = now.with_spread(print.low);
-        let decided = self.table.enter(print, &owner, newcomer(limit, &of_key, ask), |state, arrival| {
-            if arrival == Arrival::New {
-                limit.fresh(state, &of_key);
-            }
-            let verdict = limit.decide(state, &of_key, ask);
-            read(&Entry { limit, state: &*state, now: &of_key }, verdict)
-        });
-        // What is shared by many keys has the windows of none of them.
-        decided.unwrap_or_else(|| self.decide_without_room(print, now, ask, read))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn decide_without_room<R>(
-        &self,
-        print: Fingerprint,
-        now: Now<'_>,
-        ask: Ask,
-        read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R,
-    ) -> R {
-        self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let limit = self.limit();
-        let mut state = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
-        let verdict = match self.when_full {
-            WhenFull::Overflow => limit.decide(&mut **state, &now, ask),
-            WhenFull::Deny => Verdict::refused(Retry::OnRelease),
-        };
-        let result = read(&Entry { limit, state: &&**state, now: &now }, verdict);
-        drop(state);
-        if verdict.taken() > Cost::ZERO {
-            self.takings().add(print, verdict.taken().get());
-        }
-        result
-    }
-
-    /// Runs `read` on the key's state, or on that of a new key where there is none.
-    fn read<K: Key + ?Sized, R>(&self, key: &K, read: impl Fn(&Entry<'_, A>) -> R) -> R {
-        self.read_at(key.fingerprint(&self.secret), self.now(), read)
-    }
-
-    fn read_at<R>(&self, print: Fingerprint, now: Now<'_>, read: impl Fn(&Entry<'_, A>) -> R) -> R {
-        let found = self.find(print, now, |limit, state, now| read(&Entry { limit, state: &*state, now }));
-        found.unwrap_or_else(|| {
-            let now = now.with_spread(print.low);
-            with_fresh(&self.limit, &now, |state| read(&Entry { limit: &self.limit, state: &state, now: &now }))
-        })
-    }
-
-    fn refund_part(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let refunded = self.undo(print, verdict, cost);
-        if refunded > 0 {
-            self.rooms.look_at(room_of(print), print);
-        }
-        refunded
-    }
-
-    /// Gives back without telling those who wait.
-    fn undo(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let (now, stamp) = (self.now(), Some(verdict.stamp()));
-        let refund = |limit: &A, state: &mut State<'_>, now: &Now<'_>| limit.refund(state, now, cost, stamp);
-        match self.find(print, now, refund) {
-            Some(refunded) if refunded > Cost::ZERO => refunded.get(),
-            _ => {
-                let part = Cost::new(self.takings().strike_out(print, cost.get()));
-                if part == Cost::ZERO {
-                    return 0;
-                }
-                self.on_overflow(|state| self.limit.refund(state, &now, part, stamp)).get()
-            }
-        }
-    }
-
-    fn on_overflow<R>(&self, visit: impl FnOnce(&mut [u64]) -> R) -> R {
-        visit(&mut self.overflow.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn takings(&self) -> MutexGuard<'_, Takings> {
-        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now(&self) -> Now<'static> {
-        self.clock.now_for(&self.limit)
-    }
-
-    fn find<R>(
-        &self,
-        print: Fingerprint,
-        now: Now<'_>,
-        visit: impl FnOnce(&A, &mut State<'_>, &Now<'_>) -> R,
-    ) -> Option<R> {
-        let visit = |state: &mut State<'_>| visit(&self.limit, state, &now.with_spread(print.low));
-        self.table.find(print, &self.judge(now), visit)
-    }
-
-    /// States of earlier numbers may have to be read by the wall clock, though those in force do without.
-    fn judge<'a>(&'a self, now: Now<'a>) -> Judge<'a, A> {
-        let now = if self.earlier.is_empty() { now } else { Now::new(now.mono(), self.clock.wall(now.mono())) };
-        Judge { limit: &self.limit, earlier: &self.earlier, now }
-    }
-
-    /// Moves every entry to a table with room for states of `words`, under the numbers in force alone.
-    fn rebuild(&mut self, words: usize) -> Result<(), TooLarge> {
-        let capacity = self.capacity;
-        let table = Table::new(capacity, words).ok_or(TooLarge { capacity })?;
-        let now = self.clock.now();
-        let new_owner = Judge { limit: &self.limit, earlier: &[], now };
-        self.table.for_each(&self.judge(now), |print, from| {
-            let copy = |to: &mut State<'_>, _| (0..words).for_each(|word| to.set(word, from.get(word)));
-            if !new_owner.is_new(print, from) {
-                table.enter(print, &new_owner, new_owner.spent(print, from), copy);
-            }
-        });
-        self.table = table;
-        self.earlier.clear();
-        Ok(())
-    }
 }
 
 /// The waiting room for a key, counted round.
@@ -441,94 +246,8 @@ const fn room_of(print: Fingerprint) -> usize {
     print.high as usize
 }
 
-/// How spent `ask` leaves a new entry.
-pub(crate) fn newcomer<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
-    let capacity = limit.capacity();
-    let taken = match ask {
-        // Without state nothing is remembered, let alone spent.
-        _ if limit.words() == 0 => 0,
-        Ask::Exactly(cost) if cost.get() > capacity => 0,
-        // Into debt, unless even that does not hold it.
-        Ask::Regardless(cost) if cost.get() > capacity => {
-            with_fresh(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
-        }
-        Ask::Exactly(cost) | Ask::UpTo(cost) | Ask::Regardless(cost) => cost.get(),
-    };
-    if taken == 0 { Spent::NOTHING } else { Spent::of(taken.into(), capacity.into()) }
-}
-
-/// Runs `read` on the state of a key never seen before.
-pub(crate) fn with_fresh<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
-    // Only the states of logs and leases are longer than this.
-    let (mut short, mut long) = ([0; 8], Vec::new());
-    let words = match short.get_mut(..limit.words()) {
-        Some(words) => words,
-        None => {
-            long.resize(limit.words(), 0);
-            &mut *long
-        }
-    };
-    limit.fresh(words, now);
-    read(words)
-}
-
-/// A key's limit and state at the instant of a decision.
-struct Entry<'a, A> {
-    limit: &'a A,
-    state: &'a dyn Cells,
-    now: &'a Now<'a>,
-}
-
-impl<A: Algorithm> Entry<'_, A> {
-    fn report(&self, cost: Cost) -> Report {
-        self.limit.report(self.state, self.now, cost)
-    }
-
-    fn weigh(&self, ask: Ask) -> Verdict<A::Stamp> {
-        self.limit.weigh(self.state, self.now, ask)
-    }
-}
-
-/// Tells the table what its entries are worth.
-struct Judge<'a, A> {
-    limit: &'a A,
-    earlier: &'a [A],
-    now: Now<'a>,
-}
-
-impl<A> Judge<'_, A> {
-    fn now(&self, print: Fingerprint) -> Now<'_> {
-        self.now.with_spread(print.low)
-    }
-}
-
-impl<A: Algorithm> Owner for Judge<'_, A> {
-    #[inline]
-    fn generation(&self) -> u64 {
-        self.earlier.len() as u64
-    }
-
-    fn convert(&self, print: Fingerprint, state: &mut State<'_>, written_under: u64) {
-        if let Some(old) = self.earlier.get(written_under as usize) {
-            self.limit.convert(old, state, &self.now(print));
-        }
-    }
-
-    fn is_new(&self, print: Fingerprint, state: &State<'_>) -> bool {
-        self.limit.is_new(state, &self.now(print))
-    }
-
-    fn spent(&self, print: Fingerprint, state: &State<'_>) -> Spent {
-        self.limit.spent(state, &self.now(print))
-    }
-}
-
 impl<A: Algorithm + fmt::Debug, C> fmt::Debug for Keyed<A, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed").field("limit", &self.limit).field("table", &self.table).finish_non_exhaustive()
     }
 }
-
-mod acquire;
-#[cfg(test)]
-mod tests;

@@ -158,7 +158,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A page in the middle of a list of a thousand rules, and of a hundred thousand.
+    /// A page in the middle of a list of a thousand rules, and of a hundred thousand; and what it takes to apply so many.
     fn pages(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let mut times = Vec::new();
         let mut clients = Vec::new();
@@ -166,7 +166,11 @@ impl Bench {
         for count in [1_000, 100_000] {
             let server = self.service(&format!("{count}-rules"))?;
             let mut client = Client::connect(server.address)?;
-            client.put("/v1/apply", "POST", &rules(count))?;
+            for what in ["a file of", "the same file of"] {
+                let start = Instant::now();
+                client.put("/v1/apply", "POST", &rules(count))?;
+                println!("{what} {count} rules is applied in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+            }
             // It decides by its own rules, too, and compiling them is not what is measured here.
             while revision(&mut client)? == "0" {
                 std::thread::sleep(Duration::from_millis(100));

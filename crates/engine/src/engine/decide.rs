@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tollgate::{Outcome, Retry, Time, Wall};
 
-use super::plan::{Answered, Few, Plan, Planned, Span, emptied_charges, emptied_groups, group};
+use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups, group};
 use super::policy::FAULT_RETRY;
 use super::{Enforcement, Engine, Running, Taking};
 use crate::decision::{Decided, Decisions, Standing};
@@ -28,12 +28,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         if verb == Verb::Check && taking == Taking::Exactly && self.pass_at_once(&running, decisions) {
             return;
         }
-        if running.rules.leaves_out() && taking == Taking::Exactly {
-            self.leave_out_exhausted(&running, decisions).await;
-        }
-        self.ask_enforced(verb, &running, decisions).await;
+        self.ask_enforced(verb, &running, decisions, |_| true).await;
         if !decisions.faulted.lost.is_empty() {
             self.fall_back(verb, &running, decisions).await;
+        }
+        if running.rules.leaves_out() && taking == Taking::Exactly {
+            self.leave_out_exhausted(verb, &running, decisions).await;
         }
         if taking == Taking::UpTo {
             self.even_out(decisions).await;
@@ -56,36 +56,19 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// The short way of most requests: one at a time, with nothing to do but to charge a few limits, all of which have enough,
-    /// in a store that need not be waited for. `false` says only that the long way has to be gone; nothing has happened then.
-    #[inline]
-    fn pass_at_once(&self, running: &Running, decisions: &mut Decisions) -> bool {
-        let Decisions { plan, enforced, decided, .. } = decisions;
-        let mut charges = Few::new();
-        if !plan.collect_plain(running, &mut charges) || !self.store.take_at_once(&charges, enforced) {
-            return false;
-        }
-        drop(charges);
-        let least = enforced.with_least_left();
-        let line = Line::of_thread();
-        for (planned, place) in plan.charges.iter_mut().zip(0..) {
-            planned.answered = Answered::Enforced(place);
-            if let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) {
-                rule.meter.count_in(line, RuleEvent::Allowed);
-            }
-        }
-        if let [Ok(decided)] = &mut **decided {
-            decided.deciding = least;
-        }
-        self.meters.count_in(line, Event::Allowed);
-        true
-    }
-
-    /// Asks the store about all that is enforced, and notes which requests it did not answer.
-    async fn ask_enforced(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
+    /// Asks the store about all that is enforced of the requests that `among` picks, and notes which ones it did not answer.
+    pub(super) async fn ask_enforced(
+        &self,
+        verb: Verb,
+        running: &Running,
+        decisions: &mut Decisions,
+        among: impl Fn(usize) -> bool + Send,
+    ) {
         let Decisions { plan, enforced, spans, faulted, .. } = decisions;
-        ask(&self.store, verb, running, plan, enforced, spans, |_, planned| !planned.shadow).await;
-        self.take_answers(plan, enforced, 0, spans, Asked::Enforced, faulted);
+        let first = enforced.len();
+        let wanted = move |request: usize, planned: &Planned| !planned.shadow && among(request);
+        ask(&self.store, verb, running, plan, enforced, spans, wanted).await;
+        self.take_answers(plan, enforced, first, spans, Asked::Enforced, faulted);
         // The windows handed in did not fit the store's time: once more, with those of the time it told. If they do not fit
         // again, its clock is not to be relied on.
         if !faulted.stale.is_empty() {
@@ -326,7 +309,7 @@ impl Decisions {
         running.rules.rules().get(rule as usize)?.special()?.refusal.clone()
     }
 
-    fn outcome(&self, planned: &Planned) -> Outcome {
+    pub(super) fn outcome(&self, planned: &Planned) -> Outcome {
         self.answer(planned).map_or_else(|| unanswered(planned), |(answer, _)| answer.outcome)
     }
 

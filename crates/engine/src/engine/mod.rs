@@ -1,5 +1,6 @@
 //! Where everything meets: requests, rules, the store, and what happens when it fails.
 
+mod at_once;
 mod bans;
 mod decide;
 mod explain;

@@ -82,12 +82,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
         let mut groups = Vec::with_capacity(spans.len());
         group(verb, &charges, spans, &mut groups);
-        let numbers = self.shares.folder();
+        let (numbers, before) = (self.shares.folder(), fallback.len());
         self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, fallback).await;
         drop(groups);
         drop(charges);
         for (place, span) in spans.iter().enumerate() {
-            let first = fallback.first_charge(place);
+            let first = fallback.first_charge(before + place);
             let charges = range(&plan.asked[span.request as usize].charges);
             let local = plan.charges[charges].iter_mut().filter(|planned| is_local(&&**planned));
             for (planned, offset) in local.zip(0..) {

@@ -8,6 +8,7 @@ use anyhow::{Context, bail, ensure};
 use super::Secret;
 use super::raw::ServeArgs;
 use crate::client::Client;
+use crate::control::api::limits::MAX_NODE_NAME;
 use crate::control::sqlite_url;
 
 /// Where rules come from.
@@ -66,8 +67,8 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
         );
         let node = raw.node.clone().unwrap_or_else(|| node_name(http));
         ensure!(
-            is_graphic(&node) && node.len() <= MAX_NODE,
-            "--node: a name has 1 to {MAX_NODE} letters, digits and signs, without spaces"
+            is_graphic(&node) && node.len() <= MAX_NODE_NAME,
+            "--node: a name has 1 to {MAX_NODE_NAME} letters, digits and signs, without spaces"
         );
         return Ok(RulesConfig::Service(FollowConfig { client, node, data }));
     }
@@ -98,9 +99,6 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
         None => RulesConfig::Nowhere,
     })
 }
-
-/// The longest name of a node.
-const MAX_NODE: usize = 200;
 
 fn is_graphic(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use sqlx::{AnyConnection, Row};
 use tokio::task::spawn_blocking;
+use tollgate_engine::rules::Source;
 use tollgate_engine::rules::entry::{self, TakenApart};
-use tollgate_engine::rules::{Mistake, Source};
 
 use super::audit::Line;
 use super::db::{LONG, Write, within};
@@ -30,7 +30,7 @@ impl Control {
         let taken = match take_apart(text).await {
             Ok(taken) => taken,
             Err(ControlError::Mistakes(mistakes)) => {
-                let mistakes = mistakes.as_slice().iter().map(finding).collect();
+                let mistakes = mistakes.as_slice().iter().map(Finding::from).collect();
                 return Ok(Validation { rules: 0, mistakes, warnings: Vec::new() });
             }
             Err(error) => return Err(error),
@@ -43,7 +43,7 @@ impl Control {
         })
         .await?;
         blocking(move || {
-            let warnings = findings(&taken, &stored).iter().map(finding).collect();
+            let warnings = findings(&taken, &stored).iter().map(Finding::from).collect();
             Validation { rules: taken.entries.len(), mistakes: Vec::new(), warnings }
         })
         .await
@@ -235,13 +235,4 @@ async fn load(connection: &mut AnyConnection, domains: &[String]) -> Result<Stor
 fn plan_of(work: Work, revision: i64, applied: bool) -> Plan {
     let Work { changes, unchanged, warnings, .. } = work;
     Plan { revision, applied, changes, unchanged, warnings }
-}
-
-fn finding(mistake: &Mistake) -> Finding {
-    Finding {
-        line: mistake.place.line,
-        column: mistake.place.column,
-        problem: mistake.problem.clone(),
-        help: mistake.help.clone(),
-    }
 }

@@ -4,7 +4,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::cut::{Cursor, page_of};
-use super::db::{SHORT, Write, now_ms, storable, within};
+use super::db::{SHORT, Write, storable, within};
 use super::model::{AuditSearch, Change, Cut, Entry, Page};
 use super::sql::Sql;
 use super::{Control, ControlError, Result};
@@ -92,7 +92,7 @@ impl Control {
         .await
     }
 
-    /// Writes down something that was not done to the database: the kill switch, a reset, a refund. Makes no revision, so that
+    /// Writes down something that was not done to the database: the kill switch, a reset. Makes no revision, so that
     /// no node is woken by it.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Control {
     pub async fn note(
         &self,
         change: &Change,
-        kind: &str,
+        kind: &'static str,
         action: &str,
         domain: Option<&str>,
         subject: &str,
@@ -116,21 +116,8 @@ impl Control {
         within(SHORT, async {
             let mut write = self.db.write(change).await?;
             write.revision -= 1;
-            let log = "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment) \
-                       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-            write.audit += 1;
-            sqlx::query(log)
-                .bind(write.audit)
-                .bind(write.revision)
-                .bind(now_ms())
-                .bind(change.author.as_str())
-                .bind(kind)
-                .bind(action)
-                .bind(domain)
-                .bind(subject)
-                .bind(change.comment.as_deref())
-                .execute(&mut *write.tx)
-                .await?;
+            let line = Line { kind, action, domain, subject: subject.into(), before: None, after: None };
+            write.log(&[line]).await?;
             write.commit().await?;
             Ok(())
         })

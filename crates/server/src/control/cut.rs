@@ -4,6 +4,7 @@
 use sqlx::any::AnyRow;
 
 use super::db::storable;
+use super::hex::hex;
 use super::model::{Cut, Page};
 use super::{ControlError, Result};
 
@@ -19,8 +20,16 @@ pub(super) struct Cursor {
 
 impl Cut {
     /// How many, and behind what.
+    ///
+    /// # Errors
+    /// When it is none, too large, or begins nowhere.
     pub(super) fn read(&self) -> Result<(i64, Option<Cursor>)> {
-        let limit = self.limit.unwrap_or(DEFAULT).clamp(1, MOST) as i64;
+        let limit = match self.limit.unwrap_or(DEFAULT) {
+            limit @ 1..=MOST => limit as i64,
+            limit => {
+                return Err(ControlError::Invalid(format!("limit is {limit}, a page has 1 to {MOST} items")));
+            }
+        };
         let after = match &self.after {
             None => None,
             Some(text) => Some(Cursor::read(text).ok_or_else(|| {
@@ -46,10 +55,6 @@ impl Cursor {
         let (number, name) = text.split_once(':')?;
         storable(name).then_some(Self { number: number.parse().ok()?, name: name.into() })
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A page of rows of which one more was asked for than belongs to it.

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::error::ControlError;
 use super::{Result, model::Change};
+use crate::percent;
 
 /// How long to wait for a connection: a database that is away is told soon.
 const ACQUIRE: Duration = Duration::from_secs(3);
@@ -208,14 +209,8 @@ impl Kind {
 
 /// The address of a SQLite database in a file, whatever characters its path has.
 pub fn sqlite_url(path: &Path) -> String {
-    let mut url = String::from("sqlite:");
-    for byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => url.push(char::from(*byte)),
-            byte => url.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    url + "?mode=rwc"
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
+    format!("sqlite:{}?mode=rwc", percent::encode(path.as_os_str().as_encoded_bytes(), plain))
 }
 
 /// Makes the directory and the file, which nobody else may read: it has digests of tokens in it.
@@ -243,17 +238,7 @@ fn path_of(url: &str) -> Option<PathBuf> {
     if path == ":memory:" || path.is_empty() || options.contains("mode=memory") {
         return None;
     }
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut left = path.as_bytes();
-    while let [first, rest @ ..] = left {
-        let code = match (first, rest) {
-            (b'%', [high, low, ..]) => u8::from_str_radix(&String::from_utf8_lossy(&[*high, *low]), 16).ok(),
-            _ => None,
-        };
-        bytes.push(code.unwrap_or(*first));
-        left = if code.is_some() { &rest[2..] } else { rest };
-    }
-    Some(PathBuf::from(String::from_utf8(bytes).ok()?))
+    Some(PathBuf::from(String::from_utf8(percent::decode(path.as_bytes())).ok()?))
 }
 
 /// Gives up after a while: a database that does not answer is as good as away.

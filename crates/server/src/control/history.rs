@@ -158,11 +158,12 @@ impl Write<'_> {
         kept: Option<&Kept>,
         expected: Expected,
     ) -> Result<()> {
-        let known = match (expected, kept) {
-            (Expected::Anything, _) | (Expected::Nothing, None) | (Expected::Something, Some(_)) => return Ok(()),
-            (Expected::Version(version), Some(kept)) if kept.version == version => return Ok(()),
-            (Expected::Version(version), _) => Past::find(&mut self.tx, domain, id, version).await?,
-            (Expected::Nothing, Some(_)) | (Expected::Something, None) => None,
+        if expected.holds(kept.map(|kept| kept.version)) {
+            return Ok(());
+        }
+        let known = match expected {
+            Expected::Version(version) => Past::find(&mut self.tx, domain, id, version).await?,
+            Expected::Anything | Expected::Nothing | Expected::Something => None,
         };
         let last = self.last_version(domain, id).await?;
         let current = kept.map(|kept| kept.text.as_str());

@@ -17,6 +17,7 @@ pub mod auth;
 mod cut;
 mod db;
 pub mod error;
+pub(crate) mod hex;
 mod history;
 pub mod model;
 pub mod origin;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tollgate_engine::rules::Mistake;
 use utoipa::ToSchema;
 
 /// Who changes something, and why.
@@ -25,6 +26,18 @@ pub enum Expected {
     Something,
     /// This version is there.
     Version(i64),
+}
+
+impl Expected {
+    /// Whether it is so, where the version `current` is, or nothing.
+    pub(super) fn holds(self, current: Option<i64>) -> bool {
+        match self {
+            Self::Anything => true,
+            Self::Nothing => current.is_none(),
+            Self::Something => current.is_some(),
+            Self::Version(version) => current == Some(version),
+        }
+    }
 }
 
 /// A rule as it stands.
@@ -203,13 +216,20 @@ pub struct Finding {
     pub help: Option<String>,
 }
 
+impl From<&Mistake> for Finding {
+    fn from(mistake: &Mistake) -> Self {
+        let Mistake { place, problem, help, .. } = mistake;
+        Self { line: place.line, column: place.column, problem: problem.clone(), help: help.clone() }
+    }
+}
+
 /// What a token may do; each may also do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Look at everything but tokens, and ask for decisions.
+    /// Look at everything but tokens; ask for decisions and settle them, which is their other half.
     Reader,
-    /// Overrides, reset, refund, the kill switch.
+    /// Overrides, reset, the kill switch.
     Operator,
     /// Rules of the domains it is given.
     Editor,

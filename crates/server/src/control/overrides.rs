@@ -340,10 +340,8 @@ fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
 }
 
 fn expect(domain: &str, id: &str, value: &str, old: Option<&Exception>, expected: Expected) -> Result<()> {
-    match (expected, old) {
-        (Expected::Anything, _) | (Expected::Nothing, None) | (Expected::Something, Some(_)) => return Ok(()),
-        (Expected::Version(version), Some(old)) if old.version == version => return Ok(()),
-        (Expected::Version(_) | Expected::Nothing, Some(_)) | (Expected::Version(_) | Expected::Something, None) => {}
+    if expected.holds(old.map(|old| old.version)) {
+        return Ok(());
     }
     Err(ControlError::Conflict(Box::new(Conflict {
         what: format!("the {}", in_words(domain, id, value)),

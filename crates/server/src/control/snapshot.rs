@@ -3,14 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use tokio::task::spawn_blocking;
 use tollgate_engine::rules::entry::{self, EntryOverride};
 
-use super::cut::hex;
 use super::db::{LONG, storable, within};
+use super::hex::sha256;
 use super::model::Snapshot;
 use super::overrides::Exception;
 use super::tokens::verifiers;
@@ -130,7 +129,7 @@ fn put_together(mut rules: Vec<Given>, exceptions: &Exceptions) -> (String, Stri
     }
     let domains = by_domain(&rules);
     let file = entry::to_json(domains.iter().map(|(domain, rules)| (*domain, rules.iter().map(|rule| &*rule.text))));
-    let checksum = hex(&Sha256::digest(file.as_bytes()));
+    let checksum = sha256(file.as_bytes());
     (file, checksum)
 }
 

@@ -1,13 +1,13 @@
 //! Tokens: who may do what. Only digests are kept; the token itself is told once, to whoever made it.
 
-use sha2::{Digest, Sha256};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::{Source, entry};
 
 use super::audit::Line;
-use super::cut::{Cursor, hex, page_of};
+use super::cut::{Cursor, page_of};
 use super::db::{SHORT, now_ms, storable, within};
+use super::hex::{hex, sha256};
 use super::model::{Change, Cut, MadeToken, NewToken, Page, Role, StoredToken, Verifier};
 use super::{Control, ControlError, Result};
 
@@ -149,7 +149,7 @@ pub(super) async fn verifiers(connection: &mut AnyConnection) -> Result<Vec<Veri
 
 /// What is kept of a token.
 pub fn digest(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
+    sha256(token.as_bytes())
 }
 
 fn random<const BYTES: usize>() -> Result<String> {

@@ -1,18 +1,15 @@
-//! TLS on the ports of every protocol, and what the front ends need of a stream with or without it.
+//! TLS on the ports of every protocol: which certificate is shown, and agreeing with a client.
 //!
 //! Certificates are renewed every few weeks. The files are looked at like rule files are; when they have changed, new
 //! connections are shown the new certificate and those there are go on. Files that cannot be used are told and left, since the
 //! certificate before is good for some days more, and a server that is down is not.
 
-use std::io;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::task::{Context as TaskContext, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -154,109 +151,6 @@ fn certificate(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Result<Ce
             files.key.display()
         )
     })
-}
-
-/// A stream of which one can tell that there is something to read, or that nobody is there any more, without taking memory for
-/// what is read. The front end for the Redis protocol waits so, for each of its thousands of idle connections.
-pub trait Heard: AsyncRead + AsyncWrite + Unpin {
-    /// Waits for something to read, an end or an error.
-    fn poll_heard(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>>;
-
-    /// Waits for the client to leave. One that sends more is not noticed when it does.
-    fn poll_gone(&mut self, cx: &mut TaskContext<'_>) -> Poll<()>;
-
-    /// Says that nothing more will come, if that has to be said and there is room for it.
-    fn poll_farewell(&mut self, cx: &mut TaskContext<'_>) -> Poll<()>;
-}
-
-impl Heard for TcpStream {
-    #[inline]
-    fn poll_heard(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        self.poll_read_ready(cx)
-    }
-
-    fn poll_gone(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
-        let mut byte = [0];
-        match ready!(self.poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
-            Ok(0) | Err(_) => Poll::Ready(()),
-            Ok(_) => Poll::Pending,
-        }
-    }
-
-    fn poll_farewell(&mut self, _: &mut TaskContext<'_>) -> Poll<()> {
-        // Closing says it.
-        Poll::Ready(())
-    }
-}
-
-/// An encrypted stream that can be heard. That bytes have arrived says nothing there, since they may be half a record, so one byte is
-/// read ahead.
-#[derive(Debug)]
-pub struct Encrypted {
-    stream: TlsStream<TcpStream>,
-    ahead: Option<u8>,
-}
-
-impl Encrypted {
-    /// A stream of which nothing was read yet.
-    pub fn new(stream: TlsStream<TcpStream>) -> Self {
-        Self { stream, ahead: None }
-    }
-
-    /// Reads a byte ahead, if none was: whether there is one.
-    fn poll_ahead(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<bool>> {
-        if self.ahead.is_none() {
-            let mut byte = [0];
-            let mut buffer = ReadBuf::new(&mut byte);
-            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-            self.ahead = buffer.filled().first().copied();
-        }
-        Poll::Ready(Ok(self.ahead.is_some()))
-    }
-}
-
-impl Heard for Encrypted {
-    fn poll_heard(&mut self, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        self.poll_ahead(cx).map_ok(|_| ())
-    }
-
-    fn poll_gone(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
-        match ready!(self.poll_ahead(cx)) {
-            Ok(true) => Poll::Pending,
-            Ok(false) | Err(_) => Poll::Ready(()),
-        }
-    }
-
-    fn poll_farewell(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
-        Pin::new(&mut self.stream).poll_shutdown(cx).map(drop)
-    }
-}
-
-impl AsyncRead for Encrypted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Some(byte) = self.ahead.filter(|_| buf.remaining() > 0) else {
-            return Pin::new(&mut self.stream).poll_read(cx, buf);
-        };
-        self.ahead = None;
-        buf.put_slice(&[byte]);
-        // There is something, whatever comes of the rest; what is wrong with that is told when it is read.
-        let _ = Pin::new(&mut self.stream).poll_read(cx, buf);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Encrypted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! From a set of rules as it was sent to rules in force, or to a reason why not.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
 use tollgate_engine::Store;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
+use crate::control::hex::sha256;
 use crate::control::model::Snapshot;
 use crate::gate::Gate;
 
@@ -69,7 +68,7 @@ fn refuse<S: Store>(gate: &Gate<S>, revision: i64, why: &str) {
 }
 
 fn compile<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Landed {
-    let actual = checksum(set.rules.as_bytes());
+    let actual = sha256(set.rules.as_bytes());
     if actual != set.checksum {
         return Landed::Damaged(format!(
             "the rules were damaged on the way: their checksum is {actual}, not {}",
@@ -104,15 +103,6 @@ fn put<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Result<(), Mistakes> {
     Ok(())
 }
 
-/// The SHA-256 of bytes, in hexadecimal.
-pub(super) fn checksum(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a text does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -123,7 +113,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::retrieve) fn set(revision: i64, rules: &str) -> Arc<Snapshot> {
-        let checksum = checksum(rules.as_bytes());
+        let checksum = sha256(rules.as_bytes());
         Arc::new(Snapshot { revision, checksum, rules: rules.to_owned(), tokens: Vec::new() })
     }
 

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use serde_json::Value;
+
 pub mod service;
 
 /// How long anything in a test may take before it counts as lost.
@@ -158,6 +160,14 @@ impl Folder {
     pub fn join(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("text").to_owned()
     }
+
+    /// Writes a file in it, and gives its path.
+    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        let path = self.join(name);
+        std::fs::create_dir_all(Path::new(&path).parent().expect("a folder")).expect("a directory");
+        std::fs::write(&path, text).expect("a file");
+        path
+    }
 }
 
 impl Drop for Folder {
@@ -284,6 +294,50 @@ pub fn encode(args: &[&str]) -> Vec<u8> {
         bytes.extend_from_slice(format!("${}\r\n{arg}\r\n", arg.len()).as_bytes());
     }
     bytes
+}
+
+/// What became of a command that does its work and ends.
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    /// Runs a command to its end, with `input` for it to read.
+    pub fn of(command: &mut Command, input: &[u8]) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_vec());
+        // It may end without reading all of it.
+        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let output = child.wait_with_output().expect("it ends");
+        writer.join().expect("no panic");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    /// What it printed, if all went well.
+    #[track_caller]
+    pub fn done(self) -> String {
+        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
+        self.out
+    }
+
+    #[track_caller]
+    pub fn json(self) -> Value {
+        serde_json::from_str(&self.done()).expect("JSON")
+    }
+
+    #[track_caller]
+    pub fn failed(self, code: i32, expected: &str) {
+        assert!(self.code == Some(code) && self.err.contains(expected), "{:?} {}{}", self.code, self.out, self.err);
+    }
+}
+
+/// Runs the program with arguments and something to read.
+pub fn tollgate(args: &[&str], input: &[u8]) -> Ran {
+    Ran::of(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
 }
 
 /// Runs another program and gives what it printed.

@@ -160,9 +160,19 @@ pub fn set(revision: i64, rules: &str) -> Vec<u8> {
     answer(revision, rules, &sha256(rules))
 }
 
+/// An answer with a set of rules, and one token of a reader that is good.
+pub fn set_with_token(revision: i64, rules: &str, token: &str) -> Vec<u8> {
+    let token = json!({"digest": sha256(token), "id": token, "name": token, "role": "reader", "domains": []});
+    answer_with(&json!({"revision": revision, "checksum": sha256(rules), "rules": rules, "tokens": [token]}))
+}
+
 /// An answer with a set of rules and a checksum, right or wrong.
 pub fn answer(revision: i64, rules: &str, checksum: &str) -> Vec<u8> {
-    let body = json!({"revision": revision, "checksum": checksum, "rules": rules, "tokens": []}).to_string();
+    answer_with(&json!({"revision": revision, "checksum": checksum, "rules": rules, "tokens": []}))
+}
+
+fn answer_with(set: &Value) -> Vec<u8> {
+    let (revision, body) = (set["revision"].clone(), set.to_string());
     let head =
         format!("HTTP/1.1 200 OK\r\netag: \"{revision}\"\r\nconnection: close\r\ncontent-length: {}", body.len());
     format!("{head}\r\n\r\n{body}").into_bytes()

@@ -6,7 +6,6 @@
 mod place;
 
 mod bulk;
-mod costs;
 mod history;
 mod killed;
 mod overrides;

@@ -10,7 +10,7 @@ use crate::clock::ManualClock;
 use crate::testing::{
     Dice, HOUR, POINTS, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
 };
-use crate::{FixedWindow, Hashed, Limit, Limits, Nanos, Outcome, Phase};
+use crate::{FixedWindow, Hashed, Limit, Limits, Nanos, Outcome, Phase, Retry};
 
 type Tested<A> = Keyed<A, Arc<ManualClock>>;
 

@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Spent};
 
 use super::bucket::{Bucket, Shape, State};
-use super::{Arrival, Buckets, MOVES, Owner};
+use super::room::MOVES;
+use super::{Arrival, Buckets, Owner};
 use crate::fingerprint::Fingerprint;
 
 /// The locked buckets of a group of keys.

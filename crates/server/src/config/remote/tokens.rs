@@ -78,9 +78,9 @@ pub struct TokenRevokeArgs {
 /// What a token may do; each may also do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RoleName {
-    /// Look at everything but tokens, and ask for decisions.
+    /// Look at everything but tokens; ask for decisions and settle them.
     Reader,
-    /// Overrides, reset, refund, the kill switch.
+    /// Overrides, reset, the kill switch.
     Operator,
     /// Rules of its domains.
     Editor,

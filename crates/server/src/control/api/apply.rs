@@ -13,6 +13,7 @@ use super::fault::Fault;
 use super::kind::{self, RULES};
 use super::query::{Asked, By};
 use super::reply::{self, Reply};
+use super::told::{Comment, IfMatch, Unchanged};
 use super::{Desk, etag};
 use crate::control::Others as Rest;
 use crate::control::auth::Place;
@@ -56,13 +57,9 @@ pub(super) struct Applying {
 
 /// Applies a rule file: all of it or nothing. With `plan` it only tells what would change.
 #[utoipa::path(post, path = "/v1/apply", tag = "files",
-    params(
-        Applying,
-        ("If-Match" = Option<String>, Header, description = "The ETag of the plan: only if nothing has changed since"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
+    params(Applying, IfMatch, Comment),
     request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
-    responses((status = 200, description = "What changes, or has changed", body = Plan, headers(("etag" = String, description = "The revision")))),
+    responses((status = 200, description = "What changes, or has changed", body = Plan)),
 )]
 pub(super) async fn apply(
     State(desk): State<Arc<Desk>>,
@@ -101,10 +98,7 @@ pub(super) async fn apply(
 /// The rules of some domains, or of all, as a rule file in its one form, which `apply` takes back.
 #[utoipa::path(get, path = "/v1/export", tag = "files",
     params(("domain" = Option<Vec<String>>, Query, description = "Of this domain; may be given several times")),
-    responses(
-        (status = 200, description = "A rule file", body = Object, content_type = "application/yaml", headers(("etag" = String, description = "The revision"))),
-        (status = 304, description = "If-None-Match names what is there"),
-    ),
+    responses((status = 200, description = "A rule file", body = Object, content_type = "application/yaml"), Unchanged),
 )]
 pub(super) async fn export(
     State(desk): State<Arc<Desk>>,

@@ -7,10 +7,11 @@ use hyper::HeaderMap;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::query::{Asked, cut};
+use super::query::Asked;
 use super::reply::{self, Reply};
+use super::told::Unchanged;
 use super::{Desk, etag};
-use crate::control::model::{AuditSearch, Entry, Page};
+use crate::control::model::{AuditSearch, Cut, Entry, Page};
 
 /// Which lines.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -32,11 +33,11 @@ pub(super) struct Searched {
 
 /// Who changed what, the newest first, with what was there before and after.
 #[utoipa::path(get, path = "/v1/audit", tag = "audit", params(Searched), responses(
-    (status = 200, description = "A part of the log", body = Page<Entry>, headers(("etag" = String, description = "The number of its first line"))),
-    (status = 304, description = "If-None-Match names what is there"),
+    (status = 200, description = "A part of the log", body = Page<Entry>),
+    Unchanged,
 ))]
 pub(super) async fn list(State(desk): State<Arc<Desk>>, Asked(asked): Asked<Searched>, headers: HeaderMap) -> Reply {
-    let cut = cut(asked.after, asked.limit)?;
+    let cut = Cut { after: asked.after, limit: asked.limit };
     let search = AuditSearch { domain: asked.domain, author: asked.author, subject: asked.subject };
     let page = desk.control.audit(&search, &cut).await?;
     // Lines are only ever added, at the beginning of the first page: its first line says which page it is.

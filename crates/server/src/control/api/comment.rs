@@ -3,9 +3,9 @@
 use hyper::HeaderMap;
 
 use super::fault::Fault;
-use super::limits::MAX_COMMENT;
 use crate::control::auth::Access;
 use crate::control::model::Change;
+use crate::percent;
 
 /// What a change is for.
 pub(super) const COMMENT: &str = "tollgate-comment";
@@ -13,12 +13,9 @@ pub(super) const COMMENT: &str = "tollgate-comment";
 /// Who changes something, and why.
 ///
 /// # Errors
-/// When the comment is no text or too long.
+/// When the comment is no text.
 pub(super) fn change(access: &Access, headers: &HeaderMap) -> Result<Change, Fault> {
     let comment = text(headers, COMMENT)?.filter(|comment| !comment.is_empty());
-    if comment.as_ref().is_some_and(|comment| comment.chars().count() > MAX_COMMENT) {
-        return Err(Fault::bad_request(format!("a comment has at most {MAX_COMMENT} characters")));
-    }
     Ok(Change { author: access.author().to_owned(), comment })
 }
 
@@ -28,29 +25,10 @@ pub(super) fn change(access: &Access, headers: &HeaderMap) -> Result<Change, Fau
 /// When it is no text.
 pub(super) fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Fault> {
     let Some(value) = headers.get(name) else { return Ok(None) };
-    let text = String::from_utf8(decoded(value.as_bytes()));
+    let text = String::from_utf8(percent::decode(value.as_bytes()));
     // What would break a line of a log is a space.
     let text = text.map(|text| text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect());
     text.map(Some).map_err(|_| Fault::bad_request(format!("{name} is a text in UTF-8, percent-encoded where needed")))
-}
-
-fn decoded(bytes: &[u8]) -> Vec<u8> {
-    let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match (byte, digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            _ => {
-                out.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -74,16 +52,5 @@ mod tests {
             let told = text(&headers, COMMENT).ok().flatten();
             assert_eq!(told.as_deref(), expected, "{}", sent.escape_ascii());
         }
-    }
-
-    #[test]
-    fn a_comment_is_bounded_in_characters() {
-        let comment = |count: usize| {
-            let mut headers = HeaderMap::new();
-            headers.insert(COMMENT, "%C3%BC".repeat(count).parse().unwrap());
-            change(&Access::Local, &headers)
-        };
-        assert!(comment(MAX_COMMENT).is_ok_and(|change| change.author == "local"));
-        assert!(comment(MAX_COMMENT + 1).is_err());
     }
 }

@@ -121,7 +121,7 @@ impl Fault {
             [] => "there are mistakes".to_owned(),
         };
         let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Mistakes in the rules", detail);
-        fault.0.0.mistakes = mistakes.as_slice().iter().map(finding).collect();
+        fault.0.0.mistakes = mistakes.as_slice().iter().map(Finding::from).collect();
         fault
     }
 
@@ -141,15 +141,6 @@ fn only_in_words(mistake: &Mistake) -> String {
     match &mistake.help {
         Some(help) => format!("{}; {help}", mistake.problem),
         None => mistake.problem.clone(),
-    }
-}
-
-fn finding(mistake: &Mistake) -> Finding {
-    Finding {
-        line: mistake.place.line,
-        column: mistake.place.column,
-        problem: mistake.problem.clone(),
-        help: mistake.help.clone(),
     }
 }
 

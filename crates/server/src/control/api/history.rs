@@ -10,9 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::comment::change;
 use super::kind::{self, JSON};
-use super::query::{Asked, At, By, Paging, RuleAt, cut};
+use super::query::{Asked, At, By, Paging, RuleAt};
 use super::reply::{self, Reply};
 use super::rules::written;
+use super::told::{Comment, IfMatch, Unchanged};
 use super::{Desk, etag};
 use crate::control::auth::Place;
 use crate::control::model::{Page, Role, StoredRule, Version};
@@ -20,11 +21,7 @@ use crate::control::model::{Page, Role, StoredRule, Version};
 /// All versions of a rule, the newest first. Those of a rule that was deleted stay.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions", tag = "history", operation_id = "list_versions",
     params(RuleAt, Paging),
-    responses(
-        (status = 200, description = "A part of the list", body = Page<Version>, headers(("etag" = String, description = "The revision"))),
-        (status = 304, description = "If-None-Match names what is there"),
-        (status = 404, description = "There never was such a rule"),
-    ),
+    responses((status = 200, description = "A part of the list", body = Page<Version>), Unchanged),
 )]
 pub(super) async fn list(
     State(desk): State<Arc<Desk>>,
@@ -32,21 +29,17 @@ pub(super) async fn list(
     Asked(paging): Asked<Paging>,
     headers: HeaderMap,
 ) -> Reply {
-    let cut = cut(paging.after, paging.limit)?;
     let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.versions(&at.domain, &at.id, &cut).await?)
+    reply::read(&headers, &tag, &desk.control.versions(&at.domain, &at.id, &paging.into()).await?)
 }
 
-/// Where a version is.
+/// Which version of which rule.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(super) struct VersionAt {
-    /// Whose rule.
-    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "api")]
-    domain: String,
-    /// Which rule.
-    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "per-client")]
-    id: String,
+    #[serde(flatten)]
+    #[param(ignore)]
+    of: RuleAt,
     /// Which version.
     #[param(minimum = 1, example = 1)]
     version: i64,
@@ -54,15 +47,11 @@ pub(super) struct VersionAt {
 
 /// One version of a rule.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions/{version}", tag = "history", operation_id = "get_version",
-    params(VersionAt),
-    responses(
-        (status = 200, description = "The version", body = Version, headers(("etag" = String, description = "The version"))),
-        (status = 304, description = "If-None-Match names what is there"),
-        (status = 404, description = "There is no such version"),
-    ),
+    params(RuleAt, VersionAt),
+    responses((status = 200, description = "The version", body = Version), Unchanged),
 )]
 pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<VersionAt>, headers: HeaderMap) -> Reply {
-    let version = desk.control.version(&at.domain, &at.id, at.version).await?;
+    let version = desk.control.version(&at.of.domain, &at.of.id, at.version).await?;
     reply::read(&headers, &etag::of(version.version), &version)
 }
 
@@ -82,11 +71,7 @@ pub(super) struct Between {
 /// What changed between two versions, line by line with `-`, `+` and space.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/diff", tag = "history",
     params(RuleAt, Between),
-    responses(
-        (status = 200, description = "What changed", body = String, content_type = "text/plain; charset=utf-8", headers(("etag" = String, description = "The revision"))),
-        (status = 304, description = "If-None-Match names what is there"),
-        (status = 404, description = "There is no such version"),
-    ),
+    responses((status = 200, description = "What changed", body = String, content_type = "text/plain; charset=utf-8"), Unchanged),
 )]
 pub(super) async fn diff(
     State(desk): State<Arc<Desk>>,
@@ -118,16 +103,11 @@ pub(super) struct Rollback {
 
 /// Makes an earlier version the current one, as a new version.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/rollback", tag = "history",
-    params(
-        RuleAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is replaced, or `*`"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
+    params(RuleAt, IfMatch, Comment),
     request_body(content = Rollback, content_type = "application/json"),
     responses(
-        (status = 200, description = "The rule as it is again", body = StoredRule, headers(("etag" = String, description = "Its version"))),
-        (status = 201, description = "The rule, which had been deleted", body = StoredRule, headers(("etag" = String, description = "Its version"))),
-        (status = 404, description = "There is no such version"),
+        (status = 200, description = "The rule as it is again", body = StoredRule),
+        (status = 201, description = "The rule, which had been deleted", body = StoredRule),
     ),
 )]
 pub(super) async fn rollback(

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tollgate_engine::rules::MAX_FILE_BYTES;
 
+use crate::control::MAX_RULE_BYTES;
+
 /// Bytes of one rule, or of one override.
-pub const MAX_RULE: usize = 64 * 1024;
+pub const MAX_RULE: usize = MAX_RULE_BYTES;
 
 /// Bytes of a whole rule file.
 pub const MAX_FILE: usize = MAX_FILE_BYTES;
@@ -28,20 +30,11 @@ pub const ANSWER: Duration = Duration::from_secs(120);
 /// Nodes that are shown; the one that was heard of least lately gives way.
 pub const MAX_NODES: usize = 10_000;
 
-/// Characters of a node's name, and of why it refused something.
+/// Characters of a node's name.
 pub const MAX_NODE_NAME: usize = 255;
 
 /// Characters of why a node refused something; the rest is cut off.
 pub const MAX_WHY: usize = 1_000;
-
-/// Characters of a comment.
-pub const MAX_COMMENT: usize = 1_000;
-
-/// Items of a page, unless a number is given, and at most.
-pub const PAGE: usize = 100;
-
-/// Items of a page at most.
-pub const MAX_PAGE: usize = 1_000;
 
 /// Lines that wait to be written into the audit log; more are only logged.
 pub const MAX_NOTES: usize = 4_096;

@@ -47,6 +47,7 @@ mod rules;
 mod snapshot;
 mod switch;
 mod tokens;
+mod told;
 
 /// What is sent back.
 pub type Answer = Response<Full<Bytes>>;

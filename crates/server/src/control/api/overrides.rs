@@ -10,8 +10,9 @@ use utoipa::IntoParams;
 
 use super::comment::change;
 use super::kind::{self, RULES};
-use super::query::{Asked, At, By, Paging, RuleAt, cut};
+use super::query::{Asked, At, By, Paging, RuleAt};
 use super::reply::{self, Reply};
+use super::told::{Comment, IfMatch, IfNothing, Unchanged};
 use super::{Desk, etag};
 use crate::control::auth::Place;
 use crate::control::model::{Page, Role, StoredOverride};
@@ -19,11 +20,7 @@ use crate::control::model::{Page, Role, StoredOverride};
 /// The overrides of a rule, by value.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/overrides", tag = "overrides", operation_id = "list_overrides",
     params(RuleAt, Paging),
-    responses(
-        (status = 200, description = "A part of the list", body = Page<StoredOverride>, headers(("etag" = String, description = "The revision"))),
-        (status = 304, description = "If-None-Match names what is there"),
-        (status = 404, description = "There is no such rule"),
-    ),
+    responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), Unchanged),
 )]
 pub(super) async fn list(
     State(desk): State<Arc<Desk>>,
@@ -31,21 +28,17 @@ pub(super) async fn list(
     Asked(paging): Asked<Paging>,
     headers: HeaderMap,
 ) -> Reply {
-    let cut = cut(paging.after, paging.limit)?;
     let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.overrides(&at.domain, &at.id, &cut).await?)
+    reply::read(&headers, &tag, &desk.control.overrides(&at.domain, &at.id, &paging.into()).await?)
 }
 
-/// Where an override is.
+/// Which override of which rule.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(super) struct OverrideAt {
-    /// Whose rule.
-    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "api")]
-    domain: String,
-    /// Which rule.
-    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "per-client")]
-    id: String,
+    #[serde(flatten)]
+    #[param(ignore)]
+    of: RuleAt,
     /// For whom: the value of the attribute, any text, percent-encoded.
     #[param(min_length = 1, max_length = 1024, example = "acme")]
     value: String,
@@ -53,31 +46,21 @@ pub(super) struct OverrideAt {
 
 /// The numbers of one customer.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "get_override",
-    params(OverrideAt),
-    responses(
-        (status = 200, description = "The override", body = StoredOverride, headers(("etag" = String, description = "Its version"))),
-        (status = 304, description = "If-None-Match names what is there"),
-        (status = 404, description = "There is none"),
-    ),
+    params(RuleAt, OverrideAt),
+    responses((status = 200, description = "The override", body = StoredOverride), Unchanged),
 )]
 pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<OverrideAt>, headers: HeaderMap) -> Reply {
-    let stored = desk.control.override_for(&at.domain, &at.id, &at.value).await?;
+    let stored = desk.control.override_for(&at.of.domain, &at.of.id, &at.value).await?;
     reply::read(&headers, &etag::of(stored.version), &stored)
 }
 
 /// Sets the numbers of one customer. Setting what is set already changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "put_override",
-    params(
-        OverrideAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is replaced, or `*`: only if there is something"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: only if there is nothing yet"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
+    params(RuleAt, OverrideAt, IfMatch, IfNothing, Comment),
     request_body(description = "An override as in a file, without `when`", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
-        (status = 200, description = "It was changed, or is as it was", body = StoredOverride, headers(("etag" = String, description = "Its version"))),
-        (status = 201, description = "It was made", body = StoredOverride, headers(("etag" = String, description = "Its version"))),
-        (status = 404, description = "There is no such rule"),
+        (status = 200, description = "It was changed, or is as it was", body = StoredOverride),
+        (status = 201, description = "It was made", body = StoredOverride),
     ),
 )]
 pub(super) async fn put(
@@ -87,22 +70,18 @@ pub(super) async fn put(
     headers: HeaderMap,
     body: Bytes,
 ) -> Reply {
-    access.require(Role::Operator, Place::Domain(&at.domain))?;
+    access.require(Role::Operator, Place::Domain(&at.of.domain))?;
     kind::check(&headers, RULES)?;
     let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
-    let written = desk.control.put_override(&change, &at.domain, &at.id, &at.value, &body, expected).await?;
+    let written = desk.control.put_override(&change, &at.of.domain, &at.of.id, &at.value, &body, expected).await?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     reply::json(status, &etag::of(written.now.version), &written.now)
 }
 
 /// The customer has the numbers of everybody again.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "delete_override",
-    params(
-        OverrideAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is deleted, or `*`"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
-    responses((status = 204, description = "It is gone"), (status = 404, description = "There is none")),
+    params(RuleAt, OverrideAt, IfMatch, Comment),
+    responses((status = 204, description = "It is gone")),
 )]
 pub(super) async fn delete(
     State(desk): State<Arc<Desk>>,
@@ -110,8 +89,8 @@ pub(super) async fn delete(
     At(at): At<OverrideAt>,
     headers: HeaderMap,
 ) -> Reply {
-    access.require(Role::Operator, Place::Domain(&at.domain))?;
+    access.require(Role::Operator, Place::Domain(&at.of.domain))?;
     let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
-    desk.control.delete_override(&change, &at.domain, &at.id, &at.value, expected).await?;
+    desk.control.delete_override(&change, &at.of.domain, &at.of.id, &at.value, expected).await?;
     Ok(reply::done())
 }

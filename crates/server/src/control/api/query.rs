@@ -7,7 +7,6 @@ use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::fault::Fault;
-use super::limits::{MAX_PAGE, PAGE};
 use crate::control::auth::Access;
 use crate::control::model::Cut;
 
@@ -74,13 +73,8 @@ pub(super) struct Paging {
     pub(super) limit: Option<usize>,
 }
 
-/// Checks which part of a list is asked for.
-///
-/// # Errors
-/// When it is none, or too large.
-pub(super) fn cut(after: Option<String>, limit: Option<usize>) -> Result<Cut, Fault> {
-    match limit.unwrap_or(PAGE) {
-        limit @ 1..=MAX_PAGE => Ok(Cut { after, limit: Some(limit) }),
-        limit => Err(Fault::bad_request(format!("limit is {limit}, a page has 1 to {MAX_PAGE} items"))),
+impl From<Paging> for Cut {
+    fn from(Paging { after, limit }: Paging) -> Self {
+        Self { after, limit }
     }
 }

@@ -10,12 +10,13 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::comment::change;
 use super::kind::{self, PATCH, RULES};
-use super::query::{Asked, At, By, RuleAt, cut};
+use super::query::{Asked, At, By, RuleAt};
 use super::reply::{self, Reply};
+use super::told::{Comment, IfMatch, IfNothing, Unchanged};
 use super::{Desk, etag};
 use crate::control::Written;
 use crate::control::auth::Place;
-use crate::control::model::{DomainSummary, Page, Role, Search, StoredRule};
+use crate::control::model::{Cut, DomainSummary, Page, Role, Search, StoredRule};
 
 /// Domains that have rules.
 #[derive(Debug, Serialize, ToSchema)]
@@ -26,8 +27,8 @@ pub(super) struct DomainList {
 
 /// The domains that have rules, and how many.
 #[utoipa::path(get, path = "/v1/domains", tag = "rules", responses(
-    (status = 200, description = "The domains", body = DomainList, headers(("etag" = String, description = "The revision"))),
-    (status = 304, description = "If-None-Match names what is there"),
+    (status = 200, description = "The domains", body = DomainList),
+    Unchanged,
 ))]
 pub(super) async fn domains(State(desk): State<Arc<Desk>>, headers: HeaderMap) -> Reply {
     let tag = etag::of(desk.revision());
@@ -53,10 +54,7 @@ pub(super) struct Searched {
 /// The rules of a domain, in the order in which they are looked at.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules", tag = "rules",
     params(("domain" = String, Path, description = "Whose rules", example = "api"), Searched),
-    responses(
-        (status = 200, description = "A part of the list", body = Page<StoredRule>, headers(("etag" = String, description = "The revision"))),
-        (status = 304, description = "If-None-Match names what is there"),
-    ),
+    responses((status = 200, description = "A part of the list", body = Page<StoredRule>), Unchanged),
 )]
 pub(super) async fn list(
     State(desk): State<Arc<Desk>>,
@@ -64,7 +62,7 @@ pub(super) async fn list(
     Asked(asked): Asked<Searched>,
     headers: HeaderMap,
 ) -> Reply {
-    let cut = cut(asked.after, asked.limit)?;
+    let cut = Cut { after: asked.after, limit: asked.limit };
     let search = Search { text: asked.q, enabled: asked.enabled };
     let tag = etag::of(desk.revision());
     reply::read(&headers, &tag, &desk.control.rules(&domain, &search, &cut).await?)
@@ -73,11 +71,7 @@ pub(super) async fn list(
 /// A rule as it stands.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "get_rule",
     params(RuleAt),
-    responses(
-        (status = 200, description = "The rule", body = StoredRule, headers(("etag" = String, description = "Its version"))),
-        (status = 304, description = "If-None-Match names what is there"),
-        (status = 404, description = "There is no such rule"),
-    ),
+    responses((status = 200, description = "The rule", body = StoredRule), Unchanged),
 )]
 pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<RuleAt>, headers: HeaderMap) -> Reply {
     let rule = desk.control.rule(&at.domain, &at.id).await?;
@@ -86,16 +80,11 @@ pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<RuleAt>, heade
 
 /// Makes a rule, or replaces it. Writing what is there already changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "put_rule",
-    params(
-        RuleAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is replaced, or `*`: only if there is something"),
-        ("If-None-Match" = Option<String>, Header, description = "`*`: only if there is nothing yet"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
+    params(RuleAt, IfMatch, IfNothing, Comment),
     request_body(description = "A rule as in a file; `id` may be left out", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
-        (status = 200, description = "It was changed, or is as it was", body = StoredRule, headers(("etag" = String, description = "Its version"))),
-        (status = 201, description = "It was made", body = StoredRule, headers(("etag" = String, description = "Its version"))),
+        (status = 200, description = "It was changed, or is as it was", body = StoredRule),
+        (status = 201, description = "It was made", body = StoredRule),
     ),
 )]
 pub(super) async fn put(
@@ -113,16 +102,9 @@ pub(super) async fn put(
 
 /// Changes parts of a rule: a merge patch (RFC 7396), in which null removes.
 #[utoipa::path(patch, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "patch_rule",
-    params(
-        RuleAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is changed, or `*`"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
+    params(RuleAt, IfMatch, Comment),
     request_body(content = Object, content_type = "application/merge-patch+json", example = json!({"limit": "200/s"})),
-    responses(
-        (status = 200, description = "It was changed, or is as it was", body = StoredRule, headers(("etag" = String, description = "Its version"))),
-        (status = 404, description = "There is no such rule"),
-    ),
+    responses((status = 200, description = "It was changed, or is as it was", body = StoredRule)),
 )]
 pub(super) async fn patch(
     State(desk): State<Arc<Desk>>,
@@ -139,12 +121,8 @@ pub(super) async fn patch(
 
 /// Deletes a rule. Its history stays.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "delete_rule",
-    params(
-        RuleAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is deleted, or `*`"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
-    responses((status = 204, description = "It is gone"), (status = 404, description = "There is no such rule")),
+    params(RuleAt, IfMatch, Comment),
+    responses((status = 204, description = "It is gone")),
 )]
 pub(super) async fn delete(
     State(desk): State<Arc<Desk>>,

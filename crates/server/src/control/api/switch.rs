@@ -11,21 +11,15 @@ use super::fault::Fault;
 use super::query::{At, By, RuleAt};
 use super::reply::{self, Reply};
 use super::rules::written;
+use super::told::{Comment, IfMatch};
 use super::{Desk, etag};
 use crate::control::auth::{Access, Place};
 use crate::control::model::{Role, StoredRule};
 
 /// Nodes are given the rule again.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/enable", tag = "rules",
-    params(
-        RuleAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is changed, or `*`"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
-    responses(
-        (status = 200, description = "It is enabled", body = StoredRule, headers(("etag" = String, description = "Its version"))),
-        (status = 404, description = "There is no such rule"),
-    ),
+    params(RuleAt, IfMatch, Comment),
+    responses((status = 200, description = "It is enabled", body = StoredRule)),
 )]
 pub(super) async fn enable(desk: State<Arc<Desk>>, By(access): By, at: At<RuleAt>, headers: HeaderMap) -> Reply {
     set(&desk, &access, &at.0, &headers, true).await
@@ -33,15 +27,8 @@ pub(super) async fn enable(desk: State<Arc<Desk>>, By(access): By, at: At<RuleAt
 
 /// Nodes are not given the rule any more. What was spent is kept as long as it would be otherwise.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/disable", tag = "rules",
-    params(
-        RuleAt,
-        ("If-Match" = Option<String>, Header, description = "The ETag of what is changed, or `*`"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
-    responses(
-        (status = 200, description = "It is disabled", body = StoredRule, headers(("etag" = String, description = "Its version"))),
-        (status = 404, description = "There is no such rule"),
-    ),
+    params(RuleAt, IfMatch, Comment),
+    responses((status = 200, description = "It is disabled", body = StoredRule)),
 )]
 pub(super) async fn disable(desk: State<Arc<Desk>>, By(access): By, at: At<RuleAt>, headers: HeaderMap) -> Reply {
     set(&desk, &access, &at.0, &headers, false).await

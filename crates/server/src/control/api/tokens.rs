@@ -8,16 +8,17 @@ use hyper::{HeaderMap, StatusCode};
 
 use super::comment::change;
 use super::kind::{self, JSON};
-use super::query::{Asked, At, By, Paging, cut};
+use super::query::{Asked, At, By, Paging};
 use super::reply::{self, Reply};
+use super::told::{Comment, Unchanged};
 use super::{Desk, etag};
 use crate::control::auth::Place;
 use crate::control::model::{MadeToken, NewToken, Page, Role, StoredToken};
 
 /// Tokens, without their secrets.
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", params(Paging), responses(
-    (status = 200, description = "A part of the list", body = Page<StoredToken>, headers(("etag" = String, description = "The revision"))),
-    (status = 304, description = "If-None-Match names what is there"),
+    (status = 200, description = "A part of the list", body = Page<StoredToken>),
+    Unchanged,
 ))]
 pub(super) async fn list(
     State(desk): State<Arc<Desk>>,
@@ -26,14 +27,13 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Reply {
     access.require(Role::Admin, Place::Everywhere)?;
-    let cut = cut(paging.after, paging.limit)?;
     let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.tokens(&cut).await?)
+    reply::read(&headers, &tag, &desk.control.tokens(&paging.into()).await?)
 }
 
 /// Makes a token. The answer is the only time its secret is told.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens",
-    params(("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded")),
+    params(Comment),
     request_body(content = NewToken, content_type = "application/json"),
     responses((status = 201, description = "The token", body = MadeToken)),
 )]
@@ -47,14 +47,8 @@ pub(super) async fn make(State(desk): State<Arc<Desk>>, By(access): By, headers:
 
 /// Revokes a token. Nodes that follow refuse it within a second.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens",
-    params(
-        ("id" = String, Path, description = "What it is called by in the list", example = "tg_1a2b3c4d"),
-        ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
-    ),
-    responses(
-        (status = 200, description = "The token, as it is kept for the log", body = StoredToken),
-        (status = 404, description = "There is no such token"),
-    ),
+    params(("id" = String, Path, description = "What it is called by in the list", example = "tg_1a2b3c4d"), Comment),
+    responses((status = 200, description = "The token, as it is kept for the log", body = StoredToken)),
 )]
 pub(super) async fn revoke(
     State(desk): State<Arc<Desk>>,

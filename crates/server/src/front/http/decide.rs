@@ -158,6 +158,7 @@ async fn act_on<S: Store>(
     pointer: &str,
 ) -> Result<String, Problem> {
     match act {
+        // Settling is the other half of deciding, and for whoever may decide: a gateway with a slot has to release it.
         Act::Refund => {
             let accepted = gate.engine.refund(&receipt(item, pointer)?).await;
             Ok(format!("{{\"refunded\":{}}}", accepted.map_err(|error| failed(&error, pointer))?.get()))

@@ -18,7 +18,7 @@ use super::memo::Memo;
 use super::pipeline::{Next, answer};
 use super::wire::Replies;
 use crate::drain::Guest;
-use crate::front::tls::Heard;
+use crate::front::heard::Heard;
 use crate::gate::Gate;
 
 /// Serves a connection until its client leaves, breaks the protocol or the limits, or the server stops.

@@ -10,6 +10,7 @@ use tollgate_engine::rules::MAX_FILE_BYTES;
 
 use crate::client::Client;
 use crate::control::model::{Refused, Snapshot};
+use crate::percent;
 
 /// Bytes of an answer: the largest rule file, with every character escaped, and as much again for tokens.
 pub(super) const MAX_ANSWER: usize = 4 * MAX_FILE_BYTES;
@@ -147,19 +148,14 @@ const MAX_WHY: usize = 1_000;
 
 /// A text as a header can carry it, cut to `most` bytes.
 fn encode(text: &str, most: usize) -> String {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
     let mut encoded = String::new();
     for letter in text.chars() {
-        let before = encoded.len();
-        if letter.is_ascii_graphic() && letter != '%' {
-            encoded.push(letter);
-        } else {
-            let mut bytes = [0; 4];
-            encoded.extend(letter.encode_utf8(&mut bytes).bytes().map(|byte| format!("%{byte:02X}")));
-        }
-        if encoded.len() > most {
-            encoded.truncate(before);
+        let letter = percent::encode(letter.encode_utf8(&mut [0; 4]).as_bytes(), plain);
+        if encoded.len() + letter.len() > most {
             break;
         }
+        encoded.push_str(&letter);
     }
     encoded
 }

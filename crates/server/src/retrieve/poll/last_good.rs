@@ -13,8 +13,8 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::ask::MAX_ANSWER;
-use crate::control::model::Snapshot;
-use crate::retrieve::land::checksum;
+use crate::control::hex::sha256;
+use crate::control::model::{Snapshot, Verifier};
 
 /// The form of the file. A new one gets a new number, and this program says of a file with another that it cannot read it.
 const FORMAT: u32 = 1;
@@ -60,12 +60,12 @@ impl LastGood {
     ///
     /// # Errors
     /// When there is no room, or nothing may be written there.
-    pub(super) fn write(&self, etag: Option<&str>, set: &Snapshot) -> io::Result<()> {
+    pub(super) fn write(&self, etag: Option<&str>, set: &Snapshot) -> anyhow::Result<()> {
         let kept = Kept {
             format: FORMAT,
             service: self.service.clone(),
             etag: etag.map(str::to_owned),
-            sha256: checksum(&serde_json::to_vec(set)?),
+            sha256: sha256(&serde_json::to_vec(set)?),
             set: set.clone(),
         };
         let bytes = serde_json::to_vec(&kept)?;
@@ -77,10 +77,23 @@ impl LastGood {
         if let Err(error) = written {
             // The room it takes may be what is missing.
             let _ = std::fs::remove_file(&new);
-            return Err(error);
+            return Err(error.into());
         }
         // The name lasts when the folder does.
-        File::open(folder)?.sync_all()
+        Ok(File::open(folder)?.sync_all()?)
+    }
+
+    /// Writes other tokens beside the rules that are there. If there are none, there is nothing that tokens would open.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub(super) fn write_tokens(&self, tokens: &[Verifier]) -> anyhow::Result<()> {
+        match self.read()? {
+            Some((etag, set)) if set.tokens != tokens => {
+                self.write(etag.as_deref(), &Snapshot { tokens: tokens.to_vec(), ..(*set).clone() })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Reads the set, if there is one, with what the service calls it.
@@ -107,7 +120,7 @@ impl LastGood {
         let Form { format } = serde_json::from_slice(bytes).context("it is damaged")?;
         ensure!(format == FORMAT, "it is of form {format}, this program knows form {FORMAT}");
         let kept: Kept = serde_json::from_slice(bytes).context("it is damaged")?;
-        ensure!(kept.sha256 == checksum(&serde_json::to_vec(&kept.set)?), "it is damaged: its checksum does not fit");
+        ensure!(kept.sha256 == sha256(&serde_json::to_vec(&kept.set)?), "it is damaged: its checksum does not fit");
         ensure!(kept.service == self.service, "it has the rules of {}, not of {}", kept.service, self.service);
         Ok(kept)
     }
@@ -129,7 +142,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::control::model::{Role, Verifier};
+    use crate::control::model::Role;
 
     fn place(name: &str) -> LastGood {
         let folder = std::env::temp_dir().join(format!("tollgate-last-good-{}-{name}", std::process::id()));
@@ -164,6 +177,18 @@ mod tests {
         let other = LastGood::new(folder, "https://other:1/");
         assert!(format!("{:#}", other.read().unwrap_err()).contains("of https://rules:1/, not of https://other:1/"));
         std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn tokens_are_replaced_beside_the_rules() {
+        let file = place("tokens");
+        file.write_tokens(&[]).unwrap();
+        assert!(file.read().unwrap().is_none(), "without rules there is nothing to open");
+        file.write(Some("\"3-c\""), &set()).unwrap();
+        file.write_tokens(&[]).unwrap();
+        let (etag, read) = file.read().unwrap().unwrap();
+        assert_eq!((etag.as_deref(), &*read), (Some("\"3-c\""), &Snapshot { tokens: Vec::new(), ..set() }));
+        std::fs::remove_dir_all(file.path().parent().unwrap().parent().unwrap()).unwrap();
     }
 
     #[test]

@@ -39,10 +39,12 @@ pub struct Follower<S> {
 
 /// How long the service may wait for a change. Proxies in between mostly allow a minute.
 const WAIT: Duration = Duration::from_secs(30);
-/// Beyond which an answer is taken for lost.
-const BEGIN: Duration = Duration::from_secs(10);
+/// For the answer to begin, beyond that.
+const BEGIN: Duration = Duration::from_secs(5);
 /// For a set to arrive, once it has begun to.
 const REST: Duration = Duration::from_secs(60);
+/// For a question that waits for a change: a network that swallowed it is noticed a few seconds after the service should have answered.
+const FOLLOWING: Patience = Patience { wait: WAIT, begin: BEGIN, rest: REST };
 /// How long a start waits for a service, if there are rules on disk to start with.
 const START: Duration = Duration::from_secs(2);
 /// An answer that there is nothing new, and that came sooner, was not waited for.
@@ -62,13 +64,18 @@ impl<S: Store + 'static> Follower<S> {
         let has_some = matches!(on_disk, Ok(Some(_)));
         // Without any on disk it is worth waiting for a large set that has begun to come.
         let patience = Patience { wait: Duration::ZERO, begin: START, rest: if has_some { START } else { REST } };
+        // Of a set whose rules are refused, the tokens count.
+        let mut tokens = None;
         let away = match ask(&follower.config.client, &follower.told, None, patience).await {
             Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
                 outcome @ (Outcome::Changed | Outcome::Unchanged | Outcome::Hasty) => {
                     follower.gate.metrics.following.polled(outcome, follower.gate.now());
                     return Ok(follower);
                 }
-                Outcome::Refused | Outcome::Failed => "its rules were refused".to_owned(),
+                outcome @ (Outcome::Refused | Outcome::Failed) => {
+                    tokens = (outcome == Outcome::Refused).then(|| set.tokens.clone());
+                    "its rules were refused".to_owned()
+                }
             },
             Ok(Answer::Unchanged) => "it answered that nothing has changed, and was not asked for changes".to_owned(),
             Err(why) => why,
@@ -76,9 +83,12 @@ impl<S: Store + 'static> Follower<S> {
         follower.failed(&away);
         follower.gate.metrics.following.polled(Outcome::Failed, follower.gate.now());
         let what = || format!("the rules service {url} cannot be used: {away}");
-        let Some((etag, set)) = on_disk.with_context(what)? else {
+        let Some((etag, mut set)) = on_disk.with_context(what)? else {
             bail!("{}; there are no rules on disk from an earlier time to start with", what());
         };
+        if let Some(tokens) = tokens {
+            set = Arc::new(Snapshot { tokens, ..(*set).clone() });
+        }
         match land(&follower.gate, &set).await {
             Landed::InForce | Landed::Same => {
                 tracing::warn!(
@@ -101,13 +111,12 @@ impl<S: Store + 'static> Follower<S> {
 
     /// Follows the service, for ever.
     pub async fn follow(mut self) {
-        let patience = Patience { wait: WAIT, begin: BEGIN, rest: REST };
         let mut outcome = if self.failures > 0 { Outcome::Failed } else { Outcome::Changed };
         loop {
             // Without chance all is well too, only less evenly.
             sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
-            outcome = match ask(&self.config.client, &self.told, self.known.as_deref(), patience).await {
+            outcome = match ask(&self.config.client, &self.told, self.known.as_deref(), FOLLOWING).await {
                 Ok(Answer::Unchanged) => Outcome::Unchanged,
                 Ok(Answer::Set(etag, set)) => self.take(etag, &set).await,
                 Err(why) => {
@@ -140,6 +149,7 @@ impl<S: Store + 'static> Follower<S> {
             }
             Landed::Refused(why) => {
                 self.told.refused = Some(Refused { revision: set.revision, why });
+                self.keep_tokens(set.clone()).await;
                 // It does not get better by being sent again.
                 self.known = etag;
                 Outcome::Refused
@@ -154,12 +164,29 @@ impl<S: Store + 'static> Follower<S> {
 
     /// Writes a set to disk. If that fails, only a start while the service is away suffers.
     async fn keep(&self, etag: Option<String>, set: Arc<Snapshot>) {
-        let Some(file) = self.last_good.clone() else { return };
-        let path = file.path().display().to_string();
-        let written = tokio::task::spawn_blocking(move || file.write(etag.as_deref(), &set)).await;
-        if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
-            tracing::error!(%error, file = path, "the rules could not be kept on disk; they are in force, and would be missed at a start without the service");
+        let written = self.on_file(move |file| file.write(etag.as_deref(), &set)).await;
+        if let Err((error, file)) = written {
+            tracing::error!(%error, file, "the rules could not be kept on disk; they are in force, and would be missed at a start without the service");
         }
+    }
+
+    /// Writes the tokens of a set to disk, beside the rules that run: one that was revoked is not to be good again after a restart.
+    async fn keep_tokens(&self, set: Arc<Snapshot>) {
+        let written = self.on_file(move |file| file.write_tokens(&set.tokens)).await;
+        if let Err((error, file)) = written {
+            tracing::error!(%error, file, "the tokens could not be kept on disk; they are in force, and those before would be at a start without the service");
+        }
+    }
+
+    /// Does something with the file, if there is to be one, on a thread of its own; why it failed otherwise, and its name.
+    async fn on_file(
+        &self,
+        work: impl FnOnce(&LastGood) -> anyhow::Result<()> + Send + 'static,
+    ) -> Result<(), (anyhow::Error, String)> {
+        let Some(file) = self.last_good.clone() else { return Ok(()) };
+        let path = file.path().display().to_string();
+        let done = tokio::task::spawn_blocking(move || work(&file)).await;
+        done.unwrap_or_else(|error| Err(error.into())).map_err(|error| (error, path))
     }
 
     fn on_disk(&self) -> anyhow::Result<Option<(Option<String>, Arc<Snapshot>)>> {
@@ -179,5 +206,22 @@ impl<S: Store + 'static> Follower<S> {
         if self.why.take().is_some() {
             tracing::info!(service = %self.config.client.url(), "the rules service answers again");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_the_network_swallowed_is_given_up_soon_after_the_service_should_have_answered() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let (client, begun) = (Client::new(&url, None, None).unwrap(), Instant::now());
+        let why = ask(&client, &Told::default(), Some("\"1\""), FOLLOWING).await.unwrap_err();
+        assert_eq!(why, "it did not answer within 35 s");
+        let waited = begun.elapsed();
+        assert!((WAIT..=WAIT + Duration::from_secs(6)).contains(&waited), "{waited:?}");
     }
 }

@@ -32,7 +32,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall};
 
-use super::{Judge, Keyed, TooLarge};
+use super::numbers::Judge;
+use super::{Keyed, TooLarge};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::table::{Owner, State, Table};

@@ -1,6 +1,7 @@
 //! Other numbers on live states.
 
 use super::*;
+use crate::table::GENERATIONS;
 use crate::testing::DAY;
 
 const KEYS: u64 = 300;

@@ -78,7 +78,8 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// What is the same for all calls: the problems they may be answered with, and how a reader says what it has.
+/// What is the same for all calls: the problems they may be answered with, how what they send is called, and how a reader says
+/// what it has.
 fn complete(path: &str, method: &str, call: &mut Value) {
     let open = matches!(path, "/healthz" | "/readyz");
     let writes = call.get("requestBody").is_some();
@@ -107,12 +108,18 @@ fn complete(path: &str, method: &str, call: &mut Value) {
             ]);
         }
     }
+    let matches = call["parameters"].as_array().into_iter().flatten().any(|given| given["name"] == "If-Match");
     let responses = object(&mut call["responses"]);
     for (status, description) in common {
         responses.entry(status).or_insert_with(|| json!({"description": description}));
     }
     let known = responses.contains_key("304");
+    let names_what_it_sends = known || matches;
     for (status, response) in responses.iter_mut() {
+        if names_what_it_sends && matches!(status.as_str(), "200" | "201") && response.get("headers").is_none() {
+            let etag = json!({"schema": {"type": "string"}, "description": "What this version is called in If-Match and If-None-Match"});
+            response["headers"] = json!({"etag": etag});
+        }
         // What is not said otherwise is a problem.
         if status.as_str() >= "400" && response.get("content").is_none() {
             let problem = json!({"schema": {"$ref": "#/components/schemas/Problem"}});

@@ -1,0 +1,84 @@
+//! Rules of which one is enough, decided on a real server by several engines at once: as exact there as in memory.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{on_both, store};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
+use tollgate_redis::RedisStore;
+use tollgate_testkit::servers::Server;
+
+type OnRedis = Engine<RedisStore>;
+
+/// So slow that nothing comes back while a test runs.
+const RULES: &str = "domain: d\nrules:\n\
+    - {id: own, when: {own: {present: true}}, limit: 10/day, suffices: true}\n\
+    - {id: team, when: {team: {present: true}}, limit: 20/day, suffices: true}\n\
+    - {id: plan, when: {plan: {present: true}}, limit: 30/day, suffices: true}\n\
+    - {id: all, limit: 100/day}\n";
+
+async fn engine(server: &Server) -> OnRedis {
+    let engine = Engine::new(store(server).await).unwrap();
+    engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
+    engine
+}
+
+async fn check(engine: &OnRedis, names: &[&str], cost: u64) -> bool {
+    let entries: Vec<Entry<'_>> = names.iter().map(|name| Entry::new(*name, "x")).collect();
+    let items = [Item::new(&entries).cost(cost)];
+    engine.check(&Request::new("d", &items), &mut Decisions::default()).await.unwrap().is_allowed()
+}
+
+async fn remaining(engine: &OnRedis, name: &str) -> u64 {
+    let entries = [Entry::new(name, "x")];
+    let items = [Item::new(&entries)];
+    let mut decisions = Decisions::default();
+    let told = engine.peek(&Request::new("d", &items), &mut decisions).await.unwrap();
+    told.reports().next().unwrap().report.remaining
+}
+
+#[test]
+fn one_with_room_is_enough_and_those_with_room_are_charged() {
+    on_both(async |server| {
+        let engine = engine(&server).await;
+        let calls = || engine.store().counts().calls;
+        let before = calls();
+        assert!(check(&engine, &["own", "team", "plan"], 10).await);
+        assert_eq!(calls() - before, 1, "where all have room, one question is enough");
+        assert!(check(&engine, &["own", "team", "plan"], 5).await, "without `own`");
+        assert_eq!(calls() - before, 3, "and another one, without those that have none");
+        assert!(!check(&engine, &["own"], 1).await, "which alone must be kept");
+        assert!(!check(&engine, &["own", "team", "plan"], 16).await, "none has so much");
+        assert!(check(&engine, &["own", "team", "plan"], 6).await, "without `team`, which has five");
+        let mut left = Vec::new();
+        for name in ["own", "team", "plan", ""] {
+            left.push(remaining(&engine, name).await);
+        }
+        assert_eq!(left, [0, 5, 9, 79], "a refusal has spent nothing");
+    });
+}
+
+#[test]
+fn however_many_ask_at_once_as_many_pass_as_the_widest_has_room_for() {
+    on_both(async |server| {
+        let engines = [Arc::new(engine(&server).await), Arc::new(engine(&server).await)];
+        let asking: Vec<_> = (0..60)
+            .map(|place| {
+                let engine = engines[place % engines.len()].clone();
+                tokio::spawn(async move { check(&engine, &["own", "team", "plan"], 1).await })
+            })
+            .collect();
+        let mut passed = 0;
+        for asked in asking {
+            passed += u64::from(asked.await.unwrap());
+        }
+        assert_eq!(passed, 30);
+        for name in ["own", "team", "plan"] {
+            assert_eq!(remaining(&engines[0], name).await, 0, "{name}");
+        }
+    });
+}

@@ -1,0 +1,96 @@
+//! Limits that were written for something else, all the way: imported by the program, checked by it, and decided by its server.
+
+mod common;
+
+use common::{Client, Folder, Ran, Server, tollgate};
+
+/// Imports a file, writes what comes of it beside the file and has that checked; gives the path and what was told on the way.
+fn imported(folder: &Folder, args: &[&str]) -> (String, String) {
+    let Ran { code, out, err } = tollgate(&[&["import"], args].concat(), b"");
+    assert_eq!(code, Some(0), "{err}");
+    let rules = folder.file("rules.yaml", out);
+    let checked = tollgate(&["check", &rules], b"");
+    assert!(checked.code == Some(0) && checked.err.is_empty(), "{}", checked.err);
+    (rules, err)
+}
+
+/// Asks with attributes, written as JSON, until the first refusal or at most ten times: how many passed, and the last status.
+fn passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) {
+    let body = format!(r#"{{"domain":"{domain}","attributes":{{{attributes}}}}}"#);
+    let mut last = 0;
+    let passed = (0..10).take_while(|_| {
+        last = client.post("/v1/check", &body).0;
+        last == 200
+    });
+    (passed.count(), last)
+}
+
+#[test]
+fn an_nginx_configuration_with_includes_becomes_rules_that_a_server_decides_by() {
+    let folder = Folder::new();
+    let main = folder.file(
+        "nginx.conf",
+        "events { }\nhttp {\n    include zones.conf;\n    include sites/*.conf;\n    include missing.conf;\n}\n",
+    );
+    folder.file("zones.conf", "limit_req_zone $binary_remote_addr zone=ip:10m rate=1r/m;\n");
+    folder.file(
+        "sites/10-shop.conf",
+        "server {\n    server_name shop.example;\n    limit_req zone=ip burst=3 nodelay;\n    include shared/login.inc;\n}\n",
+    );
+    folder.file("sites/20-free.conf", "server { server_name free.example; }\n");
+    folder.file("sites/ignored.txt", "this is { no configuration");
+    // By the folder of the file that was given, wherever the line stands.
+    folder.file("shared/login.inc", "location /login { limit_req zone=ip; limit_req_log_level warn; }\n");
+
+    let (rules, told) = imported(&folder, &["--domain", "web", &main]);
+    assert!(told.contains("nginx.conf:5:13: `missing.conf` is not included"), "{told}");
+    assert!(told.contains("login.inc:1:38: `limit_req_log_level` is not carried over"), "{told}");
+    let server = Server::start(&["--rules", &rules]);
+    let mut client = server.connect_http();
+    let mut asks = |host: &str, path: &str, address: &str| {
+        passing(&mut client, "web", &format!(r#""host":"{host}","path":"{path}","client_ip":"{address}""#))
+    };
+    assert_eq!(asks("shop.example", "/login", "192.0.2.1"), (1, 503), "with the status of nginx");
+    assert_eq!(asks("shop.example", "/cart", "192.0.2.1"), (3, 503), "one zone, one counter: the first one counts");
+    assert_eq!(asks("shop.example", "/cart", "192.0.2.2"), (4, 503));
+    assert_eq!(asks("free.example", "/cart", "192.0.2.1"), (10, 200));
+}
+
+const ENVOY: &str = "\
+domain: shop
+descriptors:
+- key: area
+  value: read
+  descriptors:
+  - {key: user, rate_limit: {name: reading, requests_per_unit: 2, unit: day}}
+- key: page
+  value: search
+  descriptors:
+  - {key: user, rate_limit: {replaces: [{name: reading}], requests_per_unit: 4, unit: day}}
+- key: quota
+  quota_mode: true
+  rate_limit: {requests_per_unit: 1, unit: day}
+";
+
+#[test]
+fn a_file_of_the_reference_service_becomes_rules_that_replace_each_other_in_a_server() {
+    let folder = Folder::new();
+    let (rules, told) = imported(&folder, &[&folder.file("envoy.yaml", ENVOY)]);
+    assert_eq!(told, "");
+    let written = std::fs::read_to_string(&rules).expect("a file");
+    assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
+    // A request of this server has the entries of one descriptor. So what replaces meets the same one: a rule of our own.
+    let gold =
+        "- {id: gold, when: {area: read, user: ann}, limit: 5/day, algorithm: fixed_window, replaces: [reading]}\n";
+    folder.file("rules.yaml", format!("{written}{gold}"));
+    assert_eq!(tollgate(&["check", &rules], b"").code, Some(0));
+    let server = Server::start(&["--rules", &rules]);
+    let mut client = server.connect_http();
+    let mut asks = |attributes: &str| passing(&mut client, "shop", attributes);
+    assert_eq!(asks(r#""area":"read","user":"bob""#), (2, 429));
+    assert_eq!(asks(r#""page":"search","user":"bob""#), (4, 429));
+    assert_eq!(asks(r#""area":"read","user":"ann""#), (5, 429), "hers is in the place of the one for all");
+    assert_eq!(asks(r#""area":"read","user":"ann","more":"x""#), (0, 429), "which is for exactly its entries");
+    assert_eq!(asks(r#""area":"write","user":"bob""#), (10, 200));
+    assert_eq!(asks(r#""quota":"a""#), (1, 429));
+}

@@ -1,0 +1,86 @@
+//! Keys that found no room, and giving back, which may concern what they took.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use tollgate_core::{Algorithm, Ask, Cost, Now, Retry, Verdict};
+
+use super::decide::Entry;
+use super::takings::Takings;
+use super::{Keyed, room_of};
+use crate::clock::Clock;
+use crate::fingerprint::Fingerprint;
+use crate::sync::Ordering;
+use crate::table::State;
+
+/// What happens to a new key when every entry it could have is in use and more spent than the newcomer would be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is counted together with all others that found no room.
+    ///
+    /// What a key took there it can give back there, whatever the algorithm and never more than it took: the last 1,024
+    /// takings that were not given back are written down, as many as there can be leases. What is older, or was taken
+    /// before a snapshot was restored, stays taken until time gives it back. And once a key has found room after all, what it
+    /// gives back goes to its own entry first, and to what is shared only if nothing was missing there.
+    #[default]
+    Overflow,
+    /// It is refused, for as long as that lasts.
+    Deny,
+}
+
+impl<A: Algorithm, C: Clock> Keyed<A, C> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide_without_room<R>(
+        &self,
+        print: Fingerprint,
+        now: Now<'_>,
+        ask: Ask,
+        read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R,
+    ) -> R {
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        let limit = self.limit();
+        let mut state = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
+        let verdict = match self.when_full {
+            WhenFull::Overflow => limit.decide(&mut **state, &now, ask),
+            WhenFull::Deny => Verdict::refused(Retry::OnRelease),
+        };
+        let result = read(&Entry { limit, state: &&**state, now: &now }, verdict);
+        drop(state);
+        if verdict.taken() > Cost::ZERO {
+            self.takings().add(print, verdict.taken().get());
+        }
+        result
+    }
+
+    pub(super) fn refund_part(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let refunded = self.undo(print, verdict, cost);
+        if refunded > 0 {
+            self.rooms.look_at(room_of(print), print);
+        }
+        refunded
+    }
+
+    /// Gives back without telling those who wait.
+    pub(super) fn undo(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let (now, stamp) = (self.now(), Some(verdict.stamp()));
+        let refund = |limit: &A, state: &mut State<'_>, now: &Now<'_>| limit.refund(state, now, cost, stamp);
+        match self.find(print, now, refund) {
+            Some(refunded) if refunded > Cost::ZERO => refunded.get(),
+            _ => {
+                let part = Cost::new(self.takings().strike_out(print, cost.get()));
+                if part == Cost::ZERO {
+                    return 0;
+                }
+                self.on_overflow(|state| self.limit.refund(state, &now, part, stamp)).get()
+            }
+        }
+    }
+
+    pub(super) fn on_overflow<R>(&self, visit: impl FnOnce(&mut [u64]) -> R) -> R {
+        visit(&mut self.overflow.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn takings(&self) -> MutexGuard<'_, Takings> {
+        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
