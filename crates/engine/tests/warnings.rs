@@ -48,6 +48,38 @@ fn overrides_that_never_count() {
 }
 
 #[test]
+fn costs_that_their_limits_have_no_room_for() {
+    check(
+        "",
+        "- {id: export, limit: 10/h, cost: 50}\n\
+         - {id: bucket, limit: 10/h, burst: 50, cost: 50}\n\
+         - {id: both, limits: [100/s, {limit: 20/day, algorithm: fixed_window}], cost: 21}\n\
+         - {id: slots, limit: 2, algorithm: concurrency, cost: 3}\n\
+         - {id: waits, limit: 10/s, cost: 25, on_exceed: {delay: {max_wait: 2s}}}\n\
+         - {id: sent, limit: 10/s, cost: {from: bytes, max: 100}}\n\
+         - {id: missing, limit: 10/s, cost: {from: bytes, max: 10, missing: 11}}\n\
+         - id: plans\n  limit: 100/s\n  cost: 50\n  overrides:\n  \
+         - {when: {plan: free}, limit: 5/s}\n  \
+         - {when: {plan: pro}, limit: 500/s, burst: 49}\n  \
+         - {when: {plan: own}, unlimited: true}\n",
+        &[
+            "rules:3:3: a request never fits `export`: it weighs 50, and there is room for 10 at once; write a `burst` of at \
+             least 50 beside the limit, or a smaller `cost`",
+            "rules:5:3: a request never fits `both`: it weighs 21, and there is room for 20 at once; write a limit of at least 21, \
+             or a smaller `cost`",
+            "rules:6:3: a request never fits `slots`: it weighs 3, and there is room for 2 at once; write a limit of at least 3, or \
+             a smaller `cost`",
+            "rules:9:3: a request without `bytes` never fits `missing`: it weighs 11, and there is room for 10 at once; write a \
+             `burst` of at least 11 beside the limit, or a smaller `cost`",
+            "rules:14:5: a request never fits this override: it weighs 50, and there is room for 5 at once; write a `burst` of at \
+             least 50 beside the limit, or a smaller `cost`",
+            "rules:15:5: a request never fits this override: it weighs 50, and there is room for 49 at once; write a `burst` of at \
+             least 50 beside the limit, or a smaller `cost`",
+        ],
+    );
+}
+
+#[test]
 fn limits_that_jumped() {
     check(
         "- {id: a, limit: 10/s}\n- {id: b, limit: 10/s}\n- {id: c, limit: 10/s}\n",

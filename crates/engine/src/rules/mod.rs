@@ -88,8 +88,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 /// let mistakes = Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }]).unwrap_err();
 /// assert_eq!(
 ///     mistakes.to_string(),
-///     "rules.yaml:3:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
-///      rules.yaml:4:3: `limt` is not a key of a rule; did you mean `limit`?"
+///     "rules.yaml:4:3: `limt` is not a key of a rule; did you mean `limit`?"
 /// );
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -5,12 +5,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tollgate::{Algorithm, Time, Wall};
+use tollgate::{Algorithm, Limit, Time, Wall};
 
 use super::mistake::{Mistake, Notes};
 use super::nth::nth_of;
 use super::raw::shorten;
-use super::rule::{Condition, Effect, OnExceed, Override, Pattern, Rule, Test};
+use super::rule::{Condition, CostOf, Effect, OnExceed, Override, Pattern, Rule, Test};
 use super::words::nearest;
 use super::{Domain, Rules};
 use crate::key;
@@ -36,6 +36,7 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
         replaced_rules(domain, &mut notes);
         for rule in domain.rules() {
             notes.turn_to(&rule.place().file);
+            costs_without_room(rule, &mut notes);
             shadowed_overrides(rule, now, &mut notes);
             jumped_limits(domain.name(), rule, running, &mut notes);
         }
@@ -110,6 +111,33 @@ fn tried_rules(domain: &Domain, notes: &mut Notes) {
     let why = "rules are found by a value in `when`, or one that `if` cannot hold without; these name none, \
                or only what is not to be";
     notes.add_with_help(first_too_many.place().place, problem, why);
+}
+
+/// Limits that have no room for even one request, so that nobody ever passes. It is valid, since a request may say itself what it
+/// weighs.
+fn costs_without_room(rule: &Rule, notes: &mut Notes) {
+    let (cost, who) = match rule.cost() {
+        CostOf::Fixed(cost) => (cost.get(), "a request".to_owned()),
+        CostOf::From { attribute, missing, .. } => (missing.get(), format!("a request without `{attribute}`")),
+    };
+    let mut tell = |place, what: &str, effect: &Effect| {
+        let limits = effect.limits().map_or(&[][..], |set| set.limits.as_slice());
+        let Some(limit) = limits.iter().find(|limit| limit.capacity() < cost) else { return };
+        let room = limit.capacity();
+        let help = match limit {
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::IntervalBucket(_) => {
+                format!("write a `burst` of at least {cost} beside the limit, or a smaller `cost`")
+            }
+            // The others have room for their count.
+            _ => format!("write a limit of at least {cost}, or a smaller `cost`"),
+        };
+        let problem = format!("{who} never fits {what}: it weighs {cost}, and there is room for {room} at once");
+        notes.add_with_help(place, problem, help);
+    };
+    tell(rule.place().place, &format!("`{}`", rule.id()), rule.effect());
+    for other in rule.overrides() {
+        tell(other.place, "this override", &other.effect);
+    }
 }
 
 /// Overrides that an earlier one leaves nothing to, and those that have ended.

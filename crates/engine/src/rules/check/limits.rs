@@ -22,10 +22,6 @@ impl Checker<'_> {
             let when = self.when(&raw.when, notes);
             let until = raw.until.as_ref().map(|until| check_until(until, notes));
             let effect = check_effect(&raw.effect, "the override", on_exceed, notes)?;
-            if effect == Effect::Allow {
-                notes.add_with_help(raw.place, "an override allows nothing beyond its rule", "write `unlimited: true`");
-                return None;
-            }
             let until = match until {
                 Some(until) => Some(until?),
                 None => None,
@@ -40,11 +36,15 @@ fn check_until(raw: &Placed, notes: &mut Notes) -> Option<tollgate::Time<tollgat
     let text = &*raw.text;
     let at = text.parse::<jiff::Timestamp>().ok();
     // With the name of a zone, if there is one of that name among those we bring along.
+    let zoned = text.strip_suffix(']').and_then(|text| text.split_once('['));
+    if let Some((_, Err((problem, help)))) = zoned.map(|(civil, zone)| (civil, limit::read_zone(zone))) {
+        notes.add_with_help(raw.place, problem, help);
+        return None;
+    }
     let at = at.or_else(|| {
-        let (civil, zone) = text.strip_suffix(']')?.split_once('[')?;
-        let zone = calendar::Zone::new(zone)?;
+        let (civil, zone) = zoned?;
         let civil: jiff::civil::DateTime = civil.parse().ok()?;
-        zone.timestamp(civil)
+        calendar::Zone::new(zone)?.timestamp(civil)
     });
     if at.is_none() {
         let help = "write it like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or 2030-01-31T18:00[Europe/Paris]";
@@ -74,6 +74,7 @@ pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, not
         Some("unlimited") => Some(Effect::Unlimited),
         Some("allow") => Some(Effect::Allow),
         Some(_) => Some(Effect::Deny),
+        None if raw.limits.is_empty() && raw.noted => None,
         None if raw.limits.is_empty() => {
             let help = "add one like `limit: 100/s`, or `unlimited: true`";
             notes.add_with_help(raw.place, format!("{what} has no `limit`"), help);
@@ -114,6 +115,7 @@ fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Li
         algorithm: raw.algorithm.as_ref().map(|algorithm| &*algorithm.text),
         option: &option,
         position,
+        inherits: raw.inherits,
     };
     let mistakes = match limit::read(&words) {
         Ok(limit) => return Some(limit),

@@ -3,6 +3,7 @@
 use tollgate::{LimitError, Nanos, Rate};
 
 use super::super::raw::shorten;
+use super::calendar::{is_of_the_calendar, unit_of};
 
 pub(crate) const TRUTHS: &str = "write `true` or `false`";
 
@@ -57,4 +58,31 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
             Err(error) => Err(error),
         },
     }
+}
+
+/// How a rate is written that is put into words some other way: `5 per minute` and `5/m` for "5 a minute" or "5 requests every
+/// minute". None if it cannot be told what is meant.
+pub(crate) fn as_written(text: &str) -> Option<String> {
+    const FILLING: &[&str] = &[
+        "a", "an", "any", "call", "calls", "each", "every", "in", "per", "request", "requests", "the", "time", "times",
+        "within", "x", "/",
+    ];
+    let lower = text.to_lowercase();
+    let short = ["rps", "rpm", "rph"].iter().find_map(|unit| Some((lower.strip_suffix(unit)?, &unit[2..])));
+    if let Some((count, unit)) = short {
+        let count = parse_count(count.trim()).filter(|count| *count > 0)?;
+        return Some(format!("`{count}/{unit}`"));
+    }
+    let mut words = text.split_whitespace();
+    let count = words.next().map(|count| count.trim_end_matches('x'))?;
+    parse_count(count).filter(|count| *count > 0)?;
+    let period: Vec<&str> = words.filter(|word| !FILLING.contains(&&*word.to_lowercase())).collect();
+    let period = period.join(" ");
+    if unit_of(&period).is_some_and(is_of_the_calendar) {
+        return Some(format!("`{count} per {period}` or `{count}/{period}`"));
+    }
+    let rate = format!("1 per {period}").parse::<Rate>().ok()?.to_string();
+    // One in 15 minutes is shown as four an hour, which is not what was said.
+    let short = rate.strip_prefix("1/").map(|unit| format!(" or `{count}/{unit}`")).unwrap_or_default();
+    Some(format!("`{count} per {period}`{short}"))
 }

@@ -3,7 +3,13 @@ use super::*;
 /// Reads `limit` with options given as `name value` pairs and compares what comes of it.
 fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
-    let read = read(&Words { limit: Some(limit), algorithm: option("algorithm"), option: &option, position: 0 });
+    let read = read(&Words {
+        limit: Some(limit),
+        algorithm: option("algorithm"),
+        option: &option,
+        position: 0,
+        inherits: false,
+    });
     let shown = read
         .map(|(limit, _)| limit)
         .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
@@ -93,7 +99,7 @@ fn everything_wrong_is_told_at_once() {
         "100/s",
         &[("algorithm", "fixed_window"), ("burst", "5"), ("phase", "epoc"), ("max_debt", "x")],
         Err(
-            "burst: `burst` means nothing to fixed_window; it takes `phase`, `zone`, `anchor`, `initial` and `max_debt`\n\
+            "burst: `burst` means nothing to fixed_window; it is for `token_bucket`, `leaky_bucket` and `interval_bucket`; fixed_window takes `phase`, `zone`, `anchor`, `initial` and `max_debt`\n\
              phase: `epoc` is not a phase; did you mean `epoch`?\n\
              max_debt: `x` is not a whole number; write it like 200 or 10k",
         ),
@@ -152,7 +158,9 @@ fn what_steps_and_slices_cannot_be_is_told() {
     check(
         "5/m",
         &[("algorithm", "sliding_slices"), ("burst", "5")],
-        Err("burst: `burst` means nothing to sliding_slices; it takes `precision`, `initial` and `max_debt`"),
+        Err(
+            "burst: `burst` means nothing to sliding_slices; it is for `token_bucket`, `leaky_bucket` and `interval_bucket`; sliding_slices takes `precision`, `initial` and `max_debt`",
+        ),
     );
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct RawDomain {
 pub(crate) struct RawRule {
     pub(crate) place: Place,
     pub(crate) id: Option<Placed>,
+    /// Whether a key was noted that was probably meant to be the id.
+    pub(crate) id_noted: bool,
     pub(crate) when: Vec<(Placed, RawTest)>,
     pub(crate) expression: Option<Placed>,
     pub(crate) only: Vec<Placed>,
@@ -80,7 +82,7 @@ pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
         return Vec::new();
     }
     let Some(fields) = Fields::of(tree, "a rule file", &[keys::FILE], notes) else { return Vec::new() };
-    let Some((key, domains)) = fields.find("domains") else {
+    let Some((_, domains)) = fields.find("domains") else {
         return vec![read_domain(tree.place, &fields, notes)];
     };
     for other in keys::DOMAIN {
@@ -90,9 +92,6 @@ pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
         }
     }
     let Some(domains) = list(domains, "`domains`", notes) else { return Vec::new() };
-    if domains.is_empty() {
-        notes.add(key, "`domains` is empty");
-    }
     let domains = domains.iter().filter_map(|node| {
         let fields = Fields::of(node, "a domain", &[keys::DOMAIN], notes)?;
         Some(read_domain(node.place, &fields, notes))
@@ -123,6 +122,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
     Some(RawRule {
         place: node.place,
         id: fields.text("id", notes),
+        id_noted: fields.meant(&["id"]),
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
         expression: fields.text("if", notes),
         only: fields.texts("only", notes),
@@ -145,13 +145,30 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
 }
 
 fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {
-    let fields = Fields::of(node, "an override", &[keys::OVERRIDE, keys::LIMIT, keys::OPTIONS], notes)?;
+    let tables = [keys::OVERRIDE, keys::LIMIT, keys::OPTIONS];
+    let fields = Fields::of_part(node, "an override", &tables, &of_the_rule, notes)?;
     Some(RawOverride {
         place: node.place,
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
         effect: read_effect(node.place, &fields, base, notes),
         until: fields.text("until", notes),
     })
+}
+
+/// What is written in place of a key of a rule that an override does not have, which may well be why it has no limit.
+fn of_the_rule(key: &str) -> Option<(String, &'static str)> {
+    let help = match key {
+        "cost" => {
+            "an override has other limits, and what a request weighs is said by the rule: `cost: {from: weight, max: 100}` \
+             there takes it from an attribute `weight` of the request"
+        }
+        "allow" => "for no limit at all write `unlimited: true`",
+        _ if keys::RULE.iter().any(|known| known.name == key) => {
+            "an override has other limits for the same counter; this is said by the rule, for all of them"
+        }
+        _ => return None,
+    };
+    Some((help.into(), "limit"))
 }
 
 fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
