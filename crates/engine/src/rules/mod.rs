@@ -35,6 +35,7 @@ mod import;
 pub mod keys;
 mod limit;
 mod mistake;
+mod moment;
 mod nth;
 mod raw;
 mod reference;
@@ -53,6 +54,7 @@ pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, spli
 pub use import::{Dialect, Imported, ReadIncluded};
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
+pub use moment::{NoMoment, moment};
 pub use reference::reference;
 pub(crate) use rule::ALL;
 pub use rule::{
@@ -63,6 +65,7 @@ pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 
 pub(crate) use mistake::Notes;
 pub(crate) use nth::nth_of;
+pub use words::nearest;
 
 /// The most rules there may be, over all files.
 pub const MAX_RULES: usize = 100_000;

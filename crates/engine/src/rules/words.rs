@@ -55,7 +55,7 @@ pub(crate) fn listed(words: &[&str]) -> String {
 }
 
 /// The valid word with the fewest slips between it and the given one, if they are few for its length.
-pub(crate) fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > LONGEST {
         return None;
     }

@@ -24,7 +24,7 @@ pub enum Command {
     /// Answer requests over HTTP and the Redis protocol.
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<ServeArgs>),
-    /// Look for mistakes in a rule file, without serving.
+    /// Look for mistakes in rule files, without serving.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
     /// Decide requests from lines of JSON, at the times they say, without serving.
@@ -170,9 +170,9 @@ pub enum TokensWhen {
 /// What to look through.
 #[derive(Clone, Debug, Args)]
 pub struct CheckArgs {
-    /// The rule file
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    /// Rule files, or folders whose *.yaml, *.yml and *.json are taken; `-` is the standard input
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 /// What to decide, and by what.
@@ -286,6 +286,7 @@ It stops on SIGTERM or SIGINT, after answering what it has been asked.";
 const CHECK_EXAMPLES: &str = "\
 Examples:
   tollgate check rules.yaml
+  tollgate check rules/ login.yaml      all of them together, as `rules apply` takes them
 
 Each mistake is told with its file, line and column. The status is 1 if there are any.";
 

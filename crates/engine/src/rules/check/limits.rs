@@ -1,13 +1,14 @@
 //! Limits, what stands instead of them, and overrides.
 
-use tollgate::{LeakyBucket, Limit, LimitError, Limits, Nanos, Terms};
+use tollgate::{LeakyBucket, Limit, LimitError, Limits, Nanos, Terms, Time, Wall};
 
 use super::super::limit::{self, Words};
 use super::super::mistake::Notes;
-use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride, shorten};
+use super::super::moment::{NoMoment, moment};
+use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
 use super::{Checker, check_truth};
-use crate::calendar::{self, Calendar};
+use crate::calendar::Calendar;
 
 /// How many overrides a rule may have.
 const MAX_OVERRIDES: usize = 100_000;
@@ -32,25 +33,9 @@ impl Checker<'_> {
     }
 }
 
-fn check_until(raw: &Placed, notes: &mut Notes) -> Option<tollgate::Time<tollgate::Wall>> {
-    let text = &*raw.text;
-    let at = text.parse::<jiff::Timestamp>().ok();
-    // With the name of a zone, if there is one of that name among those we bring along.
-    let zoned = text.strip_suffix(']').and_then(|text| text.split_once('['));
-    if let Some((_, Err((problem, help)))) = zoned.map(|(civil, zone)| (civil, limit::read_zone(zone))) {
-        notes.add_with_help(raw.place, problem, help);
-        return None;
-    }
-    let at = at.or_else(|| {
-        let (civil, zone) = zoned?;
-        let civil: jiff::civil::DateTime = civil.parse().ok()?;
-        calendar::Zone::new(zone)?.timestamp(civil)
-    });
-    if at.is_none() {
-        let help = "write it like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or 2030-01-31T18:00[Europe/Paris]";
-        notes.add_with_help(raw.place, format!("`{}` is not a time", shorten(text)), help);
-    }
-    at.map(calendar::time)
+fn check_until(raw: &Placed, notes: &mut Notes) -> Option<Time<Wall>> {
+    let at = moment(&raw.text);
+    at.map_err(|NoMoment { problem, help }| notes.add_with_help(raw.place, problem, help)).ok()
 }
 
 /// What applies, unless something is wrong with it.

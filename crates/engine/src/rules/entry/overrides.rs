@@ -22,7 +22,7 @@ pub struct EntryOverride<'o> {
 /// An override that was given by itself and goes with its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenOverride {
-    /// The attribute that is compared: what was given, or the one that the rule counts by.
+    /// The attribute that is compared: what was given, or the first one that the rule counts by.
     pub attribute: String,
     /// Everything but `attribute` and `until`, as one line of JSON.
     pub effect: String,
@@ -67,7 +67,7 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
                 return None;
             }
         },
-        None => only_counted(&rule, value, place, notes)?,
+        None => first_counted(&rule, value, place, notes)?,
     };
     let effect =
         Node { place, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
@@ -79,29 +79,26 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     Some(GivenOverride { attribute, effect: json(&effect), until })
 }
 
-/// The attribute that a rule counts by, if it is one: of several, nobody but the one who gives the value knows whose it is.
-fn only_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> Option<String> {
+/// The attribute that a rule counts by first. Where it is one or another, nobody but the one who gives the value knows which.
+fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> Option<String> {
     let rules: Rules = checked(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
-    let origins: Vec<&Origin> = per.iter().flat_map(|counted| &counted.origins).collect();
-    let attribute = origins.iter().find_map(|origin| match origin {
+    let named = per.iter().flat_map(|counted| &counted.origins).find_map(|origin| match origin {
         Origin::Attribute(name) => Some(&**name),
         Origin::Capture { .. } => None,
     });
-    let by: Vec<String> = per.iter().map(|counted| format!("`{}`", counted.text)).collect();
-    let (problem, example) = match (&*origins, attribute) {
-        ([Origin::Attribute(name)], _) => return Some(name.to_string()),
-        ([], _) => ("the rule counts by nothing, so there is no attribute to compare".to_owned(), "tenant"),
-        ([_], _) | (_, None) => {
-            let by = by.join(" and ");
-            (format!("the rule counts by {by}, a part of an attribute, which cannot be compared"), "tenant")
+    let problem = match per.first().map(|counted| (&*counted.origins, &*counted.text)) {
+        Some(([Origin::Attribute(name)], _)) => return Some(name.to_string()),
+        Some(([] | [Origin::Capture { .. }], text)) => {
+            format!("the rule counts by `{text}` first, a part of an attribute, which cannot be compared")
         }
-        (_, Some(attribute)) => {
-            let by = by.join(" and ");
-            (format!("the rule counts by {by}, and it is not said whose value `{}` is", shorten(value)), attribute)
+        Some((_, text)) => {
+            format!("the rule counts by `{text}`, and it is not said whose value `{}` is", shorten(value))
         }
+        None => "the rule counts by nothing, so there is no attribute to compare".to_owned(),
     };
-    let help = format!("name the attribute like `attribute: {example}`, on the command line `--attribute {example}`");
+    let name = named.unwrap_or("tenant");
+    let help = format!("name the attribute like `attribute: {name}`, on the command line `--attribute {name}`");
     notes.add_with_help(place, problem, help);
     None
 }

@@ -11,7 +11,7 @@ use super::path;
 use crate::command::remote::show::{self, Table, clean, plain, time};
 use crate::command::remote::{Remote, with_change};
 use crate::config::remote::rules::{OverrideEffect, OverrideSetArgs, OverridesCommand, OverridesListArgs};
-use crate::control::model::StoredOverride;
+use crate::control::model::{StoredOverride, StoredRule};
 
 /// Lists, sets or deletes.
 pub(super) fn run(remote: &Remote, command: &OverridesCommand) -> anyhow::Result<ExitCode> {
@@ -29,15 +29,18 @@ pub(super) fn run(remote: &Remote, command: &OverridesCommand) -> anyhow::Result
 }
 
 fn list(remote: &Remote, args: &OverridesListArgs) -> anyhow::Result<()> {
-    let listed = remote.list(&path(&args.which, &["overrides"]), &[], args.limit, "overrides")?;
+    let mut path = vec!["v1", "domains", &*args.domain];
+    path.extend(args.id.iter().flat_map(|id| ["rules", id]));
+    path.push("overrides");
+    let listed = remote.list(&path, &[], args.limit, "overrides")?;
     if args.shown.json {
         return show::json(&listed.to_json());
     }
-    let mut table = Table::new(&["ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
+    let mut table = Table::new(&["RULE", "ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
     for item in listed.parse::<StoredOverride>()? {
         let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
         let (changed, version) = (time(item.at_ms), item.version.to_string());
-        table.row([item.attribute, item.value, instead, until, changed, item.author, version]);
+        table.row([item.rule, item.attribute, item.value, instead, until, changed, item.author, version]);
     }
     let mut out = std::io::stdout().lock();
     match table.is_empty() {
@@ -45,6 +48,13 @@ fn list(remote: &Remote, args: &OverridesListArgs) -> anyhow::Result<()> {
         false => table.write(&mut out)?,
     }
     Ok(())
+}
+
+/// That a rule has overrides beside it, if it has, and where they are shown.
+pub(super) fn beside(rule: &StoredRule) -> Option<String> {
+    let count = usize::try_from(rule.overrides).ok().filter(|count| *count > 0)?;
+    let StoredRule { domain, id, .. } = rule;
+    Some(format!("{} beside it: `tollgate rules overrides list {domain} {id}`", show::count(count, "override")))
 }
 
 /// What applies instead, in one line.
@@ -90,6 +100,7 @@ fn effect(args: &OverrideEffect) -> anyhow::Result<Map<String, Value>> {
     let members = [
         ("limit", args.limit.as_ref().map(|limit| json!(limit))),
         ("burst", args.burst.map(|burst| json!(burst))),
+        ("algorithm", args.algorithm.as_ref().map(|algorithm| json!(algorithm))),
         ("unlimited", args.unlimited.then_some(json!(true))),
         ("deny", args.deny.then_some(json!(true))),
     ];

@@ -36,6 +36,25 @@ pub(super) async fn list(
     reply::read(&headers, &tag, &desk.control.overrides(&at.domain, &at.id, &cut).await?)
 }
 
+/// The overrides of all rules of a domain, by rule and value.
+#[utoipa::path(get, path = "/v1/domains/{domain}/overrides", tag = "overrides", operation_id = "list_overrides_of_domain",
+    params(("domain" = String, Path, description = "Whose rules", example = "api"), Paging),
+    responses(
+        (status = 200, description = "A part of the list", body = Page<StoredOverride>, headers(("etag" = String, description = "The revision"))),
+        (status = 304, description = "If-None-Match names what is there"),
+    ),
+)]
+pub(super) async fn list_all(
+    State(desk): State<Arc<Desk>>,
+    At(domain): At<String>,
+    Asked(paging): Asked<Paging>,
+    headers: HeaderMap,
+) -> Reply {
+    let cut = cut(paging.after, paging.limit)?;
+    let tag = etag::of(desk.revision());
+    reply::read(&headers, &tag, &desk.control.overrides_of_domain(&domain, &cut).await?)
+}
+
 /// Where an override is.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
