@@ -48,6 +48,27 @@ fn overrides_that_never_count() {
 }
 
 #[test]
+fn texts_that_are_taken_as_they_stand() {
+    check(
+        "",
+        "- {id: a, per: 'api_key, client_ip', limit: 1/s}\n\
+         - {id: b, per: [api_key or], limit: 1/s}\n\
+         - {id: c, when: {client_ip: [10.0.0.0/8, x]}, limit: 1/s, overrides: [{when: {user_ip: {not: '2001:db8::/32'}}, limit: 2/s}]}\n\
+         - {id: d, when: {client_ip: {cidr: 10.0.0.0/8}, path: /v1/8, masked_remote_address: 10.0.0.0/8}, limit: 1/s}\n",
+        &[
+            "rules:3:3: `a` counts by one attribute, which is called `api_key, client_ip`; several are written `per: [a, b]`, one or \
+             another `per: [a or b]`",
+            "rules:4:3: `b` counts by one attribute, which is called `api_key or`; several are written `per: [a, b]`, one or another \
+             `per: [a or b]`",
+            "rules:5:3: `client_ip` is compared with the text `10.0.0.0/8`, which no address is; a network is written `client_ip: \
+             {cidr: 10.0.0.0/8}`",
+            "rules:5:71: `user_ip` is compared with the text `2001:db8::/32`, which no address is; a network is written `user_ip: \
+             {cidr: 2001:db8::/32}`",
+        ],
+    );
+}
+
+#[test]
 fn costs_that_their_limits_have_no_room_for() {
     check(
         "",

@@ -57,6 +57,11 @@ pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
     ("concurrency", &["lease", "max_debt"], "counts what is held at a time"),
 ];
 
+/// What rules have in place of a limit that is none.
+const NO_LIMIT: &str = "for no limit at all write `unlimited: true` in place of `limit`";
+/// What rules have in place of a limit of nothing.
+const NOTHING: &str = "for nothing at all write `deny: true` in place of `limit`";
+
 const PHASES: &[&str] = &["epoch", "first_request", "spread"];
 
 /// How many slices a window is cut into, unless said otherwise.
@@ -273,7 +278,15 @@ impl<'w> Reader<'w> {
     /// The count and the period as they were written: a window is as long as it says, though 5/15m is the rate of 20/h.
     fn quota(&mut self) -> Option<(u64, Nanos)> {
         let text = self.given_limit()?;
+        if matches!(text, "unlimited" | "none" | "infinite") {
+            self.note_with_help("limit", format!("`{text}` is not a rate"), NO_LIMIT);
+            return None;
+        }
         let quota = parse_quota(text);
+        if let Err(error @ LimitError::Zero { what: "the count of the rate" }) = &quota {
+            self.note_with_help("limit", error.to_string(), NOTHING);
+            return None;
+        }
         if let (Err(error), Some(written)) = (&quota, as_written(text)) {
             let error = error.to_string();
             let problem = error.split_once("; ").map_or(&*error, |(problem, _)| problem);

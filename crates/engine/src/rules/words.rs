@@ -40,6 +40,22 @@ const OTHERS_SAY: &[(&str, &str)] = &[
     ("expires", "until"),
     ("action", "on_exceed"),
     ("exceptions", "overrides"),
+    ("calendar", "fixed_window"),
+    ("window", "fixed_window"),
+    ("sliding", "sliding_window"),
+    ("bucket", "token_bucket"),
+    ("gcra", "token_bucket"),
+    ("leaky", "leaky_bucket"),
+    ("semaphore", "concurrency"),
+    ("log", "shadow"),
+    ("dry_run", "shadow"),
+    ("observe", "shadow"),
+    ("block", "deny"),
+    ("refuse", "deny"),
+    ("reject", "deny"),
+    ("queue", "delay"),
+    ("throttle", "delay"),
+    ("wait", "delay"),
 ];
 
 /// `a`, `b` and `c`.

@@ -1,6 +1,6 @@
 //! The words that make a window follow the calendar.
 
-use super::{ALGORITHMS, Reader, as_written, parse_count};
+use super::{ALGORITHMS, NOTHING, Reader, as_written, parse_count};
 use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
 use crate::rules::words::{nearest, valid_instead};
@@ -41,7 +41,8 @@ impl Reader<'_> {
         let calendar_word = unit.filter(|unit| is_of_the_calendar(*unit));
         let in_zone = self.zone();
         if self.words.algorithm != Some("fixed_window") {
-            if calendar_word.is_some() {
+            let known = ALGORITHMS.iter().any(|(name, ..)| Some(*name) == self.words.algorithm);
+            if calendar_word.is_some() && (known || self.words.algorithm.is_none()) {
                 let help = "write `algorithm: fixed_window` beside it, or a number of days";
                 self.note_with_help("limit", "`month` and `year` are windows of the calendar", help);
             }
@@ -109,7 +110,12 @@ impl Reader<'_> {
         let number = parse_count(count).filter(|count| *count > 0);
         if number.is_none() {
             let problem = format!("`{}` is not a whole number above 0", shorten(count));
-            self.note_with_help("limit", problem, "write it like 100/day or 10k/month");
+            let help = match as_written(text) {
+                Some(written) => format!("a rate is written {written}"),
+                None if count == "0" => NOTHING.into(),
+                None => "write it like 100/day or 10k/month".into(),
+            };
+            self.note_with_help("limit", problem, help);
         }
         number
     }

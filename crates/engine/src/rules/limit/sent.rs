@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::Limits;
 
-use super::{Words, read};
+use super::{NO_LIMIT, NOTHING, Words, read};
 
 /// A limit as text, as it comes in a request.
 ///
@@ -50,7 +50,12 @@ impl LimitText<'_> {
                 let problem = "windows of the calendar need a rule".into();
                 Err(LimitMistake { word: "limit", problem, help: None })
             }
-            Err(mut mistakes) => Err(mistakes.swap_remove(0)),
+            Err(mut mistakes) => {
+                let mut first = mistakes.swap_remove(0);
+                // A request has nothing in place of a limit, as rules do.
+                first.help = first.help.filter(|help| help != NOTHING && help != NO_LIMIT);
+                Err(first)
+            }
         }
     }
 }

@@ -6,6 +6,14 @@ use super::super::text::{Node, Value};
 use super::super::words::{listed, meant, valid_instead};
 use super::{Placed, shorten};
 
+/// What is to be said of a key that belongs somewhere else, or nowhere.
+pub(super) struct Elsewhere {
+    /// What is written instead.
+    pub(super) help: &'static str,
+    /// Which word of the map that is, if it is one.
+    pub(super) word: Option<&'static str>,
+}
+
 /// The pairs of a map whose keys are all known.
 pub(super) struct Fields<'n> {
     pairs: Vec<(Place, &'n str, &'n Node)>,
@@ -19,13 +27,12 @@ impl<'n> Fields<'n> {
         Self::of_part(node, what, tables, &|_| None, notes)
     }
 
-    /// [`of`](Self::of) a part of something. `elsewhere` says of keys that belong to the whole what is written instead, and which
-    /// word that is here.
+    /// [`of`](Self::of), where `elsewhere` knows keys that belong somewhere else.
     pub(super) fn of_part(
         node: &'n Node,
         what: &str,
         tables: &[&[Key]],
-        elsewhere: &dyn Fn(&str) -> Option<(String, &'static str)>,
+        elsewhere: &dyn Fn(&str) -> Option<Elsewhere>,
         notes: &mut Notes,
     ) -> Option<Self> {
         let valid = names(tables);
@@ -45,7 +52,7 @@ impl<'n> Fields<'n> {
             } else {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
                 let (help, word) = match elsewhere(name) {
-                    Some((help, word)) => (help, Some(word)),
+                    Some(Elsewhere { help, word }) => (help.into(), word),
                     None => (valid_instead(name, &valid), meant(name, &valid)),
                 };
                 notes.add_with_help(key.place, problem, help);
@@ -120,7 +127,13 @@ pub(crate) struct RawMap {
 }
 
 impl RawMap {
-    pub(super) fn read(node: &Node, what: &str, table: &[Key], notes: &mut Notes) -> Option<Self> {
+    /// `sample` is one, to show how it is written.
+    pub(super) fn read(node: &Node, what: &str, table: &[Key], sample: &str, notes: &mut Notes) -> Option<Self> {
+        if !matches!(node.value, Value::Map(_)) {
+            let problem = format!("{what} is a map, this is {}", node.kind());
+            notes.add_with_help(node.place, problem, format!("write it like `{sample}`"));
+            return None;
+        }
         let fields = Fields::of(node, what, &[table], notes)?;
         let values = table
             .iter()
