@@ -297,8 +297,9 @@ Examples:
   echo '{\"at\":1700000000000,\"domain\":\"api\",\"attributes\":{\"path\":\"/login\"}}' | tollgate decide --rules rules.yaml
 
 Each line is the body of a POST to /v1/check and is answered by a line with the body of its answer. If the first line \
-has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, time is what the lines say: later ones may repeat \
-it or go on, and without it happen at the time of the one before. Otherwise they happen when they are read.
+has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or \
+2030-01-31T18:00[Europe/Paris], time is what the lines say: later ones may repeat it or go on, and without it happen at the \
+time of the one before. Otherwise they happen when they are read.
 
 A line that cannot be understood is answered in its place with the problem and its number, and the status is 1.";
 

@@ -100,7 +100,7 @@ impl Control {
                 entry::to_yaml(domains.iter().map(|(domain, rules)| (*domain, rules.iter().map(|rule| &*rule.text))))?;
             Ok::<_, ControlError>(beside(&rules) + &file)
         });
-        Ok(written.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))??)
+        written.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?
     }
 }
 

@@ -297,7 +297,7 @@ pub struct OverrideSetArgs {
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
 
-    /// The attribute, if it is not the first one that the rule counts by, or that is one or another
+    /// The attribute, if it is not the first that the rule counts by; needed where that is one or another (`a or b`)
     #[arg(long, value_name = "NAME")]
     pub attribute: Option<String>,
 

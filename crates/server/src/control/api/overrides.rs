@@ -92,7 +92,7 @@ pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<OverrideAt>, h
         ("If-None-Match" = Option<String>, Header, description = "`*`: only if there is nothing yet"),
         ("Tollgate-Comment" = Option<String>, Header, description = "What for, percent-encoded"),
     ),
-    request_body(description = "An override as in a file, without `when`", content((Object = "application/json"), (Object = "application/yaml"))),
+    request_body(description = "An override as in a file, without `when`; with `attribute` if it is not the first one that the rule counts by, and where that is one or another", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
         (status = 200, description = "It was changed, or is as it was", body = StoredOverride, headers(("etag" = String, description = "Its version"))),
         (status = 201, description = "It was made", body = StoredOverride, headers(("etag" = String, description = "Its version"))),
