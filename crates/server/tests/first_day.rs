@@ -52,6 +52,27 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
 }
 
 #[test]
+fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
+    let folder = Folder::new("unfit");
+    let (_server, person) = serve(&folder, &[]);
+    let text = "domain: api\nrules:\n- {id: export, per: [user], limit: 100/h, cost: 50}\n";
+    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    let set = |args: &[&str]| person.run(&[&["rules", "overrides", "set", "api", "export", "acme"], args].concat());
+    let ran = set(&["--limit", "10/h"]);
+    assert_eq!(
+        ran.err,
+        "warning: a request never fits this override: it weighs 50, and there is room for 10 at once; write a `burst` of at least 50 \
+         beside the limit, or a smaller `cost`\n"
+    );
+    assert!(ran.done().starts_with("api/export: 10/h for user `acme`"));
+    assert_eq!(
+        set(&["--limit", "10/h", "--until", "2020-01-01T00:00:00Z", "--burst", "50"]).err,
+        "warning: this override has ended\n"
+    );
+    assert_eq!(set(&["--limit", "10/h", "--burst", "50"]).err, "");
+}
+
+#[test]
 fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
     let (_folder, _server, person) = begin("calendar");
     let set = |args: &[&str]| person.run(&[&["rules", "overrides", "set", "api", "quota", "acme"], args].concat());
