@@ -6,7 +6,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, PlainCharge, Report, Stamps, Time, TooLarge, Wall};
+use tollgate::{
+    Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, PlainCharge, Report, Stamps, Time, TooLarge, Wall,
+};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 

@@ -1,5 +1,8 @@
 //! The reference page is what the definitions say, and everything in it can be loaded. After a change on purpose: `BLESS=1`.
 
+mod support;
+
+use support::bench;
 use tollgate_engine::rules::{Rules, Source, keys, reference};
 use tollgate_engine::{Engine, MemoryStore};
 
@@ -45,6 +48,26 @@ fn every_key_has_an_example_that_uses_it() {
         assert!(key.example.contains(&format!("{}:", key.name)), "the example of {} does not use it", key.name);
         put(&format!("domain: d\nrules:\n- {{id: example-id-1, unlimited: true}}\n- {}\n", key.example));
     }
+}
+
+#[test]
+fn an_export_takes_fifty_of_the_quota_that_other_calls_take_one_of() {
+    let page = reference();
+    let (_, rest) = page.split_once("domain: weighed\nrules:\n").expect("the example");
+    let (rules, _) = rest.split_once("```").expect("its end");
+    let mut bench = bench(rules);
+    assert!(bench.engine.warnings(&support::read(rules)).is_empty());
+    let call = [("path", "/v1/list"), ("api_key", "k")];
+    let export = [("path", "/v1/export"), ("api_key", "k"), ("weight", "50")];
+    let allowed = |bench: &mut support::Bench, attributes: &[(&str, &str)], cost| {
+        bench.decide(attributes, cost, |decision| decision.is_allowed())
+    };
+    assert!(allowed(&mut bench, &call, None) && allowed(&mut bench, &export, None));
+    assert_eq!(bench.remaining(&export), [8, 949, 2], "of the rate, of the quota, of the exports");
+    assert!(!allowed(&mut bench, &export, Some(50)), "it weighs that to the rate, too");
+    let garbled = [("path", "/v1/list"), ("api_key", "k"), ("weight", "1e9")];
+    assert!(allowed(&mut bench, &garbled, None));
+    assert_eq!(bench.remaining(&call), [7, 849]);
 }
 
 fn put(text: &str) {

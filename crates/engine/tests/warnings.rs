@@ -48,6 +48,59 @@ fn overrides_that_never_count() {
 }
 
 #[test]
+fn texts_that_are_taken_as_they_stand() {
+    check(
+        "",
+        "- {id: a, per: 'api_key, client_ip', limit: 1/s}\n\
+         - {id: b, per: [api_key or], limit: 1/s}\n\
+         - {id: c, when: {client_ip: [10.0.0.0/8, x]}, limit: 1/s, overrides: [{when: {user_ip: {not: '2001:db8::/32'}}, limit: 2/s}]}\n\
+         - {id: d, when: {client_ip: {cidr: 10.0.0.0/8}, path: /v1/8, masked_remote_address: 10.0.0.0/8}, limit: 1/s}\n",
+        &[
+            "rules:3:3: `a` counts by one attribute, which is called `api_key, client_ip`; several are written `per: [a, b]`, one or \
+             another `per: [a or b]`",
+            "rules:4:3: `b` counts by one attribute, which is called `api_key or`; several are written `per: [a, b]`, one or another \
+             `per: [a or b]`",
+            "rules:5:3: `client_ip` is compared with the text `10.0.0.0/8`, which no address is; a network is written `client_ip: \
+             {cidr: 10.0.0.0/8}`",
+            "rules:5:71: `user_ip` is compared with the text `2001:db8::/32`, which no address is; a network is written `user_ip: \
+             {cidr: 2001:db8::/32}`",
+        ],
+    );
+}
+
+#[test]
+fn costs_that_their_limits_have_no_room_for() {
+    check(
+        "",
+        "- {id: export, limit: 10/h, cost: 50}\n\
+         - {id: bucket, limit: 10/h, burst: 50, cost: 50}\n\
+         - {id: both, limits: [100/s, {limit: 20/day, algorithm: fixed_window}], cost: 21}\n\
+         - {id: slots, limit: 2, algorithm: concurrency, cost: 3}\n\
+         - {id: waits, limit: 10/s, cost: 25, on_exceed: {delay: {max_wait: 2s}}}\n\
+         - {id: sent, limit: 10/s, cost: {from: bytes, max: 100}}\n\
+         - {id: missing, limit: 10/s, cost: {from: bytes, max: 10, missing: 11}}\n\
+         - id: plans\n  limit: 100/s\n  cost: 50\n  overrides:\n  \
+         - {when: {plan: free}, limit: 5/s}\n  \
+         - {when: {plan: pro}, limit: 500/s, burst: 49}\n  \
+         - {when: {plan: own}, unlimited: true}\n",
+        &[
+            "rules:3:3: a request never fits `export`: it weighs 50, and there is room for 10 at once; write a `burst` of at \
+             least 50 beside the limit, or a smaller `cost`",
+            "rules:5:3: a request never fits `both`: it weighs 21, and there is room for 20 at once; write a limit of at least 21, \
+             or a smaller `cost`",
+            "rules:6:3: a request never fits `slots`: it weighs 3, and there is room for 2 at once; write a limit of at least 3, or \
+             a smaller `cost`",
+            "rules:9:3: a request without `bytes` never fits `missing`: it weighs 11, and there is room for 10 at once; write a \
+             `burst` of at least 11 beside the limit, or a smaller `cost`",
+            "rules:14:5: a request never fits this override: it weighs 50, and there is room for 5 at once; write a `burst` of at \
+             least 50 beside the limit, or a smaller `cost`",
+            "rules:15:5: a request never fits this override: it weighs 50, and there is room for 49 at once; write a `burst` of at \
+             least 50 beside the limit, or a smaller `cost`",
+        ],
+    );
+}
+
+#[test]
 fn limits_that_jumped() {
     check(
         "- {id: a, limit: 10/s}\n- {id: b, limit: 10/s}\n- {id: c, limit: 10/s}\n",

@@ -87,10 +87,28 @@ fn decide_answers_bad_lines_in_their_place_and_fails() {
     assert_eq!((ran.code, answers.len()), (Some(1), 6), "{}", ran.out);
     assert!(answers[0].contains(r#""allowed":true"#) && answers[2].starts_with(r#"[{"allowed":false"#), "{}", ran.out);
     for (place, expected) in [
-        (1, r#""detail":"the body is not JSON: EOF while parsing a value","line":2"#),
+        (1, r#""detail":"at line 2: this is not JSON: EOF while parsing a value","line":2"#),
         (3, r#"there are no rules for the domain `d`"#),
         (4, r#""line":5"#),
-        (5, r#"the first line has no `at`, so requests happen when they are read","pointer":"/at","line":6"#),
+        (
+            5,
+            r#"at line 6: the first line has no `at`, so requests happen when they are read","pointer":"/at","line":6"#,
+        ),
+    ] {
+        assert!(answers[place].contains(expected), "{}", answers[place]);
+    }
+    let ran = tollgate(
+        &["decide"],
+        b"{\"at\":\"2026-11-16T10:00:00+01:00\",\"key\":\"a\",\"limit\":\"1/h\"}\n{\"at\":\"2026-11-16T10:59:59.999[Europe/Paris]\",\
+          \"key\":\"a\",\"limit\":\"1/h\"}\n{\"key\":\"a\",\"limmit\":\"1/h\"}\n{\"time\":5,\"key\":\"a\",\"limit\":\"1/h\"}\n\
+          {\"at\":\"2026-11-16T11:00[Europe/Pari]\"}\n",
+    );
+    let answers: Vec<&str> = ran.out.lines().collect();
+    assert!(answers[1].contains(r#""allowed":false"#) && answers[1].contains(r#""retry_after_ms":1,"#), "{}", ran.out);
+    for (place, expected) in [
+        (2, r#""detail":"at line 3: unknown field `limmit`, did you mean `limit`?","line":3"#),
+        (3, r#""detail":"at line 4: unknown field `time`; when a request happens is called `at`","line":4"#),
+        (4, "at line 5: `Europe/Pari` is not a time zone; did you mean `Europe/Paris`?"),
     ] {
         assert!(answers[place].contains(expected), "{}", answers[place]);
     }
@@ -157,7 +175,8 @@ fn bad_files_are_told_and_nothing_breaks() {
             assert!(ran.err.len() < 100_000 && !ran.err.contains("panicked"), "{}", ran.err);
         };
         refused(&missing, "cannot read");
-        refused(&directory, "cannot read");
+        // Of a folder, its rule files are checked.
+        refused(&directory, if command == ["check"] { "has no *.yaml, *.yml or *.json" } else { "cannot read" });
         refused(&large, "at most 16777216 are read");
         refused("/dev/zero", "at most 16777216 are read");
         refused(&binary, "not UTF-8");

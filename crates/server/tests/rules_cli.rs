@@ -1,61 +1,15 @@
 //! The command line of the rules service, as people and scripts run it, against the real server.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::disallowed_methods, reason = "waits for another process")]
 
 mod common;
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use common::{Folder, Ran, Server};
-use proptest::prelude::*;
+use common::person::{Person, serve, soon};
+use common::{Folder, Server};
 use serde_json::Value;
 use tollgate_testkit::servers::Postgres;
-
-/// Somebody at a terminal, with a server to ask and perhaps a token.
-struct Person {
-    server: String,
-    token: Option<String>,
-}
-
-impl Person {
-    fn of(server: &Server) -> Self {
-        Self { server: server.url(""), token: None }
-    }
-
-    fn with(&self, token: &str) -> Self {
-        Self { server: self.server.clone(), token: Some(token.trim().to_owned()) }
-    }
-
-    fn run(&self, args: &[&str]) -> Ran {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.args(args).env("TOLLGATE_SERVER", &self.server).env("TZ", "UTC").env_remove("TOLLGATE_TOKEN");
-        if let Some(token) = &self.token {
-            command.env("TOLLGATE_TOKEN", token);
-        }
-        Ran::of(&mut command, b"")
-    }
-}
-
-/// Runs something until it comes out as expected: what was changed is in force within a second, not at once.
-#[track_caller]
-fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..100 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("not within two seconds: {what}");
-}
-
-/// A server with a database of its own.
-fn serve(folder: &Folder, more: &[&str]) -> (Server, Person) {
-    let server = Server::start(&[&["--data", &folder.join("data")], more].concat());
-    let person = Person::of(&server);
-    (server, person)
-}
 
 const TWO: &str = "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {id: b, when: {path: /x}, limit: 9/m}\n";
 
@@ -73,9 +27,10 @@ fn a_rule_lives_through_the_command_line() {
 
     let list = person.run(&["rules", "list"]).done();
     let lines: Vec<&str> = list.lines().collect();
-    assert!(lines[0].starts_with("DOMAIN  RULE  LIMIT  STATE     VERSION  CHANGED"), "{list}");
+    assert!(lines[0].starts_with("DOMAIN  RULE  LIMIT  OVERRIDES  STATE     VERSION  CHANGED"), "{list}");
     assert!(
-        lines[1].starts_with("api     a     5/s    in force  1        20") && lines[1].ends_with("UTC  local"),
+        lines[1].starts_with("api     a     5/s    0          in force  1        20")
+            && lines[1].ends_with("UTC  local"),
         "{list}"
     );
     let items = person.run(&["rules", "list", "api", "--json"]).json();
@@ -100,7 +55,10 @@ fn a_rule_lives_through_the_command_line() {
     assert!(diff.lines().any(|line| line.starts_with('+') && line.contains("7/s")), "{diff}");
     assert!(person.run(&["rules", "get", "api", "a", "--version", "1"]).done().contains("limit: 5/s"));
 
-    assert_eq!(person.run(&["rules", "rollback", "api", "a"]).done(), "api/a: version 3, in force\n");
+    assert_eq!(
+        person.run(&["rules", "rollback", "api", "a"]).done(),
+        "api/a: back to version 1, as version 3, in force\n"
+    );
     assert!(person.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
     assert_eq!(
         person.run(&["rules", "disable", "api", "a", "-m", "für jetzt, 100%"]).done(),
@@ -114,7 +72,8 @@ fn a_rule_lives_through_the_command_line() {
 
     assert!(person.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
     person.run(&["rules", "get", "api", "a"]).failed(1, "`a`");
-    assert!(person.run(&["rules", "rollback", "api", "a"]).done().starts_with("api/a: version 7"), "it comes back");
+    let back = person.run(&["rules", "rollback", "api", "a"]).done();
+    assert_eq!(back, "api/a: back to version 5, as version 7, in force\n", "it comes back");
 
     let audit = person.run(&["audit", "--subject", "a"]).done();
     assert!(audit.lines().nth(1).unwrap().contains("rollback rule"), "{audit}");
@@ -413,74 +372,4 @@ fn a_database_that_goes_away_is_told_and_work_goes_on_when_it_is_back() {
     soon("it answers again", || admin.run(&["rules", "list"]).code == Some(0));
     assert_eq!(admin.run(&["rules", "export"]).done(), exported, "nothing was changed meanwhile");
     admin.run(&["rules", "delete", "api", "a"]).done();
-}
-
-/// A rule in JSON, of what the language has.
-fn rule() -> impl Strategy<Value = Value> {
-    let when = prop_oneof![
-        Just(Value::Null),
-        "[a-z0-9/ '\"#:ü]{1,8}".prop_map(|text| serde_json::json!({"path": {"equals": text}})),
-        Just(serde_json::json!({"ip": {"cidr": ["10.0.0.0/8"]}, "k": ["a", "b"]})),
-    ];
-    let effect = prop_oneof![
-        (1..1_000_u32, prop_oneof!["s", "m", "h", "day"])
-            .prop_map(|(n, per)| serde_json::json!({"limit": format!("{n}/{per}")})),
-        (1..9_u32)
-            .prop_map(|n| serde_json::json!({"limits": [format!("{n}/s"), {"limit": n, "algorithm": "concurrency"}]})),
-        Just(serde_json::json!({"unlimited": true})),
-        Just(serde_json::json!({"deny": true})),
-    ];
-    let message = proptest::option::of("[ -~äß→]{1,20}".prop_map(Value::from));
-    (when, effect, message, any::<bool>()).prop_map(|(when, mut rule, message, per)| {
-        let limited = rule.get("limit").is_some() || rule.get("limits").is_some();
-        if !when.is_null() {
-            rule["when"] = when;
-        }
-        if let Some(message) = message.filter(|_| limited) {
-            rule["message"] = message;
-        }
-        if per && limited {
-            rule["per"] = serde_json::json!(["user"]);
-        }
-        rule
-    })
-}
-
-#[test]
-fn export_and_apply_are_inverse() {
-    let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
-    let domains = proptest::collection::vec(proptest::collection::vec(rule(), 0..6), 1..4);
-    let cases = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(cases, |(domains in domains)| {
-        let of = |(place, rules): (usize, &Vec<Value>)| {
-            let with_id = |(n, rule): (usize, &Value)| {
-                let mut rule = rule.clone();
-                rule["id"] = Value::from(format!("{}r{n}", ["", "a:", "b/"][n % 3]));
-                rule
-            };
-            serde_json::json!({"domain": format!("d{place}"), "rules": rules.iter().enumerate().map(with_id).collect::<Vec<_>>()})
-        };
-        let text = serde_json::json!({"domains": domains.iter().enumerate().map(of).collect::<Vec<_>>()});
-        let file = folder.file("all.json", text.to_string());
-        // Domains of the case before are emptied, so that the file is all there is.
-        for place in domains.len()..4 {
-            let empty = folder.file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
-            person.run(&["rules", "apply", "--prune", &empty]).done();
-        }
-        person.run(&["rules", "apply", "--prune", &file]).done();
-        prop_assert!(person.run(&["rules", "apply", "--plan", "--prune", &file]).done().starts_with("nothing to change"));
-        let exported = person.run(&["rules", "export"]).done();
-        if domains.iter().all(Vec::is_empty) {
-            return Ok(());
-        }
-        let again = folder.file("again.yaml", &exported);
-        let out = person.run(&["rules", "apply", "--plan", "--prune", &again]).done();
-        prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
-        // From nothing, it makes what was exported.
-        let other = Folder::new();
-        let (_server, elsewhere) = serve(&other, &[]);
-        elsewhere.run(&["rules", "apply", &again]).done();
-        prop_assert_eq!(elsewhere.run(&["rules", "export"]).done(), exported);
-    });
 }

@@ -2,11 +2,10 @@
 
 mod calendar;
 mod parse;
-
-use std::fmt;
+mod sent;
 
 use tollgate::{
-    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Limits, Nanos, Phase, Rate, SlidingLog,
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Nanos, Phase, Rate, SlidingLog,
     SlidingSlices, SlidingWindow, Steps, TokenBucket,
 };
 
@@ -15,78 +14,9 @@ use super::raw::shorten;
 use super::words::{listed, valid_instead};
 use crate::calendar::Calendar;
 pub(crate) use calendar::{WEEKDAYS, read_zone};
-pub(crate) use parse::{TRUTHS, not_a_count, not_a_truth, parse_count, parse_length, parse_quota, parse_truth};
-
-/// A limit as text, as it comes in a request.
-///
-/// ```
-/// use tollgate_engine::rules::LimitText;
-///
-/// let limits = LimitText { limit: "100/s", burst: Some(20), algorithm: None }.read()?;
-/// assert_eq!(limits.as_slice().len(), 1);
-/// let mistake = LimitText { limit: "100/s", burst: None, algorithm: Some("tokenbucket") }.read().unwrap_err();
-/// assert_eq!(mistake.to_string(), "algorithm: `tokenbucket` is not an algorithm; did you mean `token_bucket`?");
-/// # Ok::<(), tollgate_engine::rules::LimitMistake>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LimitText<'a> {
-    /// A rate like `100/s`; for concurrency a whole number.
-    pub limit: &'a str,
-    /// The most at one instant, for buckets; by default the count of the rate.
-    pub burst: Option<u64>,
-    /// By default `token_bucket`.
-    pub algorithm: Option<&'a str>,
-}
-
-impl LimitText<'_> {
-    /// The numbers.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
-    pub fn read(&self) -> Result<Limits, LimitMistake> {
-        let burst = self.burst.map(|burst| burst.to_string());
-        let words = Words {
-            limit: Some(self.limit),
-            algorithm: self.algorithm,
-            option: &|name| match name {
-                "burst" => burst.as_deref(),
-                _ => None,
-            },
-            position: 0,
-        };
-        match read(&words) {
-            Ok((limit, None)) => Ok(limit.into()),
-            Ok((_, Some(_))) => {
-                let problem = "windows of the calendar need a rule".into();
-                Err(LimitMistake { word: "limit", problem, help: None })
-            }
-            Err(mut mistakes) => Err(mistakes.swap_remove(0)),
-        }
-    }
-}
-
-/// What is wrong with one word of a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitMistake {
-    /// Which word: `limit`, `algorithm` or the name of an option.
-    pub word: &'static str,
-    /// What is wrong.
-    pub problem: String,
-    /// What would be right, where that can be said.
-    pub help: Option<String>,
-}
-
-impl fmt::Display for LimitMistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.word, self.problem)?;
-        match &self.help {
-            Some(help) => write!(f, "; {help}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for LimitMistake {}
+pub(crate) use parse::{TRUTHS, not_a_count, not_a_truth, parse_count, parse_length, parse_truth};
+use parse::{as_written, parse_quota};
+pub use sent::{LimitMistake, LimitText};
 
 /// The words of a limit, wherever they come from.
 pub(crate) struct Words<'w> {
@@ -95,6 +25,8 @@ pub(crate) struct Words<'w> {
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
     /// How many windows of the calendar the limits before this one have.
     pub(crate) position: usize,
+    /// Whether an override took some of them over from its rule.
+    pub(crate) inherits: bool,
 }
 
 /// Each algorithm with the options it takes, and what it does in a line.
@@ -124,6 +56,11 @@ pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
     ),
     ("concurrency", &["lease", "max_debt"], "counts what is held at a time"),
 ];
+
+/// What rules have in place of a limit that is none.
+const NO_LIMIT: &str = "for no limit at all write `unlimited: true` in place of `limit`";
+/// What rules have in place of a limit of nothing.
+const NOTHING: &str = "for nothing at all write `deny: true` in place of `limit`";
 
 const PHASES: &[&str] = &["epoch", "first_request", "spread"];
 
@@ -174,24 +111,13 @@ struct Options {
 impl<'w> Reader<'w> {
     /// Every word is read before any limit is made of them, so that all that cannot be read is told.
     fn limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
-        let name = self.words.algorithm.unwrap_or("token_bucket");
-        let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {
-            let names: Vec<&str> = ALGORITHMS.iter().map(|(name, ..)| *name).collect();
-            let problem = format!("`{}` is not an algorithm", shorten(name));
-            self.note_with_help("algorithm", problem, valid_instead(name, &names));
-            return None;
-        };
-        for keys::Key { name: option, .. } in keys::OPTIONS {
-            if (self.words.option)(option).is_some() && !takes.contains(option) {
-                let help = format!("it takes {}", listed(takes));
-                self.note_with_help(option, format!("`{option}` means nothing to {name}"), help);
-            }
-        }
-        let quota = match (*name, calendar) {
-            ("concurrency", _) => self.leases().map(|leases| (leases, Nanos::ZERO)),
+        let algorithm = self.algorithm();
+        let quota = match (algorithm, calendar) {
+            (Some("concurrency"), _) => self.leases().map(|leases| (leases, Nanos::ZERO)),
             (_, Some(calendar)) => self.count_per_window().map(|count| (count, calendar.length())),
-            (_, None) if self.half_a_calendar => None,
-            (_, None) => self.quota(),
+            (_, None) if self.half_a_calendar => self.count_per_window().and(None),
+            (Some(_), None) => self.quota(),
+            (None, None) => None,
         };
         let options = Options {
             burst: self.count("burst"),
@@ -206,8 +132,9 @@ impl<'w> Reader<'w> {
             initial: self.count("initial"),
             max_debt: self.count("max_debt"),
         };
-        let (count, per) = quota.filter(|_| self.mistakes.is_empty())?;
-        match *name {
+        // Of a zone that there is not, the numbers do not depend.
+        let (count, per) = quota.filter(|_| self.mistakes.iter().all(|mistake| mistake.word == "zone"))?;
+        match algorithm? {
             "token_bucket" => self.token_bucket(count, per, &options),
             "leaky_bucket" => self.leaky_bucket(count, per, &options),
             "interval_bucket" => self.interval_bucket(count, per, &options),
@@ -217,6 +144,26 @@ impl<'w> Reader<'w> {
             "sliding_log" => self.sliding_log(count, per, &options),
             _ => self.concurrency(count, &options),
         }
+    }
+
+    /// Which it is, if there is such; notes what it has no use for.
+    fn algorithm(&mut self) -> Option<&'static str> {
+        let name = self.words.algorithm.unwrap_or("token_bucket");
+        let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {
+            let names: Vec<&str> = ALGORITHMS.iter().map(|(name, ..)| *name).collect();
+            let problem = format!("`{}` is not an algorithm", shorten(name));
+            self.note_with_help("algorithm", problem, valid_instead(name, &names));
+            return None;
+        };
+        for keys::Key { name: option, .. } in keys::OPTIONS {
+            if (self.words.option)(option).is_some() && !takes.contains(option) {
+                let takers = ALGORITHMS.iter().filter(|(_, takes, _)| takes.contains(option));
+                let takers: Vec<&str> = takers.map(|(name, ..)| *name).collect();
+                let help = format!("it is for {}; {name} takes {}", listed(&takers), listed(takes));
+                self.note_with_help(option, format!("`{option}` means nothing to {name}"), help);
+            }
+        }
+        Some(name)
     }
 
     fn token_bucket(&mut self, count: u64, per: Nanos, options: &Options) -> Option<Limit> {
@@ -330,7 +277,22 @@ impl<'w> Reader<'w> {
 
     /// The count and the period as they were written: a window is as long as it says, though 5/15m is the rate of 20/h.
     fn quota(&mut self) -> Option<(u64, Nanos)> {
-        let quota = parse_quota(self.given_limit()?);
+        let text = self.given_limit()?;
+        if matches!(text, "unlimited" | "none" | "infinite") {
+            self.note_with_help("limit", format!("`{text}` is not a rate"), NO_LIMIT);
+            return None;
+        }
+        let quota = parse_quota(text);
+        if let Err(error @ LimitError::Zero { what: "the count of the rate" }) = &quota {
+            self.note_with_help("limit", error.to_string(), NOTHING);
+            return None;
+        }
+        if let (Err(error), Some(written)) = (&quota, as_written(text)) {
+            let error = error.to_string();
+            let problem = error.split_once("; ").map_or(&*error, |(problem, _)| problem);
+            self.note_with_help("limit", problem, format!("a rate is written {written}"));
+            return None;
+        }
         self.make("limit", quota)
     }
 
@@ -379,7 +341,11 @@ impl<'w> Reader<'w> {
     }
 
     fn make<T>(&mut self, word: &'static str, made: Result<T, LimitError>) -> Option<T> {
-        made.map_err(|error| self.note(word, error.to_string())).ok()
+        let note = |error: LimitError| match error.to_string().split_once("; ") {
+            Some((problem, help)) => self.note_with_help(word, problem, help),
+            None => self.note(word, error.to_string()),
+        };
+        made.map_err(note).ok()
     }
 
     /// With the option, if it was given.

@@ -165,7 +165,17 @@ impl Notes {
         self.push(place, problem.into(), Some(help.into()));
     }
 
+    /// How many there are so far.
+    pub(crate) fn count(&self) -> usize {
+        self.found.len() + self.left_out
+    }
+
     fn push(&mut self, place: Place, problem: String, help: Option<String>) {
+        // What overrides take over from their rule is looked at again with each of them, and told once.
+        let told = |known: &Mistake| known.place == place && known.problem == problem && known.file == self.file;
+        if self.found.iter().any(told) {
+            return;
+        }
         if self.found.len() < Mistakes::MAX {
             self.found.push(Mistake { file: self.file.clone(), place, problem, help, snippet: None });
         } else {

@@ -35,6 +35,7 @@ mod import;
 pub mod keys;
 mod limit;
 mod mistake;
+mod moment;
 mod nth;
 mod raw;
 mod reference;
@@ -53,6 +54,7 @@ pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, spli
 pub use import::{Dialect, Imported, ReadIncluded};
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
+pub use moment::{NoMoment, moment};
 pub use reference::reference;
 pub(crate) use rule::ALL;
 pub use rule::{
@@ -63,6 +65,7 @@ pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 
 pub(crate) use mistake::Notes;
 pub(crate) use nth::nth_of;
+pub use words::nearest;
 
 /// The most rules there may be, over all files.
 pub const MAX_RULES: usize = 100_000;
@@ -88,8 +91,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 /// let mistakes = Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }]).unwrap_err();
 /// assert_eq!(
 ///     mistakes.to_string(),
-///     "rules.yaml:3:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
-///      rules.yaml:4:3: `limt` is not a key of a rule; did you mean `limit`?"
+///     "rules.yaml:4:3: `limt` is not a key of a rule; did you mean `limit`?"
 /// );
 /// ```
 #[derive(Clone, Debug, Default)]

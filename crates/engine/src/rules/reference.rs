@@ -16,7 +16,7 @@ pub fn reference() -> String {
         ("A condition", CONDITION, &[keys::TEST]),
         ("An expression", EXPRESSION, &[]),
         ("An override", OVERRIDE, &[keys::OVERRIDE]),
-        ("A cost from an attribute", COST, &[keys::COST]),
+        ("A cost", COST, &[keys::COST]),
         ("A delay", DELAY, &[keys::DELAY]),
         ("A ban", BAN, &[keys::BAN]),
         ("A schedule", SCHEDULE, &[keys::SCHEDULE]),
@@ -165,8 +165,33 @@ const OVERRIDE: &str = "An override changes the numbers, not the counter: what w
     but `burst`, `free`, `initial` and `max_debt`, which go with the number they were written for; without, it changes only \
     what it says. Looking for it costs the same for ten as for ten thousand.\n\n";
 
-const COST: &str = "A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. A request \
-    that says itself what it weighs is believed.\n\n";
+const COST: &str = r#"A number in `cost` is what a request weighs to this rule, and to no other. For an export that takes 50 of the same quota
+as all other calls take 1 of, the weight comes with the request, as an attribute that only the quota looks at; whoever knows the
+route, such as the gateway, sends `weight: 50` along with exports and nothing with the rest:
+
+```yaml
+domain: weighed
+rules:
+- id: rate                                    # an export is one call of ten a second, like any other,
+  per: [api_key]
+  limit: 10/s
+- id: quota                                   # 50 of what the plan has in a month,
+  per: [api_key]
+  limit: 1000/month
+  algorithm: fixed_window
+  cost: {from: weight, max: 100}
+  overrides: [{when: {plan: pro}, limit: 1M/month}]
+- id: export                                  # and one of three an hour
+  when: {path: /v1/export}
+  per: [api_key]
+  limit: 3/h
+```
+
+A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. A request that says itself what
+it weighs (`cost` beside `attributes`) is believed, and weighs that to every rule that it meets: 50 would never fit ten a second.
+`tollgate check` warns of rules and overrides that have less room than their `cost`.
+
+"#;
 
 const DELAY: &str = "For buckets. What the bucket lets pass at once passes at once; what comes on top is told how long to \
     wait, up to the longest wait, and is refused beyond. What is reported as remaining includes what may wait.\n\n";

@@ -114,9 +114,7 @@ fn options_go_where_their_limit_is() {
     check(
         "domain: a\nrules:\n- id: r\n  limits: [1/s]\n  burst: 5\n- id: s\n  burst: 5\n- id: t\n  limit: 1/s\n  limits: []\n",
         "f:5:3: `burst` beside `limits` belongs to none of them; put it into the map in `limits` that it is for\n\
-         f:6:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
          f:7:3: `burst` without a `limit`; add one like `limit: 100/s`\n\
-         f:8:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
          f:10:3: `limit` and `limits` exclude each other; put all of them into `limits`\n\
          f:10:3: `limits` is empty; for no limit at all write `unlimited: true`",
     );

@@ -2,11 +2,61 @@
 
 /// What is valid instead: the word that was probably meant, or the whole list.
 pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
-    match nearest(given, valid) {
+    match meant(given, valid) {
         Some(word) => format!("did you mean `{word}`?"),
         None => format!("valid are {}", listed(valid)),
     }
 }
+
+/// The valid word that was probably meant: what others call so, or one with few slips.
+pub(crate) fn meant<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+    let others_say = || {
+        let (_, ours) = OTHERS_SAY.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(given))?;
+        valid.iter().find(|word| *word == ours).copied()
+    };
+    others_say().or_else(|| nearest(given, valid))
+}
+
+/// What other programs call things, and what they are called here.
+const OTHERS_SAY: &[(&str, &str)] = &[
+    ("rate", "limit"),
+    ("quota", "limit"),
+    ("requests", "limit"),
+    ("key", "per"),
+    ("keys", "per"),
+    ("by", "per"),
+    ("group_by", "per"),
+    ("match", "when"),
+    ("matches", "when"),
+    ("where", "when"),
+    ("conditions", "when"),
+    ("condition", "if"),
+    ("expression", "if"),
+    ("name", "id"),
+    ("weight", "cost"),
+    ("timezone", "zone"),
+    ("time_zone", "zone"),
+    ("tz", "zone"),
+    ("expires", "until"),
+    ("action", "on_exceed"),
+    ("exceptions", "overrides"),
+    ("calendar", "fixed_window"),
+    ("window", "fixed_window"),
+    ("sliding", "sliding_window"),
+    ("bucket", "token_bucket"),
+    ("gcra", "token_bucket"),
+    ("leaky", "leaky_bucket"),
+    ("semaphore", "concurrency"),
+    ("log", "shadow"),
+    ("dry_run", "shadow"),
+    ("observe", "shadow"),
+    ("block", "deny"),
+    ("refuse", "deny"),
+    ("reject", "deny"),
+    ("queue", "delay"),
+    ("throttle", "delay"),
+    ("wait", "delay"),
+];
 
 /// `a`, `b` and `c`.
 pub(crate) fn listed(words: &[&str]) -> String {
@@ -21,7 +71,7 @@ pub(crate) fn listed(words: &[&str]) -> String {
 }
 
 /// The valid word with the fewest slips between it and the given one, if they are few for its length.
-pub(crate) fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > LONGEST {
         return None;
     }
@@ -85,6 +135,14 @@ mod tests {
         check("p", None);
         check("on", None);
         check(&"x".repeat(100_000), None);
+    }
+
+    #[test]
+    fn words_of_others_are_known() {
+        assert_eq!(meant("rate", &["limit", "per"]), Some("limit"));
+        assert_eq!(meant("Group_By", &["limit", "per"]), Some("per"));
+        assert_eq!(meant("key", &["deny", "per"]), Some("per"));
+        assert_eq!(meant("rate", &["per"]), None);
     }
 
     #[test]

@@ -1,32 +1,38 @@
-//! `tollgate check FILE`: what `serve --rules FILE` would say, without serving.
+//! `tollgate check PATH…`: what `serve --rules` would say of a file, or a server of several that are applied, without serving.
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use tollgate_engine::rules::Source;
 use tollgate_engine::{Engine, MemoryStore};
 
+use super::files::{self, File};
+use super::remote::show::count;
 use crate::config::raw::CheckArgs;
-use crate::retrieve::file::{Watched, parse};
+use crate::retrieve::file::parse_all;
 
 /// Prints every mistake with its place, or what is probably not meant; fails if there is a mistake.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// When a file cannot be read.
 pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let mut file = Watched::new(args.file.clone());
-    let name = file.path().display().to_string();
-    let text = file.read().with_context(|| format!("cannot read {name}"))?;
-    match parse(&name, &text) {
+    let files = files::read(&args.paths)?;
+    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    match parse_all(&sources) {
         Ok(rules) => {
             let engine = Engine::new(MemoryStore::new(1)?)?;
             for warning in engine.warnings(&rules) {
-                write!(std::io::stderr(), "warning: {}", warning.detailed())?;
+                // Several files are looked at together, and each line is in one of them.
+                let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
+                write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
             }
             rules.left_out().map_or(Ok(()), super::tell)?;
-            let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+            let what = match &*files {
+                [only] => only.name.clone(),
+                several => count(several.len(), "file"),
+            };
             let (rules, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
-            writeln!(std::io::stdout(), "{name}: {rules} in {domains}, no mistakes")?;
+            writeln!(std::io::stdout(), "{what}: {rules} in {domains}, no mistakes")?;
             Ok(ExitCode::SUCCESS)
         }
         Err(mistakes) => {

@@ -56,7 +56,7 @@ pub fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
         }
         let answer = match whole {
             true => match times.take(&mut bytes) {
-                Ok(()) => runtime.block_on(line::check(&gate, &bytes)),
+                Ok(()) => runtime.block_on(line::check(&gate, &bytes)).map_err(with_at),
                 Err(problem) => Err(problem),
             },
             false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY} bytes"))),
@@ -76,6 +76,18 @@ pub fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A field that is none and may be meant for the time, which only lines have.
+fn with_at(problem: Problem) -> Problem {
+    const TIMES: [&str; 6] = ["time", "timestamp", "ts", "now", "date", "when"];
+    let field = problem.detail().strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
+    match field {
+        Some((field, rest)) if rest.starts_with(", expected") && TIMES.contains(&field) => {
+            Problem::bad_request(format!("unknown field `{field}`; when a request happens is called `at`"))
+        }
+        Some(_) | None => problem,
+    }
 }
 
 /// Reads up to the end of a line and says whether it is short enough; `None` at the end of everything. Of what is too

@@ -1,5 +1,7 @@
 //! `tollgate keys`: what was spent, and giving it back.
 
+mod missing;
+
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -26,6 +28,7 @@ pub fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
             } else {
                 let counters = usize::try_from(answer["reset"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
                 writeln!(std::io::stdout(), "{} reset", count(counters, "counter"))?;
+                tell_missing(&remote, args, counters == 0)?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -44,6 +47,12 @@ pub fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
 
 fn of(args: &KeyArgs) -> anyhow::Result<String> {
     Ok(question(&args.domain, &attributes(&args.attributes)?, args.cost))
+}
+
+/// Tells what rules want to know about a request and were not told.
+fn tell_missing(remote: &Remote, args: &KeyArgs, none_met: bool) -> std::io::Result<()> {
+    let mut err = std::io::stderr().lock();
+    missing::hints(remote, args, none_met).iter().try_for_each(|hint| writeln!(err, "{hint}"))
 }
 
 fn ask(remote: &Remote, verb: &str, body: &str) -> anyhow::Result<Answer> {
@@ -101,12 +110,15 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
         let reset = span(left.reset_after_ms);
         table.row([rule, left.limit.to_string(), left.remaining.to_string(), next, reset, note.to_owned()]);
     }
+    let none_met = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to it")?,
         // It is denied for good, without being counted.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }
+    drop(out);
+    tell_missing(remote, args, none_met)?;
     Ok(status)
 }
 

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod check;
 pub mod decide;
 pub mod explain;
+mod files;
 pub mod fmt;
 pub mod import;
 pub mod keys;

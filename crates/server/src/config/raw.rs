@@ -24,7 +24,7 @@ pub enum Command {
     /// Answer requests over HTTP and the Redis protocol.
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<ServeArgs>),
-    /// Look for mistakes in a rule file, without serving.
+    /// Look for mistakes in rule files, without serving.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
     /// Decide requests from lines of JSON, at the times they say, without serving.
@@ -170,9 +170,9 @@ pub enum TokensWhen {
 /// What to look through.
 #[derive(Clone, Debug, Args)]
 pub struct CheckArgs {
-    /// The rule file
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    /// Rule files, or folders whose *.yaml, *.yml and *.json are taken; `-` is the standard input
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 /// What to decide, and by what.
@@ -286,6 +286,7 @@ It stops on SIGTERM or SIGINT, after answering what it has been asked.";
 const CHECK_EXAMPLES: &str = "\
 Examples:
   tollgate check rules.yaml
+  tollgate check rules/ login.yaml      all of them together, as `rules apply` takes them
 
 Each mistake is told with its file, line and column. The status is 1 if there are any.";
 
@@ -296,8 +297,9 @@ Examples:
   echo '{\"at\":1700000000000,\"domain\":\"api\",\"attributes\":{\"path\":\"/login\"}}' | tollgate decide --rules rules.yaml
 
 Each line is the body of a POST to /v1/check and is answered by a line with the body of its answer. If the first line \
-has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, time is what the lines say: later ones may repeat \
-it or go on, and without it happen at the time of the one before. Otherwise they happen when they are read.
+has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or \
+2030-01-31T18:00[Europe/Paris], time is what the lines say: later ones may repeat it or go on, and without it happen at the \
+time of the one before. Otherwise they happen when they are read.
 
 A line that cannot be understood is answered in its place with the problem and its number, and the status is 1.";
 

@@ -54,6 +54,9 @@ pub struct StoredRule {
     /// The rule, as in a file, with its id.
     #[schema(value_type = Object)]
     pub rule: Value,
+    /// How many overrides it has beside it, besides those that are written in it.
+    #[serde(default)]
+    pub overrides: i64,
     /// Who made this version.
     pub author: String,
     /// When, in milliseconds since 1970.
@@ -110,7 +113,7 @@ pub struct StoredOverride {
     pub rule: String,
     /// For whom: the value of the attribute, taken as it is.
     pub value: String,
-    /// The attribute; the first one the rule counts by, unless another was given.
+    /// The attribute; the first one the rule counts by, unless another was given. Where that is one or another, it has to be given.
     pub attribute: String,
     /// What applies instead: the keys of an override in a file (`limit`, `burst`, `limits`, `unlimited`, …) without `when` and `until`.
     #[schema(value_type = Object)]
@@ -161,6 +164,12 @@ pub struct DomainSummary {
     pub domain: String,
     /// How many rules it has.
     pub rules: i64,
+    /// How many overrides they have beside them, besides those that are written in them.
+    #[serde(default)]
+    pub overrides: i64,
+    /// The revision in which one of its rules or overrides was last changed.
+    #[serde(default)]
+    pub revision: i64,
 }
 
 /// What applying a file does, or would do. In the order of the file; deletions come last.

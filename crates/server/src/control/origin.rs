@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use tollgate::{Mono, Time};
+use tollgate_engine::rules::Rules;
 use utoipa::ToSchema;
 
 use super::api::Service;
@@ -35,7 +36,25 @@ pub struct Origin {
 #[derive(Debug, Default)]
 struct State {
     loaded: Option<(i64, String, Time<Mono>)>,
+    counts: Counts,
     refused: Option<Refused>,
+}
+
+/// How much of everything there is in rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    domains: usize,
+    rules: usize,
+    overrides: usize,
+}
+
+impl Counts {
+    /// Counts what rules are made of; domains without any do not count.
+    pub fn of(rules: &Rules) -> Self {
+        let domains = rules.domains().iter().filter(|domain| !domain.rules().is_empty());
+        let overrides = rules.domains().iter().flat_map(|domain| domain.rules()).map(|rule| rule.overrides().len());
+        Self { domains: domains.count(), rules: rules.len(), overrides: overrides.sum() }
+    }
 }
 
 /// How the rules of a node stand.
@@ -46,6 +65,15 @@ pub struct RulesStatus {
     /// The revision that runs; of a file, how often it was loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
+    /// How many domains of what runs have rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domains: Option<usize>,
+    /// How many rules run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<usize>,
+    /// How many overrides they have, those in their text and those beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overrides: Option<usize>,
     /// The SHA-256 of what runs, if it came from a rules service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
@@ -71,9 +99,15 @@ impl Origin {
         }
     }
 
+    /// So much was put in force, under whatever revision.
+    pub fn counted(&self, counts: Counts) {
+        self.state().counts = counts;
+    }
+
     /// This revision is in force since `now`; whatever was refused before is of no interest any more.
     pub fn loaded(&self, revision: i64, checksum: &str, now: Time<Mono>) {
-        *self.state() = State { loaded: Some((revision, checksum.to_owned(), now)), refused: None };
+        let mut state = self.state();
+        (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);
     }
 
     /// This revision would not run; the one before stays.
@@ -84,9 +118,13 @@ impl Origin {
     /// How things stand.
     pub fn status(&self, now: Time<Mono>) -> RulesStatus {
         let state = self.state();
+        let counts = state.loaded.as_ref().map(|_| state.counts);
         RulesStatus {
             source: self.to_string(),
             revision: state.loaded.as_ref().map(|(revision, ..)| *revision),
+            domains: counts.map(|counts| counts.domains),
+            rules: counts.map(|counts| counts.rules),
+            overrides: counts.map(|counts| counts.overrides),
             checksum: state.loaded.as_ref().map(|(_, checksum, _)| checksum.clone()).filter(|text| !text.is_empty()),
             loaded_ms_ago: state.loaded.as_ref().map(|(.., at)| now.since(*at).as_nanos() / 1_000_000),
             refused: state.refused.clone(),
@@ -132,6 +170,9 @@ mod tests {
         let origin = Origin::new(Source::Followed("https://rules:8080".into()));
         let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
         assert_eq!((origin.status(at(0)).revision, origin.status(at(0)).source.as_str()), (None, "https://rules:8080"));
+        let text =
+            b"domain: a\nrules: [{id: b, limit: 1/s, overrides: [{when: {c: d}, limit: 2/s}]}, {id: e, deny: true}]";
+        origin.counted(Counts::of(&Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap()));
         origin.loaded(7, "abc", at(10));
         origin.refused(8, "a mistake");
         let status = origin.status(at(25));
@@ -139,6 +180,7 @@ mod tests {
             (status.revision, status.loaded_ms_ago, status.checksum.as_deref()),
             (Some(7), Some(15), Some("abc"))
         );
+        assert_eq!((status.domains, status.rules, status.overrides), (Some(1), Some(2), Some(1)));
         assert_eq!(status.refused, Some(Refused { revision: 8, why: "a mistake".into() }));
         origin.loaded(9, "", at(30));
         let status = origin.status(at(30));

@@ -123,6 +123,26 @@ impl Control {
         .await
     }
 
+    /// Overrides of all rules of a domain, by rule and value.
+    ///
+    /// # Errors
+    /// When `after` was made up, or the database cannot be asked.
+    pub async fn overrides_of_domain(&self, domain: &str, cut: &Cut) -> Result<Page<StoredOverride>> {
+        let (limit, after) = cut.read()?;
+        if !storable(domain) {
+            return Ok(Page { items: Vec::new(), next: None });
+        }
+        // Ids have no spaces. No value is empty, so all of a rule come after nothing.
+        let begin = after.map(|after| after.name).unwrap_or_default();
+        let (id, value) = begin.split_once(' ').unwrap_or_default();
+        let query = "SELECT id, value, attribute, effect, until, version, author, at_ms FROM overrides \
+                     WHERE domain = $1 AND (id, value) > ($2, $3) ORDER BY id, value LIMIT $4";
+        let query = sqlx::query(query).bind(domain).bind(id).bind(value).bind(limit + 1);
+        let rows = within(SHORT, async { Ok(query.fetch_all(self.db.pool()).await?) }).await?;
+        let read = |row: &AnyRow| Ok(Exception::read(row)?.stored(row.try_get("id")?));
+        page_of(&rows, limit, read, |last| Cursor { number: 0, name: format!("{} {}", last.rule, last.value) })
+    }
+
     /// One override.
     ///
     /// # Errors

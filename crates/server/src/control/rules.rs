@@ -61,6 +61,7 @@ impl Kept {
         StoredRule {
             domain: domain.into(),
             rule: value_of(&self.text),
+            overrides: self.overrides,
             id: self.id,
             version: self.version,
             enabled: self.enabled,
@@ -106,14 +107,23 @@ pub(super) fn check_size(bytes: usize) -> Result<()> {
 }
 
 impl Control {
-    /// The domains that have rules, by name.
+    /// The domains that have rules, by name, with what is in them.
     ///
     /// # Errors
     /// When the database cannot be asked.
     pub async fn domains(&self) -> Result<Vec<DomainSummary>> {
-        let query = "SELECT domain, COUNT(*) AS rules FROM rules GROUP BY domain";
+        let query = "SELECT domain, COUNT(*) AS rules, CAST(SUM(overrides) AS BIGINT) AS overrides, \
+                     (SELECT a.revision FROM audit a WHERE a.domain = r.domain AND a.kind IN ('rule', 'override') \
+                     ORDER BY a.seq DESC LIMIT 1) AS revision FROM rules r GROUP BY domain";
         let rows = within(SHORT, async { Ok(sqlx::query(query).fetch_all(self.db.pool()).await?) }).await?;
-        let read = |row: &AnyRow| Ok(DomainSummary { domain: row.try_get("domain")?, rules: row.try_get("rules")? });
+        let read = |row: &AnyRow| {
+            Ok(DomainSummary {
+                domain: row.try_get("domain")?,
+                rules: row.try_get("rules")?,
+                overrides: row.try_get("overrides")?,
+                revision: row.try_get("revision")?,
+            })
+        };
         let mut domains = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
         // Databases differ in what they take for alphabetical.
         domains.sort_by(|one, other| one.domain.cmp(&other.domain));

@@ -8,7 +8,7 @@ use sqlx::{AnyConnection, Row};
 use tokio::task::spawn_blocking;
 use tollgate_engine::rules::entry::{self, EntryOverride};
 
-use super::db::{LONG, storable, within};
+use super::db::{LONG, storable, truth, within};
 use super::hex::sha256;
 use super::model::Snapshot;
 use super::overrides::Exception;
@@ -21,6 +21,9 @@ struct Given {
     domain: String,
     id: String,
     text: String,
+    enabled: bool,
+    /// How many overrides it has beside it.
+    overrides: i64,
 }
 
 /// The overrides of each rule that has some.
@@ -40,7 +43,8 @@ impl Control {
         let (revision, rules, exceptions, tokens) = within(LONG, async {
             let mut tx = self.db.read().await?;
             let revision: i64 = sqlx::query("SELECT revision FROM head").fetch_one(&mut *tx).await?.try_get(0)?;
-            let query = "SELECT domain, id, text FROM rules WHERE enabled = 1 ORDER BY domain, position, id";
+            let query = "SELECT domain, id, text, enabled, overrides FROM rules WHERE enabled = 1 \
+                         ORDER BY domain, position, id";
             let rows = sqlx::query(query).fetch_all(&mut *tx).await?;
             let rules = rows.iter().map(Given::read).collect::<Result<Vec<_>>>()?;
             let exceptions = read_exceptions(&mut tx).await?;
@@ -60,7 +64,8 @@ impl Control {
     }
 
     /// All rules of domains, or of all domains if none is named, as a rule file in its one form. [`apply`](Self::apply) takes it
-    /// back. Disabled rules are in it; overrides of their own are not, and stay as they are when it is applied.
+    /// back. Overrides beside rules, and which rules are disabled, are told in comments at its head: they stay as they are when it
+    /// is applied.
     ///
     /// # Errors
     /// When there is no such domain, or the database cannot be asked.
@@ -69,11 +74,12 @@ impl Control {
             let mut tx = self.db.read().await?;
             let mut rules = Vec::new();
             if domains.is_empty() {
-                let query = "SELECT domain, id, text FROM rules ORDER BY domain, position, id";
+                let query = "SELECT domain, id, text, enabled, overrides FROM rules ORDER BY domain, position, id";
                 rules = sqlx::query(query).fetch_all(&mut *tx).await?;
             }
             for domain in &domains.iter().collect::<BTreeSet<_>>() {
-                let query = "SELECT domain, id, text FROM rules WHERE domain = $1 ORDER BY position, id";
+                let query = "SELECT domain, id, text, enabled, overrides FROM rules WHERE domain = $1 \
+                             ORDER BY position, id";
                 let rows = match storable(domain) {
                     true => sqlx::query(query).bind(domain.as_str()).fetch_all(&mut *tx).await?,
                     false => Vec::new(),
@@ -89,16 +95,55 @@ impl Control {
         .await?;
         let written = spawn_blocking(move || {
             let domains = by_domain(&rules);
-            entry::to_yaml(domains.iter().map(|(domain, rules)| (*domain, rules.iter().map(|rule| &*rule.text))))
+            let file =
+                entry::to_yaml(domains.iter().map(|(domain, rules)| (*domain, rules.iter().map(|rule| &*rule.text))))?;
+            Ok::<_, ControlError>(beside(&rules) + &file)
         });
-        Ok(written.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))??)
+        written.await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?
     }
 }
 
 impl Given {
     fn read(row: &AnyRow) -> Result<Self> {
-        Ok(Self { domain: row.try_get("domain")?, id: row.try_get("id")?, text: row.try_get("text")? })
+        Ok(Self {
+            domain: row.try_get("domain")?,
+            id: row.try_get("id")?,
+            text: row.try_get("text")?,
+            enabled: truth(row, "enabled")?,
+            overrides: row.try_get("overrides")?,
+        })
     }
+}
+
+/// So many rules are named of which a file does not say everything.
+const MAX_NAMED: usize = 50;
+
+/// What a file does not say about its rules, as comments.
+fn beside(rules: &[Given]) -> String {
+    if rules.is_empty() {
+        return "# There are no rules.\n".into();
+    }
+    let mut lines = rules.iter().flat_map(|rule| {
+        let Given { domain, id, .. } = rule;
+        let disabled = (!rule.enabled).then(|| format!("# - {domain}/{id} is disabled\n"));
+        let overrides = (rule.overrides > 0).then(|| {
+            let plural = if rule.overrides == 1 { "" } else { "s" };
+            format!("# - {domain}/{id} has {} override{plural} beside it\n", rule.overrides)
+        });
+        disabled.into_iter().chain(overrides)
+    });
+    let named: String = lines.by_ref().take(MAX_NAMED).collect();
+    if named.is_empty() {
+        return named;
+    }
+    let more = match lines.count() {
+        0 => String::new(),
+        more => format!("# - and {more} more\n"),
+    };
+    format!(
+        "# Not in this file, left alone where it is applied to these rules, and to be set anew where it is applied to others\n\
+         # (tollgate rules overrides list, tollgate rules disable):\n{named}{more}"
+    )
 }
 
 async fn read_exceptions(connection: &mut AnyConnection) -> Result<Exceptions> {

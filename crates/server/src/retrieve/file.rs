@@ -14,6 +14,7 @@ use anyhow::Context;
 use tollgate_engine::Store;
 use tollgate_engine::rules::{MAX_FILE_BYTES, Mistakes, Rules, Source};
 
+use crate::control::origin::Counts;
 use crate::gate::Gate;
 
 /// How often the file is looked at. A change is read when it has not changed further for as long.
@@ -27,11 +28,19 @@ const PATIENCE: u32 = 10;
 /// # Errors
 /// Everything that is wrong with them, by place.
 pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
-    parse_and_note(name, text).0
+    parse_all(&[Source { name, text }])
 }
 
-/// [`parse`], with the files that the rules name, as they were when they were read.
-fn parse_and_note(name: &str, text: &[u8]) -> (Result<Rules, Mistakes>, Vec<Watched>) {
+/// [`parse`] of several files together.
+///
+/// # Errors
+/// Everything that is wrong with them, by place.
+pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
+    parse_and_note(sources).0
+}
+
+/// [`parse_all`], with the files that the rules name, as they were when they were read.
+fn parse_and_note(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Watched>) {
     let lists: RefCell<Vec<Watched>> = RefCell::default();
     let beside = |rules: &str, file: &str| {
         let path = Path::new(rules).parent().unwrap_or(Path::new("")).join(file);
@@ -44,7 +53,7 @@ fn parse_and_note(name: &str, text: &[u8]) -> (Result<Rules, Mistakes>, Vec<Watc
         }
         values
     };
-    let rules = Rules::read_with(&[Source { name, text }], &beside);
+    let rules = Rules::read_with(sources, &beside);
     (rules, lists.into_inner())
 }
 
@@ -58,6 +67,7 @@ fn put<S: Store>(gate: &Gate<S>, file: &mut RuleFile, text: &[u8]) -> Result<(u6
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    gate.origin.counted(Counts::of(&rules));
     // A file has no revisions of its own, and no checksum that somebody else would know.
     gate.origin.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", gate.now());
     for left_out in rules.left_out().map(Mistakes::as_slice).unwrap_or_default() {
@@ -142,7 +152,7 @@ impl RuleFile {
 
     /// Reads rules from its text, and remembers the files that they name.
     fn parse(&mut self, text: &[u8]) -> Result<Rules, Mistakes> {
-        let (rules, mut lists) = parse_and_note(&self.name(), text);
+        let (rules, mut lists) = parse_and_note(&[Source { name: &self.name(), text }]);
         if rules.is_err() {
             // Not all may have been read. Those before are looked at further: one of them may be what has to be put right.
             let known = |lists: &[Watched], list: &Watched| lists.iter().any(|known| known.path == list.path);

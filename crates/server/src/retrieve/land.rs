@@ -7,6 +7,7 @@ use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use crate::control::hex::sha256;
 use crate::control::model::Snapshot;
+use crate::control::origin::Counts;
 use crate::gate::Gate;
 
 /// What became of a set.
@@ -94,6 +95,7 @@ fn put<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Result<(), Mistakes> {
     // Before, because they are compared with those in force.
     let warnings = gate.engine.warnings(&rules);
     gate.engine.put(&rules)?;
+    gate.origin.counted(Counts::of(&rules));
     for warning in warnings.iter().take(MAX_WARNINGS) {
         tracing::warn!("{warning}");
     }

@@ -65,6 +65,7 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("GET", "/v1/domains/api/rules/all/diff?from=1&to=1", "", May::Readers, &[200]),
     ("POST", "/v1/domains/api/rules/all/rollback", r#"{"version":1}"#, May::Editors, &[200]),
     ("GET", "/v1/domains/api/rules/all/overrides", "", May::Readers, &[200]),
+    ("GET", "/v1/domains/api/overrides", "", May::Readers, &[200]),
     ("PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"20/s"}"#, May::Operators, &[200, 201]),
     ("GET", "/v1/domains/api/rules/all/overrides/acme", "", May::Readers, &[200, 404]),
     ("DELETE", "/v1/domains/api/rules/all/overrides/acme", "", May::Operators, &[204]),

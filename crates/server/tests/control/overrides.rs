@@ -11,6 +11,7 @@ use crate::place::{Place, by, put};
 
 both!(
     a_plan_is_set_with_one_call,
+    overrides_of_a_domain_are_listed_over_pages,
     nodes_are_given_overrides_before_those_of_the_rule,
     overrides_with_mistakes_are_refused,
     any_value_works,
@@ -55,6 +56,43 @@ async fn a_plan_is_set_with_one_call(place: Arc<Place>) {
         of[0].before,
         Some(json!({"limit": "1000/s", "burst": 2000, "attribute": "tenant", "until": "2030-01-01T00:00:00Z"}))
     );
+}
+
+async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
+    let control = place.open().await;
+    for (domain, id) in [("api", "b"), ("api", "a"), ("other", "c")] {
+        put(&control, domain, id, "{limit: 10/s, per: [tenant]}").await;
+    }
+    for (domain, id, value) in
+        [("api", "b", "x"), ("api", "b", "a b"), ("api", "a", "z"), ("other", "c", "x"), ("api", "a", " ")]
+    {
+        let text = b"unlimited: true";
+        control.put_override(&by("bill"), domain, id, value, text, Expected::Nothing).await.unwrap();
+    }
+    for limit in 1..5 {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = control.overrides_of_domain("api", &Cut { limit: Some(limit), after }).await.unwrap();
+            found.extend(page.items.into_iter().map(|item| (item.rule, item.value)));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let pair = |rule: &str, value: &str| (rule.to_owned(), value.to_owned());
+        assert_eq!(found, [pair("a", " "), pair("a", "z"), pair("b", "a b"), pair("b", "x")], "{limit} at a time");
+    }
+    for nowhere in ["nowhere", "a\0b"] {
+        assert!(control.overrides_of_domain(nowhere, &Cut::default()).await.unwrap().items.is_empty());
+    }
+    let made_up = Cut { after: Some("zz".into()), limit: None };
+    assert!(matches!(control.overrides_of_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
+    control.note(&by("ann"), "key", "reset", Some("api"), "tenant=x").await.unwrap();
+    let domains = control.domains().await.unwrap();
+    let told: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
+    assert_eq!(told, [("api", 2, 4, 8), ("other", 1, 1, 7)], "what was spent is no change of a domain");
+    let rule = control.rule("api", "b").await.unwrap();
+    assert_eq!(rule.overrides, 2);
 }
 
 async fn nodes_are_given_overrides_before_those_of_the_rule(place: Arc<Place>) {

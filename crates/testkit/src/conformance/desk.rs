@@ -178,7 +178,13 @@ impl<'s, S: Subject> Desk<'s, S> {
             let reports = group.reports(answer).to_vec();
             let limits = self.book.0[question.numbers as usize].as_slice().len();
             assert_eq!(reports.len(), limits, "there is a report for every limit");
-            Told { outcome: answer.outcome, taken: answer.taken.get(), stamps: group.stamps(answer), reports, at: group.at() }
+            Told {
+                outcome: answer.outcome,
+                taken: answer.taken.get(),
+                stamps: group.stamps(answer),
+                reports,
+                at: group.at(),
+            }
         });
         Ok(told.collect())
     }

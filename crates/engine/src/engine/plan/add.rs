@@ -49,7 +49,8 @@ impl Plan {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
             charges: first_charge as u32..self.charges.len() as u32,
             met: first_met as u32..self.met.len() as u32,
-            denied: !self.plain && self.charges[first_charge..].iter().any(|planned| planned.is_denied() && !planned.shadow),
+            denied: !self.plain
+                && self.charges[first_charge..].iter().any(|planned| planned.is_denied() && !planned.shadow),
             plain: self.plain && self.charges.len() > first_charge,
         });
         added

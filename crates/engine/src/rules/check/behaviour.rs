@@ -215,7 +215,8 @@ fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut
 }
 
 fn length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nanos> {
-    let raw = required(map, what, name, "write a length of time, like 30s or 5m", notes)?;
+    let sample = if name == "max_wait" { "2s" } else { "10m" };
+    let raw = required(map, what, name, &format!("write a length of time, like `{name}: {sample}`"), notes)?;
     let length = parse_length(&raw.text).filter(|length| *length > Nanos::ZERO);
     if length.is_none() {
         let problem = format!("`{}` is not a length of time", shorten(&raw.text));

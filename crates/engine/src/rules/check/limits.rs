@@ -1,13 +1,14 @@
 //! Limits, what stands instead of them, and overrides.
 
-use tollgate::{LeakyBucket, Limit, LimitError, Limits, Nanos, Terms};
+use tollgate::{LeakyBucket, Limit, LimitError, Limits, Nanos, Terms, Time, Wall};
 
 use super::super::limit::{self, Words};
 use super::super::mistake::Notes;
-use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride, shorten};
+use super::super::moment::{NoMoment, moment};
+use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
 use super::{Checker, check_truth};
-use crate::calendar::{self, Calendar};
+use crate::calendar::Calendar;
 
 /// How many overrides a rule may have.
 const MAX_OVERRIDES: usize = 100_000;
@@ -22,10 +23,6 @@ impl Checker<'_> {
             let when = self.when(&raw.when, notes);
             let until = raw.until.as_ref().map(|until| check_until(until, notes));
             let effect = check_effect(&raw.effect, "the override", on_exceed, notes)?;
-            if effect == Effect::Allow {
-                notes.add_with_help(raw.place, "an override allows nothing beyond its rule", "write `unlimited: true`");
-                return None;
-            }
             let until = match until {
                 Some(until) => Some(until?),
                 None => None,
@@ -36,21 +33,9 @@ impl Checker<'_> {
     }
 }
 
-fn check_until(raw: &Placed, notes: &mut Notes) -> Option<tollgate::Time<tollgate::Wall>> {
-    let text = &*raw.text;
-    let at = text.parse::<jiff::Timestamp>().ok();
-    // With the name of a zone, if there is one of that name among those we bring along.
-    let at = at.or_else(|| {
-        let (civil, zone) = text.strip_suffix(']')?.split_once('[')?;
-        let zone = calendar::Zone::new(zone)?;
-        let civil: jiff::civil::DateTime = civil.parse().ok()?;
-        zone.timestamp(civil)
-    });
-    if at.is_none() {
-        let help = "write it like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or 2030-01-31T18:00[Europe/Paris]";
-        notes.add_with_help(raw.place, format!("`{}` is not a time", shorten(text)), help);
-    }
-    at.map(calendar::time)
+fn check_until(raw: &Placed, notes: &mut Notes) -> Option<Time<Wall>> {
+    let at = moment(&raw.text);
+    at.map_err(|NoMoment { problem, help }| notes.add_with_help(raw.place, problem, help)).ok()
 }
 
 /// What applies, unless something is wrong with it.
@@ -74,6 +59,7 @@ pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, not
         Some("unlimited") => Some(Effect::Unlimited),
         Some("allow") => Some(Effect::Allow),
         Some(_) => Some(Effect::Deny),
+        None if raw.limits.is_empty() && raw.noted => None,
         None if raw.limits.is_empty() => {
             let help = "add one like `limit: 100/s`, or `unlimited: true`";
             notes.add_with_help(raw.place, format!("{what} has no `limit`"), help);
@@ -114,6 +100,7 @@ fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Li
         algorithm: raw.algorithm.as_ref().map(|algorithm| &*algorithm.text),
         option: &option,
         position,
+        inherits: raw.inherits,
     };
     let mistakes = match limit::read(&words) {
         Ok(limit) => return Some(limit),

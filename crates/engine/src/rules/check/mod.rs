@@ -105,6 +105,9 @@ impl<'f> Checker<'f> {
 
     fn id<'r>(&mut self, domain: usize, raw: &'r RawRule, notes: &mut Notes) -> Option<&'r str> {
         let Some(id) = &raw.id else {
+            if raw.id_noted {
+                return None;
+            }
             notes.add_with_help(raw.place, "there is no `id`", "a rule is known by it when its numbers change");
             return None;
         };

@@ -1,6 +1,7 @@
 //! Overrides beside a rule: other numbers for one value of an attribute.
 
 use super::super::mistake::{Mistakes, Notes, Place};
+use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
 use super::{START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
@@ -66,7 +67,7 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
                 return None;
             }
         },
-        None => first_counted(&rule, place, notes)?,
+        None => first_counted(&rule, value, place, notes)?,
     };
     let effect =
         Node { place, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
@@ -78,23 +79,28 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     Some(GivenOverride { attribute, effect: json(&effect), until })
 }
 
-/// The attribute that a rule counts by first.
-fn first_counted(rule: &Node, place: Place, notes: &mut Notes) -> Option<String> {
+/// The attribute that a rule counts by first. Where it is one or another, nobody but the one who gives the value knows which.
+fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> Option<String> {
     let rules: Rules = checked(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
-    let per = rules.domains().first().and_then(|domain| domain.rules().first()).map(|rule| rule.per());
-    match per.and_then(|per| per.first()).and_then(|counted| counted.origins.first()) {
-        Some(Origin::Attribute(name)) => Some(name.to_string()),
-        Some(Origin::Capture { .. }) => {
-            let problem = "the rule counts by a part of an attribute first, which cannot be compared";
-            notes.add_with_help(place, problem, "name another one like `attribute: tenant`");
-            None
+    let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
+    let named = per.iter().flat_map(|counted| &counted.origins).find_map(|origin| match origin {
+        Origin::Attribute(name) => Some(&**name),
+        Origin::Capture { .. } => None,
+    });
+    let problem = match per.first().map(|counted| (&*counted.origins, &*counted.text)) {
+        Some(([Origin::Attribute(name)], _)) => return Some(name.to_string()),
+        Some(([] | [Origin::Capture { .. }], text)) => {
+            format!("the rule counts by `{text}` first, a part of an attribute, which cannot be compared")
         }
-        None => {
-            let problem = "the rule counts by nothing, so there is no attribute to compare";
-            notes.add_with_help(place, problem, "name one like `attribute: tenant`");
-            None
+        Some((_, text)) => {
+            format!("the rule counts by `{text}`, and it is not said whose value `{}` is", shorten(value))
         }
-    }
+        None => "the rule counts by nothing, so there is no attribute to compare".to_owned(),
+    };
+    let name = named.unwrap_or("tenant");
+    let help = format!("name the attribute like `attribute: {name}`, on the command line `--attribute {name}`");
+    notes.add_with_help(place, problem, help);
+    None
 }
 
 /// A rule as JSON with overrides put in front of its own.

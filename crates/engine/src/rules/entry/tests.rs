@@ -86,6 +86,8 @@ fn files_are_taken_apart_and_put_together() {
     let json = to_json([("b", rules)]);
     assert_eq!(take_apart(&[source(&json)]).unwrap().entries, taken.entries);
     assert!(Rules::read(&[source(&to_json(Vec::<(&str, Vec<&str>)>::new()))]).unwrap().is_empty());
+    let nothing = to_yaml(Vec::<(&str, Vec<&str>)>::new()).unwrap();
+    assert!(take_apart(&[source(&nothing)]).unwrap().domains.is_empty(), "{nothing}");
 }
 
 #[test]
@@ -113,6 +115,25 @@ fn overrides_are_read_beside_their_rule() {
     assert!(wrong("limit: x", rule).starts_with("f:1:8: "));
     assert!(wrong("until: soon\nunlimited: true", rule).starts_with("f:1:8: `soon` is not a time"));
     assert!(wrong("limit: 1/s", r#"{"id":"a","limit":"10/s"}"#).contains("counts by nothing"));
+    assert_eq!(
+        wrong("limit: 1/s", r#"{"id":"a","per":["api_key or client_ip"],"limit":"10/s"}"#),
+        "f:1:1: the rule counts by `api_key or client_ip`, and it is not said whose value `acme` is; name the attribute like \
+         `attribute: api_key`, on the command line `--attribute api_key`"
+    );
+    let two = r#"{"id":"a","when":{"path":"/{shop}"},"per":["shop","user"],"limit":"10/s"}"#;
+    assert_eq!(
+        wrong("limit: 1/s", two),
+        "f:1:1: the rule counts by `shop` first, a part of an attribute, which cannot be compared; name the attribute like \
+         `attribute: user`, on the command line `--attribute user`"
+    );
+    assert_eq!(one_override(&source("attribute: user\nlimit: 1/s"), two, "acme").unwrap().attribute, "user");
+    let calendar = r#"{"id":"a","per":["user"],"limit":"10/day","algorithm":"fixed_window","zone":"Europe/Paris"}"#;
+    assert_eq!(
+        wrong("limit: 5/s", calendar),
+        "f:1:8: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years; the rule \
+         follows the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`"
+    );
+    assert!(one_override(&source("limit: 5/s\nalgorithm: token_bucket"), calendar, "acme").is_ok());
     assert!(
         with_overrides(r#"{"id":"a","limits":["1/s","5/m"]}"#, &[EntryOverride { effect: r#"{"burst":3}"#, ..one }])
             .is_err()

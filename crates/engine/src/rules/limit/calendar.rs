@@ -1,6 +1,6 @@
 //! The words that make a window follow the calendar.
 
-use super::{Reader, parse_count};
+use super::{ALGORITHMS, NOTHING, Reader, as_written, parse_count};
 use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
 use crate::rules::words::{nearest, valid_instead};
@@ -38,9 +38,11 @@ impl Reader<'_> {
     pub(super) fn calendar(&mut self) -> Option<Calendar> {
         let (zone, anchor) = ((self.words.option)("zone"), (self.words.option)("anchor"));
         let unit = self.words.limit.and_then(|limit| unit_of(period_of(limit)?));
-        let calendar_word = unit.filter(|unit| matches!(unit, Unit::Month(_) | Unit::Year(..)));
+        let calendar_word = unit.filter(|unit| is_of_the_calendar(*unit));
+        let in_zone = self.zone();
         if self.words.algorithm != Some("fixed_window") {
-            if calendar_word.is_some() {
+            let known = ALGORITHMS.iter().any(|(name, ..)| Some(*name) == self.words.algorithm);
+            if calendar_word.is_some() && (known || self.words.algorithm.is_none()) {
                 let help = "write `algorithm: fixed_window` beside it, or a number of days";
                 self.note_with_help("limit", "`month` and `year` are windows of the calendar", help);
             }
@@ -50,32 +52,70 @@ impl Reader<'_> {
             return None;
         }
         let Some(unit) = unit else {
-            let problem = "a window of the calendar is one of its minutes, hours, days, weeks, months or years";
-            self.note_with_help("limit", problem, "write it like 100/day, without a number before `day`");
+            self.no_window();
             return None;
-        };
-        let zone = match zone.map_or_else(|| Ok(Zone::utc()), read_zone) {
-            Ok(zone) => Some(zone),
-            Err((problem, help)) => {
-                self.note_with_help("zone", problem, help);
-                None
-            }
         };
         let unit = match anchor {
             Some(anchor) => self.anchored(unit, anchor),
             None => Some(unit),
         };
-        Some(Calendar { unit: unit?, zone: zone? })
+        Some(Calendar { unit: unit?, zone: in_zone })
+    }
+
+    /// The zone, or, once it is noted that there is no such zone, another one to go on with: what else is wrong is told with it.
+    /// Algorithms that take none say so themselves.
+    fn zone(&mut self) -> Zone {
+        let Some(name) = (self.words.option)("zone") else { return Zone::utc() };
+        let algorithm = self.words.algorithm.unwrap_or("token_bucket");
+        let takes_one = |(name, takes, _): &(&str, &[&str], &str)| *name != algorithm || takes.contains(&"zone");
+        if !ALGORITHMS.iter().all(takes_one) {
+            return Zone::utc();
+        }
+        read_zone(name).unwrap_or_else(|(problem, help)| {
+            self.note_with_help("zone", problem, help);
+            Zone::utc()
+        })
+    }
+
+    /// Notes that a limit which is to follow the calendar is none of its windows.
+    fn no_window(&mut self) {
+        let Some(limit) = self.words.limit else { return };
+        let problem = format!(
+            "`{}` is no window of the calendar: these are its minutes, hours, days, weeks, months and years",
+            shorten(limit)
+        );
+        let numbered = period_of(limit).is_some_and(|period| period.starts_with(|first: char| first.is_ascii_digit()));
+        let help = match as_written(limit) {
+            Some(written) => format!("a rate is written {written}"),
+            None if self.words.inherits && !numbered => {
+                "the rule follows the calendar; write it like 100/day, or name another \
+                `algorithm` beside it, like `algorithm: token_bucket`"
+                    .into()
+            }
+            None if numbered => "write it like 100/day, without a number before `day`".into(),
+            None => "write it like 100/day, or leave `zone` and `anchor` out".into(),
+        };
+        self.note_with_help("limit", problem, help);
     }
 
     /// How much per window.
     pub(super) fn count_per_window(&mut self) -> Option<u64> {
         let text = self.given_limit()?;
-        let count = text.split_once('/').or_else(|| text.split_once(" per ")).map_or(text, |(count, _)| count).trim();
+        let parts = text.split_once('/').or_else(|| text.split_once(" per "));
+        if parts.is_none() && self.half_a_calendar {
+            // It was noted that it is no window.
+            return None;
+        }
+        let count = parts.map_or(text, |(count, _)| count).trim();
         let number = parse_count(count).filter(|count| *count > 0);
         if number.is_none() {
             let problem = format!("`{}` is not a whole number above 0", shorten(count));
-            self.note_with_help("limit", problem, "write it like 100/day or 10k/month");
+            let help = match as_written(text) {
+                Some(written) => format!("a rate is written {written}"),
+                None if count == "0" => NOTHING.into(),
+                None => "write it like 100/day or 10k/month".into(),
+            };
+            self.note_with_help("limit", problem, help);
         }
         number
     }
@@ -116,6 +156,11 @@ fn period_of(limit: &str) -> Option<&str> {
     Some(period.trim())
 }
 
-fn unit_of(period: &str) -> Option<Unit> {
+pub(super) fn unit_of(period: &str) -> Option<Unit> {
     UNITS.iter().find(|(_, words)| words.contains(&period)).map(|(unit, _)| *unit)
+}
+
+/// Whether a unit has no length of its own, so that only the calendar can tell.
+pub(super) fn is_of_the_calendar(unit: Unit) -> bool {
+    matches!(unit, Unit::Month(_) | Unit::Year(..))
 }

@@ -3,6 +3,7 @@
 use tollgate::{LimitError, Nanos, Rate};
 
 use super::super::raw::shorten;
+use super::calendar::{is_of_the_calendar, unit_of};
 
 pub(crate) const TRUTHS: &str = "write `true` or `false`";
 
@@ -57,4 +58,57 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
             Err(error) => Err(error),
         },
     }
+}
+
+/// How a rate is written that is put into words some other way: `5 per minute` and `5/m` for "5 a minute" or "5 requests every
+/// minute". None if it cannot be told what is meant.
+pub(crate) fn as_written(text: &str) -> Option<String> {
+    const FILLING: &[&str] = &[
+        "a", "an", "any", "call", "calls", "each", "every", "in", "per", "request", "requests", "the", "time", "times",
+        "within", "x", "/",
+    ];
+    let lower = text.to_lowercase();
+    let short = ["rps", "rpm", "rph"].iter().find_map(|unit| Some((lower.strip_suffix(unit)?, &unit[2..])));
+    if let Some((count, unit)) = short {
+        let count = parse_count(count.trim()).filter(|count| *count > 0)?;
+        return Some(format!("`{count}/{unit}`"));
+    }
+    if let Some(written) = number_as_written(text) {
+        return Some(written);
+    }
+    let mut words = text.split_whitespace();
+    let count = words.next().map(|count| count.trim_end_matches('x'))?;
+    parse_count(count).filter(|count| *count > 0)?;
+    let period: Vec<&str> = words.filter(|word| !FILLING.contains(&&*word.to_lowercase())).collect();
+    let period = period.join(" ");
+    if unit_of(&period).is_some_and(is_of_the_calendar) {
+        return Some(format!("`{count} per {period}` or `{count}/{period}`"));
+    }
+    let rate = format!("1 per {period}").parse::<Rate>().ok()?.to_string();
+    // One in 15 minutes is shown as four an hour, which is not what was said.
+    let short = rate.strip_prefix("1/").map(|unit| format!(" or `{count}/{unit}`")).unwrap_or_default();
+    Some(format!("`{count} per {period}`{short}"))
+}
+
+/// The same for numbers that are not written as they are here: 10000 for "10,000", and 3 in two seconds for "1.5/s".
+fn number_as_written(text: &str) -> Option<String> {
+    let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
+    let (count, period) = (count.trim(), period.trim());
+    let of_calendar = unit_of(period).is_some_and(is_of_the_calendar);
+    if !of_calendar && format!("1 per {period}").parse::<Rate>().is_err() {
+        return None;
+    }
+    if let Some((whole, part)) = count.split_once('.') {
+        let is_unit = !of_calendar && period.bytes().all(|byte| byte.is_ascii_alphabetic());
+        let parts = [10, 100, 1_000].get(part.len().checked_sub(1)?).copied().filter(|_| is_unit)?;
+        let number = parse_count(&format!("{whole}{part}")).filter(|number| *number > 0)?;
+        let divisor = (1..=parts).rev().find(|by| u64::is_multiple_of(parts, *by) && number.is_multiple_of(*by))?;
+        return Some(match parts / divisor {
+            1 => format!("in whole numbers, like `{}/{period}`", number / divisor),
+            times => format!("in whole numbers, like `{} per {times} {period}`", number / divisor),
+        });
+    }
+    let plain: String = count.chars().filter(|letter| !matches!(letter, ',' | '_' | '\'' | ' ')).collect();
+    let number = parse_count(&plain).filter(|number| *number > 0 && plain != count)?;
+    Some(format!("`{number}/{period}`"))
 }

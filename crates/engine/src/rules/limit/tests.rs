@@ -3,7 +3,13 @@ use super::*;
 /// Reads `limit` with options given as `name value` pairs and compares what comes of it.
 fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
-    let read = read(&Words { limit: Some(limit), algorithm: option("algorithm"), option: &option, position: 0 });
+    let read = read(&Words {
+        limit: Some(limit),
+        algorithm: option("algorithm"),
+        option: &option,
+        position: 0,
+        inherits: false,
+    });
     let shown = read
         .map(|(limit, _)| limit)
         .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
@@ -93,7 +99,7 @@ fn everything_wrong_is_told_at_once() {
         "100/s",
         &[("algorithm", "fixed_window"), ("burst", "5"), ("phase", "epoc"), ("max_debt", "x")],
         Err(
-            "burst: `burst` means nothing to fixed_window; it takes `phase`, `zone`, `anchor`, `initial` and `max_debt`\n\
+            "burst: `burst` means nothing to fixed_window; it is for `token_bucket`, `leaky_bucket` and `interval_bucket`; fixed_window takes `phase`, `zone`, `anchor`, `initial` and `max_debt`\n\
              phase: `epoc` is not a phase; did you mean `epoch`?\n\
              max_debt: `x` is not a whole number; write it like 200 or 10k",
         ),
@@ -105,7 +111,13 @@ fn everything_wrong_is_told_at_once() {
              write it like 100/s, 5/15m or 10k/day\n\
              burst: `-1` is not a whole number; write it like 200 or 10k"),
     );
-    check("0/s", &[], Err("limit: the count of the rate is 0, it must be at least 1"));
+    check(
+        "0/s",
+        &[],
+        Err(
+            "limit: the count of the rate is 0, it must be at least 1; for nothing at all write `deny: true` in place of `limit`",
+        ),
+    );
     check("1/0s", &[], Err("limit: the period of the rate is 0, it must be at least 1"));
     check("10/s", &[("burst", "0")], Err("burst: the burst is 0, it must be at least 1"));
     check(
@@ -152,7 +164,9 @@ fn what_steps_and_slices_cannot_be_is_told() {
     check(
         "5/m",
         &[("algorithm", "sliding_slices"), ("burst", "5")],
-        Err("burst: `burst` means nothing to sliding_slices; it takes `precision`, `initial` and `max_debt`"),
+        Err(
+            "burst: `burst` means nothing to sliding_slices; it is for `token_bucket`, `leaky_bucket` and `interval_bucket`; sliding_slices takes `precision`, `initial` and `max_debt`",
+        ),
     );
 }
 
@@ -164,4 +178,38 @@ fn counts_are_digits_with_a_scale() {
     for text in ["", "k", "+1", "1.5", " 1", "10kk", "18446744073709551616", "18446744073709551615k"] {
         assert_eq!(parse_count(text), None, "for {text:?}");
     }
+}
+
+#[test]
+fn rates_in_other_words_are_told_as_they_are_written() {
+    for (text, expected) in [
+        ("5 a minute", Some("`5 per minute` or `5/m`")),
+        ("5 requests every 15 minutes", Some("`5 per 15 minutes`")),
+        ("10k calls per day", Some("`10k per day` or `10k/day`")),
+        ("100RPM", Some("`100/m`")),
+        ("3x per hour", Some("`3 per hour` or `3/h`")),
+        ("100 a year", Some("`100 per year` or `100/year`")),
+        ("1.5/s", Some("in whole numbers, like `3 per 2 s`")),
+        ("0.25 per hour", Some("in whole numbers, like `1 per 4 hour`")),
+        ("2.0/s", Some("in whole numbers, like `2/s`")),
+        ("10,000/month", Some("`10000/month`")),
+        ("1_000/s", Some("`1000/s`")),
+        ("0 a minute", None),
+        ("5 apples", None),
+        ("five a minute", None),
+        ("0.0000000000000000001/s", None),
+        (".5/s", Some("in whole numbers, like `1 per 2 s`")),
+        ("1./s", None),
+        ("/s", None),
+        ("", None),
+    ] {
+        let written = as_written(text);
+        assert_eq!(written.as_deref(), expected, "for {text:?}");
+        for example in written.iter().flat_map(|written| written.split('`').skip(1).step_by(2)) {
+            let of_calendar = example.ends_with("month") || example.ends_with("year");
+            assert!(of_calendar || parse_quota(example).is_ok(), "{example} is none");
+        }
+    }
+    let sent = LimitText { limit: "0/s", burst: None, algorithm: None }.read().unwrap_err();
+    assert_eq!(sent.help, None, "requests have no `deny`");
 }

@@ -5,7 +5,7 @@ use super::super::mistake::Notes;
 use super::super::text::{Node, Value};
 use super::super::words::listed;
 use super::Placed;
-use super::fields::{Fields, text, texts};
+use super::fields::{Fields, text, text_of, texts};
 
 /// What an attribute must be.
 #[derive(Debug)]
@@ -52,7 +52,12 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(Placed, RawTest)
         Value::Map(pairs) => pairs,
         Value::Empty => return Vec::new(),
         Value::Text(_) | Value::List(_) => {
-            let help = "write it like `when: { path: \"/v1/**\", method: [GET, POST] }`";
+            let expresses =
+                |text: &&str| ["==", "!=", "&&", "||", " in ", "<", ">"].iter().any(|word| text.contains(word));
+            let help = match text_of(node).filter(expresses) {
+                Some(_) => "an expression is written `if: \"plan == 'pro'\"`, a condition `when: { plan: pro }`",
+                None => "write it like `when: { path: \"/v1/**\", method: [GET, POST] }`",
+            };
             notes.add_with_help(node.place, format!("`when` is a map of attributes, this is {}", node.kind()), help);
             return Vec::new();
         }
@@ -86,7 +91,8 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
         }
         Value::Map(pairs) => pairs,
         Value::Empty => {
-            let help = "an empty text is written `\"\"`, any value `{ present: true }`";
+            let help = "any value is written `{ present: true }`, none `{ present: false }`, others than GET `{ not: GET }`, and the \
+                        empty text `\"\"`";
             notes.add_with_help(node.place, "there is no value to compare with", help);
             return None;
         }

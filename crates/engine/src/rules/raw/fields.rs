@@ -3,24 +3,45 @@
 use super::super::keys::{Key, names};
 use super::super::mistake::{Notes, Place};
 use super::super::text::{Node, Value};
-use super::super::words::{listed, valid_instead};
+use super::super::words::{listed, meant, valid_instead};
 use super::{Placed, shorten};
+
+/// What is to be said of a key that belongs somewhere else, or nowhere.
+pub(super) struct Elsewhere {
+    /// What is written instead.
+    pub(super) help: &'static str,
+    /// Which word of the map that is, if it is one.
+    pub(super) word: Option<&'static str>,
+}
 
 /// The pairs of a map whose keys are all known.
 pub(super) struct Fields<'n> {
     pairs: Vec<(Place, &'n str, &'n Node)>,
+    /// The words that were probably meant by keys that are none.
+    meant: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
     /// Notes keys that are in none of the tables, with the word that was probably meant.
     pub(super) fn of(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
+        Self::of_part(node, what, tables, &|_| None, notes)
+    }
+
+    /// [`of`](Self::of), where `elsewhere` knows keys that belong somewhere else.
+    pub(super) fn of_part(
+        node: &'n Node,
+        what: &str,
+        tables: &[&[Key]],
+        elsewhere: &dyn Fn(&str) -> Option<Elsewhere>,
+        notes: &mut Notes,
+    ) -> Option<Self> {
         let valid = names(tables);
         let Value::Map(pairs) = &node.value else {
             let help = format!("its keys are {}", listed(&valid));
             notes.add_with_help(node.place, format!("{what} is a map, this is {}", node.kind()), help);
             return None;
         };
-        let mut known = Vec::with_capacity(pairs.len());
+        let (mut known, mut meant_words) = (Vec::with_capacity(pairs.len()), Vec::new());
         for (key, value) in pairs {
             let Some(name) = text_of(key) else {
                 notes.add(key.place, format!("a key of {what} is a text, this is {}", key.kind()));
@@ -30,10 +51,20 @@ impl<'n> Fields<'n> {
                 known.push((key.place, name, value));
             } else {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
-                notes.add_with_help(key.place, problem, valid_instead(name, &valid));
+                let (help, word) = match elsewhere(name) {
+                    Some(Elsewhere { help, word }) => (help.into(), word),
+                    None => (valid_instead(name, &valid), meant(name, &valid)),
+                };
+                notes.add_with_help(key.place, problem, help);
+                meant_words.extend(word);
             }
         }
-        Some(Self { pairs: known })
+        Some(Self { pairs: known, meant: meant_words })
+    }
+
+    /// Whether a key that is none was probably meant to be one of these.
+    pub(super) fn meant(&self, names: &[&str]) -> bool {
+        self.meant.iter().any(|word| names.contains(word))
     }
 
     /// The place of a key and its value.
@@ -96,7 +127,13 @@ pub(crate) struct RawMap {
 }
 
 impl RawMap {
-    pub(super) fn read(node: &Node, what: &str, table: &[Key], notes: &mut Notes) -> Option<Self> {
+    /// `sample` is one, to show how it is written.
+    pub(super) fn read(node: &Node, what: &str, table: &[Key], sample: &str, notes: &mut Notes) -> Option<Self> {
+        if !matches!(node.value, Value::Map(_)) {
+            let problem = format!("{what} is a map, this is {}", node.kind());
+            notes.add_with_help(node.place, problem, format!("write it like `{sample}`"));
+            return None;
+        }
         let fields = Fields::of(node, what, &[table], notes)?;
         let values = table
             .iter()

@@ -13,6 +13,8 @@ pub(crate) struct RawLimit {
     pub(crate) limit: Option<Placed>,
     pub(crate) algorithm: Option<Placed>,
     pub(crate) options: Vec<(&'static str, Placed)>,
+    /// Whether an override took some of this over from its rule.
+    pub(crate) inherits: bool,
 }
 
 /// What applies: limits, or something instead of them.
@@ -22,6 +24,8 @@ pub(crate) struct RawEffect {
     pub(crate) limits: Vec<RawLimit>,
     /// `unlimited`, `allow` and `deny`, as far as they are given.
     pub(crate) instead: Vec<(&'static str, Placed)>,
+    /// Whether something was noted that may be why there is nothing: then nobody need be told that there is nothing.
+    pub(crate) noted: bool,
 }
 
 /// What may stand instead of limits.
@@ -32,8 +36,11 @@ const OF_THE_NUMBER: [&str; 4] = ["burst", "free", "initial", "max_debt"];
 
 /// `base` is the one limit of the rule, for an override that may say only what differs.
 pub(super) fn read_effect(place: Place, fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> RawEffect {
+    let before = notes.count();
     let instead = INSTEAD.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
-    RawEffect { place, limits: read_limits(fields, base, notes), instead }
+    let limits = read_limits(fields, base, notes);
+    let noted = notes.count() > before || fields.meant(&["limit", "limits", "unlimited", "allow", "deny"]);
+    RawEffect { place, limits, instead, noted }
 }
 
 fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> Vec<RawLimit> {
@@ -78,6 +85,7 @@ fn over(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
         return limit;
     }
     limit.algorithm = limit.algorithm.or_else(|| base.algorithm.clone());
+    limit.inherits = true;
     for (name, value) in &base.options {
         let given = limit.options.iter().any(|(option, _)| option == name);
         let goes_with_another = limit.limit.is_some() && OF_THE_NUMBER.contains(name);
@@ -104,7 +112,7 @@ fn stray_options(beside: &[(Place, &str)], list: &str, notes: &mut Notes) {
 fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
     if let Value::Text(_) = node.value {
         let limit = text(node, "a limit", notes);
-        return Some(RawLimit { place: node.place, limit, algorithm: None, options: Vec::new() });
+        return Some(RawLimit { place: node.place, limit, algorithm: None, options: Vec::new(), inherits: false });
     }
     let fields = Fields::of(node, "a limit", &[keys::LIMIT, keys::OPTIONS], notes)?;
     Some(read_words(node.place, &fields, notes))
@@ -112,5 +120,6 @@ fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
 
 fn read_words(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
     let options = keys::OPTIONS.iter().filter_map(|key| Some((key.name, fields.text(key.name, notes)?))).collect();
-    RawLimit { place, limit: fields.text("limit", notes), algorithm: fields.text("algorithm", notes), options }
+    let (limit, algorithm) = (fields.text("limit", notes), fields.text("algorithm", notes));
+    RawLimit { place, limit, algorithm, options, inherits: false }
 }

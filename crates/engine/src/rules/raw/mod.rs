@@ -10,7 +10,7 @@ use super::text::{Node, Value};
 use condition::read_when;
 pub(crate) use condition::{Kind, RawTest, RawValues};
 pub(crate) use fields::RawMap;
-use fields::{Fields, list, text};
+use fields::{Elsewhere, Fields, list, text};
 use limits::read_effect;
 pub(crate) use limits::{RawEffect, RawLimit};
 
@@ -32,6 +32,8 @@ pub(crate) struct RawDomain {
 pub(crate) struct RawRule {
     pub(crate) place: Place,
     pub(crate) id: Option<Placed>,
+    /// Whether a key was noted that was probably meant to be the id.
+    pub(crate) id_noted: bool,
     pub(crate) when: Vec<(Placed, RawTest)>,
     pub(crate) expression: Option<Placed>,
     pub(crate) only: Vec<Placed>,
@@ -80,7 +82,7 @@ pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
         return Vec::new();
     }
     let Some(fields) = Fields::of(tree, "a rule file", &[keys::FILE], notes) else { return Vec::new() };
-    let Some((key, domains)) = fields.find("domains") else {
+    let Some((_, domains)) = fields.find("domains") else {
         return vec![read_domain(tree.place, &fields, notes)];
     };
     for other in keys::DOMAIN {
@@ -90,9 +92,6 @@ pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
         }
     }
     let Some(domains) = list(domains, "`domains`", notes) else { return Vec::new() };
-    if domains.is_empty() {
-        notes.add(key, "`domains` is empty");
-    }
     let domains = domains.iter().filter_map(|node| {
         let fields = Fields::of(node, "a domain", &[keys::DOMAIN], notes)?;
         Some(read_domain(node.place, &fields, notes))
@@ -116,13 +115,15 @@ fn read_domain(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawDomai
 }
 
 fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
-    let fields = Fields::of(node, "a rule", &[keys::RULE, keys::LIMIT, keys::OPTIONS], notes)?;
+    let tables = [keys::RULE, keys::LIMIT, keys::OPTIONS];
+    let fields = Fields::of_part(node, "a rule", &tables, &of_nothing, notes)?;
     let effect = read_effect(node.place, &fields, None, notes);
     let overrides = fields.find("overrides").and_then(|(_, node)| list(node, "`overrides`", notes)).unwrap_or_default();
     let base = effect.limits.first().filter(|_| effect.limits.len() == 1);
     Some(RawRule {
         place: node.place,
         id: fields.text("id", notes),
+        id_noted: fields.meant(&["id"]),
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
         expression: fields.text("if", notes),
         only: fields.texts("only", notes),
@@ -137,7 +138,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         consistency: fields.text("consistency", notes),
         on_change: fields.text("on_change", notes),
         enforce: fields.text("enforce", notes),
-        ban: fields.find("ban").and_then(|(_, node)| RawMap::read(node, "`ban`", keys::BAN, notes)),
+        ban: fields.find("ban").and_then(|(_, node)| RawMap::read(node, "`ban`", keys::BAN, BAN, notes)),
         schedule: fields.find("schedule").map(|(_, node)| read_schedule(node, notes)).unwrap_or_default(),
         status: fields.text("status", notes),
         message: fields.text("message", notes),
@@ -145,7 +146,8 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
 }
 
 fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {
-    let fields = Fields::of(node, "an override", &[keys::OVERRIDE, keys::LIMIT, keys::OPTIONS], notes)?;
+    let tables = [keys::OVERRIDE, keys::LIMIT, keys::OPTIONS];
+    let fields = Fields::of_part(node, "an override", &tables, &of_the_rule, notes)?;
     Some(RawOverride {
         place: node.place,
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
@@ -154,9 +156,40 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
     })
 }
 
+/// What is written in place of a key of a rule that an override does not have, which may well be why it has no limit.
+fn of_the_rule(key: &str) -> Option<Elsewhere> {
+    let help = match key {
+        "cost" => {
+            "an override has other limits, and what a request weighs is said by the rule: `cost: {from: weight, max: 100}` \
+             there takes it from an attribute `weight` of the request"
+        }
+        "allow" => "for no limit at all write `unlimited: true`",
+        _ if keys::RULE.iter().any(|known| known.name == key) => {
+            "an override has other limits for the same counter; this is said by the rule, for all of them"
+        }
+        _ => return None,
+    };
+    Some(Elsewhere { help, word: Some("limit") })
+}
+
+/// What is written in place of keys that a rule does not have and people look for.
+fn of_nothing(key: &str) -> Option<Elsewhere> {
+    let help = match key {
+        "period" | "window" | "interval" | "unit" | "duration" => {
+            "the period is a part of the limit, like `limit: 100/day` or `limit: 5 per 15 minutes`"
+        }
+        "enabled" | "disabled" | "active" => {
+            "what a file has is in force; a server that keeps its rules switches one off with `tollgate rules disable`"
+        }
+        "comment" | "comments" | "description" | "note" => "comments are written behind `#`",
+        _ => return None,
+    };
+    Some(Elsewhere { help, word: None })
+}
+
 fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
     match &node.value {
-        Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, notes).map(RawCost::From),
+        Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, COST, notes).map(RawCost::From),
         Value::Text(_) | Value::List(_) | Value::Empty => text(node, "`cost`", notes).map(RawCost::Fixed),
     }
 }
@@ -172,13 +205,17 @@ fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
         notes.add_with_help(key.place, "`on_exceed` is a word or a delay", EXCEED);
         return None;
     }
-    RawMap::read(delay, "`delay`", keys::DELAY, notes).map(RawExceed::Delay)
+    RawMap::read(delay, "`delay`", keys::DELAY, DELAY, notes).map(RawExceed::Delay)
 }
 
+const BAN: &str = "ban: {after: 20, within: 10m, for: 1h}";
+const COST: &str = "cost: {from: bytes, max: 100k}";
+const DELAY: &str = "on_exceed: {delay: {max_wait: 2s}}";
+const SCHEDULE: &str = "schedule: {days: [mon, fri], from: '09:00', to: '17:00', zone: Europe/Paris}";
 const EXCEED: &str = "write `deny`, `shadow`, `drop` or `{ delay: { max_wait: 2s } }`";
 
 fn read_schedule(node: &Node, notes: &mut Notes) -> Vec<RawMap> {
-    let read = |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE, notes);
+    let read = |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE, SCHEDULE, notes);
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| read(node, notes)).collect(),
         Value::Map(_) | Value::Text(_) | Value::Empty => read(node, notes).into_iter().collect(),

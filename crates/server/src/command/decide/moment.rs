@@ -1,6 +1,7 @@
 //! When a request happens: its member `at`, which a body of `/v1/check` does not have.
 
 use serde::de::IgnoredAny;
+use tollgate_engine::rules::moment;
 
 use crate::front::http::problem::Problem;
 
@@ -17,22 +18,26 @@ pub(super) fn take_moment(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     let Some(member) = find(line) else { return Ok(None) };
     let moment = parse(&line[member.value.clone()]);
     line[member.all].fill(b' ');
-    match moment {
-        Some(nanos) => Ok(Some(nanos)),
-        None => {
-            let detail = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\"";
-            Err(Problem::bad_request(detail).at("/at"))
-        }
-    }
+    moment.map(Some).map_err(|detail| Problem::bad_request(detail).at("/at"))
 }
 
-fn parse(value: &[u8]) -> Option<u64> {
+/// Nanoseconds since 1970, or what is wrong.
+fn parse(value: &[u8]) -> Result<u64, String> {
+    const AT: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
+                      \"2030-01-31T18:00:00+01:00\" or \"2030-01-31T18:00[Europe/Paris]\"";
     if let Ok(millis) = serde_json::from_slice::<u64>(value) {
-        return millis.checked_mul(1_000_000);
+        let late =
+            || format!("`at` is in milliseconds, and {millis} of them end after the year 2500; are they smaller ones?");
+        return millis.checked_mul(1_000_000).ok_or_else(late);
     }
-    let text: String = serde_json::from_slice(value).ok()?;
-    let at: jiff::Timestamp = text.parse().ok()?;
-    u64::try_from(at.as_nanosecond()).ok()
+    let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT.into()) };
+    match moment(&text) {
+        // What is before 1970 is told as its beginning.
+        Ok(at) if at.as_nanos() == 0 && !text.starts_with("1970") => Err("`at` is before 1970".into()),
+        Ok(at) => Ok(at.as_nanos()),
+        Err(wrong) if text.ends_with(']') => Err(format!("{}; {}", wrong.problem, wrong.help)),
+        Err(_) => Err(AT.into()),
+    }
 }
 
 /// Where a member is: its value, and all of it with one comma.
@@ -135,6 +140,15 @@ mod tests {
         check(r#"{"a":{"at":7},"at": "1970-01-01T00:00:01Z" }"#, r#"{"a":{"at":7}}"#, Some(1_000_000_000));
         check(r#"{"a":["at",{"b":"}\""}],"at":6,"c":2}"#, r#"{"a":["at",{"b":"}\""}],"c":2}"#, Some(6_000_000));
         check(r#"{"at":1}"#, "{}", Some(1_000_000));
+        let instant = Some(1_794_819_600_000_000_000);
+        for at in [
+            "2026-11-16T09:00:00Z",
+            "2026-11-16T10:00:00+01:00",
+            "2026-11-16T10:00:00[Europe/Paris]",
+            "2026-11-16T10:00+01:00[Europe/Paris]",
+        ] {
+            check(&format!(r#"{{"at":"{at}"}}"#), "{}", instant);
+        }
         check(r#"{"a":"at"}"#, r#"{"a":"at"}"#, None);
         check(r#"[{"at":1}]"#, r#"[{"at":1}]"#, None);
         check(r#"{"at":1"#, r#"{"at":1"#, None);

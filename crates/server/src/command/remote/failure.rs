@@ -83,7 +83,11 @@ pub(super) fn refused(client: &Client, token: Option<&str>, answer: &Answer) -> 
     if let Some(pointer) = problem.pointer.filter(|pointer| !pointer.is_empty()) {
         let _ = write!(message, " (at {})", clean(&pointer));
     }
-    for Finding { line, column, problem, help } in &problem.mistakes {
+    // Of one mistake, the detail says everything; of several, it begins with the first.
+    if problem.mistakes.len() > 1 {
+        message = format!("there are {} mistakes:", problem.mistakes.len());
+    }
+    for Finding { line, column, problem, help } in problem.mistakes.iter().filter(|_| problem.mistakes.len() > 1) {
         let _ = write!(message, "\n{line}:{column}: {}", clean(problem));
         if let Some(help) = help {
             let _ = write!(message, "; {}", clean(help));
@@ -174,8 +178,10 @@ mod tests {
             told(412, None, changed),
             "it was changed\nchanged by ann, now version 4\n  - limit: 1/s\n  + limit: 2/s"
         );
-        let mistakes = r#"{"detail":"mistakes","mistakes":[{"line":1,"column":2,"problem":"p","help":"h"}]}"#;
-        assert_eq!(told(422, None, mistakes), "mistakes\n1:2: p; h");
+        let one = r#"{"line":1,"column":2,"problem":"p","help":"h"}"#;
+        assert_eq!(told(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");
+        let several = format!(r#"{{"detail":"there are 2 mistakes; the first: p; h","mistakes":[{one},{one}]}}"#);
+        assert_eq!(told(422, None, &several), "there are 2 mistakes:\n1:2: p; h\n1:2: p; h");
         assert!(told(502, None, "<html>\nx").ends_with("and not as a tollgate would: <html>"));
     }
 }

@@ -8,8 +8,8 @@ use anyhow::bail;
 use reqwest::{Method, StatusCode};
 use tollgate_engine::rules::{Source, entry};
 
-use super::files::{self, File};
 use super::history::word;
+use crate::command::files::{self, File};
 use crate::command::remote::show::{self, Paint, clean, count};
 use crate::command::remote::{Refused, Remote, with_comment};
 use crate::command::{report, tell};

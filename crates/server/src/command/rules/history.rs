@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{path, tell_rule};
-use crate::command::remote::show::{self, Paint, Table, time};
+use super::overrides::beside;
+use super::{path, state};
+use crate::command::remote::show::{self, Paint, Table, clean, time};
 use crate::command::remote::{Remote, with_change};
-use crate::config::remote::Change;
 use crate::config::remote::rules::{DiffArgs, HistoryArgs, RollbackArgs};
-use crate::control::model::{Action, Version};
+use crate::control::model::{Action, StoredRule, Version};
 
 /// Prints versions in columns, newest first.
 pub(super) fn history(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<ExitCode> {
@@ -23,16 +23,18 @@ pub(super) fn history(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<Exi
     }
     let mut table = Table::new(&["VERSION", "WHAT", "STATE", "WHEN", "BY", "COMMENT"]);
     for version in listed.parse::<Version>()? {
-        let state = match (&version.rule, version.enabled) {
-            (None, _) => "gone",
-            (Some(_), true) => "in force",
-            (Some(_), false) => "disabled",
-        };
+        let state = if version.rule.is_some() { state(version.enabled) } else { "gone" };
         let (number, when) = (version.version.to_string(), time(version.at_ms));
         let comment = version.comment.unwrap_or_default();
         table.row([number, word(version.action).to_owned(), state.to_owned(), when, version.author, comment]);
     }
-    table.write(&mut std::io::stdout().lock())?;
+    let mut out = std::io::stdout().lock();
+    table.write(&mut out)?;
+    // Overrides are no part of a rule's versions, which should not look as if there were none. A rule that is gone has none.
+    let rule = remote.get(&path(&args.which, &[]), "reading").and_then(|answer| answer.parse::<StoredRule>());
+    if let Some(line) = rule.ok().and_then(|rule| beside(&rule)) {
+        writeln!(out, "{}; `tollgate audit` has their changes", clean(&line))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -64,26 +66,106 @@ pub(super) fn diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<ExitCode>
 
 /// Makes an earlier version the current one.
 pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<ExitCode> {
+    let listed = remote.list(&path(&args.which, &["versions"]), &[], Some(MOST_VERSIONS), "the history")?;
+    let versions: Vec<Version> = listed.parse()?;
     let mut change = args.change.clone();
     let version = match args.version {
         Some(version) => version,
-        None => before(remote, args, &mut change)?,
+        None => {
+            // What was found by looking at the newest is to be done to that one. What was deleted has no version to be compared with.
+            if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
+                change.if_version.get_or_insert(newest.version);
+            }
+            before(&versions).context("there is no earlier version to go back to; `rules history` lists them")?
+        }
     };
     let request = remote.request(Method::POST, &path(&args.which, &["rollback"]))?;
     let request = request.header("content-type", "application/json").body(json!({"version": version}).to_string());
-    tell_rule(&remote.send(with_change(request, &change), "rolling back")?, args.shown)?;
+    let answer = remote.send(with_change(request, &change), "rolling back")?;
+    if args.shown.json {
+        show::json(&answer.parse::<Value>()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rule: StoredRule = answer.parse()?;
+    let changed = versions.first().is_none_or(|newest| newest.version != rule.version);
+    let what = match changed {
+        true => format!("back to version {version}, as version {}, {}", rule.version, state(rule.enabled)),
+        false => format!("version {} says what version {version} does; nothing was changed", rule.version),
+    };
+    writeln!(std::io::stdout(), "{}", clean(&format!("{}/{}: {what}", rule.domain, rule.id)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The version before the current one, which is to be still that one when it is replaced.
-fn before(remote: &Remote, args: &RollbackArgs, change: &mut Change) -> anyhow::Result<i64> {
-    let listed = remote.list(&path(&args.which, &["versions"]), &[], Some(2), "the history")?;
-    let versions: Vec<Version> = listed.parse()?;
-    let (newest, before) = (versions.first(), versions.get(1));
-    let before = before.context("there is no earlier version to go back to")?;
-    // What was deleted has no version to be compared with.
-    if let Some(newest) = newest.filter(|newest| newest.rule.is_some()) {
-        change.if_version.get_or_insert(newest.version);
+/// So many versions are looked at, the newest.
+const MOST_VERSIONS: usize = 1_000;
+
+/// The version to go back to: the last one that said something else than the rule says now, before the one that said that. So every
+/// call goes one further back, and what was gone back from is not come back to. `versions` are in order, newest first.
+fn before(versions: &[Version]) -> Option<i64> {
+    // Where what the rule says comes from. An earlier version that was gone back to is one before the place that was gone back from.
+    let mut from: Option<usize> = None;
+    for place in (0..versions.len()).rev() {
+        let says = &versions[place].rule;
+        let same = |other: &usize| versions[*other].rule == *says;
+        from = match (versions[place].action, from) {
+            (Action::Rollback, Some(last)) => {
+                let earlier = (last + 1..versions.len()).find(same);
+                earlier.or_else(|| (place + 1..versions.len()).find(same)).or(Some(place))
+            }
+            // It says what it said.
+            (Action::Enable | Action::Disable, Some(last)) if same(&last) => Some(last),
+            _ => Some(place),
+        };
     }
-    Ok(before.version)
+    let from = from?;
+    let said_otherwise = |version: &&Version| version.rule.is_some() && version.rule != versions[0].rule;
+    versions[from..].iter().find(said_otherwise).map(|version| version.version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The history that comes of changes, oldest first: what a rule says then, or `<` for what `before` finds.
+    fn check(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
+        let mut versions: Vec<Version> = Vec::new();
+        for (number, (action, says)) in steps.iter().enumerate() {
+            let rule = match says {
+                Some("<") => {
+                    let to = before(&versions).expect("a version to go back to");
+                    versions.iter().find(|version| version.version == to).and_then(|version| version.rule.clone())
+                }
+                says => says.map(|says| json!(says)),
+            };
+            let (version, author) = (number as i64 + 1, "ann".to_owned());
+            versions
+                .insert(0, Version { version, action: *action, enabled: true, rule, author, at_ms: 0, comment: None });
+        }
+        assert_eq!(before(&versions), expected, "for {steps:?}");
+    }
+
+    #[test]
+    fn every_rollback_goes_one_further_back() {
+        use Action::{Create, Delete, Disable, Enable, Rollback, Update};
+        let (a, b, c) = ((Create, Some("a")), (Update, Some("b")), (Update, Some("c")));
+        let back = (Rollback, Some("<"));
+        check(&[a], None);
+        check(&[a, b], Some(1));
+        check(&[a, b, c], Some(2));
+        check(&[a, b, c, back], Some(1));
+        check(&[a, b, c, back, back], None);
+        // What it says twice is two versions, and a change after going back is one to go back from.
+        check(&[a, b, (Update, Some("a")), back], Some(1));
+        check(&[a, b, (Update, Some("a")), back, back], None);
+        check(&[a, b, c, back, (Update, Some("d"))], Some(4));
+        // Switching it off and on says nothing else.
+        check(&[a, b, (Disable, Some("b")), (Enable, Some("b"))], Some(1));
+        check(&[a, b, c, back, (Disable, Some("b"))], Some(1));
+        // What is gone comes back as it was, and then goes further back.
+        check(&[a, b, (Delete, None)], Some(2));
+        check(&[a, b, (Delete, None), back], Some(1));
+        // A version that was named.
+        check(&[a, b, c, (Rollback, Some("a"))], None);
+    }
 }

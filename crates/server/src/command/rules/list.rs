@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use tollgate_engine::rules::{Source, format};
 
-use super::path;
+use super::overrides::beside;
+use super::{path, state};
 use crate::command::remote::show::{self, Table, clean, plain, time};
 use crate::command::remote::{Listed, Remote};
 use crate::config::remote::rules::{GetArgs, ListArgs};
@@ -41,12 +42,14 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<ExitCode>
         show::json(&document)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["DOMAIN", "RULE", "LIMIT", "STATE", "VERSION", "CHANGED", "BY"]);
+    let mut table = Table::new(&["DOMAIN", "RULE", "LIMIT", "OVERRIDES", "STATE", "VERSION", "CHANGED", "BY"]);
     for listed in lists {
         for rule in listed?.parse::<StoredRule>()? {
-            let (limit, state) = (summary(&rule.rule), if rule.enabled { "in force" } else { "disabled" });
+            let (limit, state) = (summary(&rule.rule), state(rule.enabled).to_owned());
             let (version, changed) = (rule.version.to_string(), time(rule.at_ms));
-            table.row([rule.domain, rule.id, limit, state.to_owned(), version, changed, rule.author]);
+            let written = rule.rule.get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
+            let overrides = (written + rule.overrides).to_string();
+            table.row([rule.domain, rule.id, limit, overrides, state, version, changed, rule.author]);
         }
     }
     let mut out = std::io::stdout().lock();
@@ -83,23 +86,31 @@ pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     // A rule is its newest version, and has all that a version tells except what made it.
+    let mut others = None;
     let version = match &number {
         Some(_) => answer.parse::<Version>()?,
         None => {
             let rule: StoredRule = answer.parse()?;
+            others = beside(&rule);
             let StoredRule { version, enabled, rule, author, at_ms, comment, .. } = rule;
             let action = crate::control::model::Action::Update;
             Version { version, action, enabled, rule: Some(rule), author, at_ms, comment }
         }
     };
-    let state = if version.enabled { "in force" } else { "disabled" };
+    let state = state(version.enabled);
     let mut head = format!("# version {}, {state}, by {} at {}", version.version, version.author, time(version.at_ms));
     if let Some(comment) = &version.comment {
         head += &format!(": {comment}");
     }
     let mut out = std::io::stdout().lock();
     match &version.rule {
-        Some(rule) => write!(out, "{}\n{}", clean(&head), as_file(&args.which.domain, rule))?,
+        Some(rule) => {
+            writeln!(out, "{}", clean(&head))?;
+            if let Some(others) = others {
+                writeln!(out, "# {}", clean(&others))?;
+            }
+            write!(out, "{}", as_file(&args.which.domain, rule))?;
+        }
         None => writeln!(out, "version {} is its deletion, by {}", version.version, clean(&version.author))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,6 @@
 //! `tollgate rules`: the rules of a server, and changing them.
 
 mod apply;
-mod files;
 mod history;
 mod list;
 mod nodes;
@@ -72,9 +71,13 @@ fn tell_rule(answer: &Answer, shown: Shown) -> anyhow::Result<()> {
         return show::json(&answer.parse::<Value>()?);
     }
     let rule: StoredRule = answer.parse()?;
-    let state = if rule.enabled { "in force" } else { "disabled" };
-    let line = format!("{}/{}: version {}, {state}", rule.domain, rule.id, rule.version);
+    let line = format!("{}/{}: version {}, {}", rule.domain, rule.id, rule.version, state(rule.enabled));
     Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+}
+
+/// Whether nodes are given a rule, in words.
+const fn state(enabled: bool) -> &'static str {
+    if enabled { "in force" } else { "disabled" }
 }
 
 fn export(remote: &Remote, args: &ExportArgs) -> anyhow::Result<ExitCode> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::command::remote::show::{self, Table, clean, span};
 use crate::command::remote::{Listed, Remote};
 use crate::config::remote::Shown;
-use crate::control::model::NodeReport;
+use crate::control::model::{DomainSummary, NodeReport};
 use crate::control::origin::RulesStatus;
 
 /// Prints the nodes that follow a server; fails if one of them refuses its rules.
@@ -35,7 +35,7 @@ pub(super) fn nodes(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
     Ok(if refuses { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Prints what a server itself runs; fails if it refused newer rules.
+/// Prints what a server itself runs, how much of it, and what each of its domains has; fails if it refused newer rules.
 pub(super) fn status(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
     let answer = remote.get(&["v1", "rules-status"], "asking")?;
     let status: RulesStatus = answer.parse()?;
@@ -46,6 +46,9 @@ pub(super) fn status(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> 
         let lines = [
             ("source", Some(status.source)),
             ("revision", status.revision.map(|revision| revision.to_string())),
+            ("domains", status.domains.map(|count| count.to_string())),
+            ("rules", status.rules.map(|count| count.to_string())),
+            ("overrides", status.overrides.map(|count| count.to_string())),
             ("checksum", status.checksum),
             ("loaded", status.loaded_ms_ago.map(|ms| format!("{} ago", span(ms)))),
             ("refused", status.refused.map(|refused| format!("{}: {}", refused.revision, refused.why))),
@@ -55,6 +58,17 @@ pub(super) fn status(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> 
             if let Some(value) = value {
                 writeln!(out, "{name:<10}{}", clean(&value))?;
             }
+        }
+        // A server that keeps its rules itself knows when each domain was last changed; others have nothing to add.
+        let listed = remote.get(&["v1", "domains"], "asking").and_then(|answer| answer.parse::<Listed>());
+        let mut table = Table::new(&["DOMAIN", "RULES", "OVERRIDES BESIDE THEM", "CHANGED IN REVISION"]);
+        for domain in listed.and_then(Listed::parse::<DomainSummary>).unwrap_or_default() {
+            let numbers = [domain.rules, domain.overrides, domain.revision].map(|number| number.to_string());
+            let [rules, overrides, revision] = numbers;
+            table.row([domain.domain, rules, overrides, revision]);
+        }
+        if !table.is_empty() {
+            table.write(&mut out)?;
         }
     }
     Ok(if refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })

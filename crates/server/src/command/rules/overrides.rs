@@ -6,12 +6,15 @@ use std::process::ExitCode;
 use anyhow::Context;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
+use tollgate_engine::rules::entry::{self, EntryOverride};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Engine, MemoryStore};
 
 use super::path;
 use crate::command::remote::show::{self, Table, clean, plain, time};
 use crate::command::remote::{Remote, with_change};
 use crate::config::remote::rules::{OverrideEffect, OverrideSetArgs, OverridesCommand, OverridesListArgs};
-use crate::control::model::StoredOverride;
+use crate::control::model::{StoredOverride, StoredRule};
 
 /// Lists, sets or deletes.
 pub(super) fn run(remote: &Remote, command: &OverridesCommand) -> anyhow::Result<ExitCode> {
@@ -29,15 +32,18 @@ pub(super) fn run(remote: &Remote, command: &OverridesCommand) -> anyhow::Result
 }
 
 fn list(remote: &Remote, args: &OverridesListArgs) -> anyhow::Result<()> {
-    let listed = remote.list(&path(&args.which, &["overrides"]), &[], args.limit, "overrides")?;
+    let mut path = vec!["v1", "domains", &*args.domain];
+    path.extend(args.id.iter().flat_map(|id| ["rules", id]));
+    path.push("overrides");
+    let listed = remote.list(&path, &[], args.limit, "overrides")?;
     if args.shown.json {
         return show::json(&listed.to_json());
     }
-    let mut table = Table::new(&["ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
+    let mut table = Table::new(&["RULE", "ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
     for item in listed.parse::<StoredOverride>()? {
         let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
         let (changed, version) = (time(item.at_ms), item.version.to_string());
-        table.row([item.attribute, item.value, instead, until, changed, item.author, version]);
+        table.row([item.rule, item.attribute, item.value, instead, until, changed, item.author, version]);
     }
     let mut out = std::io::stdout().lock();
     match table.is_empty() {
@@ -45,6 +51,13 @@ fn list(remote: &Remote, args: &OverridesListArgs) -> anyhow::Result<()> {
         false => table.write(&mut out)?,
     }
     Ok(())
+}
+
+/// That a rule has overrides beside it, if it has, and where they are shown.
+pub(super) fn beside(rule: &StoredRule) -> Option<String> {
+    let count = usize::try_from(rule.overrides).ok().filter(|count| *count > 0)?;
+    let StoredRule { domain, id, .. } = rule;
+    Some(format!("{} beside it: `tollgate rules overrides list {domain} {id}`", show::count(count, "override")))
 }
 
 /// What applies instead, in one line.
@@ -76,11 +89,34 @@ fn set(remote: &Remote, args: &OverrideSetArgs) -> anyhow::Result<()> {
         return show::json(&answer.parse::<Value>()?);
     }
     let stored: StoredOverride = answer.parse()?;
+    for warning in warnings(remote, args, &stored).unwrap_or_default() {
+        writeln!(std::io::stderr(), "warning: {}", clean(&warning))?;
+    }
     let until = stored.until.map(|until| format!(" until {until}")).unwrap_or_default();
     let StoredOverride { rule, value, attribute, effect, version, .. } = stored;
     let domain = &args.which.domain;
     let line = format!("{domain}/{rule}: {} for {attribute} `{value}`{until}, version {version}", summary(&effect));
     Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+}
+
+/// What is probably not meant about an override, seen beside its rule: there is no file in which `tollgate check` would tell. None if the
+/// server does not show the rule.
+fn warnings(remote: &Remote, args: &OverrideSetArgs, stored: &StoredOverride) -> Option<Vec<String>> {
+    let mut rule = remote.get(&path(&args.which, &[]), "asking").ok()?.parse::<StoredRule>().ok()?.rule;
+    // Of the others nothing is to be told now.
+    rule.as_object_mut()?.remove("overrides");
+    let StoredOverride { attribute, value, effect, until, .. } = stored;
+    let (effect, until) = (effect.to_string(), until.as_deref());
+    let rule = entry::with_overrides(&rule.to_string(), &[EntryOverride { attribute, value, effect: &effect, until }]);
+    let text = entry::to_json([(&*args.which.domain, [&*rule.ok()?])]);
+    let rules = Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()?;
+    let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
+    let warnings = engine.warnings(&rules).into_iter().filter(|warning| warning.problem.contains("this override"));
+    Some(
+        warnings
+            .map(|warning| [Some(warning.problem), warning.help].into_iter().flatten().collect::<Vec<_>>().join("; "))
+            .collect(),
+    )
 }
 
 fn effect(args: &OverrideEffect) -> anyhow::Result<Map<String, Value>> {
@@ -90,6 +126,7 @@ fn effect(args: &OverrideEffect) -> anyhow::Result<Map<String, Value>> {
     let members = [
         ("limit", args.limit.as_ref().map(|limit| json!(limit))),
         ("burst", args.burst.map(|burst| json!(burst))),
+        ("algorithm", args.algorithm.as_ref().map(|algorithm| json!(algorithm))),
         ("unlimited", args.unlimited.then_some(json!(true))),
         ("deny", args.deny.then_some(json!(true))),
     ];

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tollgate_engine::rules::{Mistake, Place, Source, entry};
 
-use super::files::{self, File};
+use crate::command::files::{self, File};
 use crate::command::remote::Remote;
 use crate::command::remote::show::{self, count};
 use crate::command::tell;

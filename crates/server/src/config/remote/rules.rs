@@ -36,7 +36,7 @@ pub enum RulesCommand {
     History(HistoryArgs),
     /// Make an earlier version of a rule the current one.
     Rollback(RollbackArgs),
-    /// Write rules as a file that `apply` takes back.
+    /// Write rules as a file that `apply` takes back; what is not in it is told in comments.
     Export(ExportArgs),
     /// Put a rule in force again.
     Enable(SwitchArgs),
@@ -188,7 +188,9 @@ pub struct RollbackArgs {
     #[command(flatten)]
     pub which: Which,
 
-    /// This version; the one before the current one unless given
+    /// This version; unless given, the last one that said something else
+    ///
+    /// Called again, it goes one further back, and not to what it came from: for that, name the version.
     #[arg(value_name = "VERSION")]
     pub version: Option<i64>,
 
@@ -248,7 +250,7 @@ pub struct OverridesArgs {
 /// What can be done with overrides.
 #[derive(Clone, Debug, Subcommand)]
 pub enum OverridesCommand {
-    /// List the overrides of a rule.
+    /// List the overrides of a rule, or of all rules of a domain.
     List(OverridesListArgs),
     /// Give one customer other numbers.
     Set(Box<OverrideSetArgs>),
@@ -259,9 +261,13 @@ pub enum OverridesCommand {
 /// Whose overrides.
 #[derive(Clone, Debug, Args)]
 pub struct OverridesListArgs {
-    /// The rule.
-    #[command(flatten)]
-    pub which: Which,
+    /// Whose rules
+    #[arg(value_name = "DOMAIN")]
+    pub domain: String,
+
+    /// The rule; all of them unless given
+    #[arg(value_name = "RULE")]
+    pub id: Option<String>,
 
     /// At most so many
     #[arg(long, value_name = "COUNT")]
@@ -291,7 +297,7 @@ pub struct OverrideSetArgs {
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
 
-    /// The attribute, if it is not the first one that the rule counts by
+    /// The attribute, if it is not the first that the rule counts by; needed where that is one or another (`a or b`)
     #[arg(long, value_name = "NAME")]
     pub attribute: Option<String>,
 
@@ -316,16 +322,20 @@ pub struct OverrideEffect {
     #[arg(long, value_name = "COUNT")]
     pub burst: Option<u64>,
 
+    /// Counted by this algorithm; that of the rule unless given
+    #[arg(long, value_name = "NAME")]
+    pub algorithm: Option<String>,
+
     /// No limit
-    #[arg(long, conflicts_with_all = ["limit", "burst", "deny"])]
+    #[arg(long, conflicts_with_all = ["limit", "burst", "algorithm", "deny"])]
     pub unlimited: bool,
 
     /// Nothing at all
-    #[arg(long, conflicts_with_all = ["limit", "burst"])]
+    #[arg(long, conflicts_with_all = ["limit", "burst", "algorithm"])]
     pub deny: bool,
 
     /// Anything an override can say, as JSON, such as '{"limits":["10/s","1000/h"]}'
-    #[arg(long, value_name = "JSON", conflicts_with_all = ["limit", "burst", "unlimited", "deny"])]
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["limit", "burst", "algorithm", "unlimited", "deny"])]
     pub effect: Option<String>,
 }
 
@@ -372,7 +382,7 @@ const OVERRIDES_EXAMPLES: &str = "\
 Examples:
   tollgate rules overrides set api per-client acme --limit 1000/s --burst 2000
   tollgate rules overrides set api per-client trial-7 --unlimited --until 2030-01-31T18:00:00Z
-  tollgate rules overrides list api per-client
+  tollgate rules overrides list api                  of all rules; with a rule, of that one
   tollgate rules overrides delete api per-client acme
 
 What a customer has spent stays spent: an override changes the numbers, not the counter.";

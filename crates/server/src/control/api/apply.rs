@@ -95,7 +95,8 @@ pub(super) async fn apply(
     reply::json(StatusCode::OK, &etag::of(plan.revision), &plan)
 }
 
-/// The rules of some domains, or of all, as a rule file in its one form, which `apply` takes back.
+/// The rules of some domains, or of all, as a rule file in its one form, which `apply` takes back. What is no part of a file is told in
+/// comments at its head: overrides beside rules, and which rules are disabled.
 #[utoipa::path(get, path = "/v1/export", tag = "files",
     params(("domain" = Option<Vec<String>>, Query, description = "Of this domain; may be given several times")),
     responses((status = 200, description = "A rule file", body = Object, content_type = "application/yaml"), Unchanged),

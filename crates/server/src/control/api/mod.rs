@@ -161,6 +161,7 @@ fn calls() -> OpenApiRouter<Arc<Desk>> {
         .routes(routes!(history::diff))
         .routes(routes!(history::rollback))
         .routes(routes!(overrides::list))
+        .routes(routes!(overrides::list_all))
         .routes(routes!(overrides::get, overrides::put, overrides::delete))
         .routes(routes!(apply::validate))
         .routes(routes!(apply::apply))

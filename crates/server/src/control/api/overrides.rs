@@ -32,6 +32,21 @@ pub(super) async fn list(
     reply::read(&headers, &tag, &desk.control.overrides(&at.domain, &at.id, &paging.into()).await?)
 }
 
+/// The overrides of all rules of a domain, by rule and value.
+#[utoipa::path(get, path = "/v1/domains/{domain}/overrides", tag = "overrides", operation_id = "list_overrides_of_domain",
+    params(("domain" = String, Path, description = "Whose rules", example = "api"), Paging),
+    responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), Unchanged),
+)]
+pub(super) async fn list_all(
+    State(desk): State<Arc<Desk>>,
+    At(domain): At<String>,
+    Asked(paging): Asked<Paging>,
+    headers: HeaderMap,
+) -> Reply {
+    let tag = etag::of(desk.revision());
+    reply::read(&headers, &tag, &desk.control.overrides_of_domain(&domain, &paging.into()).await?)
+}
+
 /// Which override of which rule.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
@@ -57,7 +72,7 @@ pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<OverrideAt>, h
 /// Sets the numbers of one customer. Setting what is set already changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "put_override",
     params(RuleAt, OverrideAt, IfMatch, IfNothing, Comment),
-    request_body(description = "An override as in a file, without `when`", content((Object = "application/json"), (Object = "application/yaml"))),
+    request_body(description = "An override as in a file, without `when`; with `attribute` if it is not the first one that the rule counts by, and where that is one or another", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
         (status = 200, description = "It was changed, or is as it was", body = StoredOverride),
         (status = 201, description = "It was made", body = StoredOverride),

@@ -25,7 +25,7 @@ pub(super) struct DomainList {
     items: Vec<DomainSummary>,
 }
 
-/// The domains that have rules, and how many.
+/// The domains that have rules, how many, and when they were last changed.
 #[utoipa::path(get, path = "/v1/domains", tag = "rules", responses(
     (status = 200, description = "The domains", body = DomainList),
     Unchanged,

@@ -2,6 +2,7 @@
 
 use hyper::StatusCode;
 use serde::Serialize;
+use tollgate_engine::rules::nearest;
 
 /// Why a request was not answered. Nothing was spent unless the title says so.
 // In a box, since it is rare and answers should not be as large as it is.
@@ -59,7 +60,7 @@ impl Problem {
         let text = error.to_string();
         let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
         let mut problem = match error.is_data() {
-            true => Self::bad_request(detail),
+            true => Self::bad_request(with_nearest(detail)),
             false => Self::bad_request(format!("the body is not JSON: {detail}")),
         };
         if error.line() > 0 {
@@ -79,7 +80,14 @@ impl Problem {
     #[must_use]
     pub fn in_line(mut self, line: usize) -> Self {
         self.0.line = Some(line);
+        let detail = self.0.detail.replacen("the body is not JSON", "this is not JSON", 1);
+        self.0.detail = format!("at line {line}: {detail}");
         self
+    }
+
+    /// What is wrong.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
     }
 
     /// With the methods that would be right.
@@ -106,6 +114,16 @@ impl Problem {
     }
 }
 
+/// What is wrong with a body, with the word that was probably meant by a field that there is not.
+fn with_nearest(detail: &str) -> String {
+    let meant = || {
+        let (given, valid) = detail.strip_prefix("unknown field `")?.split_once("`, expected ")?;
+        let valid: Vec<&str> = valid.split('`').skip(1).step_by(2).collect();
+        Some(format!("unknown field `{given}`, did you mean `{}`?", nearest(given, &valid)?))
+    };
+    meant().unwrap_or_else(|| detail.to_owned())
+}
+
 fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u16(status.as_u16())
 }
@@ -121,6 +139,10 @@ mod tests {
             String::from_utf8(Problem::json(&error).to_json()).unwrap(),
             r#"{"type":"about:blank","title":"Bad request","status":400,"detail":"the body is not JSON: expected value","line":2,"column":2}"#
         );
+        let told = |detail| with_nearest(&format!("unknown field {detail}"));
+        assert_eq!(told("`limt`, expected one of `key`, `limit`"), "unknown field `limt`, did you mean `limit`?");
+        assert_eq!(told("`limt`, expected `limit`"), "unknown field `limt`, did you mean `limit`?");
+        assert_eq!(told("`x`, expected one of `key`, `limit`"), "unknown field `x`, expected one of `key`, `limit`");
         let problem = Problem::bad_request("`x` is not a rate").at("/limit");
         assert!(String::from_utf8(problem.to_json()).unwrap().ends_with(r#""pointer":"/limit"}"#));
     }

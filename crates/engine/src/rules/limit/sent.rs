@@ -1,0 +1,84 @@
+//! A limit that comes along with a request, and what is wrong with one.
+
+use std::fmt;
+
+use tollgate::Limits;
+
+use super::{NO_LIMIT, NOTHING, Words, read};
+
+/// A limit as text, as it comes in a request.
+///
+/// ```
+/// use tollgate_engine::rules::LimitText;
+///
+/// let limits = LimitText { limit: "100/s", burst: Some(20), algorithm: None }.read()?;
+/// assert_eq!(limits.as_slice().len(), 1);
+/// let mistake = LimitText { limit: "100/s", burst: None, algorithm: Some("tokenbucket") }.read().unwrap_err();
+/// assert_eq!(mistake.to_string(), "algorithm: `tokenbucket` is not an algorithm; did you mean `token_bucket`?");
+/// # Ok::<(), tollgate_engine::rules::LimitMistake>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LimitText<'a> {
+    /// A rate like `100/s`; for concurrency a whole number.
+    pub limit: &'a str,
+    /// The most at one instant, for buckets; by default the count of the rate.
+    pub burst: Option<u64>,
+    /// By default `token_bucket`.
+    pub algorithm: Option<&'a str>,
+}
+
+impl LimitText<'_> {
+    /// The numbers.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn read(&self) -> Result<Limits, LimitMistake> {
+        let burst = self.burst.map(|burst| burst.to_string());
+        let words = Words {
+            limit: Some(self.limit),
+            algorithm: self.algorithm,
+            option: &|name| match name {
+                "burst" => burst.as_deref(),
+                _ => None,
+            },
+            position: 0,
+            inherits: false,
+        };
+        match read(&words) {
+            Ok((limit, None)) => Ok(limit.into()),
+            Ok((_, Some(_))) => {
+                let problem = "windows of the calendar need a rule".into();
+                Err(LimitMistake { word: "limit", problem, help: None })
+            }
+            Err(mut mistakes) => {
+                let mut first = mistakes.swap_remove(0);
+                // A request has nothing in place of a limit, as rules do.
+                first.help = first.help.filter(|help| help != NOTHING && help != NO_LIMIT);
+                Err(first)
+            }
+        }
+    }
+}
+
+/// What is wrong with one word of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitMistake {
+    /// Which word: `limit`, `algorithm` or the name of an option.
+    pub word: &'static str,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right, where that can be said.
+    pub help: Option<String>,
+}
+
+impl fmt::Display for LimitMistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.word, self.problem)?;
+        match &self.help {
+            Some(help) => write!(f, "; {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for LimitMistake {}

@@ -1,0 +1,112 @@
+//! What is exported, applied again, and what an export says it leaves out.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::Folder;
+use common::person::serve;
+use proptest::prelude::*;
+use serde_json::Value;
+
+#[test]
+fn an_export_says_what_is_not_in_it() {
+    let folder = Folder::new();
+    let (_server, person) = serve(&folder, &[]);
+    let nothing = person.run(&["rules", "export"]).done();
+    assert_eq!(nothing, "# There are no rules.\ndomains: []\n");
+    let empty = folder.file("empty.yaml", &nothing);
+    assert_eq!(
+        person.run(&["rules", "apply", "--prune", &empty]).done(),
+        "nothing to change: 0 rules as in the files\n"
+    );
+    assert_eq!(person.run(&["check", &empty]).done(), format!("{empty}: 0 rules in 0 domains, no mistakes\n"));
+
+    let text = "domain: api\nrules:\n- id: a\n  per: [user]\n  limit: 5/s\n- id: b\n  limit: 9/m\n";
+    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    assert_eq!(person.run(&["rules", "export"]).done(), text, "there is nothing else");
+    person.run(&["rules", "disable", "api", "b"]).done();
+    for user in ["ann", "bob"] {
+        person.run(&["rules", "overrides", "set", "api", "a", user, "--limit", "50/s"]).done();
+    }
+    person.run(&["rules", "overrides", "set", "api", "b", "x", "--attribute", "user", "--deny"]).done();
+    let exported = person.run(&["rules", "export"]).done();
+    let said = "# Not in this file, left alone where it is applied to these rules, and to be set anew where it is applied to others\n\
+                # (tollgate rules overrides list, tollgate rules disable):\n\
+                # - api/a has 2 overrides beside it\n\
+                # - api/b is disabled\n\
+                # - api/b has 1 override beside it\n";
+    assert_eq!(exported, format!("{said}{text}"));
+    // Applied to these rules, it leaves all of it as it is.
+    let file = folder.file("export.yaml", &exported);
+    let out = person.run(&["rules", "apply", "--prune", &file]).done();
+    assert_eq!(out, "nothing to change: 2 rules as in the files\n");
+    assert_eq!(person.run(&["rules", "export"]).done(), exported);
+    assert_eq!(person.run(&["fmt", "--check", &file]).code, Some(0), "it is in its canonical form");
+}
+
+/// A rule in JSON, of what the language has.
+fn rule() -> impl Strategy<Value = Value> {
+    let when = prop_oneof![
+        Just(Value::Null),
+        "[a-z0-9/ '\"#:ü]{1,8}".prop_map(|text| serde_json::json!({"path": {"equals": text}})),
+        Just(serde_json::json!({"ip": {"cidr": ["10.0.0.0/8"]}, "k": ["a", "b"]})),
+    ];
+    let effect = prop_oneof![
+        (1..1_000_u32, prop_oneof!["s", "m", "h", "day"])
+            .prop_map(|(n, per)| serde_json::json!({"limit": format!("{n}/{per}")})),
+        (1..9_u32)
+            .prop_map(|n| serde_json::json!({"limits": [format!("{n}/s"), {"limit": n, "algorithm": "concurrency"}]})),
+        Just(serde_json::json!({"unlimited": true})),
+        Just(serde_json::json!({"deny": true})),
+    ];
+    let message = proptest::option::of("[ -~äß→]{1,20}".prop_map(Value::from));
+    (when, effect, message, any::<bool>()).prop_map(|(when, mut rule, message, per)| {
+        let limited = rule.get("limit").is_some() || rule.get("limits").is_some();
+        if !when.is_null() {
+            rule["when"] = when;
+        }
+        if let Some(message) = message.filter(|_| limited) {
+            rule["message"] = message;
+        }
+        if per && limited {
+            rule["per"] = serde_json::json!(["user"]);
+        }
+        rule
+    })
+}
+
+#[test]
+fn export_and_apply_are_inverse() {
+    let folder = Folder::new();
+    let (_server, person) = serve(&folder, &[]);
+    let domains = proptest::collection::vec(proptest::collection::vec(rule(), 0..6), 1..4);
+    let cases = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(cases, |(domains in domains)| {
+        let of = |(place, rules): (usize, &Vec<Value>)| {
+            let with_id = |(n, rule): (usize, &Value)| {
+                let mut rule = rule.clone();
+                rule["id"] = Value::from(format!("{}r{n}", ["", "a:", "b/"][n % 3]));
+                rule
+            };
+            serde_json::json!({"domain": format!("d{place}"), "rules": rules.iter().enumerate().map(with_id).collect::<Vec<_>>()})
+        };
+        let text = serde_json::json!({"domains": domains.iter().enumerate().map(of).collect::<Vec<_>>()});
+        let file = folder.file("all.json", text.to_string());
+        // Domains of the case before are emptied, so that the file is all there is.
+        for place in domains.len()..4 {
+            let empty = folder.file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
+            person.run(&["rules", "apply", "--prune", &empty]).done();
+        }
+        person.run(&["rules", "apply", "--prune", &file]).done();
+        prop_assert!(person.run(&["rules", "apply", "--plan", "--prune", &file]).done().starts_with("nothing to change"));
+        let exported = person.run(&["rules", "export"]).done();
+        let again = folder.file("again.yaml", &exported);
+        let out = person.run(&["rules", "apply", "--plan", "--prune", &again]).done();
+        prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
+        // From nothing, it makes what was exported.
+        let other = Folder::new();
+        let (_server, elsewhere) = serve(&other, &[]);
+        elsewhere.run(&["rules", "apply", &again]).done();
+        prop_assert_eq!(elsewhere.run(&["rules", "export"]).done(), exported);
+    });
+}

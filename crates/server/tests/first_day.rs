@@ -1,0 +1,195 @@
+//! What somebody trips over on the first day: plans, a guarded login, an expensive export and a monthly quota, from the documents alone.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::person::{Person, serve, soon};
+use common::{Folder, Server};
+use serde_json::json;
+
+const FIRST: &str = "\
+domain: api
+rules:
+- id: plans
+  when: {path: /v1/**}
+  per: [api_key or client_ip]
+  limit: 5/s
+  overrides: [{when: {plan: pro}, limit: 100/s}]
+- id: quota
+  when: {path: /v1/**, api_key: {present: true}}
+  per: [api_key]
+  limit: 10k/month
+  algorithm: fixed_window
+  zone: Europe/Paris
+- id: login
+  when: {path: /login}
+  per: [client_ip]
+  limit: 5/m
+";
+
+/// A server with these rules in force.
+fn begin() -> (Folder, Server, Person) {
+    let folder = Folder::new();
+    let (server, person) = serve(&folder, &[]);
+    person.run(&["rules", "apply", &folder.file("api.yaml", FIRST)]).done();
+    soon("the rules are in force", || {
+        person.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]).code == Some(0)
+    });
+    (folder, server, person)
+}
+
+#[test]
+fn an_override_of_one_or_another_attribute_has_to_say_which() {
+    let (_folder, _server, person) = begin();
+    let overrides = |args: &[&str]| person.run(&[&["rules", "overrides"], args].concat());
+    overrides(&["set", "api", "plans", "acme", "--limit", "50/s"]).failed(
+        1,
+        "tollgate: the rule counts by `api_key or client_ip`, and it is not said whose value `acme` is; name the attribute like \
+         `attribute: api_key`, on the command line `--attribute api_key`\n",
+    );
+    let out = overrides(&["set", "api", "plans", "acme", "--limit", "50/s", "--attribute", "api_key"]).done();
+    assert!(out.starts_with("api/plans: 50/s for api_key `acme`, version "), "{out}");
+}
+
+#[test]
+fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
+    let folder = Folder::new();
+    let (_server, person) = serve(&folder, &[]);
+    let text = "domain: api\nrules:\n- {id: export, per: [user], limit: 100/h, cost: 50}\n";
+    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    let set = |args: &[&str]| person.run(&[&["rules", "overrides", "set", "api", "export", "acme"], args].concat());
+    let ran = set(&["--limit", "10/h"]);
+    assert_eq!(
+        ran.err,
+        "warning: a request never fits this override: it weighs 50, and there is room for 10 at once; write a `burst` of at least 50 \
+         beside the limit, or a smaller `cost`\n"
+    );
+    assert!(ran.done().starts_with("api/export: 10/h for user `acme`"));
+    assert_eq!(
+        set(&["--limit", "10/h", "--until", "2020-01-01T00:00:00Z", "--burst", "50"]).err,
+        "warning: this override has ended\n"
+    );
+    assert_eq!(set(&["--limit", "10/h", "--burst", "50"]).err, "");
+}
+
+#[test]
+fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
+    let (_folder, _server, person) = begin();
+    let set = |args: &[&str]| person.run(&[&["rules", "overrides", "set", "api", "quota", "acme"], args].concat());
+    let ran = set(&["--limit", "5/s"]);
+    assert_eq!(
+        ran.err,
+        "tollgate: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years; the rule follows \
+         the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`\n"
+    );
+    set(&["--limit", "5/s", "--algorithm", "token_bucket"]).done();
+    set(&["--limit", "50k/month"]).done();
+}
+
+#[test]
+fn overrides_are_seen_wherever_their_rule_is() {
+    let (_folder, _server, person) = begin();
+    for (rule, value) in [("quota", "zeta"), ("quota", "acme"), ("login", "192.0.2.1"), ("login", "a b/ü")] {
+        person.run(&["rules", "overrides", "set", "api", rule, value, "--unlimited"]).done();
+    }
+    let list = person.run(&["rules", "list", "api"]).done();
+    let overrides: Vec<&str> = list.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3)).collect();
+    assert_eq!(overrides, ["1", "2", "2"], "those in the rule and those beside it: {list}");
+    let told = "2 overrides beside it: `tollgate rules overrides list api quota`";
+    let shown = person.run(&["rules", "get", "api", "quota"]).done();
+    assert_eq!(shown.lines().nth(1), Some(&*format!("# {told}")));
+    let history = person.run(&["rules", "history", "api", "quota"]).done();
+    assert!(history.ends_with(&format!("{told}; `tollgate audit` has their changes\n")), "{history}");
+    assert!(!person.run(&["rules", "history", "api", "plans"]).done().contains("beside it"));
+
+    let list = |args: &[&str]| person.run(&[&["rules", "overrides", "list", "api"], args].concat());
+    let all = list(&[]).done();
+    let rows: Vec<Vec<&str>> = all.lines().skip(1).map(|line| line.split_whitespace().take(3).collect()).collect();
+    assert_eq!(rows[0], ["login", "client_ip", "192.0.2.1"]);
+    assert_eq!((rows.len(), rows[3][2]), (4, "zeta"));
+    assert_eq!(list(&["quota"]).done().lines().count(), 3);
+    assert_eq!(list(&["--limit", "2", "--json"]).json()["items"][1]["value"], "a b/ü");
+    let domains = person.run(&["rules", "status"]).done();
+    let words: Vec<&str> = domains.split_whitespace().collect();
+    for pair in [["domains", "1"], ["rules", "3"], ["source", "database"]] {
+        assert!(words.windows(2).any(|words| words == pair), "{domains}");
+    }
+    assert!(domains.ends_with("api     3      4                      5\n"), "{domains}");
+    soon("all of them are in force", || {
+        let status = person.run(&["rules", "status", "--json"]).json();
+        [&status["domains"], &status["rules"], &status["overrides"]] == [&json!(1), &json!(3), &json!(5)]
+    });
+}
+
+#[test]
+fn going_back_says_to_what_and_goes_further_every_time() {
+    let (folder, _server, person) = begin();
+    for limit in ["6/m", "7/m"] {
+        let text = FIRST.replace("limit: 5/m", &format!("limit: {limit}"));
+        person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    }
+    let back = |args: &[&str]| person.run(&[&["rules", "rollback", "api", "login"], args].concat());
+    assert_eq!(back(&[]).done(), "api/login: back to version 2, as version 4, in force\n");
+    assert_eq!(back(&[]).done(), "api/login: back to version 1, as version 5, in force\n");
+    back(&[]).failed(1, "there is no earlier version to go back to");
+    assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
+    assert_eq!(back(&["3"]).done(), "api/login: version 6 says what version 3 does; nothing was changed\n");
+    back(&["9"]).failed(1, "there is no version 9");
+}
+
+#[test]
+fn a_key_that_is_named_too_loosely_is_told_what_rules_count_by() {
+    let (_folder, _server, person) = begin();
+    let ran = person.run(&["keys", "reset", "api"]);
+    assert_eq!(ran.out, "0 counters reset\n");
+    for hint in [
+        "rule login is for path \"/login\" and counts by client_ip: give path=… client_ip=…\n",
+        "rule quota is for path like \"/v1/**\" and counts by api_key: give path=… api_key=…\n",
+    ] {
+        assert!(ran.err.contains(hint), "{}", ran.err);
+    }
+    let ran = person.run(&["keys", "reset", "api", "path=/login"]);
+    let hint = "rule login counts by client_ip, and this is the counter of requests without: give client_ip=…\n";
+    assert_eq!((&*ran.out, &*ran.err), ("1 counter reset\n", hint));
+    assert_eq!(person.run(&["keys", "peek", "api", "path=/login"]).err, hint);
+    let ran = person.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
+    assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
+    assert_eq!(person.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are told by the number");
+
+    // By a file there is no list of rules to look into, and what is missing is told all the same.
+    let rules = common::Rules::new(FIRST);
+    let server = Server::start(&["--rules", rules.path()]);
+    let ran = Person::of(&server).run(&["keys", "peek", "api"]);
+    assert!(ran.err.contains("rule login is for path \"/login\": give path=…\n"), "{}", ran.err);
+    let status = Person::of(&server).run(&["rules", "status"]).done();
+    assert!(status.contains("rules     3\noverrides 1\n") && !status.contains("DOMAIN"), "{status}");
+}
+
+#[test]
+fn files_and_folders_are_checked_together() {
+    let folder = Folder::new();
+    let person = Person { server: "http://127.0.0.1:1".into(), token: None };
+    let one = folder.file("rules/one.yaml", FIRST);
+    folder.file("rules/blocked.txt", "mallory\n");
+    let two =
+        folder.file("rules/two.yaml", "domain: b\nrules: [{id: x, when: {user: {file: blocked.txt}}, deny: true}]\n");
+    assert_eq!(person.run(&["check", &one]).done(), format!("{one}: 3 rules in 1 domain, no mistakes\n"));
+    assert_eq!(person.run(&["check", &folder.join("rules")]).done(), "2 files: 4 rules in 2 domains, no mistakes\n");
+    let heavy = folder.file("heavy.yaml", "domain: b\nrules:\n- {id: y, limit: 10/s, cost: 50}\n");
+    let ran = person.run(&["check", &one, &two, &heavy]);
+    assert_eq!(ran.out, "3 files: 5 rules in 2 domains, no mistakes\n");
+    assert_eq!(
+        ran.err,
+        format!(
+            "warning: {heavy}:3:3: a request never fits `y`: it weighs 50, and there is room for 10 at once\n  \
+             | - {{id: y, limit: 10/s, cost: 50}}\n  |   ^\n  \
+             = write a `burst` of at least 50 beside the limit, or a smaller `cost`\n"
+        )
+    );
+    let twice = folder.file("twice.yaml", "domain: b\nrules: [{id: x, limit: 1/s}]\n");
+    person
+        .run(&["check", &folder.join("rules"), &twice])
+        .failed(1, &format!("{twice}:2:14: there is another rule `x`"));
+    person.run(&["check", &folder.join("nothing")]).failed(1, "cannot read");
+    person.run(&["check"]).failed(2, "PATH");
+}
