@@ -57,7 +57,11 @@ fn a_ban_lasts_as_long_as_is_told_and_not_a_nanosecond_longer() {
             assert_eq!(bench.check(&[]), "allow");
         }
         bench.decide(&[], None, |decision| {
-            assert_eq!(decision.outcome(), Outcome::Deny(Retry::After(length)), "the one that starts it, for {written}");
+            assert_eq!(
+                decision.outcome(),
+                Outcome::Deny(Retry::After(length)),
+                "the one that starts it, for {written}"
+            );
             assert!(decision.is_banned());
         });
         bench.advance(Nanos::from_nanos(length.as_nanos() - 1));
@@ -107,10 +111,7 @@ fn in_a_batch_those_behind_the_refusal_that_starts_a_ban_are_told_of_it() {
         format!("{}{}", show(decision.outcome()), if decision.is_banned() { ", banned" } else { "" })
     };
     let banned = "deny 3600s, banned";
-    assert_eq!(
-        [0, 1, 2, 3, 4, 5, 6].map(decided),
-        ["allow", "deny 1s", banned, "allow", banned, "deny 1s", banned]
-    );
+    assert_eq!([0, 1, 2, 3, 4, 5, 6].map(decided), ["allow", "deny 1s", banned, "allow", banned, "deny 1s", banned]);
     assert_eq!(bench.engine.counts().bans, 1);
     let counted = bench.engine.rules().rules().iter().map(|rule| rule.meter().read().refused).collect::<Vec<_>>();
     assert_eq!(counted, [5, 0], "each refusal counts once");
@@ -122,8 +123,7 @@ fn in_a_batch_those_behind_the_refusal_that_starts_a_ban_are_told_of_it() {
 
 #[test]
 fn the_longer_of_a_ban_and_another_wait_is_told() {
-    let mut bench =
-        bench("- {id: r, limit: 1/m, ban: {after: 1, within: 1m, for: 5m}}\n- {id: day, limit: 1/day}\n");
+    let mut bench = bench("- {id: r, limit: 1/m, ban: {after: 1, within: 1m, for: 5m}}\n- {id: day, limit: 1/day}\n");
     assert_eq!(bench.check(&[]), "allow");
     bench.decide(&[], None, |decision| {
         assert_eq!(decision.outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(86_400))));

@@ -291,11 +291,7 @@ impl Banning {
     fn new(ban: &Ban, numbers: &mut Numbers) -> Self {
         let sets = limits_of(ban).unwrap_or((Limit::Unlimited, None));
         let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
-        Self {
-            ban: of(sets.0),
-            takes: Cost::new(ban.length.as_nanos().saturating_add(1)),
-            refusals: sets.1.map(of),
-        }
+        Self { ban: of(sets.0), takes: Cost::new(ban.length.as_nanos().saturating_add(1)), refusals: sets.1.map(of) }
     }
 }
 
