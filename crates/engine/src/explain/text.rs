@@ -18,10 +18,17 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decides = self.decides.as_ref();
         let met = decides.and_then(|id| self.met().find(|(explained, _)| explained.rule == *id)).map(|(_, met)| met);
-        write!(f, "{}", Shown(self.outcome))?;
+        let outcome = match self.observed {
+            Some(observed) => {
+                f.write_str("allowed, since refusals are only observed; it would be ")?;
+                observed
+            }
+            None => self.outcome,
+        };
+        write!(f, "{}", Shown(outcome))?;
         match (decides, met.map(|met| met.effect)) {
             (None, _) => f.write_str(", because no rule is met")?,
-            (Some(rule), Some(Does::Limits | Does::Overrides)) if self.outcome == Outcome::Allow => {
+            (Some(rule), Some(Does::Limits | Does::Overrides)) if outcome == Outcome::Allow => {
                 write!(f, "; `{rule}` has least left")?;
             }
             (Some(rule), Some(Does::Unlimited)) => write!(f, "; `{rule}` is met and unlimited")?,
@@ -29,9 +36,6 @@ impl fmt::Display for Explanation {
         }
         if let Some(BanStands::Banned { until, .. }) = met.and_then(|met| met.ban.as_ref()).map(|ban| &ban.stands) {
             write!(f, ", banned until {until}")?;
-        }
-        if let Some(observed) = self.observed {
-            write!(f, "; only observed, it would be: {}", Shown(observed))?;
         }
         if self.standing == Standing::Fallback {
             f.write_str("; the store does not answer")?;

@@ -70,7 +70,10 @@ pub(in crate::command) fn span(ms: u64) -> String {
         Some((step, unit)) if ms.is_multiple_of(*step) || ms >= 10 * step => format!("{} {unit}", ms.div_ceil(*step)),
         Some((step, unit)) => {
             let tenths = (ms * 10).div_ceil(*step);
-            format!("{}.{} {unit}", tenths / 10, tenths % 10)
+            match tenths % 10 {
+                0 => format!("{} {unit}", tenths / 10),
+                part => format!("{}.{part} {unit}", tenths / 10),
+            }
         }
         None => format!("{ms} ms"),
     }
