@@ -122,6 +122,18 @@ fn in_a_batch_those_behind_the_refusal_that_starts_a_ban_are_told_of_it() {
 }
 
 #[test]
+fn a_banned_counter_counts_as_one_that_refuses_though_it_has_room() {
+    let mut bench = bench("- {id: r, per: [ip], limit: 1/s, ban: {after: 1, within: 1s, for: 1h}}\n");
+    let ask = [("ip", "m")];
+    assert_eq!(said(&mut bench, &ask), ["allow", "deny 3600s"]);
+    bench.advance(Nanos::from_secs(60));
+    bench.decide(&ask, None, |decision| {
+        let counters: Vec<_> = decision.counters().map(|counter| (counter.name(20), counter.refused)).collect();
+        assert_eq!(counters, [("ip=m".to_owned(), true)]);
+    });
+}
+
+#[test]
 fn the_longer_of_a_ban_and_another_wait_is_told() {
     let mut bench = bench("- {id: r, limit: 1/m, ban: {after: 1, within: 1m, for: 5m}}\n- {id: day, limit: 1/day}\n");
     assert_eq!(bench.check(&[]), "allow");

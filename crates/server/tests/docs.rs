@@ -78,7 +78,12 @@ fn check(name: &str, server: &Server, directory: &Path) {
         std::env::var("PATH").unwrap_or_default()
     );
     let mut shell = Command::new("sh");
-    let said = run(shell.arg("-c").arg(script).env("PATH", path).current_dir(directory));
+    let said = run(shell
+        .arg("-c")
+        .arg(script)
+        .env("PATH", path)
+        .env("TOLLGATE_SERVER", server.url(""))
+        .current_dir(directory));
     let said: Vec<&str> = said.split(&format!("{end}\n")).collect();
     assert_eq!(said.len(), examples.len() + 1);
     for (example, said) in examples.iter().zip(said) {

@@ -28,6 +28,7 @@ impl fmt::Display for Explanation {
         write!(f, "{}", Shown(outcome))?;
         match (decides, met.map(|met| met.effect)) {
             (None, _) => f.write_str(", because no rule is met")?,
+            (Some(rule), _) if rule.is_empty() => f.write_str(", by the limit that came along")?,
             (Some(rule), Some(Does::Limits | Does::Overrides)) if outcome == Outcome::Allow => {
                 write!(f, "; `{rule}` has least left")?;
             }
@@ -54,7 +55,7 @@ impl fmt::Display for Explanation {
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if matches!(self.why, Why::Met(_)) { '+' } else { '-' };
-        write!(f, "{sign} {}", self.rule)?;
+        write!(f, "{sign} {}", if self.rule.is_empty() { "the limit that came along" } else { &self.rule })?;
         if let Some(place) = &self.place {
             write!(f, " ({place})")?;
         }
@@ -207,8 +208,10 @@ impl LimitState {
     fn write(&self, refuses: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { written, report, refill, .. } = self;
         let left = if *refill == Refill::Slots { "free" } else { "left" };
-        let written = written.as_deref().unwrap_or("its own limit");
-        write!(f, "{written}: {} of {} {left}", Count(report.remaining), Count(report.limit))?;
+        if let Some(written) = written {
+            write!(f, "{written}: ")?;
+        }
+        write!(f, "{} of {} {left}", Count(report.remaining), Count(report.limit))?;
         let reset = Length(report.reset);
         match refill {
             Refill::ByCalendar { zone, began, resets } => {

@@ -40,7 +40,11 @@ impl Charged<'_> {
         let planned = &decisions.plan.charges[self.charge];
         let overrides = rule.filter(|rule| !rule.overrides().is_empty());
         let overriding = overrides.and_then(|rule| self.first_that_holds(rule));
-        let counted = key::counted_by(decisions.plan.key(planned)).unwrap_or_default();
+        let key = decisions.plan.key(planned);
+        let counted = match key::counted_by(key) {
+            Some(counted) => counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
+            None => vec![("key".to_owned(), Some(shown(key::sent_name_of(key))))],
+        };
         let ban = ban.zip(rule).and_then(|(planned, rule)| self.ban_state(planned, rule));
         let banned = ban.as_ref().is_some_and(|ban| matches!(ban.stands, BanStands::Banned { .. }));
         let refuses = decisions.answer(planned).is_some_and(|(answer, _)| matches!(answer.outcome, Outcome::Deny(_)));
@@ -51,7 +55,7 @@ impl Charged<'_> {
             Answered::Not | Answered::Enforced(_) | Answered::Shadow(_) => None,
         };
         Met {
-            counted: counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
+            counted,
             cost: planned.cost.get(),
             cost_by: self.cost_by(),
             effect: match (planned.is_denied(), planned.has_limits()) {
