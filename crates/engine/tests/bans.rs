@@ -50,6 +50,7 @@ fn a_ban_lasts_as_long_as_is_told_and_not_a_nanosecond_longer() {
         ("1500us", Nanos::from_micros(1_500)),
         ("30d", Nanos::from_secs(30 * 86_400)),
         ("52 weeks", Nanos::from_secs(52 * 7 * 86_400)),
+        ("1234567ns", Nanos::from_nanos(1_234_567)),
     ] {
         let mut bench = bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
         // However many pass in the same instant.

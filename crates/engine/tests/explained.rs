@@ -132,7 +132,7 @@ fn months_are_those_of_a_calendar() {
 #[test]
 fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
     for (limit, cost, expected) in [
-        ("limit: 100/h, cost: 50", None, "100/h: 50 of 100 left, full again in 30m"),
+        ("limit: 100/h, cost: 50", None, "100/h: 50 of 100 left, enough for 1 of them, full again in 30m"),
         ("limit: 3/m, algorithm: fixed_window", None, "3/m, fixed_window: 2 of 3 left, resets in 40s"),
         ("limit: 3/m, algorithm: sliding_log", None, "3/m, sliding_log: 2 of 3 left, all of it free again in 1m"),
         (
@@ -159,7 +159,8 @@ fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
     check(
         &mut bench,
         &[("bytes", "300")],
-        "allowed; `r` has least left\n+ r (rules:3:3): met, costs 300 (by bytes)\n    1000/h: 1,000 of 1,000 left",
+        "allowed; `r` has least left\n+ r (rules:3:3): met, costs 300 (by bytes)\n    \
+         1000/h: 1,000 of 1,000 left, enough for 3 of them",
     );
 }
 
@@ -292,6 +293,18 @@ fn what_is_not_looked_at_or_does_not_apply_says_so() {
         ],
         "the nearest first, and those that are as near in their order"
     );
+    bench.put("- {id: r, limit: 1/s, enforce: 0%}\n");
+    assert_eq!(
+        self::told(&mut bench, &[], None),
+        "allowed, because no rule that is enforced is met\n\
+         + r (rules:3:3): met, as a shadow, since its `enforce` spares this one, costs 1\n    1/s: 1 of 1 left"
+    );
+    bench.put(
+        "- {id: own, limit: 2/h, suffices: true}\n- {id: team, limit: 5/h, suffices: true}\n- {id: all, limit: 6/h}\n",
+    );
+    (0..3).for_each(|_| drop(bench.check(&[])));
+    let text = self::told(&mut bench, &[], None);
+    assert!(text.contains("own (rules:3:3): met, and left out, since another one that suffices has room\n"), "{text}");
     bench.put("- {id: r, per: [u], limit: 1/s}\n- {id: quiet, limit: 1/h, on_exceed: shadow}\n");
     bench.check(&[]);
     let text = self::told(&mut bench, &[], None);

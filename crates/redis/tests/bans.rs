@@ -19,12 +19,16 @@ async fn check<S: Store>(engine: &Engine<S>) -> (Outcome, bool) {
     (decision.outcome(), decision.is_banned())
 }
 
+fn rules(rule: &str) -> Rules {
+    let text = format!("domain: d\nrules:\n- {rule}\n");
+    Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()
+}
+
 #[test]
 fn the_refusal_that_starts_a_ban_tells_its_length_and_who_waits_as_told_passes() {
     on_both(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
-        let text = "domain: d\nrules:\n- {id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}\n";
-        engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();
+        engine.put(&rules("{id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}")).unwrap();
         // However many passed before, it is as long as is written, in the ticks of the store's clock.
         let (outcome, banned) = loop {
             let said = check(&engine).await;
@@ -38,5 +42,16 @@ fn the_refusal_that_starts_a_ban_tells_its_length_and_who_waits_as_told_passes()
         assert!(left < Nanos::from_millis(400) && left.as_nanos().is_multiple_of(1_000), "{left}");
         tokio::time::sleep(Duration::from(left)).await;
         assert_eq!(check(&engine).await, (Outcome::Allow, false));
+    });
+}
+
+#[test]
+fn years_are_no_longer_than_the_store_can_count() {
+    on_both(async |server| {
+        let engine = Engine::new(store(&server).await).unwrap();
+        engine.put(&rules("{id: r, limit: 1/h, ban: {after: 1, within: 1s, for: 3650 days}}")).unwrap();
+        assert_eq!(check(&engine).await, (Outcome::Allow, false));
+        let years = Nanos::from_secs(3_650 * 86_400);
+        assert_eq!(check(&engine).await, (Outcome::Deny(Retry::After(years)), true));
     });
 }

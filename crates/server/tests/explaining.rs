@@ -150,6 +150,8 @@ fn calendars_and_overrides_are_told_as_such() {
     assert_eq!((&applies["when"], &applies["until"]), (&json!(["plan is \"pro\""]), &Value::Null), "{pro}");
     assert!(applies["place"].as_str().unwrap().ends_with(":6:16"), "{pro}");
     assert_eq!(ask("enterprise")["why"], "unlimited");
+    let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
+    assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");
     // A file is explained by itself, whatever server is named.
     let told = tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
     assert!(

@@ -119,15 +119,16 @@ impl Running {
         let charges = asked.charges.start as usize..asked.charges.end as usize;
         let rules: &Rules = &self.written;
         let mut explained = Vec::new();
-        for charge in charges.clone().filter(|charge| !plan.charges[*charge].is_ban()) {
-            let id = plan.name(charge as u32);
+        let counters = charges.clone().filter(|charge| !plan.charges[*charge].is_ban());
+        let ids: Vec<&str> = counters.clone().map(|charge| plan.name(charge as u32)).collect();
+        for (charge, id) in counters.zip(&ids).map(|(charge, id)| (charge, *id)) {
             let rule = written.iter().find(|rule| rule.id() == id);
             let met = plan.met[asked.met.start as usize..asked.met.end as usize].iter();
             let item = met.filter(|met| met.charge as usize == charge).map(|met| met.item as usize).next();
             let nobody = Item::default();
             let item = item.and_then(|item| request.items.get(item)).unwrap_or(&nobody);
             let ban = plan.charges[charge + 1..charges.end].first().filter(|next| next.is_ban());
-            let met = Charged { decisions, charge, ban, item, rule, rules, at }.met();
+            let met = Charged { decisions, charge, ban, item, rule, rules, written, met: &ids, at }.met();
             let place = rule.map(|rule| self.place(rule));
             explained.push(Explained { rule: id.into(), place, why: Why::Met(Box::new(met)) });
         }

@@ -77,8 +77,12 @@ pub struct Met {
     pub cost_by: CostBy,
     /// What becomes of it.
     pub effect: Does,
+    /// The rule that is in its place, by `replaces`.
+    pub replaced_by: Option<String>,
     /// Whether it only says what it would do.
     pub shadow: bool,
+    /// Whether that is because its `enforce` spares this counter.
+    pub spared: bool,
     /// Whether it refuses, or, as a shadow, would.
     pub refuses: bool,
     /// What its `on_fault` made of it, if the store did not answer.

@@ -27,6 +27,7 @@ impl fmt::Display for Explanation {
         };
         write!(f, "{}", Shown(outcome))?;
         match (decides, met.map(|met| met.effect)) {
+            (None, _) if self.met().next().is_some() => f.write_str(", because no rule that is enforced is met")?,
             (None, _) => f.write_str(", because no rule is met")?,
             (Some(rule), _) if rule.is_empty() => f.write_str(", by the limit that came along")?,
             (Some(rule), Some(Does::Limits | Does::Overrides)) if outcome == Outcome::Allow => {
@@ -81,7 +82,11 @@ impl fmt::Display for Explained {
 
 impl fmt::Display for Met {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.shadow { "met, as a shadow" } else { "met" })?;
+        f.write_str(match (self.shadow, self.spared) {
+            (true, true) => "met, as a shadow, since its `enforce` spares this one",
+            (true, false) => "met, as a shadow",
+            (false, _) => "met",
+        })?;
         for (place, (name, value)) in self.counted.iter().enumerate() {
             f.write_str(if place == 0 { ", counted by " } else { " and " })?;
             match value {
@@ -94,7 +99,10 @@ impl fmt::Display for Met {
             Does::Unlimited => f.write_str(", unlimited")?,
             Does::Allows => f.write_str(", lets it pass, whatever other rules say")?,
             Does::Denies => f.write_str(", refuses it without counting")?,
-            Does::Replaced => f.write_str(", and left out for another that is met")?,
+            Does::Replaced => match &self.replaced_by {
+                Some(by) => write!(f, ", and left out, since `{by}` replaces it")?,
+                None => f.write_str(", and left out, since another one that suffices has room")?,
+            },
         }
         if self.refuses && self.effect != Does::Denies {
             f.write_str(match (self.banned(), self.shadow) {
@@ -124,7 +132,7 @@ impl fmt::Display for Met {
         let matters = |limit: &&LimitState| self.banned().is_none_or(|left| limit.report.retry > Retry::After(left));
         for limit in self.limits.iter().filter(matters) {
             write!(f, "{INDENT}")?;
-            limit.write(self.refuses, f)?;
+            limit.write(self, f)?;
         }
         if self.fault.is_none() && self.limits.is_empty() && matches!(self.effect, Does::Limits | Does::Overrides) {
             write!(f, "{INDENT}not looked at, since the request is refused anyway")?;
@@ -205,13 +213,16 @@ impl fmt::Display for BanState {
 }
 
 impl LimitState {
-    fn write(&self, refuses: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write(&self, met: &Met, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { written, report, refill, .. } = self;
         let left = if *refill == Refill::Slots { "free" } else { "left" };
         if let Some(written) = written {
             write!(f, "{written}: ")?;
         }
         write!(f, "{} of {} {left}", Count(report.remaining), Count(report.limit))?;
+        if met.cost > 1 && report.remaining >= met.cost {
+            write!(f, ", enough for {} of them", Count(report.remaining / met.cost))?;
+        }
         let reset = Length(report.reset);
         match refill {
             Refill::ByCalendar { zone, began, resets } => {
@@ -223,7 +234,7 @@ impl LimitState {
             Refill::Sliding => write!(f, ", all of it free again in {reset}")?,
             Refill::Slots => write!(f, ", the last lease ends in {reset}")?,
         }
-        let next = if refuses { "passes" } else { "the next one passes" };
+        let next = if met.refuses { "passes" } else { "the next one passes" };
         match report.retry {
             Retry::After(Nanos::ZERO) => Ok(()),
             Retry::After(wait) => write!(f, ", {next} in {}", Length(wait)),

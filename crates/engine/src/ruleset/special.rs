@@ -274,7 +274,7 @@ impl Exception {
 
 /// How somebody is banned: two counters beside that of the rule, under keys of their own.
 ///
-/// The ban is a bucket that holds one nanosecond and gets one back with every nanosecond. A request asks it for nothing, which
+/// The ban is a bucket that holds one microsecond and gets one back with every microsecond. A request asks it for nothing, which
 /// passes unless the bucket is in debt, and leaves no trace. A ban takes what there is and as many more as it is to last: into
 /// debt. So it is decided together with the limits of the rule, ends by itself, says how long it still lasts, to the nanosecond or
 /// to the tick of the store's clock, and leaves nothing behind.
@@ -291,17 +291,27 @@ impl Banning {
     fn new(ban: &Ban, numbers: &mut Numbers) -> Self {
         let sets = limits_of(ban).unwrap_or((Limit::Unlimited, None));
         let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
-        Self { ban: of(sets.0), takes: Cost::new(ban.length.as_nanos().saturating_add(1)), refusals: sets.1.map(of) }
+        Self {
+            ban: of(sets.0),
+            takes: Cost::new((ban.length.as_nanos() / unit_of(ban).as_nanos()).saturating_add(1)),
+            refusals: sets.1.map(of),
+        }
     }
 }
 
 /// The limits of a ban, and of the refusals that lead to it, unless the first one does.
 pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
-    let nanosecond = Rate::new(1, Nanos::from_nanos(1))?;
-    let banned = TokenBucket::new(nanosecond, 1)?.max_debt(ban.length.as_nanos())?;
+    let unit = unit_of(ban);
+    let banned = TokenBucket::new(Rate::new(1, unit)?, 1)?.max_debt(ban.length.as_nanos() / unit.as_nanos())?;
     let refusals = (ban.after > 1)
         .then(|| FixedWindow::new(ban.after - 1, ban.within).map(|window| window.phase(Phase::FirstRequest).into()));
     Ok((banned.into(), refusals.transpose()?))
+}
+
+/// What the length of a ban is counted in: microseconds, of which stores can count more than of nanoseconds, where it is whole.
+fn unit_of(ban: &Ban) -> Nanos {
+    let micro = Nanos::from_micros(1);
+    if ban.length.as_nanos().is_multiple_of(micro.as_nanos()) { micro } else { Nanos::from_nanos(1) }
 }
 
 /// Whether a rule only says what it would do.

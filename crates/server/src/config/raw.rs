@@ -235,10 +235,6 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
 
-    /// The server to ask, by whose rules and by what has been spent there it is explained.
-    #[command(flatten)]
-    pub server: ServerArgs,
-
     /// What the request costs; each rule says for itself unless given
     #[arg(long, value_name = "COST")]
     pub cost: Option<u64>,
@@ -250,6 +246,10 @@ pub struct ExplainArgs {
     /// What is known about the request, such as client_ip=192.0.2.1
     #[arg(value_name = "NAME=VALUE")]
     pub attributes: Vec<String>,
+
+    /// The server to ask, by whose rules and by what has been spent there it is explained.
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 const LONG_ABOUT: &str = "\
@@ -311,7 +311,8 @@ there are rules. Files of the reference Envoy service need not be imported: `ser
 
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
-  tollgate explain api path=/login client_ip=192.0.2.1                        by a server that runs
-  tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1     by a file, as if nothing had been spent
+  tollgate explain api path=/login client_ip=192.0.2.1
+  tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1
 
-It takes nothing. Rules that are met are marked with +, the others with - and the first condition that does not hold.";
+It takes nothing. Rules that are met are marked with +: what they count by, which override applies and why, and how each limit \
+stands. The others are marked with - and the first condition that does not hold.";

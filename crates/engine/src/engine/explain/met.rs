@@ -12,7 +12,7 @@ use crate::explain::{
 };
 use crate::key;
 use crate::request::{Entry, Item};
-use crate::rules::{CostOf, Effect, OnFault, Override, Rule, Rules};
+use crate::rules::{CostOf, Effect, OnExceed, OnFault, Override, Rule, Rules};
 
 /// How many overrides that do not hold are told.
 const MAX_UNMET: usize = 3;
@@ -29,6 +29,9 @@ pub(super) struct Charged<'a> {
     /// The rule, unless the limits came along with the request, and all of which it is one.
     pub(super) rule: Option<&'a Rule>,
     pub(super) rules: &'a Rules,
+    /// Those of the domain, and the ids of those among them that are met.
+    pub(super) written: &'a [Rule],
+    pub(super) met: &'a [&'a str],
     /// The present.
     pub(super) at: Time<Wall>,
 }
@@ -66,7 +69,9 @@ impl Charged<'_> {
                 (false, true) if overriding.is_some() => Does::Overrides,
                 (false, true) => Does::Limits,
             },
+            replaced_by: self.replaced_by(),
             shadow: planned.shadow,
+            spared: planned.shadow && rule.is_some_and(|rule| rule.on_exceed() != OnExceed::Shadow),
             refuses: planned.is_denied() || banned || refuses || fault == Some(OnFault::Closed),
             fault,
             overrides: overrides.map(|rule| self.overrides(rule, overriding)),
@@ -85,6 +90,14 @@ impl Charged<'_> {
             (None, Some(CostOf::From { attribute, .. })) => CostBy::Attribute(attribute.to_string()),
             (None, Some(CostOf::Fixed(_)) | None) => CostBy::Rule,
         }
+    }
+
+    /// The rule that is met, too, and is in the place of this one.
+    fn replaced_by(&self) -> Option<String> {
+        let id = self.rule?.id();
+        let replaces = |other: &&Rule| other.replaces().iter().any(|replaced| **replaced == *id);
+        let is_met = |other: &&Rule| self.met.iter().any(|met| *met == other.id());
+        self.written.iter().filter(replaces).find(is_met).map(|other| other.id().to_owned())
     }
 
     /// The place of the override that applies.

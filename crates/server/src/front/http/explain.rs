@@ -17,7 +17,7 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
         "observed": explanation.observed.map(word),
         "retry_after_ms": retry(explanation.outcome),
         "standing": explanation.standing.as_str(),
-        "rule": explanation.decides,
+        "rule": explanation.decides.as_deref().and_then(named),
         "rules": explanation.rules.iter().map(rule).collect::<Vec<_>>(),
         "left_out": explanation.left_out,
         "text": explanation.to_string(),
@@ -37,10 +37,15 @@ fn rule(explained: &Explained) -> Value {
         Why::Expression => json!({"why": "expression"}),
         Why::NotNow { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
-    told["rule"] = json!(explained.rule);
+    told["rule"] = json!(named(&explained.rule));
     told["place"] = json!(explained.place);
     told["met"] = json!(matches!(explained.why, Why::Met(_)));
     told
+}
+
+/// The id of a rule; none for a limit that came along with the request.
+fn named(rule: &str) -> Option<&str> {
+    Some(rule).filter(|rule| !rule.is_empty())
 }
 
 fn of_unmet(unmet: &Unmet) -> Value {
@@ -63,6 +68,9 @@ fn of_met(met: &Met) -> Value {
         CostBy::Rule => {}
         CostBy::Request => told["cost_by"] = json!("request"),
         CostBy::Attribute(name) => told["cost_by"] = json!({"attribute": name}),
+    }
+    if let Some(by) = &met.replaced_by {
+        told["replaced_by"] = json!(by);
     }
     if let Some(fault) = met.fault {
         told["on_fault"] = json!(match fault {
