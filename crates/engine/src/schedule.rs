@@ -29,9 +29,9 @@ impl fmt::Display for Hours {
         let days: Vec<&str> =
             (0..WEEKDAYS.len()).filter(|day| self.days >> day & 1 == 1).map(|day| WEEKDAYS[day]).collect();
         if self.days & EVERY_DAY == EVERY_DAY {
-            f.write_str("every day")?
+            f.write_str("every day")?;
         } else {
-            f.write_str(&days.join(", "))?
+            f.write_str(&days.join(", "))?;
         }
         if (self.from, self.to) != (0, 24 * 60) {
             let clock = |minutes: u16| format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60);

@@ -119,7 +119,7 @@ impl fmt::Display for Met {
         }
         match self.fault {
             Some(OnFault::Local) => {
-                write!(f, "{INDENT}decided here, by this node's share, while the store does not answer")?
+                write!(f, "{INDENT}decided here, by this node's share, while the store does not answer")?;
             }
             Some(OnFault::Open) => write!(f, "{INDENT}passes while the store does not answer (`on_fault: open`)")?,
             Some(OnFault::Closed) => write!(f, "{INDENT}refuses while the store does not answer (`on_fault: closed`)")?,
