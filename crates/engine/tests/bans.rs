@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use support::{Bench, Flaky, START, bench, run, show, unavailable};
 use tollgate::clock::ManualClock;
 use tollgate::{Nanos, Outcome, Retry};
@@ -245,4 +246,56 @@ fn a_refusal_that_the_store_does_not_count_is_told_as_it_is() {
     assert_eq!(bench.engine.counts().bans, 0);
     bench.engine.store().recover();
     assert_eq!(bench.check(&[]), "deny 60s");
+}
+
+/// What a rule with a limit of `burst` in a second and a ban of so many refusals comes to, written down slowly.
+#[derive(Default)]
+struct Oracle {
+    now: u64,
+    full_at: u64,
+    /// The end of the window in which refusals are counted, and how many they are.
+    counted: (u64, u64),
+    banned_until: u64,
+}
+
+impl Oracle {
+    fn check(&mut self, burst: u64, after: u64, within: u64, length: u64) -> (String, bool) {
+        let token = 1_000_000_000 / burst;
+        let owed = self.full_at.saturating_sub(self.now) + token;
+        let short = owed.saturating_sub(burst * token);
+        if self.now >= self.banned_until && short == 0 {
+            self.full_at = self.now + owed;
+            return ("allow".into(), false);
+        }
+        if self.now >= self.banned_until {
+            if self.now >= self.counted.0 {
+                self.counted = (self.now + within, 0);
+            }
+            self.counted.1 += 1;
+            if self.counted.1 == after {
+                (self.counted, self.banned_until) = ((0, 0), self.now + length);
+            }
+        }
+        let left = self.banned_until.saturating_sub(self.now);
+        (format!("deny {}", Nanos::from_nanos(left.max(short))), left > 0)
+    }
+}
+
+proptest! {
+    #[test]
+    fn bans_are_those_that_are_written_down_slowly(
+        (burst, after) in (prop_oneof![Just(1), Just(2), Just(4)], 1..4_u64),
+        (within, length) in (1..3_000_000_000_u64, 1..5_000_000_000_u64),
+        steps in prop::collection::vec(prop_oneof![Just(0), 1..1_000_u64, 1..3_000_000_000_u64], 1..60),
+    ) {
+        let ban = format!("{{after: {after}, within: {within}ns, for: {length}ns}}");
+        let mut bench = bench(&format!("- {{id: r, limit: {burst}/s, ban: {ban}}}\n"));
+        let mut oracle = Oracle::default();
+        for step in steps {
+            bench.advance(Nanos::from_nanos(step));
+            oracle.now += step;
+            let said = bench.decide(&[], None, |decision| (show(decision.outcome()), decision.is_banned()));
+            prop_assert_eq!(said, oracle.check(burst, after, within, length), "at {}", oracle.now);
+        }
+    }
 }
