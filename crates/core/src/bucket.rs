@@ -167,7 +167,7 @@ impl Bucket {
         let instant = now.mono().as_nanos() * u64::from(self.flow.rate().count());
         let owed = word.saturating_sub(instant);
         // No cost at all is nothing to write down: it would only move the state along with the clock.
-        (owed <= self.capacity as u64 - taken).then(|| if taken == 0 { word } else { instant + owed + taken })
+        (owed <= self.capacity as u64 - taken).then(|| if cost == Cost::ZERO { word } else { instant + owed + taken })
     }
 
     /// Whole units that fit on top of `owed`.
