@@ -158,15 +158,16 @@ impl Bucket {
     /// The state of one word after taking `cost`, if it fits at once: the same sums as everywhere, in 64 bits.
     #[inline]
     pub(crate) fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
-        // No cost at all is nothing to write down, and one above the burst does not fit; for a cost of one the compiler sees
-        // that neither is so. Until its time is up, every sum below fits a word.
-        if cost.get().wrapping_sub(1) >= self.burst.get() || now.mono().as_nanos() >= self.word_until {
+        // A cost above the burst does not fit; for a cost of one the compiler sees that this is not so. Until its time is up,
+        // every sum below fits a word.
+        if cost.get() > self.burst.get() || now.mono().as_nanos() >= self.word_until {
             return None;
         }
         let taken = cost.get() * self.flow.rate().per().as_nanos();
         let instant = now.mono().as_nanos() * u64::from(self.flow.rate().count());
         let owed = word.saturating_sub(instant);
-        (owed <= self.capacity as u64 - taken).then(|| instant + owed + taken)
+        // No cost at all is nothing to write down: it would only move the state along with the clock.
+        (owed <= self.capacity as u64 - taken).then(|| if cost == Cost::ZERO { word } else { instant + owed + taken })
     }
 
     /// [`take_from_word`](Self::take_from_word), and what [`report_of_word`](Self::report_of_word) then says for as much again,
@@ -175,7 +176,7 @@ impl Bucket {
     pub(crate) fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
         let taken = self.take_from_word(word, now, cost)?;
         let (per, count) = (self.flow.rate().per().as_nanos(), u64::from(self.flow.rate().count()));
-        let owed = taken - now.mono().as_nanos() * count;
+        let owed = taken.saturating_sub(now.mono().as_nanos() * count);
         let (capacity, cost) = (self.capacity as u64, cost.get() * per);
         let report = Report {
             limit: self.burst.get(),

@@ -82,7 +82,7 @@ impl Throttle {
             && let Some(arrival) = bucket.take_from_word(state.get(0), now, Cost::new(quantity))
         {
             state.set(0, arrival);
-            return self.reply(Outcome::Allow, Nanos::from_nanos(arrival - now.mono().as_nanos()));
+            return self.reply(Outcome::Allow, Nanos::from_nanos(arrival.saturating_sub(now.mono().as_nanos())));
         }
         let outcome = match u64::try_from(self.quantity) {
             Ok(quantity) => bucket.decide(state, now, Ask::Exactly(Cost::new(quantity))).outcome(),

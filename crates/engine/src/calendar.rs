@@ -53,6 +53,14 @@ impl Zone {
         civil.to_zoned(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
     }
 
+    /// A time as the clocks there show it, without seconds where there are none.
+    pub(crate) fn shown(&self, at: Time<Wall>) -> String {
+        let Some(zoned) = timestamp(at).map(|at| at.to_zoned(self.zone.clone())) else { return "never".into() };
+        let offset = if self.zone == TimeZone::UTC { "Z".into() } else { zoned.strftime("%:z").to_string() };
+        let format = if zoned.second() == 0 { "%Y-%m-%dT%H:%M" } else { "%Y-%m-%dT%H:%M:%S" };
+        format!("{}{offset}", zoned.strftime(format))
+    }
+
     pub(crate) fn date(&self, at: Time<Wall>) -> Option<Date> {
         Some(timestamp(at)?.to_zoned(self.zone.clone()).date())
     }

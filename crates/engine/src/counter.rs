@@ -14,7 +14,7 @@ pub struct Counter<'d> {
     pub key: &'d [u8],
     /// What was taken from it.
     pub taken: Cost,
-    /// Whether it refused, or, as a shadow, would have.
+    /// Whether it refused, or is banned, or, as a shadow, would have refused.
     pub refused: bool,
 }
 
@@ -22,14 +22,18 @@ impl<'d> Decision<'d> {
     /// The counters that were asked, in the order of the rules.
     pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
         let (all, charges) = self.charges();
+        let end = charges.end;
         charges.filter_map(move |place| {
             let planned = &all.plan.charges[place];
             let (answer, _) = all.answer(planned).filter(|_| !planned.is_ban())?;
+            let ban = all.plan.charges.get(place + 1).filter(|next| place + 1 < end && next.is_ban());
+            let refuses = |outcome: Outcome| matches!(outcome, Outcome::Deny(_));
+            let banned = ban.and_then(|ban| all.answer(ban)).is_some_and(|(ban, _)| refuses(ban.outcome));
             Some(Counter {
                 rule: all.plan.name(place as u32),
                 key: all.plan.key(planned),
                 taken: answer.taken,
-                refused: matches!(answer.outcome, Outcome::Deny(_)),
+                refused: refuses(answer.outcome) || banned,
             })
         })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::{Cost, Nanos, Outcome, Report, Retry, Time, Wall};
 
 use crate::engine::plan::{Answered, Plan, Planned, Span};
-use crate::engine::{Faulted, Taking};
+use crate::engine::{Faulted, Noted, Taking};
 use crate::receipt::Receipt;
 use crate::request::{Request, RequestError};
 use crate::rules::Refusal;
@@ -27,6 +27,8 @@ pub struct Decisions {
     /// Of which requests the charges are that a store was asked about last.
     pub(crate) spans: Vec<Span>,
     pub(crate) faulted: Faulted,
+    /// Refusals that count towards bans, as far as they were looked at.
+    pub(crate) noted: Vec<Noted>,
     /// Whether refusals were only observed.
     pub(crate) observing: bool,
 }
@@ -115,6 +117,7 @@ impl Decisions {
         self.fallback.clear();
         self.decided.clear();
         self.faulted.clear();
+        self.noted.clear();
         self.observing = false;
         self.plan.begin(now, taking);
     }

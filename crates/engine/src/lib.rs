@@ -30,7 +30,10 @@ pub mod store;
 pub use counter::Counter;
 pub use decision::{Decision, Decisions, LimitReport, Standing};
 pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
-pub use explain::{Does, Explained, Explanation, Met, Unmet, Why};
+pub use explain::{
+    BanStands, BanState, CostBy, Does, Explained, Explanation, LimitState, Met, NotHeld, Overrides, Overriding, Refill,
+    Unmet, UnmetOverride, Why,
+};
 pub use lent::Lent;
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};

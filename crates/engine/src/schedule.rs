@@ -8,6 +8,7 @@ use jiff::ToSpan;
 use tollgate::{Time, Wall};
 
 use crate::calendar::Zone;
+use crate::rules::WEEKDAYS;
 
 /// Certain hours of certain days.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,25 @@ pub(crate) struct Hours {
     /// In minutes since the midnight before `from`, so it may be beyond 24 hours.
     pub(crate) to: u16,
     pub(crate) zone: Zone,
+}
+
+impl fmt::Display for Hours {
+    /// As they would be said: `mon, tue from 22:00 to 06:00 in Europe/Paris`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const EVERY_DAY: u8 = 0x7f;
+        let days: Vec<&str> =
+            (0..WEEKDAYS.len()).filter(|day| self.days >> day & 1 == 1).map(|day| WEEKDAYS[day]).collect();
+        if self.days & EVERY_DAY == EVERY_DAY {
+            f.write_str("every day")?;
+        } else {
+            f.write_str(&days.join(", "))?;
+        }
+        if (self.from, self.to) != (0, 24 * 60) {
+            let clock = |minutes: u16| format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60);
+            write!(f, " from {} to {}", clock(self.from), clock(self.to))?;
+        }
+        write!(f, " in {}", self.zone.name())
+    }
 }
 
 /// Whether something applies, and between which instants that is so.

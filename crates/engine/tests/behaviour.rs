@@ -4,10 +4,9 @@ mod support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, bench, memory, run, unavailable};
+use support::{Bench, START, bench, memory};
 use tollgate::Nanos;
 use tollgate::clock::ManualClock;
-use tollgate_engine::{Item, Request};
 
 #[test]
 fn an_attribute_says_what_a_request_weighs() {
@@ -80,69 +79,6 @@ fn a_share_of_the_counters_is_enforced_and_always_the_same() {
     assert!((430..570).contains(&quarter.len()), "{} of 2000", quarter.len());
     assert!(quarter.iter().all(|n| half.contains(n)), "raising the share only adds");
     assert_eq!((refused("0%").len(), refused("100%").len()), (0, 2_000));
-}
-
-#[test]
-fn who_is_refused_too_often_is_banned() {
-    let mut bench =
-        bench("- {id: r, per: [ip], limit: 2/s, ban: {after: 3, within: 10s, for: 60s}}\n- {id: all, limit: 100/h}\n");
-    let mallory = [("ip", "m")];
-    let said: Vec<String> = (0..5).map(|_| bench.check(&mallory)).collect();
-    assert_eq!(said, ["allow", "allow", "deny 500ms", "deny 500ms", "deny 500ms"]);
-    assert_eq!(bench.engine.counts().bans, 1);
-    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "though the limit refuses, too"));
-    bench.advance(Nanos::from_secs(1));
-    bench.decide(&mallory, None, |decision| {
-        assert!(decision.is_banned() && decision.rule() == Some("r"));
-        let wait = Nanos::from_nanos(59_000_000_003);
-        assert_eq!(decision.retry(), Some(tollgate::Retry::After(wait)), "two passed at the same instant");
-    });
-    // It spends nothing of what others share, and does not prolong the ban.
-    assert_eq!(bench.remaining(&[("ip", "x")]), [2, 98]);
-    assert_eq!(bench.check(&[("ip", "other")]), "allow");
-    bench.advance(Nanos::from_nanos(59_000_000_002));
-    assert_eq!(bench.check(&mallory), "deny 1ns");
-    bench.advance(Nanos::from_nanos(1));
-    assert_eq!(bench.check(&mallory), "allow");
-    // And it begins anew.
-    bench.advance(Nanos::from_micros(1));
-    assert_eq!(bench.check(&mallory), "allow");
-    assert_eq!(bench.check(&mallory), "deny 499.999ms");
-    bench.advance(Nanos::from_secs(1));
-    assert_eq!(bench.check(&mallory), "allow");
-}
-
-#[test]
-fn refusals_far_apart_lead_to_no_ban_and_a_reset_lifts_one() {
-    let mut bench = bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
-    for _ in 0..5 {
-        assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 1s".into()));
-        bench.advance(Nanos::from_secs(11));
-    }
-    assert_eq!(
-        (bench.check(&[]), bench.check(&[]), bench.check(&[])),
-        ("allow".into(), "deny 1s".into(), "deny 1s".into())
-    );
-    bench.advance(Nanos::from_secs(30));
-    assert_eq!(bench.check(&[]), "deny 30.000000002s");
-    let items = [Item::default()];
-    run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)).unwrap();
-    assert_eq!(bench.check(&[]), "allow");
-}
-
-#[test]
-fn a_ban_is_neither_kept_nor_given_while_the_store_does_not_answer() {
-    let clock = Arc::new(ManualClock::at(START));
-    let mut bench =
-        Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
-    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 1s".into()));
-    bench.advance(Nanos::from_secs(1));
-    assert_eq!(bench.check(&[]), "deny 59.000000002s");
-    bench.engine.store().fail(unavailable(), usize::MAX);
-    assert_eq!(bench.check(&[]), "allow");
-    assert_eq!(bench.check(&[]), "deny 1s");
-    bench.engine.store().recover();
-    assert_eq!(bench.check(&[]), "deny 59.000000002s");
 }
 
 #[test]

@@ -33,12 +33,12 @@ fn rules_that_are_met_tell_their_counters_and_the_others_what_keeps_them_away() 
     bench.check(&ask);
     assert_eq!(
         text(&mut bench, &ask),
-        "allowed, by `everyone`\n\
-         + everyone: met, counted by user or client_ip = \"192.0.2.1\", weighs 1\n    \
-         99 of 100 left for 60s, full again in 600ms\n    \
-         999 of 1000 left for 3600s, full again in 3.6s\n\
-         + quiet: met, as a shadow, weighs 1: would refuse\n    \
-         0 of 1 left for 3600s, full again in 3600s, passes in 3600s\n\
+        "allowed; `everyone` has least left\n\
+         + everyone: met, counted by user or client_ip = \"192.0.2.1\", costs 1\n    \
+         100/m: 99 of 100 left, full again in 600ms\n    \
+         1000/h: 999 of 1,000 left, full again in 3.6s\n\
+         + quiet: met, as a shadow, costs 1: would refuse\n    \
+         1/h: 0 of 1 left, full again in 1h, passes in 1h\n\
          - login: method is to be \"POST\", and is \"GET\"\n\
          - inside: client_ip is to be in 10.0.0.0/8, and is \"192.0.2.1\"\n\
          - api: path is to be like \"/v1/*/**\", and is \"/login\"\n"
@@ -55,9 +55,12 @@ fn explaining_takes_nothing_and_says_who_refuses_for_how_long() {
     assert_eq!(bench.remaining(&ask), [2]);
     (0..2).for_each(|_| drop(bench.check(&ask)));
     bench.advance(Nanos::from_secs(10));
-    let told = text(&mut bench, &ask);
-    assert!(told.starts_with("refused for 20s, by `r`\n"), "{told}");
-    assert!(told.contains(": refuses\n    0 of 2 left for 60s, full again in 50s, passes in 20s\n"), "{told}");
+    assert_eq!(
+        text(&mut bench, &ask),
+        "refused for 20s, by `r`\n\
+         + r: met, counted by user = \"alice\", costs 1: refuses\n    \
+         2/m: 0 of 2 left, full again in 50s, passes in 20s\n"
+    );
 }
 
 #[test]
@@ -68,7 +71,8 @@ fn overrides_bans_and_rules_that_judge_are_told_apart() {
     );
     let effect = |bench: &mut Bench, user: &str| {
         let explanation = explain(bench, &[("user", user)]);
-        let met: Vec<_> = explanation.met().map(|(rule, met)| (rule.rule.clone(), met.effect, met.banned)).collect();
+        let met: Vec<_> =
+            explanation.met().map(|(rule, met)| (rule.rule.clone(), met.effect, met.banned().is_some())).collect();
         met
     };
     assert_eq!(effect(&mut bench, "bob"), [("friends".into(), Does::Allows, false)]);
@@ -127,17 +131,27 @@ fn what_was_decided_is_explained_as_it_was_and_values_can_be_concealed() {
     };
     let told = explained(0).to_string();
     assert!(
-        told.starts_with("allowed, by `s`\n+ r: met, counted by user = \"bob\", weighs 1\n    1 of 2 left"),
+        told.starts_with("allowed; `s` has least left\n+ r: met, counted by user = \"bob\", costs 1\n    not banned"),
         "{told}"
     );
-    assert!(explained(1).to_string().starts_with("allowed, by `r`\n+ r: met, counted by user = \"alice\", weighs 2\n"));
+    let told = explained(1).to_string();
+    assert!(
+        told.starts_with(
+            "allowed; `r` has least left\n\
+             + r: met, counted by user = \"alice\", costs 2 (as the request says)\n    \
+             not banned: 9 refusals within 1h lead to a ban of 1h\n    \
+             2/m: 0 of 2 left, full again in 1m, the next one passes in 1m\n"
+        ),
+        "{told}"
+    );
     let mut refused = explained(2);
     refused.conceal(|value| format!("<{}>", value.len()));
     assert_eq!(
         refused.to_string(),
         "refused for 30s, by `r`\n\
-         + r: met, counted by user = \"<5>\", weighs 1: refuses\n    \
-         0 of 2 left for 60s, full again in 60s, passes in 30s\n\
+         + r: met, counted by user = \"<5>\", costs 1: refuses\n    \
+         not banned: 1 of 9 refusals within 1h that lead to a ban of 1h\n    \
+         2/m: 0 of 2 left, full again in 1m, passes in 30s\n\
          - s: user is to be \"bob\", and is \"<5>\"\n"
     );
 }

@@ -60,7 +60,9 @@ fn what_is_replaced_is_explained() {
     let effects: Vec<(&str, Does)> = explained.met().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
     assert_eq!(effects, [("reading", Does::Replaced), ("search", Does::Limits)]);
     assert!(
-        explained.to_string().contains("reading (rules:3:3): met, counted by user, which is missing, and left out"),
+        explained.to_string().contains(
+            "reading (rules:3:3): met, counted by user, which is missing, and left out, since `search` replaces it\n"
+        ),
         "{explained}"
     );
 }

@@ -129,7 +129,7 @@ fn refusals_are_explained_in_the_log_as_many_as_wanted() {
     for expected in [
         "front=Http domain=\"api\" rule=\"paid\" key=\"user=alice\" retry_after_ms=86",
         "standing=\"exact\" observed=false banned=false closed=false untold=0 why=\"+ paid (",
-        "met, counted by user = \\\"alice\\\", weighs 1: refuses, 0 of 1 left for 86400s",
+        "met, counted by user = \\\"alice\\\", costs 1: refuses, 1/day: 0 of 1 left, full again in ",
         "; - silent (",
         "kind is to be \\\"silent\\\", and is \\\"paid\\\"",
         "; and 4 more that are not met",

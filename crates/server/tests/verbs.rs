@@ -106,7 +106,7 @@ fn a_decision_is_explained_and_nothing_taken() {
         let program = env!("CARGO_BIN_EXE_tollgate");
         let args = ["explain", "--server", &server.url("/"), "api", "user=a"];
         let told = run(Command::new(program).args(args));
-        assert!(told.contains("met, counted by user = \"a\", weighs 1\n    3 of 4 left"), "{told}");
+        assert!(told.contains("met, counted by user = \"a\", costs 1\n    4/day: 3 of 4 left"), "{told}");
     });
 }
 
@@ -119,11 +119,10 @@ fn a_rule_file_is_explained_without_a_server() {
     };
     let told = explain(&["--rules", rules.path(), "api", "user=a"]);
     let text = String::from_utf8_lossy(&told.stdout);
-    assert!(told.status.success() && text.contains("4 of 4 left for 86400s"), "{text}");
+    assert!(told.status.success() && text.contains("4/day: 4 of 4 left\n"), "{text}");
     for (args, error) in [
         (&["--rules", rules.path(), "none"][..], "there are no rules for the domain `none`"),
         (&["--rules", rules.path(), "api", "user"], "`user` is no attribute"),
-        (&["api", "user=a"], "give the rules with --rules FILE"),
         (&["--server", "http://127.0.0.1:1", "api"], "cannot reach http://127.0.0.1:1"),
     ] {
         let told = explain(args);

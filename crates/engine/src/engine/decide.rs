@@ -262,7 +262,7 @@ impl Decisions {
 
     /// What all enforced charges of a request come to, and which of them decides. Whether there are others, too.
     #[inline]
-    fn sum_up(&mut self, request: usize, running: &Running) -> bool {
+    pub(super) fn sum_up(&mut self, request: usize, running: &Running) -> bool {
         if self.decided[request].is_err() {
             return false;
         }
@@ -279,7 +279,8 @@ impl Decisions {
                 continue;
             }
             let (said, remaining) = match self.answer(planned) {
-                Some((answer, _)) => (answer.outcome, answer.least()),
+                // Of a ban there is nothing left to tell.
+                Some((answer, _)) => (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least() }),
                 None => (unanswered(planned), u64::MAX),
             };
             if said == Outcome::Allow && outcome == Outcome::Allow {

@@ -1,25 +1,29 @@
 //! A request is explained: decided without taking anything, and then looked at beside the rules as they were written.
 
-use tollgate::Outcome;
+mod conditions;
+mod met;
+
+use tollgate::{Time, Wall};
 
 use super::plan::Planned;
 use super::{Engine, Running, Taking};
 use crate::decision::Decisions;
-use crate::explain::{Does, Explained, Explanation, Met, Unmet, Why};
-use crate::key;
+use crate::explain::{Explained, Explanation, Why};
 use crate::request::{Entry, Item, Request, RequestError};
-use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
+use crate::rules::{Place, Rule, Rules};
 use crate::store::{Store, Verb};
+use conditions::{has_only, is_expressed, unmet};
+use met::Charged;
 
 /// How many rules that are not met are told.
 const MAX_UNMET: usize = 100;
-/// How much of a value is shown, in letters, and how many of several.
+/// How much of a value is shown, in letters.
 const SHOWN: usize = 64;
-const SHOWN_VALUES: usize = 8;
 
 impl<S: Store, F: Store> Engine<S, F> {
     /// Why a request of this item is decided as it is: the rules it meets with the state of their limits, and those it does
-    /// not meet with what keeps it from them. Changes nothing. Meant for people: it looks at every rule.
+    /// not meet with what keeps it from them. Changes nothing. Meant for people: it looks at every rule, and asks the store how
+    /// near bans are.
     ///
     /// # Errors
     /// When the request cannot be understood.
@@ -31,6 +35,10 @@ impl<S: Store, F: Store> Engine<S, F> {
     ) -> Result<Explanation, RequestError> {
         let request = Request { domain, items: std::slice::from_ref(item) };
         self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
+        let running = self.running.load_full();
+        if decisions.decided[0].is_ok() {
+            self.look_at_refusals(0, &running, decisions).await;
+        }
         self.explain_decided(&request, decisions, 0)
     }
 
@@ -49,31 +57,24 @@ impl<S: Store, F: Store> Engine<S, F> {
         place: usize,
     ) -> Result<Explanation, RequestError> {
         let decision = decisions.get(place)?;
-        let running = self.running.load_full();
-        let written: &[Rule] = running.written_of(request.domain);
+        let (running, at) = (self.running.load_full(), (self.wall)());
+        let written = running.written_of(request.domain);
         let entries = request.items.first().map_or(&[][..], |item| item.entries);
-        let mut rules: Vec<Explained> = Vec::new();
-        let (_, charges) = decision.charges();
-        for charge in charges.clone() {
-            let planned = &decisions.plan.charges[charge];
-            if planned.is_ban() {
-                continue;
-            }
-            let id = decisions.plan.name(charge as u32);
-            let ban = decisions.plan.charges[charge + 1..charges.end].first().filter(|next| next.is_ban());
-            let why = Why::Met(decisions.met(planned, ban));
-            let rule = written.iter().find(|rule| rule.id() == id);
-            rules.push(Explained { rule: id.into(), place: rule.map(place_of), why });
-        }
+        let mut rules = running.explain_met(request, decisions, place, at);
         let judge = decisions.charges_of(place).first().and_then(Planned::rule).and_then(|rule| {
             let rule = running.rules.rules().get(rule as usize)?;
             rule.special().is_some_and(|special| special.judges.is_some()).then(|| rule.id())
         });
         let is_met = |rule: &&Rule| !rules.iter().any(|explained| explained.rule == rule.id());
-        let unmet = written.iter().filter(is_met).map(|rule| why_not(rule, entries, judge));
+        let unmet = written.iter().filter(is_met).map(|rule| Explained {
+            rule: rule.id().into(),
+            place: Some(running.place(rule)),
+            why: why_not(rule, entries, judge),
+        });
         let mut unmet: Vec<Explained> = unmet.collect();
+        // Those that are as near stay in the order of the rules.
         unmet.sort_by_key(|explained| match &explained.why {
-            Why::Met(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow => 0,
+            Why::Met(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow { .. } => 0,
             Why::Unmet(unmet) => unmet.conditions,
         });
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
@@ -81,6 +82,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         Ok(Explanation {
             version: running.rules.version(),
             domain: shown(request.domain),
+            at,
             outcome: decision.outcome(),
             observed: decision.observed(),
             standing: decision.standing(),
@@ -97,129 +99,56 @@ impl Running {
         let domain = self.written.domains().iter().find(|known| known.name().as_bytes() == domain);
         domain.map_or(&[], |domain| domain.rules())
     }
-}
 
-impl Decisions {
-    /// What the rule of a charge has to say, and the ban that goes with it.
-    fn met(&self, planned: &Planned, ban: Option<&Planned>) -> Met {
-        let answer = self.answer(planned);
-        let refuses = |planned: &Planned| {
-            let (answer, _) = self.answer(planned)?;
-            Some(matches!(answer.outcome, Outcome::Deny(_)))
-        };
-        let banned = ban.and_then(refuses).unwrap_or(false);
-        let reports = answer.map_or(&[][..], |(answer, answers)| answers.reports(answer));
-        let windows = self.plan.windows(planned).iter().copied().chain(std::iter::repeat(None));
-        let counted = key::counted_by(self.plan.key(planned)).unwrap_or_default();
-        Met {
-            counted: counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
-            cost: planned.cost.get(),
-            effect: match (planned.is_denied(), planned.has_limits(), self.plan.numbers.overriding(planned)) {
-                _ if planned.is_replaced() => Does::Replaced,
-                (true, _, _) => Does::Denies,
-                (false, false, _) => Does::Allows,
-                (false, true, Some(_)) => Does::Overrides,
-                (false, true, None) => Does::Limits,
-            },
-            shadow: planned.shadow,
-            refuses: planned.is_denied() || banned || refuses(planned).unwrap_or(false),
-            banned,
-            limits: reports.iter().copied().zip(windows).collect(),
+    /// Where a rule stands.
+    fn place(&self, rule: &Rule) -> String {
+        let place = rule.place();
+        if self.written.is_kept() { place.file.to_string() } else { place_of(&place.file, place.place) }
+    }
+
+    /// The rules that a request meets.
+    fn explain_met(
+        &self,
+        request: &Request<'_>,
+        decisions: &Decisions,
+        place: usize,
+        at: Time<Wall>,
+    ) -> Vec<Explained> {
+        let (plan, written) = (&decisions.plan, self.written_of(request.domain));
+        let asked = &plan.asked[place];
+        let charges = asked.charges.start as usize..asked.charges.end as usize;
+        let rules: &Rules = &self.written;
+        let mut explained = Vec::new();
+        let counters = charges.clone().filter(|charge| !plan.charges[*charge].is_ban());
+        let ids: Vec<&str> = counters.clone().map(|charge| plan.name(charge as u32)).collect();
+        for (charge, id) in counters.zip(&ids).map(|(charge, id)| (charge, *id)) {
+            let rule = written.iter().find(|rule| rule.id() == id);
+            let met = plan.met[asked.met.start as usize..asked.met.end as usize].iter();
+            let item = met.filter(|met| met.charge as usize == charge).map(|met| met.item as usize).next();
+            let nobody = Item::default();
+            let item = item.and_then(|item| request.items.get(item)).unwrap_or(&nobody);
+            let ban = plan.charges[charge + 1..charges.end].first().filter(|next| next.is_ban());
+            let met = Charged { decisions, charge, ban, item, rule, rules, written, met: &ids, at }.met();
+            let place = rule.map(|rule| self.place(rule));
+            explained.push(Explained { rule: id.into(), place, why: Why::Met(Box::new(met)) });
         }
+        explained
     }
 }
 
 /// Why a rule is not met.
-fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> Explained {
-    let mut failing = rule.when().iter().filter(|condition| !holds(condition, entries));
-    let why = match (failing.next(), judge) {
-        (Some(first), _) => Why::Unmet(Unmet {
-            attribute: first.attribute.to_string(),
-            expected: expected(&first.test),
-            found: values(entries, &first.attribute).take(SHOWN_VALUES).map(shown).collect(),
-            conditions: 1 + failing.count(),
-        }),
+fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> Why {
+    match (unmet(rule.when(), entries), judge) {
+        (Some(unmet), _) => Why::Unmet(unmet),
         (None, _) if !has_only(rule, entries) => Why::Others,
         (None, _) if !is_expressed(rule, entries) => Why::Expression,
         (None, Some(by)) => Why::Judged { by: by.into() },
-        (None, None) => Why::NotNow,
-    };
-    Explained { rule: rule.id().into(), place: Some(place_of(rule)), why }
-}
-
-/// Whether the attributes are those that a rule wants to be the only ones, if it does.
-fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
-    let names = rule.only().iter().map(|name| name.as_bytes());
-    rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
-}
-
-/// Whether the expression of a rule holds, if it has one.
-fn is_expressed(rule: &Rule, entries: &[Entry<'_>]) -> bool {
-    rule.expression().is_none_or(|expression| {
-        let names = expression.attributes();
-        expression.holds(&|place: usize| values(entries, names.get(place)?).next())
-    })
-}
-
-fn holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {
-    let mut values = values(entries, &condition.attribute);
-    let among = |patterns: &[Pattern], value: &[u8]| patterns.iter().any(|pattern| matches(pattern, value));
-    match &condition.test {
-        Test::AnyOf(patterns) => values.any(|value| among(patterns, value)),
-        Test::NoneOf(patterns) => !values.any(|value| among(patterns, value)),
-        Test::Present => values.next().is_some(),
-        Test::Absent => values.next().is_none(),
+        (None, None) => Why::NotNow { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
     }
 }
 
-fn matches(pattern: &Pattern, value: &[u8]) -> bool {
-    match pattern {
-        Pattern::Equals(text) => text.as_bytes() == value,
-        Pattern::Glob(glob) => glob.matches(value),
-        Pattern::Prefix(text) => value.starts_with(text.as_bytes()),
-        Pattern::Cidr(network) => address(value).is_some_and(|address| network.contains(address)),
-    }
-}
-
-fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
-    let (name, first, most) = match nth_of(name) {
-        Some((name, before)) => (name, before as usize, 1),
-        None => (name, 0, usize::MAX),
-    };
-    let name = name.as_bytes().to_vec();
-    entries.iter().filter(move |entry| *entry.name == name).map(|entry| entry.value).skip(first).take(most)
-}
-
-/// What a condition asks of a value, in words.
-fn expected(test: &Test) -> String {
-    match test {
-        Test::AnyOf(patterns) => list(patterns),
-        Test::NoneOf(patterns) => format!("other than {}", list(patterns)),
-        Test::Present => "present".into(),
-        Test::Absent => "absent".into(),
-    }
-}
-
-fn list(patterns: &[Pattern]) -> String {
-    let told: Vec<String> = patterns.iter().take(SHOWN_VALUES).map(told).collect();
-    match patterns.len().saturating_sub(SHOWN_VALUES) {
-        0 => told.join(" or "),
-        more => format!("{} or {more} others", told.join(" or ")),
-    }
-}
-
-fn told(pattern: &Pattern) -> String {
-    match pattern {
-        Pattern::Equals(text) => format!("{:?}", shown(text.as_bytes())),
-        Pattern::Glob(glob) => format!("like {:?}", shown(glob.as_str().as_bytes())),
-        Pattern::Prefix(text) => format!("something that begins with {:?}", shown(text.as_bytes())),
-        Pattern::Cidr(network) => format!("in {network}"),
-    }
-}
-
-fn place_of(rule: &Rule) -> String {
-    let place = rule.place();
-    format!("{}:{}:{}", place.file, place.place.line, place.place.column)
+fn place_of(file: &str, place: Place) -> String {
+    format!("{file}:{}:{}", place.line, place.column)
 }
 
 /// As text, cut to what is read.

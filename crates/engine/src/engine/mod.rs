@@ -29,6 +29,7 @@ use crate::rules::{Mistake, Mistakes, Notes, Rules};
 use crate::ruleset::{RuleSet, SENT_IDS, limits_of_ban};
 use crate::sent::{Folder, Register, SentLimits};
 use crate::store::{Store, StoreError, Verb};
+pub(crate) use bans::Noted;
 pub(crate) use decide::Faulted;
 pub use settle::Settled;
 use shares::Shares;

@@ -226,7 +226,8 @@ impl Plan {
         self.taking
     }
 
-    fn now(&self) -> Time<Wall> {
+    /// The time of the day that its rules went by.
+    pub(crate) fn now(&self) -> Time<Wall> {
         self.now.unwrap_or(Time::ZERO)
     }
 

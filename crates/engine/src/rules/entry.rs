@@ -37,6 +37,8 @@ pub struct TakenApart {
 }
 
 const START: Place = Place { line: 1, column: 1 };
+/// Of a map that is written at the beginning of a line. Nothing that was read is there.
+const APART: Place = Place { line: 0, column: 0 };
 
 /// Why values in files are refused.
 const NO_FILES: &str = "a rules service has no files beside its rules; write the values into the rule";
@@ -121,7 +123,7 @@ pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
     }
     notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
     let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-    let rules = Rules { domains: checker.finish(), left_out };
+    let rules = Rules { domains: checker.finish(), left_out, kept: false };
     let (domains, entries): (Vec<String>, Vec<Vec<RuleEntry>>) = taken.into_iter().unzip();
     Ok(TakenApart { domains, entries: entries.into_iter().flatten().collect(), rules })
 }
@@ -199,7 +201,7 @@ fn checked(tree: &Node, notes: &mut Notes) -> Rules {
     for domain in raw::read(tree, notes) {
         checker.domain(&domain, notes);
     }
-    Rules { domains: checker.finish(), left_out: None }
+    Rules { domains: checker.finish(), left_out: None, kept: false }
 }
 
 fn file_of(domain: &str, rules: Vec<Node>) -> Node {
@@ -270,7 +272,7 @@ fn write_json(node: &Node, out: &mut String) {
             out.push(']');
         }
         Value::Map(pairs) => {
-            out.push('{');
+            out.push_str(if node.place == APART { "\n{" } else { "{" });
             for (place, (key, value)) in in_order(pairs).into_iter().enumerate() {
                 if place > 0 {
                     out.push(',');

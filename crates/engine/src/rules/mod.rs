@@ -52,6 +52,7 @@ pub use format::{FormatError, format};
 pub use glob::Glob;
 pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
 pub use import::{Dialect, Imported, ReadIncluded};
+pub(crate) use limit::WEEKDAYS;
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
 pub use moment::{NoMoment, moment};
@@ -98,6 +99,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 pub struct Rules {
     domains: Vec<Domain>,
     left_out: Option<Mistakes>,
+    kept: bool,
 }
 
 impl Rules {
@@ -129,7 +131,19 @@ impl Rules {
         }
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
         let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-        Ok(Self { domains: checker.finish(), left_out })
+        Ok(Self { domains: checker.finish(), left_out, kept: false })
+    }
+
+    /// The same, of a text that nobody sees, such as that of a database: places in it mean nothing to people, who are told its
+    /// name instead.
+    #[must_use]
+    pub fn kept(self) -> Self {
+        Self { kept: true, ..self }
+    }
+
+    /// Whether its text is one that nobody sees.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept
     }
 
     /// What files that were written for something else say and rules cannot, if there is something.

@@ -196,8 +196,10 @@ it weighs (`cost` beside `attributes`) is believed, and weighs that to every rul
 const DELAY: &str = "For buckets. What the bucket lets pass at once passes at once; what comes on top is told how long to \
     wait, up to the longest wait, and is refused beyond. What is reported as remaining includes what may wait.\n\n";
 
-const BAN: &str = "Each value that is counted by is banned for itself, together with the decision, and told when it ends. \
-    Requests while banned spend nothing and do not prolong it; `reset` lifts it. While the store does not \
-    answer, bans are neither kept nor given.\n\n";
+const BAN: &str = "Each value that is counted by is banned for itself, together with the decision, and told when it ends: \
+    the refusal that is one too many already tells how long the ban lasts, and whoever waits as long as was told is not banned any \
+    more. That is exact to the nanosecond in memory, and to the microsecond, in which its clock ticks, on Redis. Requests while \
+    banned spend nothing and do not prolong it; `reset` lifts it. While the store does not answer, bans are neither kept nor \
+    given. Where refusals are only observed, so are bans; what a shadow would refuse counts towards none.\n\n";
 
 const SCHEDULE: &str = "A rule with a schedule applies only then. Times are those on the clock there.\n\n";

@@ -20,6 +20,8 @@ pub struct Rule {
     pub(crate) only: Box<[Box<str>]>,
     pub(crate) per: Vec<Counted>,
     pub(crate) effect: Effect,
+    /// Its limits as they were written, in order.
+    pub(crate) words: Box<[Box<str>]>,
     pub(crate) overrides: Vec<Override>,
     /// The ids of rules that are left alone where this one is met.
     pub(crate) replaces: Box<[Box<str>]>,
@@ -184,8 +186,24 @@ pub struct Override {
     pub when: Vec<Condition>,
     /// What applies to them.
     pub effect: Effect,
+    /// Its limits as they were written, with what it leaves to the rule, in order.
+    pub(crate) words: Box<[Box<str>]>,
     /// When it ends by itself.
     pub until: Option<Time<Wall>>,
+}
+
+impl Override {
+    /// What it is known by, if it was set by itself, beside a rule that is [kept](super::Rules::kept) as a line: then it begins
+    /// a line, and compares one value.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match &self.when[..] {
+            [Condition { test: Test::AnyOf(patterns), .. }] if self.place.column == 1 => match &patterns[..] {
+                [Pattern::Equals(value)] => Some(value),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 /// Something that is counted separately for each of its values.

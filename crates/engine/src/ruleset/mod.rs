@@ -22,7 +22,7 @@ pub(crate) use index::{Index, Sought};
 use lookup::Lookup;
 use numbers::Numbers;
 pub(crate) use numbers::{Numbered, windows_of};
-pub(crate) use special::{Does, Judgement, Special, limits_of as limits_of_ban};
+pub(crate) use special::{Banning, Does, Judgement, Special, limits_of as limits_of_ban};
 
 /// Ids of limits that come along with requests begin here; those of rules are below.
 pub(crate) const SENT_IDS: u32 = 1 << 31;

@@ -274,10 +274,10 @@ impl Exception {
 
 /// How somebody is banned: two counters beside that of the rule, under keys of their own.
 ///
-/// The ban is a bucket that holds a second of nanoseconds and gets one back with every nanosecond. A request takes one of
-/// them, which no number of requests can use up; a ban takes them all, and as many more as it is to last: into debt. So it is
-/// decided together with the limits of the rule, ends by itself, says how long it still lasts, and leaves nothing behind. It
-/// lasts a nanosecond longer for every request in the last one.
+/// The ban is a bucket that holds one microsecond and gets one back with every microsecond. A request asks it for nothing, which
+/// passes unless the bucket is in debt, and leaves no trace. A ban takes what there is and as many more as it is to last: into
+/// debt. So it is decided together with the limits of the rule, ends by itself, says how long it still lasts, to the nanosecond or
+/// to the tick of the store's clock, and leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct Banning {
     pub(crate) ban: Arc<Numbered>,
@@ -287,15 +287,13 @@ pub(crate) struct Banning {
     pub(crate) refusals: Option<Arc<Numbered>>,
 }
 
-const SPARE_NANOS: u64 = 1_000_000_000;
-
 impl Banning {
     fn new(ban: &Ban, numbers: &mut Numbers) -> Self {
         let sets = limits_of(ban).unwrap_or((Limit::Unlimited, None));
         let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
         Self {
             ban: of(sets.0),
-            takes: Cost::new(ban.length.as_nanos().saturating_add(SPARE_NANOS)),
+            takes: Cost::new((ban.length.as_nanos() / unit_of(ban).as_nanos()).saturating_add(1)),
             refusals: sets.1.map(of),
         }
     }
@@ -303,12 +301,17 @@ impl Banning {
 
 /// The limits of a ban, and of the refusals that lead to it, unless the first one does.
 pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
-    let nanosecond = Rate::new(1, Nanos::from_nanos(1))?;
-    let banned =
-        TokenBucket::new(nanosecond, SPARE_NANOS)?.max_debt(ban.length.as_nanos().saturating_add(SPARE_NANOS))?;
+    let unit = unit_of(ban);
+    let banned = TokenBucket::new(Rate::new(1, unit)?, 1)?.max_debt(ban.length.as_nanos() / unit.as_nanos())?;
     let refusals = (ban.after > 1)
         .then(|| FixedWindow::new(ban.after - 1, ban.within).map(|window| window.phase(Phase::FirstRequest).into()));
     Ok((banned.into(), refusals.transpose()?))
+}
+
+/// What the length of a ban is counted in: microseconds, of which stores can count more than of nanoseconds, where it is whole.
+fn unit_of(ban: &Ban) -> Nanos {
+    let micro = Nanos::from_micros(1);
+    if ban.length.as_nanos().is_multiple_of(micro.as_nanos()) { micro } else { Nanos::from_nanos(1) }
 }
 
 /// Whether a rule only says what it would do.

@@ -125,6 +125,8 @@ pub(crate) struct Flaky {
 struct Failing {
     error: Option<StoreError>,
     times: usize,
+    /// How many more are answered first.
+    answered: usize,
 }
 
 impl Flaky {
@@ -133,7 +135,12 @@ impl Flaky {
     }
 
     pub(crate) fn fail(&self, error: StoreError, times: usize) {
-        *self.failing() = Failing { error: Some(error), times };
+        *self.failing() = Failing { error: Some(error), times, answered: 0 };
+    }
+
+    /// Answers so many batches more, and then none.
+    pub(crate) fn fail_after(&self, answered: usize, error: StoreError) {
+        *self.failing() = Failing { error: Some(error), times: usize::MAX, answered };
     }
 
     pub(crate) fn recover(&self) {
@@ -146,6 +153,10 @@ impl Flaky {
 
     fn next_failure(&self) -> Option<StoreError> {
         let mut failing = self.failing();
+        if let Some(answered) = failing.answered.checked_sub(1) {
+            failing.answered = answered;
+            return None;
+        }
         failing.times = failing.times.checked_sub(1)?;
         failing.error.clone()
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use reqwest::Method;
 use serde_json::Value;
 use tollgate::Cost;
@@ -11,7 +11,6 @@ use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore};
 
 use super::remote::{Remote, attributes, question};
 use crate::config::raw::ExplainArgs;
-use crate::config::remote::ServerArgs;
 use crate::retrieve::file::{Watched, parse};
 
 /// Room for the keys of one request.
@@ -23,10 +22,9 @@ const KEYS: usize = 1_000;
 /// When the rules cannot be read, the server cannot be asked, or the request cannot be understood.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let attributes = attributes(&args.attributes)?;
-    let text = match (&args.rules, &args.server) {
-        (Some(_), _) => by_rules(args, &attributes)?,
-        (None, Some(url)) => by_server(url, args, &attributes)?,
-        (None, None) => bail!("give the rules with --rules FILE, or a server that runs with --server URL"),
+    let text = match &args.rules {
+        Some(_) => by_rules(args, &attributes)?,
+        None => by_server(args, &attributes)?,
     };
     write!(std::io::stdout(), "{text}")?;
     Ok(ExitCode::SUCCESS)
@@ -49,12 +47,11 @@ fn by_rules(args: &ExplainArgs, attributes: &[(&str, &str)]) -> anyhow::Result<S
 }
 
 /// By the rules and the state of a server.
-fn by_server(url: &str, args: &ExplainArgs, attributes: &[(&str, &str)]) -> anyhow::Result<String> {
-    let server = ServerArgs { server: url.to_owned(), token: args.token.clone(), ca: args.ca.clone() };
-    let remote = Remote::new(&server)?;
+fn by_server(args: &ExplainArgs, attributes: &[(&str, &str)]) -> anyhow::Result<String> {
+    let remote = Remote::new(&args.server)?;
     let request = remote.request(Method::POST, &["v1", "explain"])?.header("content-type", "application/json");
     let answer = remote.send(request.body(question(&args.domain, attributes, args.cost)), "asking")?;
     let answer: Value = answer.parse()?;
-    let text = answer["text"].as_str().with_context(|| format!("{url} is no server of ours"))?;
+    let text = answer["text"].as_str().with_context(|| format!("{} is no server of ours", remote.url()))?;
     Ok(text.to_owned())
 }

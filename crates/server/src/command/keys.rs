@@ -67,6 +67,8 @@ struct Decision {
     rule: Option<String>,
     standing: String,
     retry_after_ms: Option<u64>,
+    #[serde(default)]
+    banned: bool,
     limits: Vec<Left>,
 }
 
@@ -93,6 +95,9 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let rule = clean(decision.rule.as_deref().unwrap_or("no rule"));
     match (decision.allowed, decision.retry_after_ms) {
         (true, _) => writeln!(out, "it would pass")?,
+        (false, Some(wait)) if decision.banned => {
+            writeln!(out, "it is banned by {rule}, for {} more; `tollgate keys reset` lifts that", span(wait))?;
+        }
         (false, Some(wait)) => writeln!(out, "it would be refused by {rule}, and pass in {}", span(wait))?,
         (false, None) => writeln!(out, "it would be refused by {rule}")?,
     }
@@ -100,7 +105,9 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
         writeln!(out, "the store does not answer: this is the rules' `on_fault`")?;
     }
     let mut table = Table::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
-    for left in decision.limits {
+    // What its limits have left is of no use to who is banned.
+    let of_use = |left: &Left| !decision.banned || left.rule != decision.rule;
+    for left in decision.limits.into_iter().filter(of_use) {
         let next = match left.retry_after_ms {
             Some(0) => "now".to_owned(),
             Some(wait) => span(wait),

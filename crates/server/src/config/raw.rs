@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::remote::keys::{KEYS_EXAMPLES, KeysArgs};
 use super::remote::rules::{RULES_EXAMPLES, RulesArgs};
 use super::remote::tokens::{TOKENS_EXAMPLES, TokensArgs};
-use super::remote::{AUDIT_EXAMPLES, AuditArgs};
+use super::remote::{AUDIT_EXAMPLES, AuditArgs, ServerArgs};
 
 /// An exact, fast and bounded rate limiter.
 #[derive(Debug, Parser)]
@@ -231,23 +231,11 @@ pub enum ImportFrom {
 /// What to explain, and by what.
 #[derive(Clone, Debug, Args)]
 pub struct ExplainArgs {
-    /// A rule file to explain by, as if nothing had been spent
-    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    /// A rule file to explain by, as if nothing had been spent, instead of a server
+    #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
 
-    /// A server that runs, to explain by its rules and by what has been spent
-    #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
-
-    /// The token to show, if the server asks for one
-    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
-
-    /// Certificates (PEM) to believe besides the usual ones
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA")]
-    pub ca: Option<PathBuf>,
-
-    /// What the request weighs; each rule says for itself unless given
+    /// What the request costs; each rule says for itself unless given
     #[arg(long, value_name = "COST")]
     pub cost: Option<u64>,
 
@@ -258,6 +246,10 @@ pub struct ExplainArgs {
     /// What is known about the request, such as client_ip=192.0.2.1
     #[arg(value_name = "NAME=VALUE")]
     pub attributes: Vec<String>,
+
+    /// The server to ask, by whose rules and by what has been spent there it is explained.
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 const LONG_ABOUT: &str = "\
@@ -321,7 +313,8 @@ there are rules. Files of the reference Envoy service need not be imported: `ser
 
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
+  tollgate explain api path=/login client_ip=192.0.2.1
   tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1
-  tollgate explain --server http://127.0.0.1:8080 api path=/login client_ip=192.0.2.1
 
-It takes nothing. Rules that are met are marked with +, the others with - and the first condition that does not hold.";
+It takes nothing. Rules that are met are marked with +: what they count by, which override applies and why, and how each limit \
+stands. The others are marked with - and the first condition that does not hold.";

@@ -22,7 +22,7 @@ pub(super) fn of_domain(name: &str) -> i64 {
 
 /// An override, as it is put into its rule.
 pub(super) fn of_override(attribute: &str, value: &str, effect: &str, until: Option<&str>) -> i64 {
-    const AROUND: usize = r#""overrides":[],{"when":{"":{"equals":""}},"until":"",}"#.len();
+    const AROUND: usize = r#""overrides":[],{"when":{"":{"equals":""}},"until":"",}"#.len() + "\n".len();
     let quoted = |text: &str| -> usize {
         let of = |letter: char| if letter.is_alphanumeric() { letter.len_utf8() } else { 6 };
         text.chars().map(of).sum()

@@ -91,7 +91,7 @@ fn compile<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Landed {
 fn put<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Result<(), Mistakes> {
     let name = format!("revision {}", set.revision);
     // Files that rules name are not read: whoever sets the rules of a fleet is not to look into every machine of it.
-    let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }])?;
+    let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }])?.kept();
     // Before, because they are compared with those in force.
     let warnings = gate.engine.warnings(&rules);
     gate.engine.put(&rules)?;

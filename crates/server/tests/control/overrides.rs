@@ -103,7 +103,9 @@ async fn nodes_are_given_overrides_before_those_of_the_rule(place: Arc<Place>) {
     let snapshot = control.snapshot().await.unwrap();
     assert_eq!(
         snapshot.rules,
-        r#"{"domains":[{"domain":"api","rules":[{"id":"each","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"30/s"},{"when":{"tenant":"a*"},"limit":"20/s"}]}]}]}"#
+        r#"{"domains":[{"domain":"api","rules":[{"id":"each","per":["tenant"],"limit":"10/s","overrides":[
+{"when":{"tenant":{"equals":"acme"}},"limit":"30/s"},{"when":{"tenant":"a*"},"limit":"20/s"}]}]}]}"#,
+        "at the beginning of a line, by which it is told from those of the rule"
     );
     let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
     assert_eq!(read.domains()[0].rules()[0].overrides().len(), 2);

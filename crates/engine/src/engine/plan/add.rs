@@ -243,7 +243,7 @@ impl Plan {
         if special.ban.is_some() && !shadow && numbered.is_some() {
             let ban_start = self.keys.len();
             key::push_beside(&mut self.keys, key_start..key_end, key::Beside::Ban);
-            self.push(self.planned(By::Ban(number), rule.id_place(), Cost::ONE, ban_start), &[]);
+            self.push(self.planned(By::Ban(number), rule.id_place(), Cost::ZERO, ban_start), &[]);
         }
         charge
     }

@@ -27,7 +27,7 @@ impl Checker<'_> {
                 Some(until) => Some(until?),
                 None => None,
             };
-            Some(Override { place: raw.place, when, effect, until })
+            Some(Override { place: raw.place, when, effect, words: words_of(&raw.effect), until })
         });
         overrides.collect()
     }
@@ -91,6 +91,21 @@ fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Opti
             None
         }
     }
+}
+
+/// Each limit in one line, in the words of whoever wrote it. The zone is left out: it is told with what it means.
+pub(super) fn words_of(raw: &RawEffect) -> Box<[Box<str>]> {
+    let of_limit = |raw: &RawLimit| {
+        let mut words = raw.limit.as_ref().map(|limit| limit.text.clone()).unwrap_or_default();
+        if let Some(algorithm) = &raw.algorithm {
+            words.push_str(&format!(", {}", algorithm.text));
+        }
+        for (name, value) in raw.options.iter().filter(|(name, _)| *name != "zone") {
+            words.push_str(&format!(", {name} {}", value.text));
+        }
+        words.into()
+    };
+    raw.limits.iter().map(of_limit).collect()
 }
 
 fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Limit, Option<Calendar>)> {

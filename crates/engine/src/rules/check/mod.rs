@@ -15,7 +15,7 @@ use super::words::valid_instead;
 use super::{Domain, MAX_RULES, ReadFile};
 use behaviour::{check_ban, check_cost, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
 use condition::{check_expression, check_only, check_per};
-use limits::check_effect;
+use limits::{check_effect, words_of};
 
 /// The longest name of a domain, a rule or an attribute.
 const MAX_NAME_BYTES: usize = 128;
@@ -89,6 +89,7 @@ impl<'f> Checker<'f> {
             only,
             per,
             effect,
+            words: words_of(&raw.effect),
             overrides,
             replaces,
             suffices,

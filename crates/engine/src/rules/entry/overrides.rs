@@ -4,7 +4,7 @@ use super::super::mistake::{Mistakes, Notes, Place};
 use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
-use super::{START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
+use super::{APART, START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
 
 /// An override, as it is put into its rule.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +103,8 @@ fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> O
     None
 }
 
-/// A rule as JSON with overrides put in front of its own.
+/// A rule as JSON with overrides put in front of its own, each at the beginning of a line: by that they can be told from those
+/// that are part of the rule, which has no other lines.
 ///
 /// # Errors
 /// When they do not go with the rule.
@@ -122,10 +123,21 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
     }
     set_overrides(&mut tree, nodes);
     let mut notes = Notes::new("rule");
-    let tree = file_of("domain", vec![tree]);
-    checked(&tree, &mut notes);
+    checked(&file_of("domain", vec![tree.clone()]), &mut notes);
     notes.finish()?;
-    Ok(super::rules_of(&tree).first().map(json).unwrap_or_default())
+    set_apart(&mut tree, overrides.len());
+    Ok(json(&tree))
+}
+
+/// Has the first overrides of a rule written at the beginning of a line.
+fn set_apart(rule: &mut Node, count: usize) {
+    let Value::Map(pairs) = &mut rule.value else { return };
+    let overrides = pairs.iter_mut().filter(|(key, _)| is(key, "overrides"));
+    for (_, node) in overrides {
+        if let Value::List(nodes) = &mut node.value {
+            nodes.iter_mut().take(count).for_each(|node| node.place = APART);
+        }
+    }
 }
 
 /// An override as it stands in a rule.

@@ -108,7 +108,8 @@ fn overrides_are_read_beside_their_rule() {
         EntryOverride { attribute: "tenant", value: "acme", effect: &given.effect, until: given.until.as_deref() };
     assert_eq!(
         with_overrides(rule, &[one]).unwrap(),
-        r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z"}]}"#
+        r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[
+{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z"}]}"#
     );
     let wrong = |text: &str, rule: &str| one_override(&source(text), rule, "acme").unwrap_err().to_string();
     assert!(wrong("limit: 100/s\nwhen: {a: b}", rule).contains("f:2:1: an override by itself has no `when`"));

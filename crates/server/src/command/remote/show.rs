@@ -63,12 +63,18 @@ fn time_in(at_ms: i64, zone: TimeZone) -> String {
     }
 }
 
-/// A length of time, roughly.
+/// A length of time, roughly: rounded up, so that nobody who waits so long comes too early.
 pub(in crate::command) fn span(ms: u64) -> String {
     let steps = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
     match steps.iter().find(|(step, _)| ms >= *step) {
-        Some((step, unit)) if ms.is_multiple_of(*step) || ms >= 10 * step => format!("{} {unit}", ms / step),
-        Some((step, unit)) => format!("{}.{} {unit}", ms / step, ms % step * 10 / step),
+        Some((step, unit)) if ms.is_multiple_of(*step) || ms >= 10 * step => format!("{} {unit}", ms.div_ceil(*step)),
+        Some((step, unit)) => {
+            let tenths = (ms * 10).div_ceil(*step);
+            match tenths % 10 {
+                0 => format!("{} {unit}", tenths / 10),
+                part => format!("{}.{part} {unit}", tenths / 10),
+            }
+        }
         None => format!("{ms} ms"),
     }
 }
@@ -144,7 +150,7 @@ mod tests {
     #[test]
     fn spans_are_short() {
         for (ms, expected) in
-            [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (1_550, "1.5 s"), (90_000, "1.5 min"), (864_000_000, "10 d")]
+            [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (1_550, "1.6 s"), (90_000, "1.5 min"), (864_000_000, "10 d")]
         {
             assert_eq!(span(ms), expected);
         }

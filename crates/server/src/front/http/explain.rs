@@ -1,8 +1,11 @@
 //! `POST /v1/explain`: why a request is decided as it is, as JSON.
 
 use serde_json::{Value, json};
-use tollgate::{Outcome, Report, Retry};
-use tollgate_engine::{Explained, Explanation, Met, Why};
+use tollgate::{Outcome, Retry};
+use tollgate_engine::rules::OnFault;
+use tollgate_engine::{
+    BanStands, BanState, CostBy, Explained, Explanation, LimitState, Met, NotHeld, Overrides, Refill, Unmet, Why,
+};
 
 /// An explanation as JSON.
 pub(super) fn to_json(explanation: &Explanation) -> Value {
@@ -14,7 +17,7 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
         "observed": explanation.observed.map(word),
         "retry_after_ms": retry(explanation.outcome),
         "standing": explanation.standing.as_str(),
-        "rule": explanation.decides,
+        "rule": explanation.decides.as_deref().and_then(named),
         "rules": explanation.rules.iter().map(rule).collect::<Vec<_>>(),
         "left_out": explanation.left_out,
         "text": explanation.to_string(),
@@ -28,44 +31,115 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
 fn rule(explained: &Explained) -> Value {
     let mut told = match &explained.why {
         Why::Met(met) => of_met(met),
-        Why::Unmet(unmet) => json!({
-            "why": "condition",
-            "attribute": unmet.attribute,
-            "expected": unmet.expected,
-            "found": unmet.found,
-        }),
+        Why::Unmet(unmet) => with(json!({"why": "condition"}), of_unmet(unmet)),
         Why::Judged { by } => json!({"why": "judged", "by": by}),
         Why::Others => json!({"why": "others"}),
         Why::Expression => json!({"why": "expression"}),
-        Why::NotNow => json!({"why": "not_now"}),
+        Why::NotNow { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
-    told["rule"] = json!(explained.rule);
+    told["rule"] = json!(named(&explained.rule));
     told["place"] = json!(explained.place);
     told["met"] = json!(matches!(explained.why, Why::Met(_)));
     told
 }
 
+/// The id of a rule; none for a limit that came along with the request.
+fn named(rule: &str) -> Option<&str> {
+    Some(rule).filter(|rule| !rule.is_empty())
+}
+
+fn of_unmet(unmet: &Unmet) -> Value {
+    json!({"attribute": unmet.attribute, "expected": unmet.expected, "found": unmet.found})
+}
+
 fn of_met(met: &Met) -> Value {
     let counted: serde_json::Map<String, Value> =
         met.counted.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-    json!({
+    let mut told = json!({
         "why": met.effect.as_str(),
         "counted_by": counted,
         "cost": met.cost,
         "shadow": met.shadow,
         "refuses": met.refuses,
-        "banned": met.banned,
-        "limits": met.limits.iter().map(|(report, _)| limit(report)).collect::<Vec<_>>(),
+        "banned": met.banned().is_some(),
+        "limits": met.limits.iter().map(limit).collect::<Vec<_>>(),
+    });
+    match &met.cost_by {
+        CostBy::Rule => {}
+        CostBy::Request => told["cost_by"] = json!("request"),
+        CostBy::Attribute(name) => told["cost_by"] = json!({"attribute": name}),
+    }
+    if let Some(by) = &met.replaced_by {
+        told["replaced_by"] = json!(by);
+    }
+    if let Some(fault) = met.fault {
+        told["on_fault"] = json!(match fault {
+            OnFault::Local => "local",
+            OnFault::Open => "open",
+            OnFault::Closed => "closed",
+        });
+    }
+    if let Some(overrides) = &met.overrides {
+        told["overrides"] = of_overrides(overrides);
+    }
+    if let Some(ban) = &met.ban {
+        told["ban"] = of_ban(ban);
+    }
+    told
+}
+
+fn of_overrides(overrides: &Overrides) -> Value {
+    let applies = overrides.applies.as_ref();
+    let unmet = overrides.unmet.iter().map(|unmet| {
+        let why = match &unmet.why {
+            NotHeld::Unmet(unmet) => of_unmet(unmet),
+            NotHeld::Ended(until) => json!({"ended": until}),
+        };
+        with(json!({"place": unmet.place}), why)
+    });
+    json!({
+        "applies": applies.map(|it| json!({"place": it.place, "when": it.when, "until": it.until})),
+        "unmet": unmet.collect::<Vec<_>>(),
+        "more_unmet": overrides.more_unmet,
+        "behind": overrides.behind,
     })
 }
 
-fn limit(report: &Report) -> Value {
-    json!({
+fn of_ban(ban: &BanState) -> Value {
+    let told = json!({
+        "after": ban.after,
+        "within_ms": ban.within.as_millis_ceil(),
+        "for_ms": ban.length.as_millis_ceil(),
+    });
+    match &ban.stands {
+        BanStands::Banned { left, until } => with(told, json!({"left_ms": left.as_millis_ceil(), "until": until})),
+        BanStands::Not { refusals } => with(told, json!({"refusals": refusals})),
+    }
+}
+
+fn limit(state: &LimitState) -> Value {
+    let LimitState { written, report, refill, .. } = state;
+    let told = json!({
+        "written": written,
         "limit": report.limit,
         "remaining": report.remaining,
         "retry_after_ms": wait(report.retry),
         "reset_after_ms": report.reset.as_millis_ceil(),
-    })
+    });
+    match refill {
+        Refill::ByCalendar { zone, began, resets } => {
+            with(told, json!({"zone": zone, "began": began, "resets": resets}))
+        }
+        Refill::Steadily | Refill::ByWindow | Refill::Sliding | Refill::Slots => told,
+    }
+}
+
+/// One map with what another one says besides.
+fn with(mut told: Value, more: Value) -> Value {
+    if let (Value::Object(told), Value::Object(more)) = (&mut told, more) {
+        told.extend(more);
+    }
+    told
 }
 
 fn word(outcome: Outcome) -> &'static str {

@@ -1,0 +1,96 @@
+//! Which conditions hold, and what they ask for in words.
+
+use super::shown;
+use crate::explain::Unmet;
+use crate::request::Entry;
+use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
+
+/// How many of several values are shown.
+const SHOWN_VALUES: usize = 8;
+
+/// The first of the conditions that does not hold, if there is one.
+pub(super) fn unmet(when: &[Condition], entries: &[Entry<'_>]) -> Option<Unmet> {
+    let mut failing = when.iter().filter(|condition| !holds(condition, entries));
+    let first = failing.next()?;
+    Some(Unmet {
+        attribute: first.attribute.to_string(),
+        expected: expected(&first.test),
+        found: values(entries, &first.attribute).take(SHOWN_VALUES).map(shown).collect(),
+        conditions: 1 + failing.count(),
+    })
+}
+
+/// A condition that holds, in words.
+pub(super) fn in_words(condition: &Condition) -> String {
+    format!("{} is {}", condition.attribute, expected(&condition.test))
+}
+
+/// Whether the attributes are those that a rule wants to be the only ones, if it does.
+pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
+    let names = rule.only().iter().map(|name| name.as_bytes());
+    rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
+}
+
+/// Whether the expression of a rule holds, if it has one.
+pub(super) fn is_expressed(rule: &Rule, entries: &[Entry<'_>]) -> bool {
+    rule.expression().is_none_or(|expression| {
+        let names = expression.attributes();
+        expression.holds(&|place: usize| values(entries, names.get(place)?).next())
+    })
+}
+
+fn holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {
+    let mut values = values(entries, &condition.attribute);
+    let among = |patterns: &[Pattern], value: &[u8]| patterns.iter().any(|pattern| matches(pattern, value));
+    match &condition.test {
+        Test::AnyOf(patterns) => values.any(|value| among(patterns, value)),
+        Test::NoneOf(patterns) => !values.any(|value| among(patterns, value)),
+        Test::Present => values.next().is_some(),
+        Test::Absent => values.next().is_none(),
+    }
+}
+
+fn matches(pattern: &Pattern, value: &[u8]) -> bool {
+    match pattern {
+        Pattern::Equals(text) => text.as_bytes() == value,
+        Pattern::Glob(glob) => glob.matches(value),
+        Pattern::Prefix(text) => value.starts_with(text.as_bytes()),
+        Pattern::Cidr(network) => address(value).is_some_and(|address| network.contains(address)),
+    }
+}
+
+pub(super) fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
+    let (name, first, most) = match nth_of(name) {
+        Some((name, before)) => (name, before as usize, 1),
+        None => (name, 0, usize::MAX),
+    };
+    let name = name.as_bytes().to_vec();
+    entries.iter().filter(move |entry| *entry.name == name).map(|entry| entry.value).skip(first).take(most)
+}
+
+/// What a condition asks of a value, in words.
+fn expected(test: &Test) -> String {
+    match test {
+        Test::AnyOf(patterns) => list(patterns),
+        Test::NoneOf(patterns) => format!("other than {}", list(patterns)),
+        Test::Present => "present".into(),
+        Test::Absent => "absent".into(),
+    }
+}
+
+fn list(patterns: &[Pattern]) -> String {
+    let told: Vec<String> = patterns.iter().take(SHOWN_VALUES).map(told).collect();
+    match patterns.len().saturating_sub(SHOWN_VALUES) {
+        0 => told.join(" or "),
+        more => format!("{} or {more} others", told.join(" or ")),
+    }
+}
+
+fn told(pattern: &Pattern) -> String {
+    match pattern {
+        Pattern::Equals(text) => format!("{:?}", shown(text.as_bytes())),
+        Pattern::Glob(glob) => format!("like {:?}", shown(glob.as_str().as_bytes())),
+        Pattern::Prefix(text) => format!("something that begins with {:?}", shown(text.as_bytes())),
+        Pattern::Cidr(network) => format!("in {network}"),
+    }
+}

@@ -1,0 +1,90 @@
+//! Lengths of time and large numbers as people read them.
+
+use std::fmt;
+
+use tollgate::Nanos;
+
+/// A length of time, rounded up to what people look at: nobody who waits so long comes too early.
+pub(super) struct Length(pub(super) Nanos);
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis_ceil();
+        if millis < 10_000 {
+            return Nanos::from_millis(millis).fmt(f);
+        }
+        const DAY: u64 = 86_400;
+        let seconds = match millis.div_ceil(1_000) {
+            // Beside days, hours are all that matters.
+            seconds if seconds > DAY => seconds.div_ceil(3_600) * 3_600,
+            seconds => seconds,
+        };
+        let parts =
+            [(seconds / DAY, "d"), (seconds % DAY / 3_600, "h"), (seconds % 3_600 / 60, "m"), (seconds % 60, "s")];
+        let mut begun = false;
+        for (count, unit) in parts.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, "{}{count}{unit}", if begun { " " } else { "" })?;
+            begun = true;
+        }
+        Ok(())
+    }
+}
+
+/// A count, with its thousands apart.
+pub(super) struct Count(pub(super) u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (place, digit) in digits.chars().enumerate() {
+            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_rounded_up_to_what_is_read() {
+        let second = |seconds: u64| Nanos::from_secs(seconds);
+        for (length, expected) in [
+            (Nanos::ZERO, "0ns"),
+            (Nanos::from_nanos(1), "1ms"),
+            (Nanos::from_millis(1_500), "1.5s"),
+            (Nanos::from_millis(9_999), "9.999s"),
+            (Nanos::from_millis(10_001), "11s"),
+            (second(60), "1m"),
+            (second(90), "1m 30s"),
+            (second(3_600), "1h"),
+            (second(3_601), "1h 1s"),
+            (second(86_399), "23h 59m 59s"),
+            (second(86_400), "1d"),
+            (second(86_401), "1d 1h"),
+            (second(30 * 86_400), "30d"),
+        ] {
+            assert_eq!(Length(length).to_string(), expected);
+        }
+        // The longest there is.
+        assert_eq!(Length(Nanos::MAX).to_string(), "213504d");
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        for (count, expected) in [
+            (0, "0"),
+            (999, "999"),
+            (9_999, "9,999"),
+            (10_000, "10,000"),
+            (1_234_567, "1,234,567"),
+            (100_000, "100,000"),
+        ] {
+            assert_eq!(Count(count).to_string(), expected);
+        }
+    }
+}

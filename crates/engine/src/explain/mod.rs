@@ -1,0 +1,299 @@
+//! Why a request is decided as it is, for people: data with a form as text.
+
+mod length;
+mod text;
+
+use tollgate::{Nanos, Outcome, Report, Time, Wall};
+
+use crate::decision::Standing;
+use crate::rules::OnFault;
+
+/// Why a request would be decided as it would be now.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The version of the rules it was explained by.
+    pub version: u64,
+    /// Whose rules.
+    pub domain: String,
+    /// When it was explained.
+    pub at: Time<Wall>,
+    /// What a check would come to.
+    pub outcome: Outcome,
+    /// What would have been done, if that is only observed.
+    pub observed: Option<Outcome>,
+    /// How sure that is.
+    pub standing: Standing,
+    /// The rule that decides; none if no rule is met.
+    pub decides: Option<String>,
+    /// Rules that are met, in the order of the rules, and then those that are not, the nearest first, those that are as near in
+    /// the order of the rules.
+    pub rules: Vec<Explained>,
+    /// How many more are not met.
+    pub left_out: usize,
+}
+
+/// A rule, and why it is met or is not.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// Its id.
+    pub rule: String,
+    /// Where it stands: file, line and column; or which rules it is one of, where nobody sees lines.
+    pub place: Option<String>,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why a rule is met or is not.
+#[derive(Clone, Debug)]
+pub enum Why {
+    /// All its conditions hold.
+    Met(Box<Met>),
+    /// A condition does not hold.
+    Unmet(Unmet),
+    /// Its conditions hold, and an earlier rule that allows or denies without counting has decided.
+    Judged {
+        /// The id of that rule.
+        by: String,
+    },
+    /// Its conditions hold, and the request has other attributes than `only` those it names.
+    Others,
+    /// Its conditions hold, its expression does not.
+    Expression,
+    /// Its conditions hold, and yet it does not apply, because of its schedule.
+    NotNow {
+        /// When it does.
+        schedule: Vec<String>,
+    },
+}
+
+/// What a rule that is met has to say.
+#[derive(Clone, Debug)]
+pub struct Met {
+    /// What it counts by, with the values of this request.
+    pub counted: Vec<(String, Option<String>)>,
+    /// What the request costs.
+    pub cost: u64,
+    /// Who says so.
+    pub cost_by: CostBy,
+    /// What becomes of it.
+    pub effect: Does,
+    /// The rule that is in its place, by `replaces`.
+    pub replaced_by: Option<String>,
+    /// Whether it only says what it would do.
+    pub shadow: bool,
+    /// Whether that is because its `enforce` spares this counter.
+    pub spared: bool,
+    /// Whether it refuses, or, as a shadow, would.
+    pub refuses: bool,
+    /// What its `on_fault` made of it, if the store did not answer.
+    pub fault: Option<OnFault>,
+    /// Which of its overrides applies; none if it has no overrides.
+    pub overrides: Option<Overrides>,
+    /// How its ban stands, if it has one.
+    pub ban: Option<BanState>,
+    /// How each of its limits stands.
+    pub limits: Vec<LimitState>,
+}
+
+/// Who says what a request costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CostBy {
+    /// The rule.
+    Rule,
+    /// The request.
+    Request,
+    /// An attribute of the request, by the rule.
+    Attribute(String),
+}
+
+/// What a rule does with who meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// Counts, by its own limits.
+    Limits,
+    /// Counts, by the limits of an override.
+    Overrides,
+    /// Nothing: it has no limit, or none for this request.
+    Unlimited,
+    /// Lets pass, whatever other rules say.
+    Allows,
+    /// Refuses without counting.
+    Denies,
+    /// Nothing: another rule that is met is in its place.
+    Replaced,
+}
+
+impl Does {
+    /// In one word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Limits => "limits",
+            Self::Overrides => "overrides",
+            Self::Unlimited => "unlimited",
+            Self::Allows => "allows",
+            Self::Denies => "denies",
+            Self::Replaced => "replaced",
+        }
+    }
+}
+
+/// The overrides of a rule that is met.
+#[derive(Clone, Debug)]
+pub struct Overrides {
+    /// The first that holds.
+    pub applies: Option<Overriding>,
+    /// Those before it that do not hold, the nearest first; of all if none does.
+    pub unmet: Vec<UnmetOverride>,
+    /// How many more of these there are.
+    pub more_unmet: usize,
+    /// How many stand behind the one that applies, and are not looked at.
+    pub behind: usize,
+}
+
+/// An override that applies.
+#[derive(Clone, Debug)]
+pub struct Overriding {
+    /// Where it stands.
+    pub place: String,
+    /// What holds, in words.
+    pub when: Vec<String>,
+    /// When it ends by itself.
+    pub until: Option<String>,
+}
+
+/// An override that does not apply.
+#[derive(Clone, Debug)]
+pub struct UnmetOverride {
+    /// Where it stands.
+    pub place: String,
+    /// Why.
+    pub why: NotHeld,
+}
+
+/// Why an override does not hold.
+#[derive(Clone, Debug)]
+pub enum NotHeld {
+    /// A condition does not.
+    Unmet(Unmet),
+    /// It ended then.
+    Ended(String),
+}
+
+/// How the ban of a rule stands for the counter of a request.
+#[derive(Clone, Debug)]
+pub struct BanState {
+    /// How many refusals lead to it.
+    pub after: u64,
+    /// In what time.
+    pub within: Nanos,
+    /// How long it lasts.
+    pub length: Nanos,
+    /// How it stands.
+    pub stands: BanStands,
+}
+
+/// Whether somebody is banned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BanStands {
+    /// For so long.
+    Banned {
+        /// What is left of it.
+        left: Nanos,
+        /// When it ends.
+        until: String,
+    },
+    /// Not yet.
+    Not {
+        /// How many refusals count towards it, where somebody asked.
+        refusals: Option<u64>,
+    },
+}
+
+/// How a limit stands.
+#[derive(Clone, Debug)]
+pub struct LimitState {
+    /// The limit as it was written; none if it came along with the request.
+    pub written: Option<String>,
+    /// What may be told about it.
+    pub report: Report,
+    /// The time in which as much as the limit comes back; none for what is held at a time.
+    pub window: Option<Nanos>,
+    /// How what was spent comes back.
+    pub refill: Refill,
+}
+
+/// How what was spent comes back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refill {
+    /// Little by little, until it is full.
+    Steadily,
+    /// All at once with the next window.
+    ByWindow,
+    /// All at once with the next window of a calendar.
+    ByCalendar {
+        /// The zone of the calendar.
+        zone: String,
+        /// When the window began there.
+        began: String,
+        /// When the next one begins there.
+        resets: String,
+    },
+    /// What is older than the window counts no more.
+    Sliding,
+    /// When it is given back, or its lease ends.
+    Slots,
+}
+
+/// The first condition that does not hold.
+#[derive(Clone, Debug)]
+pub struct Unmet {
+    /// Of which attribute.
+    pub attribute: String,
+    /// What is asked of it.
+    pub expected: String,
+    /// What the request has; nothing if it has no such attribute.
+    pub found: Vec<String>,
+    /// How many conditions do not hold.
+    pub conditions: usize,
+}
+
+impl Met {
+    /// How long it is banned for, if it is.
+    pub fn banned(&self) -> Option<Nanos> {
+        match self.ban.as_ref()?.stands {
+            BanStands::Banned { left, .. } => Some(left),
+            BanStands::Not { .. } => None,
+        }
+    }
+}
+
+impl Explanation {
+    /// The rules that are met.
+    pub fn met(&self) -> impl Iterator<Item = (&Explained, &Met)> {
+        self.rules.iter().filter_map(|explained| match &explained.why {
+            Why::Met(met) => Some((explained, &**met)),
+            Why::Unmet(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow { .. } => None,
+        })
+    }
+
+    /// Replaces every value that the request brought by what `hide` makes of it, for where it must not be read.
+    pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
+        let conceal = |unmet: &mut Unmet| unmet.found.iter_mut().for_each(|value| *value = hide(value));
+        for explained in &mut self.rules {
+            match &mut explained.why {
+                Why::Met(met) => {
+                    let counted = met.counted.iter_mut().filter_map(|(_, value)| value.as_mut());
+                    counted.for_each(|value| *value = hide(value));
+                    for unmet in met.overrides.iter_mut().flat_map(|overrides| &mut overrides.unmet) {
+                        match &mut unmet.why {
+                            NotHeld::Unmet(unmet) => conceal(unmet),
+                            NotHeld::Ended(_) => {}
+                        }
+                    }
+                }
+                Why::Unmet(unmet) => conceal(unmet),
+                Why::Judged { .. } | Why::Others | Why::Expression | Why::NotNow { .. } => {}
+            }
+        }
+    }
+}

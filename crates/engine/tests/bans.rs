@@ -1,0 +1,301 @@
+//! Who is refused too often is refused altogether, for exactly as long as is told.
+
+mod support;
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use support::{Bench, Flaky, START, bench, run, show, unavailable};
+use tollgate::clock::ManualClock;
+use tollgate::{Nanos, Outcome, Retry};
+use tollgate_engine::{Enforcement, Entry, Item, Request};
+
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+fn said<const N: usize>(bench: &mut Bench, attributes: &[(&str, &str)]) -> [String; N] {
+    std::array::from_fn(|_| bench.check(attributes))
+}
+
+#[test]
+fn who_is_refused_too_often_is_banned() {
+    let mut bench =
+        bench("- {id: r, per: [ip], limit: 2/s, ban: {after: 3, within: 10s, for: 60s}}\n- {id: all, limit: 100/h}\n");
+    let mallory = [("ip", "m")];
+    assert_eq!(said(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
+    assert_eq!(bench.engine.counts().bans, 1);
+    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "though the limit refuses, too"));
+    bench.advance(Nanos::SECOND);
+    bench.decide(&mallory, None, |decision| {
+        assert!(decision.is_banned() && decision.rule() == Some("r"));
+        assert_eq!(decision.retry(), Some(Retry::After(Nanos::from_secs(59))));
+    });
+    // It spends nothing of what others share, and does not prolong the ban.
+    assert_eq!(bench.remaining(&[("ip", "x")]), [2, 98]);
+    assert_eq!(bench.check(&[("ip", "other")]), "allow");
+    bench.advance(Nanos::from_nanos(58_999_999_999));
+    assert_eq!(bench.check(&mallory), "deny 1ns");
+    bench.advance(Nanos::from_nanos(1));
+    assert_eq!(bench.check(&mallory), "allow");
+    // And it begins anew.
+    bench.advance(Nanos::from_micros(1));
+    assert_eq!(said(&mut bench, &mallory), ["allow", "deny 499.999ms"]);
+    bench.advance(Nanos::SECOND);
+    assert_eq!(bench.check(&mallory), "allow");
+}
+
+#[test]
+fn a_ban_lasts_as_long_as_is_told_and_not_a_nanosecond_longer() {
+    for (written, length) in [
+        ("7s", Nanos::from_secs(7)),
+        ("1h", HOUR),
+        ("1500us", Nanos::from_micros(1_500)),
+        ("30d", Nanos::from_secs(30 * 86_400)),
+        ("52 weeks", Nanos::from_secs(52 * 7 * 86_400)),
+        ("1234567ns", Nanos::from_nanos(1_234_567)),
+    ] {
+        let mut bench = bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
+        // However many pass in the same instant.
+        for _ in 0..1_000 {
+            assert_eq!(bench.check(&[]), "allow");
+        }
+        bench.decide(&[], None, |decision| {
+            assert_eq!(
+                decision.outcome(),
+                Outcome::Deny(Retry::After(length)),
+                "the one that starts it, for {written}"
+            );
+            assert!(decision.is_banned());
+        });
+        bench.advance(Nanos::from_nanos(length.as_nanos() - 1));
+        assert_eq!(bench.check(&[]), "deny 1ns", "a ban of {written}");
+        bench.advance(Nanos::from_nanos(1));
+        assert_eq!(bench.check(&[]), "allow", "a ban of {written}");
+    }
+}
+
+#[test]
+fn what_is_told_while_banned_is_what_has_to_be_waited() {
+    let mut bench = bench("- {id: r, limit: 2/m, ban: {after: 2, within: 1h, for: 1h}}\n");
+    assert_eq!(said(&mut bench, &[]), ["allow", "allow", "deny 30s", "deny 3600s"]);
+    for passed in [1, 999, 1_000_000_000, 59 * 60 * 1_000_000_000] {
+        bench.advance(Nanos::from_nanos(passed));
+        let told = bench.decide(&[], None, |decision| decision.retry());
+        let clock = bench.clock.clone();
+        let Some(Retry::After(wait)) = told else { panic!("it is banned: {told:?}") };
+        assert_eq!(clock.advanced(), HOUR.saturating_sub(wait), "after {passed}");
+    }
+}
+
+/// How long a clock has gone on.
+trait Advanced {
+    fn advanced(&self) -> Nanos;
+}
+
+impl Advanced for ManualClock {
+    fn advanced(&self) -> Nanos {
+        use tollgate::clock::Clock as _;
+        self.now().wall().since(tollgate::Time::from_nanos(START))
+    }
+}
+
+#[test]
+fn in_a_batch_those_behind_the_refusal_that_starts_a_ban_are_told_of_it() {
+    let mut bench = bench(
+        "- {id: r, per: [ip], limit: 1/s, ban: {after: 2, within: 1h, for: 1h}, status: 403}\n- {id: s, limit: 1000/s}\n",
+    );
+    let (mallory, other) = ([Entry::new("ip", "m")], [Entry::new("ip", "o")]);
+    let items = [&mallory, &mallory, &mallory, &other, &mallory, &other, &mallory].map(|entries| Item::new(entries));
+    let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
+    run(bench.engine.check_batch(&requests, &mut bench.decisions));
+    let decided = |at: usize| {
+        let decision = bench.decisions.get(at).unwrap();
+        assert_eq!(decision.refusal().and_then(|refusal| refusal.status), (!decision.is_allowed()).then_some(403));
+        format!("{}{}", show(decision.outcome()), if decision.is_banned() { ", banned" } else { "" })
+    };
+    let banned = "deny 3600s, banned";
+    assert_eq!([0, 1, 2, 3, 4, 5, 6].map(decided), ["allow", "deny 1s", banned, "allow", banned, "deny 1s", banned]);
+    assert_eq!(bench.engine.counts().bans, 1);
+    let counted = bench.engine.rules().rules().iter().map(|rule| rule.meter().read().refused).collect::<Vec<_>>();
+    assert_eq!(counted, [5, 0], "each refusal counts once");
+    // None of those behind it counts towards the next one.
+    bench.advance(HOUR);
+    assert_eq!(bench.check(&[("ip", "m")]), "allow");
+    assert_eq!(bench.check(&[("ip", "m")]), "deny 1s");
+}
+
+#[test]
+fn a_banned_counter_counts_as_one_that_refuses_though_it_has_room() {
+    let mut bench = bench("- {id: r, per: [ip], limit: 1/s, ban: {after: 1, within: 1s, for: 1h}}\n");
+    let ask = [("ip", "m")];
+    assert_eq!(said(&mut bench, &ask), ["allow", "deny 3600s"]);
+    bench.advance(Nanos::from_secs(60));
+    bench.decide(&ask, None, |decision| {
+        let counters: Vec<_> = decision.counters().map(|counter| (counter.name(20), counter.refused)).collect();
+        assert_eq!(counters, [("ip=m".to_owned(), true)]);
+    });
+}
+
+#[test]
+fn the_longer_of_a_ban_and_another_wait_is_told() {
+    let mut bench = bench("- {id: r, limit: 1/m, ban: {after: 1, within: 1m, for: 5m}}\n- {id: day, limit: 1/day}\n");
+    assert_eq!(bench.check(&[]), "allow");
+    bench.decide(&[], None, |decision| {
+        assert_eq!(decision.outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(86_400))));
+        assert!(decision.is_banned() && decision.rule() == Some("day"));
+    });
+}
+
+#[test]
+fn every_way_of_taking_is_banned_and_looking_starts_no_ban() {
+    let mut bench = bench("- {id: r, limit: 3/m, max_debt: 0, ban: {after: 1, within: 1m, for: 1h}}\n");
+    assert_eq!(bench.check_cost(&[], 3), "allow");
+    for _ in 0..5 {
+        assert_eq!(bench.remaining(&[]), [0]);
+    }
+    assert_eq!(bench.engine.counts().bans, 0);
+    let items = [Item::default().cost(1)];
+    let request = Request::new("d", &items);
+    let taken = run(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap();
+    assert_eq!((show(taken.outcome()), taken.is_banned()), ("deny 3600s".into(), true));
+    bench.advance(Nanos::from_secs(3_599));
+    for charges in [false, true] {
+        let decision = match charges {
+            true => run(bench.engine.charge(&request, &mut bench.decisions)).unwrap(),
+            false => run(bench.engine.take_up_to(&request, &mut bench.decisions)).unwrap(),
+        };
+        assert_eq!((show(decision.outcome()), decision.is_banned()), ("deny 1s".into(), true));
+    }
+    bench.advance(Nanos::SECOND);
+    assert!(run(bench.engine.charge(&request, &mut bench.decisions)).unwrap().is_allowed());
+}
+
+#[test]
+fn a_rule_without_room_decides_though_its_ban_has_more() {
+    let mut bench = bench(
+        "- {id: roomy, limit: 5000000000/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 4000000000/s}\n",
+    );
+    bench.decide(&[], None, |decision| assert_eq!(decision.rule(), Some("tight")));
+}
+
+#[test]
+fn a_shadow_starts_no_ban_and_an_observed_refusal_does() {
+    let mut bench = bench("- {id: r, limit: 1/m, enforce: 0%, ban: {after: 1, within: 1m, for: 1h}}\n");
+    assert_eq!(said(&mut bench, &[]), ["allow"; 4]);
+    assert_eq!(bench.engine.counts().bans, 0);
+    bench.put("- {id: r, limit: 1/m, ban: {after: 2, within: 1m, for: 1h}}\n");
+    bench.engine.set_enforcement(Enforcement::Observe);
+    for expected in ["deny 60s", "deny 3600s"] {
+        bench.decide(&[], None, |decision| {
+            assert!(decision.is_allowed());
+            assert_eq!(decision.observed().map(show).as_deref(), Some(expected));
+        });
+    }
+    assert_eq!(bench.engine.counts().bans, 1);
+}
+
+#[test]
+fn refusals_far_apart_lead_to_no_ban_and_a_reset_lifts_one() {
+    let mut bench = bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
+    for _ in 0..5 {
+        assert_eq!(said(&mut bench, &[]), ["allow", "deny 1s"]);
+        bench.advance(Nanos::from_secs(11));
+    }
+    assert_eq!(said(&mut bench, &[]), ["allow", "deny 1s", "deny 60s"]);
+    bench.advance(Nanos::from_secs(30));
+    assert_eq!(bench.check(&[]), "deny 30s");
+    let items = [Item::default()];
+    run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+    assert_eq!(bench.check(&[]), "allow");
+}
+
+#[test]
+fn a_ban_that_is_made_longer_or_shorter_meanwhile_ends_no_later_than_either() {
+    let rule = |length: &str| format!("- {{id: r, limit: 1/s, ban: {{after: 1, within: 1s, for: {length}}}}}\n");
+    let mut bench = bench(&rule("60s"));
+    assert_eq!(said(&mut bench, &[]), ["allow", "deny 60s"]);
+    bench.advance(Nanos::from_secs(10));
+    bench.put(&rule("2h"));
+    assert_eq!(bench.check(&[]), "deny 50s");
+    bench.put(&rule("20s"));
+    assert_eq!(bench.check(&[]), "deny 20s");
+}
+
+#[test]
+fn a_ban_is_neither_kept_nor_given_while_the_store_does_not_answer() {
+    let clock = Arc::new(ManualClock::at(START));
+    let mut bench =
+        Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
+    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
+    bench.advance(Nanos::SECOND);
+    assert_eq!(bench.check(&[]), "deny 59s");
+    bench.engine.store().fail(unavailable(), usize::MAX);
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "deny 1s");
+    bench.engine.store().recover();
+    assert_eq!(bench.check(&[]), "deny 59s");
+}
+
+#[test]
+fn a_refusal_that_the_store_does_not_count_is_told_as_it_is() {
+    let clock = Arc::new(ManualClock::at(START));
+    let mut bench =
+        Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
+    assert_eq!(bench.check(&[]), "allow");
+    bench.engine.store().fail_after(1, unavailable());
+    assert_eq!(bench.check(&[]), "deny 1s");
+    assert_eq!(bench.engine.counts().bans, 0);
+    bench.engine.store().recover();
+    assert_eq!(bench.check(&[]), "deny 60s");
+}
+
+/// What a rule with a limit of `burst` in a second and a ban of so many refusals comes to, written down slowly.
+#[derive(Default)]
+struct Oracle {
+    now: u64,
+    full_at: u64,
+    /// The end of the window in which refusals are counted, and how many they are.
+    counted: (u64, u64),
+    banned_until: u64,
+}
+
+impl Oracle {
+    fn check(&mut self, burst: u64, after: u64, within: u64, length: u64) -> (String, bool) {
+        let token = 1_000_000_000 / burst;
+        let owed = self.full_at.saturating_sub(self.now) + token;
+        let short = owed.saturating_sub(burst * token);
+        if self.now >= self.banned_until && short == 0 {
+            self.full_at = self.now + owed;
+            return ("allow".into(), false);
+        }
+        if self.now >= self.banned_until {
+            if self.now >= self.counted.0 {
+                self.counted = (self.now + within, 0);
+            }
+            self.counted.1 += 1;
+            if self.counted.1 == after {
+                (self.counted, self.banned_until) = ((0, 0), self.now + length);
+            }
+        }
+        let left = self.banned_until.saturating_sub(self.now);
+        (format!("deny {}", Nanos::from_nanos(left.max(short))), left > 0)
+    }
+}
+
+proptest! {
+    #[test]
+    fn bans_are_those_that_are_written_down_slowly(
+        (burst, after) in (prop_oneof![Just(1), Just(2), Just(4)], 1..4_u64),
+        (within, length) in (1..3_000_000_000_u64, 1..5_000_000_000_u64),
+        steps in prop::collection::vec(prop_oneof![Just(0), 1..1_000_u64, 1..3_000_000_000_u64], 1..60),
+    ) {
+        let ban = format!("{{after: {after}, within: {within}ns, for: {length}ns}}");
+        let mut bench = bench(&format!("- {{id: r, limit: {burst}/s, ban: {ban}}}\n"));
+        let mut oracle = Oracle::default();
+        for step in steps {
+            bench.advance(Nanos::from_nanos(step));
+            oracle.now += step;
+            let said = bench.decide(&[], None, |decision| (show(decision.outcome()), decision.is_banned()));
+            prop_assert_eq!(said, oracle.check(burst, after, within, length), "at {}", oracle.now);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What an operator asks and an explanation answers: plans, quotas, expensive requests, logins.
+
+mod support;
+
+use std::sync::Arc;
+use support::{Bench, Flaky, START, bench, run, unavailable};
+use tollgate::Nanos;
+use tollgate::clock::ManualClock;
+use tollgate_engine::rules::{Rules, Source, entry};
+use tollgate_engine::{Enforcement, Entry, Item, Store};
+
+/// The lines about the rules that are met, and the first.
+fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
+    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+    let item = Item { cost: cost.map(tollgate::Cost::new), ..Item::new(&entries) };
+    let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
+    let text = explanation.to_string();
+    let unmet = text.find("\n- ").map_or(text.len(), |at| at + 1);
+    text[..unmet].trim_end().to_owned()
+}
+
+#[track_caller]
+fn check<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], expected: &str) {
+    assert_eq!(told(bench, attributes, None), expected);
+}
+
+const PLANS: &str = "\
+- id: plans
+  per: [api_key]
+  limit: 60/m
+  burst: 10
+  overrides:
+  - {when: {plan: enterprise}, unlimited: true}
+  - {when: {plan: [pro, team], region: {present: true}}, limit: 600/m}
+  - {when: {api_key: trial}, limit: 90/m, until: 2023-11-15T00:00:00Z}
+  - {when: {api_key: bad}, deny: true}
+";
+
+#[test]
+fn it_is_told_which_override_applies_and_why_not_the_others() {
+    let mut bench = bench(PLANS);
+    check(
+        &mut bench,
+        &[("api_key", "a"), ("plan", "team"), ("region", "eu")],
+        "allowed; `plans` has least left\n\
+         + plans (rules:3:3): met, counted by api_key = \"a\", costs 1\n    \
+         by override rules:9:5, since plan is \"pro\" or \"team\" and region is present\n    \
+         not by override rules:8:5: plan is to be \"enterprise\", and is \"team\"\n    \
+         2 more behind it, not looked at\n    \
+         600/m: 600 of 600 left",
+    );
+    check(
+        &mut bench,
+        &[("api_key", "a"), ("plan", "enterprise")],
+        "allowed; `plans` is met and unlimited\n\
+         + plans (rules:3:3): met, counted by api_key = \"a\", unlimited\n    \
+         unlimited by override rules:8:5, since plan is \"enterprise\"\n    \
+         3 more behind it, not looked at",
+    );
+    check(
+        &mut bench,
+        &[("api_key", "bad")],
+        "refused, whenever it comes, by `plans`\n\
+         + plans (rules:3:3): met, counted by api_key = \"bad\", refuses it without counting\n    \
+         refused by override rules:11:5, since api_key is \"bad\"\n    \
+         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
+         not by override rules:10:5: api_key is to be \"trial\", and is \"bad\"\n    \
+         not by override rules:9:5: plan is to be \"pro\" or \"team\", and there is none",
+    );
+}
+
+#[test]
+fn an_override_that_ends_says_when_and_that_it_has() {
+    let mut bench = bench(PLANS);
+    let trial = [("api_key", "trial")];
+    let before = told(&mut bench, &trial, None);
+    assert!(
+        before.contains("by override rules:10:5, since api_key is \"trial\", until 2023-11-15T00:00Z\n"),
+        "{before}"
+    );
+    bench.advance(Nanos::from_secs(2 * 3_600));
+    check(
+        &mut bench,
+        &trial,
+        "allowed; `plans` has least left\n\
+         + plans (rules:3:3): met, counted by api_key = \"trial\", costs 1\n    \
+         by none of its 4 overrides\n    \
+         not by override rules:10:5: it ended 2023-11-15T00:00Z\n    \
+         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
+         not by override rules:11:5: api_key is to be \"bad\", and is \"trial\"\n    \
+         nor by 1 more\n    \
+         60/m, burst 10: 10 of 10 left",
+    );
+}
+
+#[test]
+fn what_the_values_of_overrides_were_compared_with_can_be_concealed() {
+    let bench = bench(PLANS);
+    let entries = [Entry::new("api_key", "secret"), Entry::new("plan", "hidden")];
+    let mut explanation =
+        run(bench.engine.explain(b"d", &Item::new(&entries), &mut tollgate_engine::Decisions::default())).unwrap();
+    explanation.conceal(|_| "…".into());
+    let text = explanation.to_string();
+    assert!(!text.contains("secret") && !text.contains("hidden") && text.contains("and is \"…\""), "{text}");
+}
+
+#[test]
+fn months_are_those_of_a_calendar() {
+    let mut bench =
+        bench("- {id: quota, per: [key], limit: 10k/month, algorithm: fixed_window, zone: Europe/Berlin}\n");
+    bench.check_cost(&[("key", "a")], 9_999);
+    let line = "10k/month, fixed_window: 1 of 10,000 left, calendar of Europe/Berlin, began 2023-11-01T00:00+01:00, \
+                resets 2023-12-01T00:00+01:00";
+    check(
+        &mut bench,
+        &[("key", "a")],
+        &format!(
+            "allowed; `quota` has least left\n+ quota (rules:3:3): met, counted by key = \"a\", costs 1\n    {line}"
+        ),
+    );
+    // It is the 14th, 23:13:20 there.
+    assert_eq!(
+        told(&mut bench, &[("key", "a")], Some(2)),
+        format!(
+            "refused for 16d 1h, by `quota`\n\
+             + quota (rules:3:3): met, counted by key = \"a\", costs 2 (as the request says): refuses\n    {line}, \
+             passes in 16d 1h"
+        )
+    );
+}
+
+#[test]
+fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
+    for (limit, cost, expected) in [
+        ("limit: 100/h, cost: 50", None, "100/h: 50 of 100 left, enough for 1 of them, full again in 30m"),
+        ("limit: 3/m, algorithm: fixed_window", None, "3/m, fixed_window: 2 of 3 left, resets in 40s"),
+        ("limit: 3/m, algorithm: sliding_log", None, "3/m, sliding_log: 2 of 3 left, all of it free again in 1m"),
+        (
+            "limit: 2, algorithm: concurrency, lease: 30s",
+            None,
+            "2, concurrency, lease 30s: 1 of 2 free, the last lease ends in 30s",
+        ),
+        ("limit: 5/h, cost: {from: bytes, max: 4}", None, "5/h: 4 of 5 left, full again in 12m"),
+        (
+            "limit: 5/h",
+            Some(6),
+            "5/h: 4 of 5 left, full again in 12m, never passes: it costs more than the limit ever holds",
+        ),
+        ("limit: 1, algorithm: concurrency", None, {
+            "1, concurrency: 0 of 1 free, the last lease ends in 1m, passes when a slot is given back"
+        }),
+    ] {
+        let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
+        bench.decide(&[], None, |decision| assert!(decision.is_allowed()));
+        let text = told(&mut bench, &[], cost);
+        assert_eq!(text.rsplit("\n    ").next(), Some(expected), "{text}");
+    }
+    let mut bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
+    check(
+        &mut bench,
+        &[("bytes", "300")],
+        "allowed; `r` has least left\n+ r (rules:3:3): met, costs 300 (by bytes)\n    \
+         1000/h: 1,000 of 1,000 left, enough for 3 of them",
+    );
+}
+
+const LOGIN: &str =
+    "- {id: login, per: [ip], limits: [{limit: 2/m}, {limit: 100/day}], ban: {after: 3, within: 10m, for: 1h}}\n";
+
+#[test]
+fn who_is_banned_is_told_until_when_and_why_and_who_is_not_how_near_it_is() {
+    let mut bench = bench(LOGIN);
+    let ask = [("ip", "m")];
+    for _ in 0..4 {
+        bench.check(&ask);
+    }
+    check(
+        &mut bench,
+        &ask,
+        "refused for 30s, by `login`\n\
+         + login (rules:3:3): met, counted by ip = \"m\", costs 1: refuses\n    \
+         not banned: 2 of 3 refusals within 10m that lead to a ban of 1h\n    \
+         2/m: 0 of 2 left, full again in 1m, passes in 30s\n    \
+         100/day: 98 of 100 left, full again in 28m 48s",
+    );
+    bench.check(&ask);
+    bench.advance(Nanos::from_secs(60));
+    check(
+        &mut bench,
+        &ask,
+        "refused for 59m, by `login`, banned until 2023-11-14T23:13:20Z\n\
+         + login (rules:3:3): met, counted by ip = \"m\", costs 1: banned\n    \
+         banned for 59m more, until 2023-11-14T23:13:20Z: 3 refusals within 10m lead to a ban of 1h; \
+         `tollgate keys reset` lifts it",
+    );
+    // Which is what the limit of all others says nothing about.
+    assert!(told(&mut bench, &[("ip", "other")], None).contains("not banned: 0 of 3 refusals within 10m"));
+}
+
+#[test]
+fn a_limit_that_lasts_longer_than_the_ban_is_told_with_it() {
+    let mut bench = bench("- {id: r, limits: [{limit: 1/day}, {limit: 5/m}], ban: {after: 1, within: 1m, for: 1h}}\n");
+    bench.check(&[]);
+    bench.check(&[]);
+    check(
+        &mut bench,
+        &[],
+        "refused for 1d, by `r`, banned until 2023-11-14T23:13:20Z\n\
+         + r (rules:3:3): met, costs 1: banned\n    \
+         banned for 1h more, until 2023-11-14T23:13:20Z: a refusal leads to a ban of 1h; `tollgate keys reset` lifts it\n    \
+         1/day: 0 of 1 left, full again in 1d, passes in 1d",
+    );
+}
+
+#[test]
+fn the_refusal_that_starts_a_ban_is_explained_by_it() {
+    let mut bench = bench(LOGIN);
+    let entries = [Entry::new("ip", "m")];
+    let items = [Item::new(&entries)];
+    let request = tollgate_engine::Request::new("d", &items);
+    for expected in ["met, counted by ip = \"m\", costs 1: refuses", "costs 1: refuses", "costs 1: banned"] {
+        while run(bench.engine.check(&request, &mut bench.decisions)).unwrap().is_allowed() {}
+        let text = bench.engine.explain_decided(&request, &bench.decisions, 0).unwrap().to_string();
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn a_limit_that_came_along_has_no_rule_to_tell() {
+    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    let limits = bench.engine.limits(&support::limits("3/m", None)).unwrap();
+    let item = Item::sent("alice", &limits);
+    let told = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
+    let expected = "allowed, by the limit that came along\n\
+                    + the limit that came along: met, counted by key = \"alice\", costs 1\n    3 of 3 left\n";
+    assert!(told.starts_with(expected), "{told}");
+}
+
+#[test]
+fn rules_that_nobody_reads_by_the_line_are_told_by_name() {
+    let rule = r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[{"when":{"key":"own"},"limit":"7/s"}]}"#;
+    let (acme, zeta) = (r#"{"limit":"5/s"}"#, r#"{"unlimited":true}"#);
+    let with = |value, effect, until| entry::EntryOverride { attribute: "key", value, effect, until };
+    let rule =
+        entry::with_overrides(rule, &[with("acme", acme, Some("2030-01-31T18:00:00Z")), with("zeta", zeta, None)]);
+    let file = entry::to_json([("d", [&*rule.unwrap()])]);
+    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().kept();
+    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    bench.engine.put(&rules).unwrap();
+    check(
+        &mut bench,
+        &[("key", "acme")],
+        "allowed; `r` has least left\n\
+         + r (revision 7): met, counted by key = \"acme\", costs 1\n    \
+         by override `acme`, set through the API, since key is \"acme\", until 2030-01-31T18:00Z\n    \
+         2 more behind it, not looked at\n    \
+         5/s: 5 of 5 left",
+    );
+    check(
+        &mut bench,
+        &[("key", "own")],
+        "allowed; `r` has least left\n\
+         + r (revision 7): met, counted by key = \"own\", costs 1\n    \
+         by override 3 of 3, since key is \"own\"\n    \
+         not by override `acme`, set through the API: key is to be \"acme\", and is \"own\"\n    \
+         not by override `zeta`, set through the API: key is to be \"zeta\", and is \"own\"\n    \
+         7/s: 7 of 7 left",
+    );
+}
+
+#[test]
+fn what_is_not_looked_at_or_does_not_apply_says_so() {
+    let mut bench = bench(
+        "- {id: closed, when: {a: x}, deny: true}\n\
+         - {id: open, limit: 5/s}\n\
+         - {id: night, when: {b: y}, limit: 5/m, schedule: [{days: [wed, sat], from: '22:00', to: '06:00', zone: Europe/Paris}, {from: '01:00', to: '02:00'}]}\n\
+         - {id: first, when: {c: z, d: z}, limit: 1/s}\n\
+         - {id: second, when: {c: z}, limit: 1/s}\n\
+         - {id: third, when: {d: z}, limit: 1/s}\n",
+    );
+    let entries = [Entry::new("b", "y")];
+    let text = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap().to_string();
+    let told: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
+    assert_eq!(
+        told,
+        [
+            "- night (rules:5:3): its conditions hold, but it does not apply at this time, only wed, sat from 22:00 to \
+             06:00 in Europe/Paris or every day from 01:00 to 02:00 in UTC",
+            "- closed (rules:3:3): a is to be \"x\", and there is none",
+            "- second (rules:7:3): c is to be \"z\", and there is none",
+            "- third (rules:8:3): d is to be \"z\", and there is none",
+            "- first (rules:6:3): c is to be \"z\", and there is none",
+        ],
+        "the nearest first, and those that are as near in their order"
+    );
+    bench.put("- {id: r, limit: 1/s, enforce: 0%}\n");
+    assert_eq!(
+        self::told(&mut bench, &[], None),
+        "allowed, because no rule that is enforced is met\n\
+         + r (rules:3:3): met, as a shadow, since its `enforce` spares this one, costs 1\n    1/s: 1 of 1 left"
+    );
+    bench.put(
+        "- {id: own, limit: 2/h, suffices: true}\n- {id: team, limit: 5/h, suffices: true}\n- {id: all, limit: 6/h}\n",
+    );
+    (0..3).for_each(|_| drop(bench.check(&[])));
+    let text = self::told(&mut bench, &[], None);
+    assert!(text.contains("own (rules:3:3): met, and left out, since another one that suffices has room\n"), "{text}");
+    bench.put("- {id: r, per: [u], limit: 1/s}\n- {id: quiet, limit: 1/h, on_exceed: shadow}\n");
+    bench.check(&[]);
+    let text = self::told(&mut bench, &[], None);
+    assert!(
+        text.ends_with("met, as a shadow, costs 1\n    not looked at, since the request is refused anyway"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
+    let clock = Arc::new(ManualClock::at(START));
+    let rules = "- {id: l, limit: 9/s}\n- {id: o, limit: 1/s, on_fault: open, ban: {after: 2, within: 1s, for: 1s}}\n";
+    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
+    bench.engine.store().fail(unavailable(), usize::MAX);
+    check(
+        &mut bench,
+        &[],
+        "allowed; `l` has least left; the store does not answer\n\
+         + l (rules:3:3): met, costs 1\n    \
+         decided here, by this node's share, while the store does not answer\n    \
+         9/s: 9 of 9 left\n\
+         + o (rules:4:3): met, costs 1\n    \
+         passes while the store does not answer (`on_fault: open`)\n    \
+         not banned: 2 refusals within 1s lead to a ban of 1s",
+    );
+    bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
+    check(
+        &mut bench,
+        &[],
+        "refused for 1s, by `c`; the store does not answer\n\
+         + c (rules:3:3): met, costs 1: refuses\n    \
+         refuses while the store does not answer (`on_fault: closed`)",
+    );
+    bench.engine.store().recover();
+    bench.check(&[]);
+    bench.engine.set_enforcement(Enforcement::Observe);
+    let text = told(&mut bench, &[], None);
+    let first = "allowed, since refusals are only observed; it would be refused for 1s, by `c`\n";
+    assert!(text.starts_with(first), "{text}");
+}

@@ -1,0 +1,184 @@
+//! What an operator is told about a decision: by explanations, by the log, and by looking at a key.
+#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, reason = "waits for another process")]
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Folder, Rules, Server, run};
+use serde_json::{Value, json};
+use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+const RULES: &str = "\
+domain: api
+rules:
+- {id: login, when: {path: /login}, per: [ip], limit: 1/day, ban: {after: 1, within: 1h, for: 2 days}}
+- {id: tries, when: {path: /tries}, per: [ip], limit: 1/h, ban: {after: 3, within: 1h, for: 2h}}
+- {id: quota, when: {path: /v1}, per: [key], limit: 10k/month, algorithm: fixed_window, zone: Europe/Berlin,
+   overrides: [{when: {plan: pro}, limit: 100k/month}, {when: {plan: enterprise}, unlimited: true}]}
+";
+
+/// Far more than a store takes, however busy the machine is.
+const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
+
+/// Runs `test` with a server in memory and with one on a real Redis, which tell of refusals.
+fn everywhere(test: impl Fn(&Server)) {
+    let rules = Rules::new(RULES);
+    let args = ["--rules", rules.path(), "--log-refusals", "1/s"];
+    test(&Server::start(&args));
+    let store = StoreServer::start(Kind::Redis);
+    test(&Server::start(&[&args[..], &["--store", &store.url()], &PATIENT[..]].concat()));
+}
+
+fn asked(path: &str, ip: &str) -> Value {
+    json!({"domain": "api", "attributes": {"path": path, "ip": ip}})
+}
+
+fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let (status, text) = server.connect_http().post(path, &body.to_string());
+    (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
+}
+
+/// What the program prints for somebody whose server this is.
+fn tollgate(server: &Server, args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let output =
+        command.args(args).env("TOLLGATE_SERVER", server.url("")).env_remove("TOLLGATE_TOKEN").output().unwrap();
+    String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
+}
+
+const BAN_MS: u64 = 2 * 86_400_000;
+
+#[test]
+fn the_refusal_that_starts_a_ban_tells_of_it_wherever_it_is_told() {
+    everywhere(|server| {
+        let told = |decision: &Value| {
+            assert_eq!((&decision["rule"], &decision["standing"]), (&json!("login"), &json!("exact")), "{decision}");
+            let banned = decision["banned"] == true || decision["banned"] == 1;
+            assert_eq!((banned, decision["retry_after_ms"].as_u64()), (true, Some(BAN_MS)), "{decision}");
+        };
+        let mine = asked("/login", "a");
+        assert_eq!(post(server, "/v1/check", &mine).0, 200);
+        let (status, first) = post(server, "/v1/check", &mine);
+        assert_eq!(status, 429);
+        told(&first);
+        let line = server.wait_for_line("INFO refused ");
+        for expected in [
+            &format!("rule=\"login\" key=\"ip=a\" retry_after_ms={BAN_MS} "),
+            "banned=true",
+            "costs 1: banned, banned for 2d more, until 20",
+            "a refusal leads to a ban of 2d",
+        ] {
+            assert!(line.contains(expected), "no {expected} in\n{line}");
+        }
+        assert!(!line.contains(" left"), "{line}");
+
+        let batch = json!([asked("/login", "b"), asked("/login", "b"), asked("/login", "b"), asked("/login", "c")]);
+        let (_, batch) = post(server, "/v1/check", &batch);
+        assert_eq!((&batch[0]["allowed"], &batch[3]["allowed"]), (&json!(true), &json!(true)), "{batch}");
+        told(&batch[1]);
+        told(&batch[2]);
+
+        let resp = |ip: &str| -> Value {
+            let args = ["-p", &server.resp_port(), "-3", "--json", "TG.CHECK", "api", "1", "path", "/login", "ip", ip];
+            serde_json::from_str(&run(Command::new("redis-cli").args(args))).unwrap()
+        };
+        assert_eq!(resp("d")["allowed"], 1);
+        told(&resp("d"));
+    });
+}
+
+#[test]
+fn a_banned_key_is_told_to_be_and_until_when() {
+    everywhere(|server| {
+        let ask = asked("/tries", "a");
+        (0..3).for_each(|_| drop(post(server, "/v1/check", &ask)));
+        let explain = || tollgate(server, &["explain", "api", "path=/tries", "ip=a"]);
+        let told = explain();
+        assert!(
+            told.contains("not banned: 2 of 3 refusals within 1h that lead to a ban of 2h\n    1/h: 0 of 1"),
+            "{told}"
+        );
+        let (_, met) = post(server, "/v1/explain", &ask);
+        assert_eq!(
+            met["rules"][0]["ban"],
+            json!({"after": 3, "within_ms": 3_600_000, "for_ms": 7_200_000, "refusals": 2}),
+            "{met}"
+        );
+        post(server, "/v1/check", &ask);
+        let told = explain();
+        assert!(told.starts_with("refused for 2h, by `tries`, banned until 20"), "{told}");
+        assert!(told.contains("banned for 2h more, until 20") && !told.contains(" left"), "{told}");
+        let (_, met) = post(server, "/v1/explain", &ask);
+        let ban = &met["rules"][0]["ban"];
+        assert!(ban["left_ms"].as_u64().is_some_and(|left| left <= 7_200_000 && left > 7_100_000), "{met}");
+        assert_eq!(met["rules"][0]["banned"], true);
+        let peeked = tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
+        assert_eq!(peeked, "it is banned by tries, for 2 h more; `tollgate keys reset` lifts that\n");
+        tollgate(server, &["keys", "reset", "api", "path=/tries", "ip=a"]);
+        let peeked = tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
+        assert!(peeked.starts_with("it would pass\n"), "{peeked}");
+    });
+}
+
+#[test]
+fn calendars_and_overrides_are_told_as_such() {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&["--rules", rules.path()]);
+    let ask = |plan: &str| {
+        let body = json!({"domain": "api", "attributes": {"path": "/v1", "key": "k", "plan": plan}});
+        post(&server, "/v1/explain", &body).1["rules"][0].clone()
+    };
+    let free = ask("free");
+    let limit = &free["limits"][0];
+    assert_eq!(
+        (&limit["written"], &limit["zone"]),
+        (&json!("10k/month, fixed_window"), &json!("Europe/Berlin")),
+        "{free}"
+    );
+    let (began, resets) = (limit["began"].as_str().unwrap(), limit["resets"].as_str().unwrap());
+    assert!(began.contains("-01T00:00+0") && resets.contains("-01T00:00+0") && began < resets, "{free}");
+    assert_eq!(
+        (&free["overrides"]["applies"], &free["overrides"]["unmet"][1]["found"]),
+        (&Value::Null, &json!(["free"]))
+    );
+    let pro = ask("pro");
+    assert_eq!((&pro["why"], &pro["limits"][0]["limit"]), (&json!("overrides"), &json!(100_000)), "{pro}");
+    let applies = &pro["overrides"]["applies"];
+    assert_eq!((&applies["when"], &applies["until"]), (&json!(["plan is \"pro\""]), &Value::Null), "{pro}");
+    assert!(applies["place"].as_str().unwrap().ends_with(":6:16"), "{pro}");
+    assert_eq!(ask("enterprise")["why"], "unlimited");
+    let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
+    assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");
+    // A file is explained by itself, whatever server is named.
+    let told = tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
+    assert!(
+        told.contains("\n    unlimited by override ") && told.contains(", since plan is \"enterprise\"\n"),
+        "{told}"
+    );
+}
+
+#[test]
+fn rules_of_the_service_are_told_by_revision_and_overrides_by_name() {
+    let (folder, rules) = (Folder::new(), Rules::new(RULES));
+    let server = Server::start(&["--data", &folder.join("data"), "--tokens", "none"]);
+    tollgate(&server, &["rules", "apply", "--yes", rules.path()]);
+    let set =
+        ["rules", "overrides", "set", "api", "quota", "acme", "--limit", "7/month", "--until", "2040-01-01T00:00:00Z"];
+    tollgate(&server, &set);
+    let mut told = String::new();
+    for _ in 0..100 {
+        told = tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
+        if told.contains("`acme`") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let expected = "\n    by override `acme`, set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
+                    2 more behind it, not looked at\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
+    assert!(told.contains("+ quota (revision ") && told.contains(expected), "{told}");
+    let told = tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
+    assert!(told.contains("\n    by override 2 of 3, since plan is \"pro\"\n"), "{told}");
+}
