@@ -175,16 +175,8 @@ impl Bucket {
     #[inline]
     pub(crate) fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
         let taken = self.take_from_word(word, now, cost)?;
-        let (per, count) = (self.flow.rate().per().as_nanos(), u64::from(self.flow.rate().count()));
-        let owed = taken.saturating_sub(now.mono().as_nanos() * count);
-        let (capacity, cost) = (self.capacity as u64, cost.get() * per);
-        let report = Report {
-            limit: self.burst.get(),
-            remaining: (capacity - owed) / per,
-            retry: Retry::After(wait(owed.saturating_sub(capacity - cost), count)),
-            reset: wait(owed, count),
-        };
-        Some((taken, report))
+        let owed = taken.saturating_sub(now.mono().as_nanos() * u64::from(self.flow.rate().count()));
+        Some((taken, self.report_of_owed(owed, cost)))
     }
 
     /// Whole units that fit on top of `owed`.
@@ -239,18 +231,22 @@ impl Bucket {
         if cost.get() > self.burst.get() || now.mono().as_nanos() >= self.word_until || word == u64::MAX {
             return None;
         }
+        let owed = word.saturating_sub(now.mono().as_nanos() * u64::from(self.flow.rate().count()));
+        (owed <= self.believable as u64).then(|| self.report_of_owed(owed, cost))
+    }
+
+    /// What may be told where so much is owed and the cost fits the burst, all of it in 64 bits.
+    #[inline]
+    fn report_of_owed(&self, owed: u64, cost: Cost) -> Report {
         let (per, count) = (self.flow.rate().per().as_nanos(), u64::from(self.flow.rate().count()));
-        let owed = word.saturating_sub(now.mono().as_nanos() * count);
-        if owed > self.believable as u64 {
-            return None;
-        }
         let capacity = self.capacity as u64;
-        Some(Report {
+        let wait = |ticks: u64| Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) });
+        Report {
             limit: self.burst.get(),
             remaining: capacity.saturating_sub(owed) / per,
-            retry: Retry::After(wait(owed.saturating_sub(capacity - cost.get() * per), count)),
-            reset: wait(owed, count),
-        })
+            retry: Retry::After(wait(owed.saturating_sub(capacity - cost.get() * per))),
+            reset: wait(owed),
+        }
     }
 
     pub(crate) fn report(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
@@ -265,9 +261,4 @@ impl Bucket {
         let owed = self.flow.rescale(&old.flow, old.owed(state, now));
         self.set_owed(state, now, owed.min(self.deepest));
     }
-}
-/// How long until so many ticks have flowed off, at `count` a nanosecond.
-#[inline]
-const fn wait(ticks: u64, count: u64) -> Nanos {
-    Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) })
 }

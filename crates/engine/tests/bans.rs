@@ -209,6 +209,19 @@ fn refusals_far_apart_lead_to_no_ban_and_a_reset_lifts_one() {
 }
 
 #[test]
+fn a_reset_forgets_the_refusals_that_would_have_led_to_a_ban() {
+    let mut bench = bench("- {id: r, limit: 1/h, ban: {after: 3, within: 1h, for: 2h}}\n");
+    for _ in 0..2 {
+        assert_eq!((bench.check(&[]), bench.check(&[]), bench.check(&[])), {
+            ("allow".into(), "deny 3600s".into(), "deny 3600s".into())
+        });
+        let items = [Item::default()];
+        let reset = run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions));
+        assert_eq!(reset.unwrap(), 1, "what is kept beside a counter is not a counter");
+    }
+}
+
+#[test]
 fn a_ban_that_is_made_longer_or_shorter_meanwhile_ends_no_later_than_either() {
     let rule = |length: &str| format!("- {{id: r, limit: 1/s, ban: {{after: 1, within: 1s, for: {length}}}}}\n");
     let mut bench = bench(&rule("60s"));

@@ -180,11 +180,53 @@ fn one_with_room_is_enough_without_the_store_too() {
     let mut ask = |attributes: &[(&str, &str)]| {
         bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.standing()))
     };
-    for said in ["allow", "allow", "deny 1s"] {
+    for said in ["allow", "allow", "deny 500ms"] {
         let (outcome, standing) = ask(&[]);
         assert_eq!((&*outcome, standing), (said, Standing::Fallback));
     }
     assert_eq!(ask(&[("free", "")]), ("allow".into(), Standing::Fallback), "an open rule has room");
+}
+
+#[test]
+fn where_none_has_room_the_soonest_is_waited_for() {
+    let rules = "- {id: rare, limit: 1/h, suffices: true}\n- {id: often, limit: 1/s, suffices: true}\n\
+        - {id: all, when: {all: {present: true}}, limit: 1/m}\n";
+    let mut bench = bench(rules);
+    assert_eq!(bench.check(&[("all", "")]), "allow");
+    let mut told = |attributes: &[(&str, &str)]| {
+        bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.rule().unwrap().to_owned()))
+    };
+    assert_eq!(told(&[]), ("deny 1s".into(), "often".into()));
+    assert_eq!(told(&[("all", "")]), ("deny 60s".into(), "all".into()), "what has to be kept besides is waited for");
+    bench.advance(tollgate::Nanos::from_nanos(999_999_999));
+    assert_eq!(bench.check(&[]), "deny 1ns");
+    bench.advance(tollgate::Nanos::from_nanos(1));
+    assert_eq!(bench.check(&[]), "allow");
+}
+
+#[test]
+fn a_rule_that_is_closed_without_the_store_is_not_made_up_for() {
+    let clock = Arc::new(ManualClock::at(START));
+    let rules = "- {id: a, limit: 5/s, suffices: true, on_fault: closed}\n- {id: b, limit: 5/s, suffices: true}\n";
+    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
+    assert_eq!(bench.check(&[]), "allow");
+    bench.engine.store().fail(unavailable(), usize::MAX);
+    bench.decide(&[], None, |decision| assert!(decision.is_closed() && !decision.is_allowed()));
+}
+
+#[test]
+fn who_is_banned_from_a_rule_has_no_room_there_whatever_is_left_of_it() {
+    let mut bench = bench(
+        "- {id: x, when: {x: {present: true}}, limit: 1/s, ban: {after: 1, within: 1m, for: 1h}, suffices: true}\n\
+         - {id: y, when: {y: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n",
+    );
+    assert_eq!((bench.check(&[("x", "")]), bench.check(&[("x", "")])), ("allow".into(), "deny 3600s".into()));
+    let both = [("x", ""), ("y", "")];
+    assert_eq!(bench.check(&both), "allow");
+    bench.advance(tollgate::Nanos::from_secs(10));
+    assert_eq!(bench.check(&both), "allow", "there is room again, and the ban goes on");
+    assert_eq!((bench.check(&[("x", "")]), bench.check(&both)), ("deny 3590s".into(), "allow".into()));
+    assert!(bench.check(&both).starts_with("deny"), "three were enough");
 }
 
 #[test]

@@ -3,9 +3,14 @@
 
 mod support;
 
-use support::{Bench, bench, limits, run};
-use tollgate::Nanos;
-use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Item, Request};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use support::{Bench, Memory, START, limits, memory, run};
+use tollgate::clock::ManualClock;
+use tollgate::{Limits, Nanos, PlainCharge};
+use tollgate_engine::store::{Answers, Batch};
+use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Item, Request, Store};
 
 const RULES: &str = "\
 - {id: per-user, per: [user], limit: 10/s, burst: 5}
@@ -16,6 +21,37 @@ const RULES: &str = "\
 - {id: tiers, when: {path: /tiers}, per: [user], limit: 2/m, overrides: [{when: {user: u1}, limit: 5/m}]}
 - {id: ban, when: {path: /login}, per: [user], limit: 2/m, ban: {after: 2, within: 1m, for: 1h}}
 ";
+
+/// Memory that counts how often the short way was gone.
+struct Counting {
+    memory: Memory,
+    at_once: AtomicU32,
+}
+
+impl Store for Counting {
+    async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        self.memory.answer(batch, answers);
+    }
+
+    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+        let taken = self.memory.take_at_once(charges, answers);
+        self.at_once.fetch_add(taken.into(), Ordering::Relaxed);
+        taken
+    }
+
+    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
+        self.memory.check_numbers(limits)
+    }
+}
+
+fn bench() -> Bench<Counting> {
+    let clock = Arc::new(ManualClock::at(START));
+    Bench::on(Counting { memory: memory(&clock), at_once: AtomicU32::new(0) }, clock, RULES)
+}
+
+fn went_short(bench: &Bench<Counting>) -> u32 {
+    bench.engine.store().at_once.load(Ordering::Relaxed)
+}
 
 /// All that is told of a decision.
 fn told(decision: Decision<'_>) -> String {
@@ -33,7 +69,7 @@ fn told(decision: Decision<'_>) -> String {
     )
 }
 
-fn counts(bench: &Bench) -> String {
+fn counts(bench: &Bench<Counting>) -> String {
     let rules = bench.engine.rules();
     let rules: Vec<_> = rules.rules().iter().map(|rule| (rule.id(), rule.meter().read())).collect();
     format!("{rules:?}")
@@ -41,7 +77,7 @@ fn counts(bench: &Bench) -> String {
 
 #[test]
 fn one_by_one_and_in_company_the_same_is_decided_and_told() {
-    let (alone, together) = (bench(RULES), bench(RULES));
+    let (alone, together) = (bench(), bench());
     let sent = [&alone, &together].map(|bench| bench.engine.limits(&limits("5/s", Some(3))).unwrap());
     let (mut first, mut second) = (Decisions::default(), Decisions::default());
     let mut refused = 0;
@@ -72,6 +108,7 @@ fn one_by_one_and_in_company_the_same_is_decided_and_told() {
         [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));
     }
     assert!((100..900).contains(&refused), "{refused} of the first thousand were refused");
+    assert!(went_short(&alone) > 200 && went_short(&together) == 0, "{} went the short way", went_short(&alone));
     assert_eq!(counts(&alone), counts(&together));
     assert_eq!(alone.engine.counts(), together.engine.counts());
 }

@@ -24,7 +24,7 @@ pub(crate) struct Noted {
 }
 
 /// What is kept beside a counter.
-struct BesideKeys(Vec<u8>);
+pub(super) struct BesideKeys(Vec<u8>);
 
 /// The keys that were banned while the requests of a batch were gone through, and what was said about it.
 type Started = Vec<(BesideKeys, Answered)>;
@@ -140,7 +140,24 @@ impl Decisions {
     }
 }
 
+impl Decisions {
+    /// Where refusals of the only request there is are counted, with the numbers to count them by.
+    pub(super) fn refusals_to_forget<'r>(&self, running: &'r Running) -> Vec<(BesideKeys, &'r Numbered)> {
+        let counted = |counter: usize| {
+            let planned = &self.plan.charges[counter];
+            let numbered = banning_of(planned, running)?.refusals.as_ref()?;
+            Some((BesideKeys::of(self.plan.key(planned)), &**numbered))
+        };
+        self.counters_with_bans(0).into_iter().filter_map(counted).collect()
+    }
+}
+
 impl BesideKeys {
+    /// One refusal.
+    pub(super) fn refusals_under<'a>(&'a self, numbered: &'a Numbered) -> Charge<'a> {
+        charge(self.refusals(), numbered, Cost::ONE)
+    }
+
     /// Beside the counter with this key.
     fn of(key: &[u8]) -> Self {
         let mut keys = key.to_vec();

@@ -295,6 +295,12 @@ impl Decisions {
             }
             outcome = together;
         }
+        if !outcome.is_allowed()
+            && running.rules.leaves_out()
+            && let Some((soonest, by)) = self.soonest(request, running).filter(|(soonest, _)| !soonest.is_allowed())
+        {
+            (outcome, deciding) = (soonest, Some(by));
+        }
         let refusal =
             if outcome.is_allowed() { None } else { deciding.and_then(|charge| self.refusal(charge, running)) };
         if let Ok(decided) = &mut self.decided[request] {

@@ -7,13 +7,18 @@
 //! question is about fewer rules than the one before. A store that decided this by itself would save the second question, which
 //! only those ask who find a rule without room.
 //!
+//! A counter that is banned has no room. A rule that is closed while the store does not answer refuses whatever others say.
+//!
 //! Two things follow. A limit that counts refused attempts counts those that it had no room for, whoever let them pass. And
 //! requests of one batch that are asked again come after those that were not.
 
 use std::mem::take;
+use std::ops::Range;
+
+use tollgate::Outcome;
 
 use super::decide::range;
-use super::plan::{Answered, Planned};
+use super::plan::{Answered, Few, Planned};
 use super::{Engine, Running};
 use crate::decision::{Decisions, Standing};
 use crate::ruleset::RunningRule;
@@ -53,28 +58,80 @@ impl Decisions {
     /// Leaves out the charges of a request that have no room where another one is enough. Whether to ask again: not if
     /// something else refuses it, too.
     fn leave_out(&mut self, request: usize, running: &Running) -> bool {
-        let charges = range(&self.plan.asked[request].charges);
-        let has_room = |planned: &Planned| suffices(planned, running) && self.outcome(planned).is_allowed();
-        if !self.plan.charges[charges.clone()].iter().any(has_room) {
+        let charges = self.with_their_bans(request);
+        let has_room = |said: &Together| said.is_enough(self, running) && said.outcome.is_allowed();
+        if !charges.iter().any(has_room) {
             return false;
         }
-        let (mut left_out, mut exhausted, mut refused) = (false, false, false);
-        for place in charges {
-            let planned = &self.plan.charges[place];
-            let refuses = !planned.shadow && !self.outcome(planned).is_allowed();
-            // A ban follows the charge that it belongs to.
-            if !planned.is_ban() {
-                exhausted = refuses && suffices(planned, running);
+        let (mut left_out, mut refused) = (false, false);
+        for said in charges.iter().filter(|said| !said.outcome.is_allowed()) {
+            if said.is_enough(self, running) {
+                for planned in &mut self.plan.charges[said.charges.clone()] {
+                    planned.replace();
+                    planned.answered = Answered::Not;
+                }
+                left_out = true;
+            } else {
+                refused = true;
             }
-            if exhausted {
-                let planned = &mut self.plan.charges[place];
-                planned.replace();
-                planned.answered = Answered::Not;
-            }
-            left_out |= exhausted;
-            refused |= refuses && !exhausted;
         }
         left_out && !refused
+    }
+
+    /// What a refused request is told where one of several rules would be enough, and by which charge: it has to wait for the
+    /// soonest of those, and for all of the others. None if no rule is of that kind.
+    pub(super) fn soonest(&self, request: usize, running: &Running) -> Option<(Outcome, u32)> {
+        let stricter =
+            |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
+        let (mut enough, mut others): (Option<(Outcome, u32)>, Option<(Outcome, u32)>) = (None, None);
+        for said in self.with_their_bans(request) {
+            let this = (said.outcome, said.decides);
+            if said.is_enough(self, running) {
+                enough = Some(enough.map_or(this, |known| if stricter(known, this) == this { known } else { this }));
+            } else {
+                others = Some(others.map_or(this, |known| stricter(known, this)));
+            }
+        }
+        let enough = enough?;
+        Some(others.map_or(enough, |others| stricter(others, enough)))
+    }
+
+    /// What the enforced charges of a request say, each together with its ban.
+    fn with_their_bans(&self, request: usize) -> Few<Together> {
+        let mut all: Few<Together> = Few::new();
+        for place in range(&self.plan.asked[request].charges) {
+            let planned = &self.plan.charges[place];
+            if planned.shadow || planned.is_replaced() {
+                continue;
+            }
+            let (outcome, decides) = (self.outcome(planned), place as u32);
+            // A ban follows the charge that it belongs to.
+            match all.last_mut().filter(|_| planned.is_ban()) {
+                Some(before) => {
+                    if before.outcome.and(outcome) != before.outcome {
+                        (before.outcome, before.decides) = (outcome, decides);
+                    }
+                    before.charges.end = place + 1;
+                }
+                None => all.push(Together { charges: place..place + 1, outcome, decides }),
+            }
+        }
+        all
+    }
+}
+
+/// What a charge and its ban come to.
+struct Together {
+    charges: Range<usize>,
+    outcome: Outcome,
+    decides: u32,
+}
+
+impl Together {
+    /// Whether it is one of those of which one is enough.
+    fn is_enough(&self, decisions: &Decisions, running: &Running) -> bool {
+        let planned = &decisions.plan.charges[self.charges.start];
+        suffices(planned, running) && planned.answered != Answered::Closed
     }
 }
 

@@ -97,6 +97,9 @@ impl<S: Store, F: Store> Engine<S, F> {
         if charges.is_empty() {
             return Ok(0);
         }
+        // The refusals that would lead to a ban, too.
+        let refusals = decisions.refusals_to_forget(&running);
+        charges.extend(refusals.iter().map(|(keys, numbered)| keys.refusals_under(numbered)));
         let mut answers = Answers::default();
         let groups = [Group { verb: Verb::Reset, charges: &charges }];
         self.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
@@ -104,7 +107,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         if self.fell_back.load(Ordering::Relaxed) {
             self.reset_fallback(&charges).await;
         }
-        Ok(charges.len())
+        Ok(plan.charges.iter().filter(|planned| planned.has_limits() && !planned.is_ban()).count())
     }
 
     /// What was spent while the store did not answer is forgotten, too.
