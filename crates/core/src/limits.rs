@@ -66,7 +66,7 @@ impl Limits {
     }
 
     /// [`take_from_word`](Algorithm::take_from_word), with what may be told about the only limit then.
-    #[inline]
+    #[inline(always)]
     pub fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
         match &*self.limits {
             [Limit::TokenBucket(bucket)] => bucket.take_and_report(word, now, cost),

@@ -50,6 +50,8 @@ struct Nth {
 struct Attribute {
     /// Whether some rules ask for certain values of it.
     has_values: bool,
+    /// Whether anything is found by it in any of the ways below.
+    has_others: bool,
     paths: Option<Paths>,
     present: Box<[u32]>,
     starts: Option<Box<Starts>>,
@@ -233,7 +235,7 @@ struct Found<'f> {
 
 impl Found<'_> {
     /// Adds what the value of an attribute leads to.
-    #[inline]
+    #[inline(always)]
     fn lead(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
         let index = self.index;
         let attribute = &index.attributes[number as usize];
@@ -242,6 +244,15 @@ impl Found<'_> {
         {
             self.add(rules);
         }
+        if attribute.has_others {
+            self.lead_further(attribute, value, walk);
+        }
+    }
+
+    /// By other than the value as a whole.
+    #[inline(never)]
+    fn lead_further(&mut self, attribute: &Attribute, value: &[u8], walk: &mut Walk) {
+        let index = self.index;
         if let Some(paths) = &attribute.paths {
             paths.find(value, &index.lookup, walk, |rule| self.add_one(rule));
         }

@@ -26,6 +26,8 @@ use build::{Builder, Way};
 pub(crate) struct Paths {
     /// The space of the root's literal steps.
     first_space: u32,
+    /// Where a slash at the beginning leads, if all patterns begin with one, as those of paths do.
+    rooted: Option<Next>,
     places: Box<[Place]>,
     tails: Box<[Tail]>,
     steps: Box<[Step]>,
@@ -131,8 +133,13 @@ impl Paths {
         };
         builder.place(&mut ways, false);
         let next_space = first_space + builder.places.len() as u32;
+        let rooted = builder.places.first().and_then(|root| {
+            let (start, end, to) = root.only;
+            (root.names_only && start == end && to != Next::NOWHERE).then_some(to)
+        });
         let paths = Self {
             first_space,
+            rooted,
             places: builder.places.into(),
             tails: builder.tails.into(),
             steps: builder.steps.into(),
@@ -146,7 +153,10 @@ impl Paths {
     /// Calls `each` with what the patterns that match `path` stand for; with some more than once, if it has several patterns.
     #[inline]
     pub(super) fn find(&self, path: &[u8], literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
-        let (mut at, mut rest) = (Next(0), Some(path));
+        let (mut at, mut rest) = match (self.rooted, path) {
+            (Some(rooted), [b'/', behind @ ..]) => (rooted, Some(behind)),
+            _ => (Next(0), Some(path)),
+        };
         while at.tail().is_none() {
             let Some(place) = self.places.get(at.0 as usize) else { return };
             if !place.names_only {

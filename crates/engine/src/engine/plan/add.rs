@@ -37,8 +37,7 @@ impl Plan {
     ) -> Result<(), RequestError> {
         let (first_charge, first_met) = (self.charges.len(), self.met.len());
         self.plain = true;
-        let checked = check_size(request).and_then(|()| self.taking.check(request));
-        let added = checked.and_then(|()| self.add_items(request, rules, matched, first_charge));
+        let added = self.add_items(request, rules, matched, first_charge);
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.met.truncate(first_met);
@@ -63,6 +62,8 @@ impl Plan {
         matched: &mut Matched,
         first: usize,
     ) -> Result<(), RequestError> {
+        check_size(request)?;
+        self.taking.check(request)?;
         let first_met = self.met.len();
         for (place, item) in request.items.iter().enumerate() {
             match &item.limit {

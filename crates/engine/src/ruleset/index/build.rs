@@ -160,7 +160,8 @@ impl Packing {
             self.free_space = next_free;
             paths
         });
-        Attribute { has_values, paths, present: anchors.present.into(), starts }
+        let has_others = paths.is_some() || starts.is_some() || !anchors.present.is_empty();
+        Attribute { has_values, has_others, paths, present: anchors.present.into(), starts }
     }
 
     fn starts(&mut self, prefixes: FxHashMap<Box<[u8]>, Vec<u32>>, networks: FxHashMap<[u8; 17], Vec<u32>>) -> Starts {
