@@ -83,7 +83,7 @@ impl Decisions {
     pub(super) fn soonest(&self, request: usize, running: &Running) -> Option<(Outcome, u32)> {
         let stricter =
             |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
-        let (mut enough, mut others): (Option<(Outcome, u32)>, Option<(Outcome, u32)>) = (None, None);
+        let (mut enough, mut others) = (None, None);
         for said in self.with_their_bans(request) {
             let this = (said.outcome, said.decides);
             if said.is_enough(self, running) {
