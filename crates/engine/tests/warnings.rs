@@ -117,20 +117,15 @@ fn overrides_for_what_their_rule_is_not_for() {
          - {when: {token: {present: true}}, limit: 9/s}\n",
         &[
             &format!(
-                "rules:7:5: this override is for `pro` as `plan`, and its rule for none with that, unless a request has \
-                 several; {help}"
+                "rules:7:5: this override never counts for a request with one `plan`: its rule is not for `pro`; {help}"
+            ),
+            &format!("rules:10:5: this override never counts: by `user`, its rule is not for `root`; {help}"),
+            &format!("rules:12:5: this override never counts: by `token`, its rule is not for `x`; {help}"),
+            &format!(
+                "rules:13:5: this override never counts: by `plan`, its rule is not for requests without one; {help}"
             ),
             &format!(
-                "rules:10:5: this override never counts: it is for requests with `root` as `user`, and its rule is not; {help}"
-            ),
-            &format!(
-                "rules:12:5: this override never counts: it is for requests with `x` as `token`, and its rule is not; {help}"
-            ),
-            &format!(
-                "rules:13:5: this override never counts: it is for requests with no `plan`, and its rule is not; {help}"
-            ),
-            &format!(
-                "rules:14:5: this override never counts: it is for requests with a `token`, and its rule is not; {help}"
+                "rules:14:5: this override never counts: by `token`, its rule is not for requests with one; {help}"
             ),
         ],
     );

@@ -76,16 +76,16 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
         });
         let Some((Condition { attribute, .. }, own, text)) = excluded else { continue };
         let whom = match text {
-            Some(text) => format!("`{}` as `{attribute}`", shorten(text)),
-            None if matches!(own.test, Test::Absent) => format!("a `{attribute}`"),
-            None => format!("no `{attribute}`"),
+            Some(text) => format!("`{}`", shorten(text)),
+            None if matches!(own.test, Test::Absent) => "requests with one".into(),
+            None => "requests without one".into(),
         };
+        // Of several values, one may be for the rule and another for the override.
         let problem = match (text, &own.test) {
-            // Of several values, one may be for the rule and another for the override.
             (Some(_), Test::AnyOf(_)) => {
-                format!("this override is for {whom}, and its rule for none with that, unless a request has several")
+                format!("this override never counts for a request with one `{attribute}`: its rule is not for {whom}")
             }
-            _ => format!("this override never counts: it is for requests with {whom}, and its rule is not"),
+            _ => format!("this override never counts: by `{attribute}`, its rule is not for {whom}"),
         };
         let help = "let the `when` of the rule hold for them, too, or make a rule of it";
         notes.add_with_help(other.place, problem, help);
