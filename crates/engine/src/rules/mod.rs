@@ -55,7 +55,7 @@ pub use import::{Dialect, Imported, ReadIncluded};
 pub(crate) use limit::WEEKDAYS;
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
-pub use moment::{NoMoment, moment};
+pub use moment::{NoMoment, NoMomentText, moment};
 pub use reference::reference;
 pub(crate) use rule::ALL;
 pub use rule::{

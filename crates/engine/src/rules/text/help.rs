@@ -5,12 +5,17 @@ use super::super::glob::Glob;
 use super::super::mistake::Place;
 use super::super::raw::shorten;
 
+/// So much of a line is looked at behind the place.
+const MAX_BEHIND: usize = 1024;
+
 /// Where it is best told that a text cannot be read, and what would be right, if that can be said.
 pub(super) fn help(text: &str, place: Place, message: &str) -> (Place, Option<String>) {
-    if message.contains("tab") {
-        return (tab_from(text, place).unwrap_or(place), Some("indent with spaces, not with tabs".into()));
+    if (message.contains("a tab") || message.starts_with("tabs"))
+        && let Some(tab) = tab_from(text, place)
+    {
+        return (tab, Some("indent with spaces, not with tabs".into()));
     }
-    let line: Vec<char> = line(text, place).chars().collect();
+    let line: Vec<char> = line(text, place).chars().take(place.column as usize + MAX_BEHIND).collect();
     let at = (place.column as usize).saturating_sub(1).min(line.len());
     let help = in_braces(&line, at).or_else(|| match line.get(at) {
         Some('*') => Some(format!("quote a text that begins with a star: '{}'", word(&line, at, at))),
