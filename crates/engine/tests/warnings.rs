@@ -4,6 +4,7 @@ mod support;
 
 use support::{bench, read};
 use tollgate_engine::Entry;
+use tollgate_engine::rules::{Rules, Source};
 
 fn check(running: &str, rules: &str, expected: &[&str]) {
     let bench = bench(running);
@@ -294,4 +295,29 @@ fn rules_that_are_replaced_and_not_there() {
              another rule",
         ],
     );
+}
+
+#[test]
+fn beside_mistakes_what_is_sound_is_looked_at_by_itself() {
+    let text = "domain: d\nrules:\n\
+                - {id: wrong, limit: 1/x, cost: 50}\n\
+                - {id: unknown, limit: 1/s, cost: 50, brust: 5}\n\
+                - {id: sound, limit: 1/s, cost: 50, replaces: [wrong]}\n\
+                - {id: sound, limit: 1/s, cost: 51}\n";
+    let told = |text: &str| -> Vec<String> {
+        let source = Source { name: "rules", text: text.as_bytes() };
+        assert!(Rules::read(&[source]).is_err());
+        let sound = Rules::sound(&[source], &|_, _| Err("none".into()));
+        bench("").engine.warnings(&sound).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        told(text),
+        [
+            "rules:5:3: a request never fits `sound`: it weighs 50, and there is room for 1 at once; write a `burst` of at least \
+          50 beside the limit, or a smaller `cost`"
+        ]
+    );
+    let twice = "domain: d\nrules:\n- {id: sound, limit: 1/s, cost: 50, cost: 1}\n";
+    assert!(told(twice).is_empty(), "which of the costs is meant is not known");
+    assert!(told("domain: d\nrules: [").is_empty());
 }

@@ -38,10 +38,13 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
-        tried_rules(domain, &mut notes);
-        lonely_attributes(domain, &mut notes);
-        replaced_rules(domain, &mut notes);
-        captures_missed(domain, &mut notes);
+        // What is said of all rules together needs all of them.
+        if !rules.are_only_sound() {
+            tried_rules(domain, &mut notes);
+            lonely_attributes(domain, &mut notes);
+            replaced_rules(domain, &mut notes);
+            captures_missed(domain, &mut notes);
+        }
         for rule in domain.rules() {
             notes.turn_to(&rule.place().file);
             counted_literally(rule, &mut notes);

@@ -32,7 +32,7 @@ fn parse(value: &[u8]) -> Result<u64, String> {
     let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT.into()) };
     moment(&text).map(|at| at.as_nanos()).map_err(|wrong| match &wrong {
         NoMoment::Unreadable(_) => AT.into(),
-        NoMoment::NoZone(text) | NoMoment::Beyond(text) => format!("`at`: {}; {}", text.problem, text.help),
+        NoMoment::NoZone(text) | NoMoment::Beyond(text) => format!("{}; {}", text.problem, text.help),
     })
 }
 
