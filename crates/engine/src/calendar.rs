@@ -13,7 +13,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
 use jiff::ToSpan;
-use jiff::civil::Date;
+use jiff::civil::{Date, DateTime};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use tollgate::{Nanos, Time, Wall, Window};
 
@@ -49,13 +49,19 @@ impl Zone {
         TimeZoneDatabase::bundled().available().map(|name| name.as_str().to_owned()).collect()
     }
 
-    pub(crate) fn timestamp(&self, civil: jiff::civil::DateTime) -> Option<Timestamp> {
+    fn timestamp(&self, civil: DateTime) -> Option<Timestamp> {
         civil.to_zoned(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
     }
 
-    /// A time as the clocks there show it, without seconds where there are none.
+    /// The instant at which clocks there show a time like `2030-01-31T18:00`.
+    pub(crate) fn read(&self, civil: &str) -> Option<Instant> {
+        self.timestamp(civil.parse().ok()?).map(Instant::of)
+    }
+
+    /// A time as the clocks there show it, without seconds where there are none. The last time there is stands for all beyond.
     pub(crate) fn shown(&self, at: Time<Wall>) -> String {
-        let Some(zoned) = timestamp(at).map(|at| at.to_zoned(self.zone.clone())) else { return "never".into() };
+        let at = timestamp(at).filter(|_| at.as_nanos() < u64::MAX);
+        let Some(zoned) = at.map(|at| at.to_zoned(self.zone.clone())) else { return "never".into() };
         let offset = if self.zone == TimeZone::UTC { "Z".into() } else { zoned.strftime("%:z").to_string() };
         let format = if zoned.second() == 0 { "%Y-%m-%dT%H:%M" } else { "%Y-%m-%dT%H:%M:%S" };
         format!("{}{offset}", zoned.strftime(format))
@@ -74,6 +80,40 @@ impl Zone {
 }
 
 const DAY: u16 = 24 * 60;
+
+/// An instant that somebody wrote, which may lie beyond the times there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instant {
+    /// Before 1970.
+    Early,
+    At(Time<Wall>),
+    /// In 2554 or later.
+    Late,
+}
+
+impl Instant {
+    /// One like `2030-01-31T18:00:00Z` or `2030-01-31T18:00:00+01:00`.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        text.parse().ok().map(Self::of)
+    }
+
+    fn of(at: Timestamp) -> Self {
+        match u64::try_from(at.as_nanosecond()) {
+            Ok(nanos) => Self::At(Time::from_nanos(nanos)),
+            Err(_) if at < Timestamp::UNIX_EPOCH => Self::Early,
+            Err(_) => Self::Late,
+        }
+    }
+
+    /// The nearest time there is.
+    pub(crate) fn nearest(self) -> Time<Wall> {
+        match self {
+            Self::Early => Time::from_nanos(0),
+            Self::At(at) => at,
+            Self::Late => Time::from_nanos(u64::MAX),
+        }
+    }
+}
 
 impl PartialEq for Zone {
     fn eq(&self, other: &Self) -> bool {
@@ -110,6 +150,14 @@ pub enum Unit {
     Month(i8),
     /// Beginning with this month and day.
     Year(i8, i8),
+}
+
+impl Unit {
+    /// A year that begins with this month and day, if there is such a day in a leap year: in others, the 29th of February is the
+    /// 28th.
+    pub(crate) fn year_from(month: i8, day: i8) -> Option<Self> {
+        Date::new(2024, month, day).ok().map(|_| Self::Year(month, day))
+    }
 }
 
 /// Which windows.
@@ -215,9 +263,9 @@ fn timestamp(at: Time<Wall>) -> Option<Timestamp> {
     Timestamp::from_nanosecond(at.as_nanos().into()).ok()
 }
 
-/// Before 1970 is 1970.
+/// The nearest time there is.
 pub(crate) fn time(at: Timestamp) -> Time<Wall> {
-    Time::from_nanos(u64::try_from(at.as_nanosecond().max(0)).unwrap_or(u64::MAX))
+    Instant::of(at).nearest()
 }
 
 /// A calendar that remembers the window it was last asked for: it is the same for as long as that lasts.

@@ -170,10 +170,9 @@ fn every_way_of_taking_is_banned_and_looking_starts_no_ban() {
 }
 
 #[test]
-fn a_rule_without_room_decides_though_its_ban_has_more() {
-    let mut bench = bench(
-        "- {id: roomy, limit: 5000000000/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 4000000000/s}\n",
-    );
+fn what_is_left_before_a_ban_does_not_make_its_rule_the_one_that_decides() {
+    let mut bench =
+        bench("- {id: guarded, limit: 9/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 8/s}\n");
     bench.decide(&[], None, |decision| assert_eq!(decision.rule(), Some("tight")));
 }
 

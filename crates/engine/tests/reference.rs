@@ -24,6 +24,8 @@ fn every_example_can_be_put_in_force() {
     assert!(examples.len() > 8, "only {} examples", examples.len());
     for example in examples {
         put(example);
+        let rules = Rules::read(&[Source { name: "example", text: example.as_bytes() }]).expect(example);
+        assert_eq!(bench("").engine.warnings(&rules), [], "{example}");
     }
 }
 

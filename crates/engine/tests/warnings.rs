@@ -4,6 +4,7 @@ mod support;
 
 use support::{bench, read};
 use tollgate_engine::Entry;
+use tollgate_engine::rules::{Rules, Source};
 
 fn check(running: &str, rules: &str, expected: &[&str]) {
     let bench = bench(running);
@@ -69,6 +70,117 @@ fn texts_that_are_taken_as_they_stand() {
 }
 
 #[test]
+fn several_attributes_in_one_name() {
+    let told = "several are written `per: [a, b]`, one or another `per: [a or b]`";
+    for name in ["api_key|client_ip", "api_key||client_ip", "api_key | client_ip", "api_key/client_ip", "a,b"] {
+        let expected = format!("rules:3:3: `r` counts by one attribute, which is called `{name}`; {told}");
+        check("", &format!("- {{id: r, per: ['{name}'], limit: 1/s}}\n"), &[&expected]);
+    }
+    for name in ["example.com/team", "/team", "x-team", "tag#2", "user or team"] {
+        check("", &format!("- {{id: r, per: ['{name}'], limit: 1/s}}\n"), &[]);
+    }
+}
+
+#[test]
+fn names_in_patterns_that_are_missed_by_a_slip() {
+    check(
+        "",
+        "- {id: c, when: {path: '/shops/{shop}/x'}, per: [shopp], limit: 1/s}\n\
+         - {id: d, when: {path: '/shops/{shop_id}/x'}, per: [user or shopId], limit: 1/s}\n",
+        &[
+            "rules:3:3: `c` counts by an attribute `shopp`, and not by `{shop}`; did you mean `shop`?",
+            "rules:4:3: `d` counts by an attribute `shopId`, and not by `{shop_id}`; did you mean `shop_id`?",
+        ],
+    );
+    check(
+        "",
+        "- {id: other, when: {path: '/shops/{shop}/x'}, per: [user], limit: 1/s}\n\
+         - {id: both, when: {path: '/shops/{shop}/y'}, per: [shop, shops], limit: 1/s}\n\
+         - {id: short, when: {path: '/ids/{id}/y'}, per: [ip], limit: 1/s}\n\
+         - {id: known, when: {path: '/users/{user_id}/y', user_ip: {present: true}}, per: [user_ip], limit: 1/s}\n",
+        &[],
+    );
+}
+
+#[test]
+fn overrides_for_what_their_rule_is_not_for() {
+    let help = "let the `when` of the rule hold for them, too, or make a rule of it";
+    check(
+        "",
+        "- id: r\n  when: {plan: [free, trial], user: {not: root}, token: {present: false}}\n  limit: 1/s\n  overrides:\n  \
+         - {when: {plan: pro}, limit: 2/s}\n  \
+         - {when: {plan: [own, trial]}, limit: 3/s}\n  \
+         - {when: {plan: 'pro*'}, limit: 4/s}\n  \
+         - {when: {user: root}, limit: 5/s}\n  \
+         - {when: {user: root2}, limit: 6/s}\n  \
+         - {when: {token: x}, limit: 7/s}\n  \
+         - {when: {plan: {present: false}}, limit: 8/s}\n  \
+         - {when: {token: {present: true}}, limit: 9/s}\n",
+        &[
+            &format!(
+                "rules:7:5: this override never counts for a request with one `plan`: its rule is not for `pro`; {help}"
+            ),
+            &format!("rules:10:5: this override never counts: by `user`, its rule is not for `root`; {help}"),
+            &format!("rules:12:5: this override never counts: by `token`, its rule is not for `x`; {help}"),
+            &format!(
+                "rules:13:5: this override never counts: by `plan`, its rule is not for requests without one; {help}"
+            ),
+            &format!(
+                "rules:14:5: this override never counts: by `token`, its rule is not for requests with one; {help}"
+            ),
+        ],
+    );
+    check(
+        "",
+        "- id: r\n  when: {path: /v1/**, 'tag#1': a, plan: {not: free}}\n  if: \"plan == 'own' || size(path) < 9\"\n  limit: 1/s\n  \
+         overrides:\n  \
+         - {when: {path: /v1/x}, limit: 2/s}\n  \
+         - {when: {'tag#1': b}, limit: 3/s}\n  \
+         - {when: {plan: [free, pro]}, limit: 4/s}\n",
+        &[],
+    );
+}
+
+#[test]
+fn paths_that_no_path_is() {
+    let no_expression = "as a path, not as a regular expression";
+    let known = "there are none; `*` is anything within a segment, `**` any number of segments, and what begins so is written \
+                 `{prefix: …}`";
+    for (path, expected) in [
+        ("v1/**", "`path` is compared with `v1/**`, and a path begins with a slash; did you mean `/v1/**`?".into()),
+        ("login", "`path` is compared with `login`, and a path begins with a slash; did you mean `/login`?".into()),
+        (
+            "shops/{shop}/**/{item}",
+            "`path` is compared with `shops/{shop}/**/{item}`, and a path begins with a slash; did you mean \
+             `/shops/{shop}/**/{item}`?"
+                .into(),
+        ),
+        ("^/v1/.*$", format!("`path` is compared with `^/v1/.*$` {no_expression}; did you mean `/v1/**`?")),
+        ("/v1/.*", format!("`path` is compared with `/v1/.*` {no_expression}; did you mean `/v1/**`?")),
+        ("^/login$", format!("`path` is compared with `^/login$` {no_expression}; did you mean `/login`?")),
+        ("/u/[^/]+/x", format!("`path` is compared with `/u/[^/]+/x` {no_expression}; did you mean `/u/*/x`?")),
+        ("^/(a|b)", format!("`path` is compared with `^/(a|b)` {no_expression}; {known}")),
+    ] {
+        check(
+            "",
+            &format!("- {{id: r, when: {{path: '{path}'}}, limit: 1/s}}\n"),
+            &[&format!("rules:3:3: {expected}")],
+        );
+    }
+    check(
+        "",
+        "- {id: r, when: {agent: '^Mozilla.*'}, limit: 1/s}\n",
+        &[&format!("rules:3:3: `agent` is compared with `^Mozilla.*` as a text, not as a regular expression; {known}")],
+    );
+    for path in
+        ["/v1/**", "'**/x'", "'*'", "'{a}/b'", "/files/report.*", "/.well-known/*", "/v1/$count", "{prefix: /v1}", "''"]
+    {
+        check("", &format!("- {{id: r, when: {{path: {path}}}, limit: 1/s}}\n"), &[]);
+    }
+    check("", "- {id: r, when: {price: '5$', host: '*.example.com', file: a.*, mark: ^}, limit: 1/s}\n", &[]);
+}
+
+#[test]
 fn costs_that_their_limits_have_no_room_for() {
     check(
         "",
@@ -90,8 +202,10 @@ fn costs_that_their_limits_have_no_room_for() {
              or a smaller `cost`",
             "rules:6:3: a request never fits `slots`: it weighs 3, and there is room for 2 at once; write a limit of at least 3, or \
              a smaller `cost`",
+            "rules:8:3: a request whose `bytes` is no whole number, or too large, never fits `sent`: it weighs 100, and there is \
+             room for 10 at once; write a `burst` of at least 100 beside the limit, or a smaller `max`",
             "rules:9:3: a request without `bytes` never fits `missing`: it weighs 11, and there is room for 10 at once; write a \
-             `burst` of at least 11 beside the limit, or a smaller `cost`",
+             `burst` of at least 11 beside the limit, or a smaller `missing`",
             "rules:14:5: a request never fits this override: it weighs 50, and there is room for 5 at once; write a `burst` of at \
              least 50 beside the limit, or a smaller `cost`",
             "rules:15:5: a request never fits this override: it weighs 50, and there is room for 49 at once; write a `burst` of at \
@@ -181,4 +295,29 @@ fn rules_that_are_replaced_and_not_there() {
              another rule",
         ],
     );
+}
+
+#[test]
+fn beside_mistakes_what_is_sound_is_looked_at_by_itself() {
+    let text = "domain: d\nrules:\n\
+                - {id: wrong, limit: 1/x, cost: 50}\n\
+                - {id: unknown, limit: 1/s, cost: 50, brust: 5}\n\
+                - {id: sound, limit: 1/s, cost: 50, replaces: [wrong]}\n\
+                - {id: sound, limit: 1/s, cost: 51}\n";
+    let told = |text: &str| -> Vec<String> {
+        let source = Source { name: "rules", text: text.as_bytes() };
+        assert!(Rules::read(&[source]).is_err());
+        let sound = Rules::sound(&[source], &|_, _| Err("none".into()));
+        bench("").engine.warnings(&sound).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        told(text),
+        [
+            "rules:5:3: a request never fits `sound`: it weighs 50, and there is room for 1 at once; write a `burst` of at least \
+          50 beside the limit, or a smaller `cost`"
+        ]
+    );
+    let twice = "domain: d\nrules:\n- {id: sound, limit: 1/s, cost: 50, cost: 1}\n";
+    assert!(told(twice).is_empty(), "which of the costs is meant is not known");
+    assert!(told("domain: d\nrules: [").is_empty());
 }

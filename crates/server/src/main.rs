@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tollgate_server::command;
 use tollgate_server::config::raw::{Cli, Command};
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let words = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let outcome = match words.command {
         Command::Serve(args) => command::serve::run(*args),
         Command::Check(args) => command::check::run(&args),
         Command::Decide(args) => command::decide::run(&args),

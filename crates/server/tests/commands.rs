@@ -55,6 +55,31 @@ fn a_server_takes_files_of_the_reference_service_as_they_are() {
 }
 
 #[test]
+fn beside_mistakes_what_is_probably_not_meant_is_told_too() {
+    let folder = Folder::new();
+    let rules = folder.file(
+        "rules.yaml",
+        "domain: d\nrules:\n- {id: a, limit: 1/x}\n- {id: b, per: [api_key|client_ip], limit: 1/s}\n",
+    );
+    let ran = tollgate(&["check", &rules], b"");
+    assert_eq!((ran.code, &*ran.out), (Some(1), ""));
+    assert!(ran.err.starts_with(&format!("{rules}:3:18: ")), "{}", ran.err);
+    let warning = format!(
+        "\nwarning: {rules}:4:3: `b` counts by one attribute, which is called `api_key|client_ip`\n  | - {{id: b"
+    );
+    assert!(ran.err.contains(&warning), "{}", ran.err);
+}
+
+#[test]
+fn a_file_and_a_server_do_not_explain_together() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, limit: 1/s}\n");
+    let ran = tollgate(&["explain", "--rules", &rules, "--server", "http://127.0.0.1:1", "d"], b"");
+    assert!(ran.code == Some(2) && ran.err.contains("cannot be used with '--server <URL>'"), "{}", ran.err);
+    assert_eq!(tollgate(&["explain", "--rules", &rules, "d"], b"").code, Some(0));
+}
+
+#[test]
 fn decide_answers_each_line_at_the_time_it_says() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, per: [k], limit: 1/m}\n");

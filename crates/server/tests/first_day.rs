@@ -79,8 +79,8 @@ fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
     let ran = set(&["--limit", "5/s"]);
     assert_eq!(
         ran.err,
-        "tollgate: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years; the rule follows \
-         the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`\n"
+        "tollgate: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years, not its \
+         seconds; the rule follows the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`\n"
     );
     set(&["--limit", "5/s", "--algorithm", "token_bucket"]).done();
     set(&["--limit", "50k/month"]).done();

@@ -123,7 +123,7 @@ pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
     }
     notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
     let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-    let rules = Rules { domains: checker.finish(), left_out, kept: false };
+    let rules = Rules { domains: checker.finish(), left_out, kept: false, sound: false };
     let (domains, entries): (Vec<String>, Vec<Vec<RuleEntry>>) = taken.into_iter().unzip();
     Ok(TakenApart { domains, entries: entries.into_iter().flatten().collect(), rules })
 }
@@ -201,7 +201,7 @@ fn checked(tree: &Node, notes: &mut Notes) -> Rules {
     for domain in raw::read(tree, notes) {
         checker.domain(&domain, notes);
     }
-    Rules { domains: checker.finish(), left_out: None, kept: false }
+    Rules { domains: checker.finish(), left_out: None, kept: false, sound: false }
 }
 
 fn file_of(domain: &str, rules: Vec<Node>) -> Node {

@@ -55,7 +55,7 @@ pub use import::{Dialect, Imported, ReadIncluded};
 pub(crate) use limit::WEEKDAYS;
 pub use limit::{LimitMistake, LimitText};
 pub use mistake::{Mistake, Mistakes, Place};
-pub use moment::{NoMoment, moment};
+pub use moment::{NoMoment, NoMomentText, moment};
 pub use reference::reference;
 pub(crate) use rule::ALL;
 pub use rule::{
@@ -100,6 +100,7 @@ pub struct Rules {
     domains: Vec<Domain>,
     left_out: Option<Mistakes>,
     kept: bool,
+    sound: bool,
 }
 
 impl Rules {
@@ -117,21 +118,23 @@ impl Rules {
     /// # Errors
     /// Everything that is wrong with any of them.
     pub fn read_with(sources: &[Source<'_>], file: ReadFile<'_>) -> Result<Self, Mistakes> {
-        let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
-        let mut checker = check::Checker::new(file);
-        for source in sources {
-            notes.turn_to(source.name);
-            left_out.turn_to(source.name);
-            let tree = text::read(source.text, &mut notes);
-            if let Some(tree) = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out)) {
-                for domain in raw::read(&tree, &mut notes) {
-                    checker.domain(&domain, &mut notes);
-                }
-            }
-        }
+        let (domains, notes, left_out) = read_files(sources, check::Checker::new(file));
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
         let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-        Ok(Self { domains: checker.finish(), left_out, kept: false })
+        Ok(Self { domains, left_out, kept: false, sound: false })
+    }
+
+    /// The rules among others with mistakes that have none themselves, so that what is probably not meant can be told of these, too.
+    /// They are not to be put in force: who knows what the others would have been.
+    #[must_use]
+    pub fn sound(sources: &[Source<'_>], file: ReadFile<'_>) -> Self {
+        let (domains, ..) = read_files(sources, check::Checker::of_sound_rules(file));
+        Self { domains, left_out: None, kept: false, sound: true }
+    }
+
+    /// Whether these are only the ones without mistakes.
+    pub(crate) fn are_only_sound(&self) -> bool {
+        self.sound
     }
 
     /// The same, of a text that nobody sees, such as that of a database: places in it mean nothing to people, who are told its
@@ -165,6 +168,25 @@ impl Rules {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// The domains, what is wrong, and what cannot be carried over.
+fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<Domain>, Notes, Notes) {
+    let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
+    for source in sources {
+        notes.turn_to(source.name);
+        left_out.turn_to(source.name);
+        let before = notes.count();
+        let tree = text::read(source.text, &mut notes);
+        let tree = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out));
+        // Of a file that could only be read in part, nobody knows which rules are meant as they are.
+        if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.only_sound()) {
+            for domain in raw::read(&tree, &mut notes) {
+                checker.domain(&domain, &mut notes);
+            }
+        }
+    }
+    (checker.finish(), notes, left_out)
 }
 
 /// Rules under one name. Requests name the domain they belong to.

@@ -4,15 +4,35 @@ use tollgate::{Time, Wall};
 
 use super::limit::read_zone;
 use super::raw::shorten;
-use crate::calendar;
+use crate::calendar::Instant;
+
+/// Why a text is no time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoMoment {
+    /// It cannot be read as one.
+    Unreadable(NoMomentText),
+    /// It is in a zone that there is not.
+    NoZone(NoMomentText),
+    /// It is before 1970, or so late that nanoseconds since then have no number: in 2554 or later.
+    Beyond(NoMomentText),
+}
 
 /// What is wrong with a time, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoMoment {
+pub struct NoMomentText {
     /// What is wrong.
     pub problem: String,
     /// What would be right.
     pub help: String,
+}
+
+impl NoMoment {
+    /// What is wrong, and what would be right.
+    pub fn text(&self) -> &NoMomentText {
+        match self {
+            Self::Unreadable(text) | Self::NoZone(text) | Self::Beyond(text) => text,
+        }
+    }
 }
 
 /// Reads a time like `2030-01-31T18:00:00Z`, `2030-01-31T18:00:00+01:00`, or `2030-01-31T18:00[Europe/Paris]` in one of the zones that
@@ -22,26 +42,71 @@ pub struct NoMoment {
 /// use tollgate_engine::rules::moment;
 ///
 /// assert_eq!(moment("2030-01-31T18:00[Europe/Paris]"), moment("2030-01-31T17:00:00Z"));
-/// assert_eq!(moment("2030-01-31T18:00[Europe/Pari]").unwrap_err().help, "did you mean `Europe/Paris`?");
+/// assert_eq!(moment("1969-12-31T19:00:00-05:00").unwrap().as_nanos(), 0);
+/// assert_eq!(moment("2030-01-31T18:00[Europe/Pari]").unwrap_err().text().help, "did you mean `Europe/Paris`?");
+/// assert_eq!(moment("1970-01-01T00:00:00+01:00").unwrap_err().text().problem, "`1970-01-01T00:00:00+01:00` is before 1970");
 /// ```
 ///
 /// # Errors
-/// When it is none.
+/// When it is none, or one before 1970 or after 2554.
 pub fn moment(text: &str) -> Result<Time<Wall>, NoMoment> {
-    if let Ok(at) = text.parse::<jiff::Timestamp>() {
-        return Ok(calendar::time(at));
+    let beyond = |how: &str| {
+        let (problem, help) = (format!("`{}` is {how}", shorten(text)), "times are from 1970 up to 2554".into());
+        Err(NoMoment::Beyond(NoMomentText { problem, help }))
+    };
+    match read(text)? {
+        Instant::Early => beyond("before 1970"),
+        Instant::At(at) => Ok(at),
+        Instant::Late => beyond("too late"),
+    }
+}
+
+/// When something ends: what is to end later than any time there is, never does, and it is the same whether it ended before 1970
+/// or then.
+pub(crate) fn end(text: &str) -> Result<Time<Wall>, NoMoment> {
+    read(text).map(Instant::nearest)
+}
+
+fn read(text: &str) -> Result<Instant, NoMoment> {
+    if let Some(at) = Instant::read(text) {
+        return Ok(at);
     }
     let zoned = || {
         let (civil, zone) = text.strip_suffix(']')?.split_once('[')?;
-        let zone = match read_zone(zone) {
-            Ok(zone) => zone,
-            Err((problem, help)) => return Some(Err(NoMoment { problem, help })),
-        };
-        let civil: jiff::civil::DateTime = civil.parse().ok()?;
-        Some(Ok(calendar::time(zone.timestamp(civil)?)))
+        match read_zone(zone) {
+            Ok(zone) => zone.read(civil).map(Ok),
+            Err((problem, help)) => Some(Err(NoMoment::NoZone(NoMomentText { problem, help }))),
+        }
     };
     zoned().unwrap_or_else(|| {
         let help = "write it like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or 2030-01-31T18:00[Europe/Paris]";
-        Err(NoMoment { problem: format!("`{}` is not a time", shorten(text)), help: help.into() })
+        let problem = format!("`{}` is not a time", shorten(text));
+        Err(NoMoment::Unreadable(NoMomentText { problem, help: help.into() }))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, nanos: Option<u64>, ends: u64) {
+        assert_eq!(moment(text).ok(), nanos.map(Time::from_nanos), "{text}");
+        assert_eq!(end(text).ok(), Some(Time::from_nanos(ends)), "{text}");
+    }
+
+    #[test]
+    fn times_are_from_1970_up_to_2554_and_ends_are_the_nearest() {
+        check("1970-01-01T00:00:00Z", Some(0), 0);
+        check("1969-12-31T19:00:00-05:00", Some(0), 0);
+        check("1970-01-01T01:00[Europe/Paris]", Some(0), 0);
+        check("1970-01-01T00:00:00+01:00", None, 0);
+        check("1970-01-01T00:00[Europe/Paris]", None, 0);
+        check("1969-12-31T23:59:59.999999999Z", None, 0);
+        check("1900-01-01T00:00:00Z", None, 0);
+        check("2554-07-21T23:34:33.709551615Z", Some(u64::MAX), u64::MAX);
+        check("2554-07-21T23:34:33.709551616Z", None, u64::MAX);
+        check("9999-01-01T00:00:00Z", None, u64::MAX);
+        check("9999-01-01T00:00[Europe/Paris]", None, u64::MAX);
+        assert_eq!(crate::calendar::Zone::utc().shown(Time::from_nanos(u64::MAX)), "never");
+    }
 }

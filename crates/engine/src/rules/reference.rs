@@ -124,7 +124,8 @@ An attribute in `per` that a request does not have counts as a value of its own:
 counter, so leaving it out is no way around the limit. Values are compared as they are written: `1.10` is not 1.1.
 
 Everything that is wrong with a file is told at once, each with its place, the line, and what would be right; a file with a mistake
-is not loaded, and the rules in force stay.
+is not loaded, and the rules in force stay. `tollgate check` also warns of what is valid and probably not meant; beside mistakes, of
+what it can tell of each rule that has none.
 "#;
 
 const FILE: &str = "YAML or JSON. Rules of one domain may be in several files.\n\n";
@@ -187,9 +188,11 @@ rules:
   limit: 3/h
 ```
 
-A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. A request that says itself what
-it weighs (`cost` beside `attributes`) is believed, and weighs that to every rule that it meets: 50 would never fit ten a second.
-`tollgate check` warns of rules and overrides that have less room than their `cost`.
+A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. But a 0 counts as 0,
+and `cost` has no `min`: whoever writes the attribute can make a request free, so let the gateway do it and not the caller.
+A request that says itself what it weighs (`cost` beside `attributes`) is believed, and weighs that to every rule that it meets:
+50 would never fit ten a second.
+`tollgate check` warns of rules and overrides that have less room than their `cost`, `missing` or `max`.
 
 "#;
 

@@ -4,6 +4,8 @@
 //! not a truth. What a text means is for whoever expects something there to say. JSON needs no reader of its own: YAML
 //! includes it.
 
+mod help;
+
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -67,7 +69,7 @@ pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     let tree = match parse(text, DuplicateKeyPolicy::Error) {
         Ok(tree) => tree,
         Err(error) => {
-            note(&error, notes);
+            note(&error, text, notes);
             // A key given twice keeps nobody from reading on.
             let Error::DuplicateMappingKey { .. } = error.without_snippet() else { return None };
             parse(text, DuplicateKeyPolicy::FirstWins).ok()?
@@ -101,7 +103,7 @@ fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<Grown
     serde_saphyr::from_str_with_options(text, options)
 }
 
-fn note(error: &Error, notes: &mut Notes) {
+fn note(error: &Error, text: &str, notes: &mut Notes) {
     let place = error.location().map_or(START, place);
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(place, format!("`{key}` is given twice")),
@@ -110,7 +112,11 @@ fn note(error: &Error, notes: &mut Notes) {
             let message = other.render_with_formatter(&UserMessageFormatter);
             // The place is told once, in front.
             let message = message.split(" at line ").next().unwrap_or_default();
-            notes.add(place, format!("this cannot be read: {message}"));
+            let problem = format!("this cannot be read: {message}");
+            match help::help(text, place, message) {
+                (place, Some(help)) => notes.add_with_help(place, problem, help),
+                (place, None) => notes.add(place, problem),
+            }
         }
     }
 }

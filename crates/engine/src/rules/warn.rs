@@ -3,20 +3,26 @@
 //! A warning is worth its line only if it is true, so these are told only where they can be proved from the text: for
 //! conditions that name values, by asking the rules what a request with exactly these values would meet.
 
+mod costs;
+mod overrides;
+mod texts;
+
 use std::collections::{HashMap, HashSet};
 
-use tollgate::{Algorithm, Limit, Time, Wall};
+use tollgate::{Algorithm, Time, Wall};
 
-use super::cidr::Cidr;
 use super::mistake::{Mistake, Notes};
 use super::nth::nth_of;
 use super::raw::shorten;
-use super::rule::{Condition, CostOf, Effect, OnExceed, Origin, Override, Pattern, Rule, Test};
+use super::rule::{Condition, Effect, OnExceed, Origin, Pattern, Rule, Test};
 use super::words::nearest;
 use super::{Domain, Rules};
 use crate::key;
 use crate::request::Entry;
 use crate::ruleset::{Index, Matched, RuleSet, Sought, windows_of};
+use costs::costs_without_room;
+use overrides::{contradicting_overrides, shadowed_overrides};
+use texts::{captures_missed, compared_literally, counted_literally};
 
 /// A number that grew or shrank by more than this is pointed out.
 const JUMP: u128 = 10;
@@ -32,14 +38,20 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
-        tried_rules(domain, &mut notes);
-        lonely_attributes(domain, &mut notes);
-        replaced_rules(domain, &mut notes);
+        // What is said of all rules together needs all of them.
+        if !rules.are_only_sound() {
+            tried_rules(domain, &mut notes);
+            lonely_attributes(domain, &mut notes);
+            replaced_rules(domain, &mut notes);
+            captures_missed(domain, &mut notes);
+        }
         for rule in domain.rules() {
             notes.turn_to(&rule.place().file);
-            taken_literally(rule, &mut notes);
+            counted_literally(rule, &mut notes);
+            compared_literally(rule, &mut notes);
             costs_without_room(rule, &mut notes);
             shadowed_overrides(rule, now, &mut notes);
+            contradicting_overrides(rule, &mut notes);
             jumped_limits(domain.name(), rule, running, &mut notes);
         }
     }
@@ -113,90 +125,6 @@ fn tried_rules(domain: &Domain, notes: &mut Notes) {
     let why = "rules are found by a value in `when`, or one that `if` cannot hold without; these name none, \
                or only what is not to be";
     notes.add_with_help(first_too_many.place().place, problem, why);
-}
-
-/// Texts that count as they stand and probably were to be more: several attributes in one, and a network that is compared as a text.
-fn taken_literally(rule: &Rule, notes: &mut Notes) {
-    let at = rule.place().place;
-    let per = rule.per().iter().flat_map(|counted| &counted.origins);
-    for origin in per {
-        if let Origin::Attribute(name) = origin
-            && name.contains(|letter: char| letter == ',' || letter.is_whitespace())
-        {
-            let problem = format!("`{}` counts by one attribute, which is called `{}`", rule.id(), shorten(name));
-            notes.add_with_help(at, problem, "several are written `per: [a, b]`, one or another `per: [a or b]`");
-        }
-    }
-    let own = rule.when().iter().map(|condition| (at, condition));
-    let others = rule.overrides().iter().flat_map(|other| other.when.iter().map(|condition| (other.place, condition)));
-    for (place, Condition { attribute, test }) in own.chain(others) {
-        let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { continue };
-        let network = patterns.iter().find_map(|pattern| match pattern {
-            Pattern::Equals(text) => Some(text).filter(|text| text.contains('/') && Cidr::new(text).is_ok()),
-            Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
-        });
-        // Envoy sends networks as they are, under this name.
-        if let Some(text) = network.filter(|_| !attribute.starts_with("masked_")) {
-            let problem = format!("`{attribute}` is compared with the text `{text}`, which no address is");
-            notes.add_with_help(place, problem, format!("a network is written `{attribute}: {{cidr: {text}}}`"));
-        }
-    }
-}
-
-/// Limits that have no room for even one request, so that nobody ever passes. It is valid, since a request may say itself what it
-/// weighs.
-fn costs_without_room(rule: &Rule, notes: &mut Notes) {
-    let (cost, who) = match rule.cost() {
-        CostOf::Fixed(cost) => (cost.get(), "a request".to_owned()),
-        CostOf::From { attribute, missing, .. } => (missing.get(), format!("a request without `{attribute}`")),
-    };
-    let mut tell = |place, what: &str, effect: &Effect| {
-        let limits = effect.limits().map_or(&[][..], |set| set.limits.as_slice());
-        let Some(limit) = limits.iter().find(|limit| limit.capacity() < cost) else { return };
-        let room = limit.capacity();
-        let help = match limit {
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::IntervalBucket(_) => {
-                format!("write a `burst` of at least {cost} beside the limit, or a smaller `cost`")
-            }
-            // The others have room for their count.
-            _ => format!("write a limit of at least {cost}, or a smaller `cost`"),
-        };
-        let problem = format!("{who} never fits {what}: it weighs {cost}, and there is room for {room} at once");
-        notes.add_with_help(place, problem, help);
-    };
-    tell(rule.place().place, &format!("`{}`", rule.id()), rule.effect());
-    for other in rule.overrides() {
-        tell(other.place, "this override", &other.effect);
-    }
-}
-
-/// Overrides that an earlier one leaves nothing to, and those that have ended.
-fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
-    let overrides = rule.overrides();
-    if overrides.is_empty() {
-        return;
-    }
-    let index = Index::new(&overrides.iter().map(|other| sought(&other.when)).collect::<Vec<_>>(), 0);
-    let lasts = |earlier: &Override, later: &Override| match (earlier.until, later.until) {
-        (None, _) => true,
-        (Some(earlier), Some(later)) => earlier >= later,
-        (Some(_), None) => false,
-    };
-    for (place, other) in overrides.iter().enumerate() {
-        if other.until.is_some_and(|until| until <= now) {
-            notes.add(other.place, "this override has ended");
-            continue;
-        }
-        let stops = |number: u32| {
-            let earlier = &overrides[number as usize];
-            (number as usize) < place && is_positive(&earlier.when) && lasts(earlier, other)
-        };
-        if let Some(number) = always_meets(&index, &other.when, stops) {
-            let at = overrides[number as usize].place;
-            let problem = "this override never counts: an earlier one holds whenever it does";
-            notes.add_with_help(other.place, problem, format!("that one is at {}:{}", at.line, at.column));
-        }
-    }
 }
 
 fn sought(when: &[Condition]) -> Sought<'_> {

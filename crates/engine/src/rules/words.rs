@@ -86,6 +86,15 @@ pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
         .map(|(_, word)| word)
 }
 
+/// Whether two words differ by one slip, or in nothing but large and small letters.
+pub(crate) fn is_slip(given: &str, word: &str) -> bool {
+    if given.len().max(word.len()) > LONGEST || given == word {
+        return false;
+    }
+    let letters = |word: &str| word.to_lowercase().chars().collect::<Vec<char>>();
+    slips(&letters(given), &letters(word)) <= 1
+}
+
 /// Words beyond this are not slips of ours.
 const LONGEST: usize = 40;
 

@@ -3,15 +3,15 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use tollgate_engine::rules::Source;
+use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
 use super::files::{self, File};
 use super::remote::show::count;
 use crate::config::raw::CheckArgs;
-use crate::retrieve::file::parse_all;
+use crate::retrieve::file::{parse_all, parse_sound};
 
-/// Prints every mistake with its place, or what is probably not meant; fails if there is a mistake.
+/// Prints every mistake with its place, and what is probably not meant; fails if there is a mistake.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -20,12 +20,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
     match parse_all(&sources) {
         Ok(rules) => {
-            let engine = Engine::new(MemoryStore::new(1)?)?;
-            for warning in engine.warnings(&rules) {
-                // Several files are looked at together, and each line is in one of them.
-                let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
-                write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
-            }
+            warn(&files, &rules)?;
             rules.left_out().map_or(Ok(()), super::tell)?;
             let what = match &*files {
                 [only] => only.name.clone(),
@@ -37,7 +32,19 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         }
         Err(mistakes) => {
             super::tell(&mistakes)?;
+            warn(&files, &parse_sound(&sources))?;
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Prints what is probably not meant.
+fn warn(files: &[File], rules: &Rules) -> anyhow::Result<()> {
+    let engine = Engine::new(MemoryStore::new(1)?)?;
+    for warning in engine.warnings(rules) {
+        // Several files are looked at together, and each line is in one of them.
+        let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
+        write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
+    }
+    Ok(())
 }

@@ -1,8 +1,11 @@
 //! What was written on the command line or in the environment, unchecked.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use super::remote::keys::{KEYS_EXAMPLES, KeysArgs};
 use super::remote::rules::{RULES_EXAMPLES, RulesArgs};
@@ -16,6 +19,26 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// What the words of a command line say. A server that is named there beside a rule file would not be asked; one in the
+    /// environment is there for other commands.
+    ///
+    /// # Errors
+    /// When they say nothing that can be done, or ask for help.
+    pub fn read<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches_from(words)?;
+        let written = |args: &ArgMatches, id| args.value_source(id) == Some(ValueSource::CommandLine);
+        if let Some(("explain", args)) = matches.subcommand()
+            && written(args, "rules")
+            && written(args, "server")
+        {
+            let problem = "the argument '--rules <FILE>' cannot be used with '--server <URL>': it is one or the other that explains";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, problem));
+        }
+        Self::from_arg_matches(&matches)
+    }
 }
 
 /// The things the program does, one module of `command` each.

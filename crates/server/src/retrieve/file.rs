@@ -39,12 +39,21 @@ pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
     parse_and_note(sources).0
 }
 
+/// Of files with mistakes, the rules that have none, to be looked at and not to be put in force.
+pub fn parse_sound(sources: &[Source<'_>]) -> Rules {
+    Rules::sound(sources, &|rules, file| Watched::new(beside(rules, file)).read().map_err(|error| error.to_string()))
+}
+
+/// The path of a file with values that the file of the rules names.
+fn beside(rules: &str, file: &str) -> PathBuf {
+    Path::new(rules).parent().unwrap_or(Path::new("")).join(file)
+}
+
 /// [`parse_all`], with the files that the rules name, as they were when they were read.
 fn parse_and_note(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Watched>) {
     let lists: RefCell<Vec<Watched>> = RefCell::default();
-    let beside = |rules: &str, file: &str| {
-        let path = Path::new(rules).parent().unwrap_or(Path::new("")).join(file);
-        let mut list = Watched::new(path);
+    let read = |rules: &str, file: &str| {
+        let mut list = Watched::new(beside(rules, file));
         let values = list.read().map_err(|error| error.to_string());
         let mut lists = lists.borrow_mut();
         // One that many rules name is looked at once.
@@ -53,7 +62,7 @@ fn parse_and_note(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Watch
         }
         values
     };
-    let rules = Rules::read_with(sources, &beside);
+    let rules = Rules::read_with(sources, &read);
     (rules, lists.into_inner())
 }
 

@@ -217,10 +217,11 @@ fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut
 fn length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nanos> {
     let sample = if name == "max_wait" { "2s" } else { "10m" };
     let raw = required(map, what, name, &format!("write a length of time, like `{name}: {sample}`"), notes)?;
-    let length = parse_length(&raw.text).filter(|length| *length > Nanos::ZERO);
-    if length.is_none() {
-        let problem = format!("`{}` is not a length of time", shorten(&raw.text));
-        notes.add_with_help(raw.place, problem, "write it like 500ms, 30s or 5m");
-    }
-    length
+    let problem = match parse_length(&raw.text) {
+        Some(Nanos::ZERO) => format!("`{name}` is 0, it must be longer"),
+        Some(length) => return Some(length),
+        None => format!("`{}` is not a length of time", shorten(&raw.text)),
+    };
+    notes.add_with_help(raw.place, problem, "write it like 500ms, 30s or 5m");
+    None
 }

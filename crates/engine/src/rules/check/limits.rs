@@ -4,7 +4,7 @@ use tollgate::{LeakyBucket, Limit, LimitError, Limits, Nanos, Terms, Time, Wall}
 
 use super::super::limit::{self, Words};
 use super::super::mistake::Notes;
-use super::super::moment::{NoMoment, moment};
+use super::super::moment;
 use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
 use super::{Checker, check_truth};
@@ -34,8 +34,8 @@ impl Checker<'_> {
 }
 
 fn check_until(raw: &Placed, notes: &mut Notes) -> Option<Time<Wall>> {
-    let at = moment(&raw.text);
-    at.map_err(|NoMoment { problem, help }| notes.add_with_help(raw.place, problem, help)).ok()
+    let at = moment::end(&raw.text);
+    at.map_err(|wrong| notes.add_with_help(raw.place, &wrong.text().problem, &wrong.text().help)).ok()
 }
 
 /// What applies, unless something is wrong with it.

@@ -27,6 +27,7 @@ pub(crate) struct Checker<'f> {
     seen: HashMap<(usize, Box<str>), (Arc<str>, Place)>,
     rules: usize,
     file: ReadFile<'f>,
+    only_sound: bool,
 }
 
 /// The most rules that one may replace.
@@ -34,7 +35,16 @@ const MAX_REPLACED: usize = 256;
 
 impl<'f> Checker<'f> {
     pub(crate) fn new(file: ReadFile<'f>) -> Self {
-        Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file }
+        Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file, only_sound: false }
+    }
+
+    /// One that leaves out every rule that something is wrong with.
+    pub(crate) fn of_sound_rules(file: ReadFile<'f>) -> Self {
+        Self { only_sound: true, ..Self::new(file) }
+    }
+
+    pub(crate) fn only_sound(&self) -> bool {
+        self.only_sound
     }
 
     /// All domains, once the last file has been looked at.
@@ -55,7 +65,11 @@ impl<'f> Checker<'f> {
                 notes.add(raw.place, format!("there are more than {MAX_RULES} rules"));
                 return;
             }
+            let (before, rules) = (notes.count(), self.domains[place].rules.len());
             self.rule(place, raw, notes);
+            if self.only_sound && (raw.noted || notes.count() > before) {
+                self.domains[place].rules.truncate(rules);
+            }
         }
     }
 

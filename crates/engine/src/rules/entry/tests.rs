@@ -131,8 +131,8 @@ fn overrides_are_read_beside_their_rule() {
     let calendar = r#"{"id":"a","per":["user"],"limit":"10/day","algorithm":"fixed_window","zone":"Europe/Paris"}"#;
     assert_eq!(
         wrong("limit: 5/s", calendar),
-        "f:1:8: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years; the rule \
-         follows the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`"
+        "f:1:8: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years, not its \
+         seconds; the rule follows the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`"
     );
     assert!(one_override(&source("limit: 5/s\nalgorithm: token_bucket"), calendar, "acme").is_ok());
     assert!(

@@ -1,6 +1,8 @@
 //! The words that make a window follow the calendar.
 
-use super::{ALGORITHMS, NOTHING, Reader, as_written, parse_count};
+use tollgate::Nanos;
+
+use super::{ALGORITHMS, NOTHING, Reader, as_written, parse_count, parse_length};
 use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
 use crate::rules::words::{nearest, valid_instead};
@@ -16,6 +18,8 @@ const UNITS: &[(Unit, &[&str])] = &[
     (Unit::Month(1), &["month"]),
     (Unit::Year(1, 1), &["year"]),
 ];
+
+const MINUTE: Nanos = Nanos::from_secs(60);
 
 /// The zone of a name.
 ///
@@ -80,11 +84,14 @@ impl Reader<'_> {
     /// Notes that a limit which is to follow the calendar is none of its windows.
     fn no_window(&mut self) {
         let Some(limit) = self.words.limit else { return };
+        let period = period_of(limit).unwrap_or_default();
+        let numbered = period.starts_with(|first: char| first.is_ascii_digit());
+        let is_short = !numbered && parse_length(&format!("1{period}")).is_some_and(|length| length < MINUTE);
         let problem = format!(
-            "`{}` is no window of the calendar: these are its minutes, hours, days, weeks, months and years",
-            shorten(limit)
+            "`{}` is no window of the calendar: these are its minutes, hours, days, weeks, months and years{}",
+            shorten(limit),
+            if is_short { ", not its seconds" } else { "" }
         );
-        let numbered = period_of(limit).is_some_and(|period| period.starts_with(|first: char| first.is_ascii_digit()));
         let help = match as_written(limit) {
             Some(written) => format!("a rate is written {written}"),
             None if self.words.inherits && !numbered => {
@@ -146,9 +153,7 @@ impl Reader<'_> {
 
 fn day_of_year(text: &str) -> Option<Unit> {
     let (month, day) = text.split_once('-')?;
-    let (month, day) = (month.parse::<i8>().ok()?, day.parse::<i8>().ok()?);
-    // In a leap year, so that the 29th of February is one: in other years it is the 28th.
-    jiff::civil::Date::new(2024, month, day).ok().map(|_| Unit::Year(month, day))
+    Unit::year_from(month.parse().ok()?, day.parse().ok()?)
 }
 
 fn period_of(limit: &str) -> Option<&str> {

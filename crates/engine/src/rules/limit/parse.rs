@@ -40,7 +40,13 @@ pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
     }
-    format!("1/{text}").parse::<Rate>().ok().map(Rate::per)
+    let length = |text: &str| format!("1/{text}").parse::<Rate>().ok().map(Rate::per);
+    // No rate has such a period, and yet it is a length of time.
+    let unit = text.trim_start_matches('0');
+    if unit.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return length(unit).map(|_| Nanos::ZERO);
+    }
+    length(text)
 }
 
 /// `5/15m` as 5 and 15 minutes.

@@ -118,6 +118,11 @@ fn everything_wrong_is_told_at_once() {
             "limit: the count of the rate is 0, it must be at least 1; for nothing at all write `deny: true` in place of `limit`",
         ),
     );
+    check(
+        "5/m",
+        &[("algorithm", "sliding_slices"), ("precision", "0s")],
+        Err("precision: the precision is 0, it must be at least 1"),
+    );
     check("1/0s", &[], Err("limit: the period of the rate is 0, it must be at least 1"));
     check("10/s", &[("burst", "0")], Err("burst: the burst is 0, it must be at least 1"));
     check(

@@ -68,6 +68,12 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
     if one.is_some() {
         notes.add_with_help(place, "`limit` and `limits` exclude each other", "put all of them into `limits`");
     }
+    // One rate under this name was to be the only one: with what stands beside it, it is looked at as such.
+    if let (None, Value::Text(_)) = (one, &several.value) {
+        notes.add_with_help(place, "`limits` is a list, this is a text", "did you mean `limit`?");
+        let limit = RawLimit { limit: text(several, "`limit`", notes), ..read_words(place, fields, notes) };
+        return vec![base.map_or(limit.clone(), |base| over(base, limit))];
+    }
     stray_options(&beside, "`limits`", notes);
     let Some(several) = list(several, "`limits`", notes) else { return Vec::new() };
     if several.is_empty() {

@@ -31,6 +31,8 @@ pub(crate) struct RawDomain {
 #[derive(Debug)]
 pub(crate) struct RawRule {
     pub(crate) place: Place,
+    /// Whether anything was noted while it was read.
+    pub(crate) noted: bool,
     pub(crate) id: Option<Placed>,
     /// Whether a key was noted that was probably meant to be the id.
     pub(crate) id_noted: bool,
@@ -115,13 +117,15 @@ fn read_domain(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawDomai
 }
 
 fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
+    let before = notes.count();
     let tables = [keys::RULE, keys::LIMIT, keys::OPTIONS];
     let fields = Fields::of_part(node, "a rule", &tables, &of_nothing, notes)?;
     let effect = read_effect(node.place, &fields, None, notes);
     let overrides = fields.find("overrides").and_then(|(_, node)| list(node, "`overrides`", notes)).unwrap_or_default();
     let base = effect.limits.first().filter(|_| effect.limits.len() == 1);
-    Some(RawRule {
+    let rule = RawRule {
         place: node.place,
+        noted: false,
         id: fields.text("id", notes),
         id_noted: fields.meant(&["id"]),
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
@@ -142,7 +146,8 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         schedule: fields.find("schedule").map(|(_, node)| read_schedule(node, notes)).unwrap_or_default(),
         status: fields.text("status", notes),
         message: fields.text("message", notes),
-    })
+    };
+    Some(RawRule { noted: notes.count() > before, ..rule })
 }
 
 fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {

@@ -1,7 +1,7 @@
 //! When a request happens: its member `at`, which a body of `/v1/check` does not have.
 
 use serde::de::IgnoredAny;
-use tollgate_engine::rules::moment;
+use tollgate_engine::rules::{NoMoment, moment};
 
 use crate::front::http::problem::Problem;
 
@@ -26,18 +26,14 @@ fn parse(value: &[u8]) -> Result<u64, String> {
     const AT: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
                       \"2030-01-31T18:00:00+01:00\" or \"2030-01-31T18:00[Europe/Paris]\"";
     if let Ok(millis) = serde_json::from_slice::<u64>(value) {
-        let late =
-            || format!("`at` is in milliseconds, and {millis} of them end after the year 2500; are they smaller ones?");
+        let late = || format!("`at` is in milliseconds, and {millis} of them end after 2554; are they smaller ones?");
         return millis.checked_mul(1_000_000).ok_or_else(late);
     }
     let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT.into()) };
-    match moment(&text) {
-        // What is before 1970 is told as its beginning.
-        Ok(at) if at.as_nanos() == 0 && !text.starts_with("1970") => Err("`at` is before 1970".into()),
-        Ok(at) => Ok(at.as_nanos()),
-        Err(wrong) if text.ends_with(']') => Err(format!("{}; {}", wrong.problem, wrong.help)),
-        Err(_) => Err(AT.into()),
-    }
+    moment(&text).map(|at| at.as_nanos()).map_err(|wrong| match &wrong {
+        NoMoment::Unreadable(_) => AT.into(),
+        NoMoment::NoZone(text) | NoMoment::Beyond(text) => format!("{}; {}", text.problem, text.help),
+    })
 }
 
 /// Where a member is: its value, and all of it with one comma.
@@ -149,6 +145,7 @@ mod tests {
         ] {
             check(&format!(r#"{{"at":"{at}"}}"#), "{}", instant);
         }
+        check(r#"{"at":"1969-12-31T19:00:00-05:00"}"#, "{}", Some(0));
         check(r#"{"a":"at"}"#, r#"{"a":"at"}"#, None);
         check(r#"[{"at":1}]"#, r#"[{"at":1}]"#, None);
         check(r#"{"at":1"#, r#"{"at":1"#, None);
@@ -156,9 +153,18 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_told() {
-        for at in
-            ["-1", "1.5", "null", "\"\"", "\"tomorrow\"", "18446744073709551615", "[1]", "\"1900-01-01T00:00:00Z\""]
-        {
+        for at in [
+            "-1",
+            "1.5",
+            "null",
+            "\"\"",
+            "\"tomorrow\"",
+            "18446744073709551615",
+            "[1]",
+            "\"1900-01-01T00:00:00Z\"",
+            "\"1970-01-01T00:00:00+01:00\"",
+            "\"9999-01-01T00:00:00Z\"",
+        ] {
             let mut line = format!("{{\"at\":{at}}}").into_bytes();
             assert!(take_moment(&mut line).is_err(), "{at}");
         }

@@ -18,8 +18,7 @@ const MOST: usize = 5;
 /// were meant are. Whatever keeps the server from telling is of no interest here.
 pub(super) fn hints(remote: &Remote, args: &KeyArgs, none_met: bool) -> Vec<String> {
     let Some(explained) = explain(remote, args) else { return Vec::new() };
-    let given: BTreeSet<&str> =
-        args.attributes.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect::<BTreeSet<_>>();
+    let given: BTreeSet<&str> = args.attributes.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
     lines(&explained, none_met, &|id| per_of(remote, &args.domain, id, &given))
 }
 

@@ -1,0 +1,100 @@
+//! Overrides that never count.
+
+use tollgate::{Time, Wall};
+
+use super::super::mistake::Notes;
+use super::super::nth::nth_of;
+use super::super::raw::shorten;
+use super::super::rule::{Condition, Override, Pattern, Rule, Test};
+use super::{always_meets, is_positive, sought};
+use crate::request::Entry;
+use crate::ruleset::{Index, Matched};
+
+/// Overrides that an earlier one leaves nothing to, and those that have ended.
+pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
+    let overrides = rule.overrides();
+    if overrides.is_empty() {
+        return;
+    }
+    let index = Index::new(&overrides.iter().map(|other| sought(&other.when)).collect::<Vec<_>>(), 0);
+    let lasts = |earlier: &Override, later: &Override| match (earlier.until, later.until) {
+        (None, _) => true,
+        (Some(earlier), Some(later)) => earlier >= later,
+        (Some(_), None) => false,
+    };
+    for (place, other) in overrides.iter().enumerate() {
+        if other.until.is_some_and(|until| until <= now) {
+            notes.add(other.place, "this override has ended");
+            continue;
+        }
+        let stops = |number: u32| {
+            let earlier = &overrides[number as usize];
+            (number as usize) < place && is_positive(&earlier.when) && lasts(earlier, other)
+        };
+        if let Some(number) = always_meets(&index, &other.when, stops) {
+            let at = overrides[number as usize].place;
+            let problem = "this override never counts: an earlier one holds whenever it does";
+            notes.add_with_help(other.place, problem, format!("that one is at {}:{}", at.line, at.column));
+        }
+    }
+}
+
+/// Overrides for what their rule is not for. Each text they name is looked for in a request that has nothing else.
+pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
+    let own = rule.sought();
+    if rule.overrides().is_empty() || own.is_empty() {
+        return;
+    }
+    let index = Index::new(&own.iter().map(|condition| sought(std::slice::from_ref(condition))).collect::<Vec<_>>(), 0);
+    let mut matched = Matched::default();
+    for other in rule.overrides() {
+        // Of an attribute by number, the request would need the values before it, too.
+        let pairs = other.when.iter().filter(|condition| nth_of(&condition.attribute).is_none());
+        let mut pairs = pairs.flat_map(|condition| {
+            let same = own.iter().enumerate().filter(|(_, own)| own.attribute == condition.attribute);
+            same.map(move |(number, own)| (condition, number, own))
+        });
+        let excluded = pairs.find_map(|(condition, number, own)| {
+            let Condition { attribute, test } = condition;
+            match (test, &own.test) {
+                (Test::AnyOf(patterns), _) => {
+                    let texts: Option<Vec<&str>> = patterns.iter().map(text_of).collect();
+                    let texts = texts?;
+                    let holds = texts.iter().any(|text| {
+                        index.find(&[Entry::new(&**attribute, *text)], &mut matched);
+                        matched.rules().contains(&(number as u32))
+                    });
+                    (!holds).then(|| (condition, own, texts.first().copied()))
+                }
+                (Test::Absent, Test::AnyOf(_) | Test::Present) | (Test::Present, Test::Absent) => {
+                    Some((condition, own, None))
+                }
+                (Test::Absent, Test::NoneOf(_) | Test::Absent)
+                | (Test::Present, Test::AnyOf(_) | Test::NoneOf(_) | Test::Present)
+                | (Test::NoneOf(_), _) => None,
+            }
+        });
+        let Some((Condition { attribute, .. }, own, text)) = excluded else { continue };
+        let whom = match text {
+            Some(text) => format!("`{}`", shorten(text)),
+            None if matches!(own.test, Test::Absent) => "requests with one".into(),
+            None => "requests without one".into(),
+        };
+        // Of several values, one may be for the rule and another for the override.
+        let problem = match (text, &own.test) {
+            (Some(_), Test::AnyOf(_)) => {
+                format!("this override never counts for a request with one `{attribute}`: its rule is not for {whom}")
+            }
+            _ => format!("this override never counts: by `{attribute}`, its rule is not for {whom}"),
+        };
+        let help = "let the `when` of the rule hold for them, too, or make a rule of it";
+        notes.add_with_help(other.place, problem, help);
+    }
+}
+
+fn text_of(pattern: &Pattern) -> Option<&str> {
+    match pattern {
+        Pattern::Equals(text) => Some(text),
+        Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
+    }
+}

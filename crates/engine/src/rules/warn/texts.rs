@@ -1,0 +1,172 @@
+//! Texts that are taken as they stand and probably were to be more.
+
+use std::collections::HashSet;
+
+use super::super::Domain;
+use super::super::cidr::Cidr;
+use super::super::glob::{CapturePlace, Glob};
+use super::super::mistake::Notes;
+use super::super::raw::shorten;
+use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
+use super::super::words::is_slip;
+
+/// Several attributes in one name.
+pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
+    let per = rule.per().iter().flat_map(|counted| &counted.origins);
+    for origin in per {
+        if let Origin::Attribute(name) = origin
+            && are_several(name)
+        {
+            let problem = format!("`{}` counts by one attribute, which is called `{}`", rule.id(), shorten(name));
+            let help = "several are written `per: [a, b]`, one or another `per: [a or b]`";
+            notes.add_with_help(rule.place().place, problem, help);
+        }
+    }
+}
+
+fn are_several(name: &str) -> bool {
+    // Names with a slash there are, like `example.com/team`; two plain words are more probably two names.
+    let is_word =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let chosen = name.contains('/') && name.split('/').all(is_word);
+    chosen || name.contains(|letter: char| matches!(letter, ',' | '|') || letter.is_whitespace())
+}
+
+/// Attributes that nobody else names and that are, but for a slip, a name in a pattern of the rule that it does not count by.
+pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
+    let captures = |rule: &Rule| -> Vec<String> {
+        let patterns = rule.when().iter().flat_map(|condition| match &condition.test {
+            Test::AnyOf(patterns) => patterns.as_slice(),
+            Test::NoneOf(_) | Test::Present | Test::Absent => &[],
+        });
+        let names = patterns.flat_map(|pattern| match pattern {
+            Pattern::Glob(glob) => glob.names().map(str::to_owned).collect(),
+            Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => Vec::new(),
+        });
+        names.collect()
+    };
+    let naming: Vec<(&Rule, Vec<String>)> = domain.rules().iter().map(|rule| (rule, captures(rule))).collect();
+    if naming.iter().all(|(_, names)| names.is_empty()) {
+        return;
+    }
+    let known: HashSet<&str> = naming.iter().flat_map(|(rule, names)| named(rule, names.is_empty())).collect();
+    for (rule, names) in &naming {
+        let origins = || rule.per().iter().flat_map(|counted| &counted.origins);
+        let unused = |name: &&String| {
+            !origins().any(|origin| matches!(origin, Origin::Capture { name: used, .. } if **used == ***name))
+        };
+        for origin in origins() {
+            let Origin::Attribute(name) = origin else { continue };
+            if known.contains(&**name) || name.len() <= 3 {
+                continue;
+            }
+            if let Some(meant) = names.iter().filter(unused).find(|meant| meant.len() > 3 && is_slip(name, meant)) {
+                notes.turn_to(&rule.place().file);
+                let problem = format!("`{}` counts by an attribute `{name}`, and not by `{{{meant}}}`", rule.id());
+                notes.add_with_help(rule.place().place, problem, format!("did you mean `{meant}`?"));
+            }
+        }
+    }
+}
+
+/// The attributes that a rule tests, and those it counts by, if these are `counted`.
+fn named(rule: &Rule, counted: bool) -> Vec<&str> {
+    let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
+    let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
+    let per = rule.per().iter().filter(|_| counted).flat_map(|counted| &counted.origins);
+    let per = per.map(|origin| match origin {
+        Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
+    });
+    tested.map(|condition| &*condition.attribute).chain(expressed.map(|name| &**name)).chain(per).collect()
+}
+
+/// A network, a regular expression, and a path without its slash, which are compared as texts.
+pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
+    let own = rule.when().iter().map(|condition| (rule.place().place, condition));
+    let others = rule.overrides().iter().flat_map(|other| other.when.iter().map(|condition| (other.place, condition)));
+    for (place, Condition { attribute, test }) in own.chain(others) {
+        let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { continue };
+        // The first of a list says what is to be said of the others.
+        if let Some((problem, help)) = patterns.iter().find_map(|pattern| literal(attribute, pattern)) {
+            notes.add_with_help(place, problem, help);
+        }
+    }
+}
+
+/// What a pattern is taken for, and how it is written if that was not meant.
+fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
+    let text = match pattern {
+        Pattern::Equals(text) => {
+            // Envoy sends networks as they are, under this name.
+            if text.contains('/') && Cidr::new(text).is_ok() && !attribute.starts_with("masked_") {
+                let problem = format!("`{attribute}` is compared with the text `{text}`, which no address is");
+                return Some((problem, format!("a network is written `{attribute}: {{cidr: {text}}}`")));
+            }
+            text.to_string()
+        }
+        Pattern::Prefix(text) => text.to_string(),
+        Pattern::Glob(glob) => written(glob),
+        Pattern::Cidr(_) => return None,
+    };
+    let is_path = attribute == "path";
+    if is_regular(&text, is_path) {
+        let kind = if is_path { "a path" } else { "a text" };
+        let problem =
+            format!("`{attribute}` is compared with `{}` as {kind}, not as a regular expression", shorten(&text));
+        let help = match as_glob(&text).filter(|_| is_path) {
+            Some(glob) => format!("did you mean `{}`?", shorten(&glob)),
+            None => {
+                "there are none; `*` is anything within a segment, `**` any number of segments, and what begins so \
+                     is written `{prefix: …}`"
+                    .into()
+            }
+        };
+        return Some((problem, help));
+    }
+    if is_path && !text.is_empty() && !text.starts_with(['/', '*', '{']) {
+        let problem = format!("`path` is compared with `{}`, and a path begins with a slash", shorten(&text));
+        return Some((problem, format!("did you mean `/{}`?", shorten(&text))));
+    }
+    None
+}
+
+/// Whether a text can hardly be anything but a regular expression. Of paths more is known than of other texts.
+fn is_regular(text: &str, is_path: bool) -> bool {
+    let (begins, ends, any) = (text.starts_with('^'), text.ends_with('$'), text.contains(".*"));
+    if !is_path {
+        return (begins && (ends || any)) || (ends && any);
+    }
+    let classes = ["\\d", "\\w", "[^/]", "[0-9]", "[a-z", "[A-Z"];
+    let any_segment = text.split('/').any(|segment| matches!(segment, ".*" | ".+"));
+    begins || ends || any_segment || classes.iter().any(|class| text.contains(class))
+}
+
+/// The pattern that matches what a regular expression for paths does, if it is a simple one.
+fn as_glob(text: &str) -> Option<String> {
+    let mut glob = text.trim_start_matches('^').trim_end_matches('$').to_owned();
+    for segment in ["[^/]+", "[^/]*", "[0-9]+", "\\d+", "\\w+"] {
+        glob = glob.replace(segment, "*");
+    }
+    let deep = |segment| if matches!(segment, ".*" | ".+") { "**" } else { segment };
+    let glob = glob.split('/').map(deep).collect::<Vec<_>>().join("/");
+    let is_left = glob.contains(".*") || glob.contains(['\\', '[', ']', '(', ')', '{', '}', '+', '?', '|', '^', '$']);
+    let is_valid = !Glob::is_meant(&glob) || Glob::new(&glob).is_ok();
+    (glob.starts_with('/') && !is_left && is_valid).then_some(glob)
+}
+
+/// With the names in braces.
+fn written(glob: &Glob) -> String {
+    let mut segments: Vec<String> = glob.as_str().split('/').map(str::to_owned).collect();
+    let count = segments.len();
+    for name in glob.names() {
+        let place = match glob.capture(name) {
+            Some(CapturePlace::FromStart(before)) => Some(before),
+            Some(CapturePlace::FromEnd(behind)) => count.checked_sub(1 + behind),
+            None => None,
+        };
+        if let Some(segment) = place.and_then(|place| segments.get_mut(place)) {
+            *segment = format!("{{{name}}}");
+        }
+    }
+    segments.join("/")
+}
