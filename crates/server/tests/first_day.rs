@@ -49,6 +49,16 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
     );
     let out = overrides(&["set", "api", "plans", "acme", "--limit", "50/s", "--attribute", "api_key"]).done();
     assert!(out.starts_with("api/plans: 50/s for api_key `acme`, version "), "{out}");
+    // What was bought is not lost to the same value of something else.
+    overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).failed(
+        1,
+        "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, as a value of `api_key`: \
+         {\"limit\":\"50/s\"}; it would be lost to the one of `client_ip`, so delete it first if that is meant, with DELETE or \
+         `tollgate rules overrides delete`\n",
+    );
+    assert!(overrides(&["list", "api"]).done().contains("50/s"));
+    overrides(&["delete", "api", "plans", "acme"]).done();
+    overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).done();
 }
 
 #[test]

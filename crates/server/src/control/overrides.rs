@@ -160,8 +160,8 @@ impl Control {
     /// first one that the rule counts by.
     ///
     /// # Errors
-    /// When there is no such rule, the override has mistakes, is not what was expected, does not fit, or the database cannot be
-    /// asked.
+    /// When there is no such rule, the override has mistakes, is not what was expected, is there for another attribute, does not
+    /// fit, or the database cannot be asked.
     pub async fn put_override(
         &self,
         change: &Change,
@@ -182,6 +182,9 @@ impl Control {
             let old = Exception::find(&mut write.tx, domain, id, value).await?;
             expect(domain, id, value, old.as_ref(), expected)?;
             let given = entry::one_override(&Source { name: "override", text }, &rule.text, value)?;
+            if let Some(old) = old.as_ref().filter(|old| old.attribute != given.attribute) {
+                return Err(taken(domain, id, old, &given.attribute));
+            }
             let new = Exception {
                 value: value.into(),
                 attribute: given.attribute,
@@ -357,6 +360,16 @@ fn in_words(domain: &str, id: &str, value: &str) -> String {
 
 fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
     ControlError::Missing(in_words(domain, id, value))
+}
+
+/// A value has one override in a rule, whichever attribute it is of. One that somebody else set must not go away unseen.
+fn taken(domain: &str, id: &str, old: &Exception, attribute: &str) -> ControlError {
+    let Exception { value, attribute: there, effect, .. } = old;
+    ControlError::Taken(format!(
+        "there is an {} already, as a value of `{there}`: {effect}; it would be lost to the one of `{attribute}`, so delete it first if \
+         that is meant, with DELETE or `tollgate rules overrides delete`",
+        in_words(domain, id, value)
+    ))
 }
 
 fn expect(domain: &str, id: &str, value: &str, old: Option<&Exception>, expected: Expected) -> Result<()> {
