@@ -145,6 +145,33 @@ fn going_back_says_to_what_and_goes_further_every_time() {
     assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
     assert_eq!(back(&["3"]).done(), "api/login: version 6 says what version 3 does; nothing was changed\n");
     back(&["9"]).failed(1, "there is no version 9");
+    // What was gone back from is not come back to, whatever came after it.
+    let quota = |limit: &str| {
+        let text = FIRST.replace("limit: 10k/month", &format!("limit: {limit}/month"));
+        assert_ne!(text, FIRST);
+        person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    };
+    let back = || person.run(&["rules", "rollback", "api", "quota"]);
+    quota("2k");
+    assert_eq!(back().done(), "api/quota: back to version 1, as version 3, in force\n");
+    quota("3k");
+    assert_eq!(back().done(), "api/quota: back to version 3, as version 5, in force\n");
+    back().failed(1, "there is no earlier version to go back to");
+}
+
+#[test]
+fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
+    let (_folder, server, person) = begin();
+    let mut connection = server.connect_http();
+    for _ in 0..500 {
+        for to in ["disable", "enable"] {
+            let (status, text) = connection.post(&format!("/v1/domains/api/rules/login/{to}"), "");
+            assert_eq!(status, 200, "{text}");
+        }
+    }
+    let back = |args: &[&str]| person.run(&[&["rules", "rollback", "api", "login"], args].concat());
+    back(&[]).failed(1, "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n");
+    assert_eq!(back(&["1"]).done(), "api/login: version 1001 says what version 1 does; nothing was changed\n");
 }
 
 #[test]
