@@ -160,6 +160,28 @@ fn going_back_says_to_what_and_goes_further_every_time() {
 }
 
 #[test]
+fn what_customers_have_bought_outlives_its_rule() {
+    let (folder, _server, person) = begin();
+    person.run(&["rules", "overrides", "set", "api", "login", "192.0.2.1", "--limit", "50/m"]).done();
+    let left = || {
+        let told = person.run(&["keys", "peek", "api", "path=/login", "client_ip=192.0.2.1"]);
+        told.out.contains("login  50 ")
+    };
+    soon("the override is in force", left);
+    let without = folder.file("less.yaml", FIRST.split("- id: login").next().unwrap());
+    let planned = person.run(&["rules", "apply", "--plan", "--prune", &without]);
+    assert_eq!(planned.err, "warning: api/login has 1 override beside it, kept for when the rule comes back\n");
+    let told = person.run(&["rules", "delete", "api", "login"]).done();
+    assert_eq!(told, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
+    assert!(
+        person.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1")
+    );
+    person.run(&["rules", "rollback", "api", "login"]).done();
+    assert!(person.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin  client_ip  192.0.2.1"));
+    soon("the override is in force again", left);
+}
+
+#[test]
 fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
     let (_folder, server, person) = begin();
     let mut connection = server.connect_http();
@@ -170,7 +192,8 @@ fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
         }
     }
     let back = |args: &[&str]| person.run(&[&["rules", "rollback", "api", "login"], args].concat());
-    back(&[]).failed(1, "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n");
+    back(&[])
+        .failed(1, "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n");
     assert_eq!(back(&["1"]).done(), "api/login: version 1001 says what version 1 does; nothing was changed\n");
 }
 

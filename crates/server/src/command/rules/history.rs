@@ -80,7 +80,10 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<E
                 change.if_version.get_or_insert(newest.version);
             }
             // What was gone back to may be among those that are not there.
-            ensure!(!is_cut, "the rule has more than {MOST_VERSIONS} versions; name one of those that `rules history` lists");
+            ensure!(
+                !is_cut,
+                "the rule has more than {MOST_VERSIONS} versions; name one of those that `rules history` lists"
+            );
             before(&versions).context("there is no earlier version to go back to; `rules history` lists them")?
         }
     };

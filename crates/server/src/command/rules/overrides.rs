@@ -43,7 +43,9 @@ fn list(remote: &Remote, args: &OverridesListArgs) -> anyhow::Result<()> {
     for item in listed.parse::<StoredOverride>()? {
         let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
         let (changed, version) = (time(item.at_ms), item.version.to_string());
-        table.row([item.rule, item.attribute, item.value, instead, until, changed, item.author, version]);
+        // Whoever looks for one that is gone finds it, and sees that it applies to nothing.
+        let rule = if item.rule_deleted { format!("{} (deleted)", item.rule) } else { item.rule };
+        table.row([rule, item.attribute, item.value, instead, until, changed, item.author, version]);
     }
     let mut out = std::io::stdout().lock();
     match table.is_empty() {

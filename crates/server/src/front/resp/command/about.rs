@@ -37,7 +37,13 @@ const COMMANDS: &[Described] = &[
         "Takes from a key's limit or tells when to come back: key max_burst count period [quantity]",
     ),
     described("tg.check", -3, WRITES, 0, "Decides a request by the rules: domain cost|- [ONCE key] [name value ...]"),
-    described("tg.peek", -3, ASKS, 0, "Tells what tg.check would say and takes nothing: domain cost|- [name value ...]"),
+    described(
+        "tg.peek",
+        -3,
+        ASKS,
+        0,
+        "Tells what tg.check would say and takes nothing: domain cost|- [name value ...]",
+    ),
     described(
         "tg.takeupto",
         -3,
