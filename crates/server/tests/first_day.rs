@@ -83,6 +83,42 @@ fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
 }
 
 #[test]
+fn an_override_that_is_for_nobody_is_warned_of() {
+    let folder = Folder::new();
+    let (_server, person) = serve(&folder, &[]);
+    let text = "domain: api\nrules:\n- {id: plans, per: [api_key or client_ip], limit: 5/s, when: {path: {present: true}}}\n\
+                - {id: bytes, per: [user], limit: 1000/h, cost: {from: size, max: 500}, overrides: [{when: {plan: pro}, limit: 1M/h}]}\n";
+    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    let told = |args: &[&str]| {
+        let ran = person.run(&[&["rules", "overrides", "set", "api"], args].concat());
+        (ran.code, ran.err)
+    };
+    let unknown = "warning: nothing in the rule `plans`, which counts by `api_key or client_ip`, names the attribute `user`; the \
+                   override is for requests that bring it\n";
+    assert_eq!(told(&["plans", "a", "--limit", "9/s", "--attribute", "user"]), (Some(0), unknown.into()));
+    for known in ["api_key", "path"] {
+        assert_eq!(told(&["plans", known, "--limit", "9/s", "--attribute", known]), (Some(0), String::new()));
+    }
+    assert_eq!(told(&["bytes", "free", "--limit", "900/h", "--attribute", "plan"]).1, "");
+    for (value, what, written) in [
+        ("192.0.2.4/24", "a network", "{cidr: …}"),
+        ("192.0.2.0/24", "a network", "{cidr: …}"),
+        ("192.0.*", "a pattern", "'…*'"),
+    ] {
+        let text = format!(
+            "warning: `client_ip` is compared with the text `{value}` as it stands; {what} goes into the rule itself: `overrides: \
+             [{{when: {{client_ip: {written}}}, limit: …}}]`\n"
+        );
+        assert_eq!(told(&["plans", value, "--deny", "--attribute", "client_ip"]), (Some(0), text));
+    }
+    assert_eq!(told(&["plans", "a/7", "--deny", "--attribute", "api_key"]).1, "");
+    let small = "warning: a request whose `size` says more than 100, of 500 at most, never fits this override: there is room for 100 at \
+                 once; write a larger limit or `burst`\n";
+    assert_eq!(told(&["bytes", "acme", "--limit", "100/h"]), (Some(0), small.into()));
+    assert_eq!(told(&["bytes", "acme", "--limit", "500/h"]).1, "");
+}
+
+#[test]
 fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
     let (_folder, _server, person) = begin();
     let set = |args: &[&str]| person.run(&[&["rules", "overrides", "set", "api", "quota", "acme"], args].concat());

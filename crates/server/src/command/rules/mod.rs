@@ -1,6 +1,7 @@
 //! `tollgate rules`: the rules of a server, and changing them.
 
 mod apply;
+mod doubts;
 mod history;
 mod list;
 mod nodes;
