@@ -250,6 +250,8 @@ fn a_key_that_is_named_too_loosely_is_told_what_rules_count_by() {
     assert_eq!(person.run(&["keys", "peek", "api", "path=/login"]).err, hint);
     let ran = person.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
     assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
+    // Lengths of time are written as `explain` does.
+    assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
     assert_eq!(person.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are told by the number");
 
     // By a file there is no list of rules to look into, and what is missing is told all the same.

@@ -122,8 +122,8 @@ fn before(versions: &[Version]) -> Option<i64> {
                     stands.truncate(place);
                 }
             }
-            // It says what it said.
-            Action::Enable | Action::Disable if stands.last().is_some_and(says) => continue,
+            // It says what it said, and whether it is in force is part of what it comes back as.
+            Action::Enable | Action::Disable if stands.last().is_some_and(says) => drop(stands.pop()),
             Action::Create | Action::Update | Action::Delete | Action::Enable | Action::Disable => {}
         }
         stands.push(version);
@@ -176,6 +176,7 @@ mod tests {
         // What is gone comes back as it was, and then goes further back.
         check(&[a, b, (Delete, None)], Some(2));
         check(&[a, b, (Delete, None), back], Some(1));
+        check(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
         // What was gone back from is not come back to, whatever came after.
         check(&[a, b, back, c], Some(3));
         check(&[a, b, back, c, back], None);
