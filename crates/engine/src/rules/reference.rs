@@ -188,7 +188,8 @@ rules:
 ```
 
 A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. A request that says itself what
-it weighs (`cost` beside `attributes`) is believed, and weighs that to every rule that it meets: 50 would never fit ten a second.
+it weighs (`cost` beside `attributes`; over the Redis protocol a number, where `-` leaves it to the rules) is believed, and weighs that
+to every rule that it meets: 50 would never fit ten a second.
 `tollgate check` warns of rules and overrides that have less room than their `cost`.
 
 "#;
