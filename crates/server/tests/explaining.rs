@@ -116,7 +116,7 @@ fn a_banned_key_is_told_to_be_and_until_when() {
         assert!(ban["left_ms"].as_u64().is_some_and(|left| left <= 7_200_000 && left > 7_100_000), "{met}");
         assert_eq!(met["rules"][0]["banned"], true);
         let peeked = tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
-        assert_eq!(peeked, "it is banned by tries, for 2 h more; `tollgate keys reset` lifts that\n");
+        assert_eq!(peeked, "it is banned by tries, for 2h more; `tollgate keys reset` lifts that\n");
         tollgate(server, &["keys", "reset", "api", "path=/tries", "ip=a"]);
         let peeked = tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
         assert!(peeked.starts_with("it would pass\n"), "{peeked}");

@@ -49,6 +49,16 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
     );
     let out = overrides(&["set", "api", "plans", "acme", "--limit", "50/s", "--attribute", "api_key"]).done();
     assert!(out.starts_with("api/plans: 50/s for api_key `acme`, version "), "{out}");
+    // What was bought is not lost to the same value of something else.
+    overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).failed(
+        1,
+        "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, as a value of `api_key`: \
+         {\"limit\":\"50/s\"}; it would be lost to the one of `client_ip`, so delete it first if that is meant, with DELETE or \
+         `tollgate rules overrides delete`\n",
+    );
+    assert!(overrides(&["list", "api"]).done().contains("50/s"));
+    overrides(&["delete", "api", "plans", "acme"]).done();
+    overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).done();
 }
 
 #[test]
@@ -70,6 +80,42 @@ fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
         "warning: this override has ended\n"
     );
     assert_eq!(set(&["--limit", "10/h", "--burst", "50"]).err, "");
+}
+
+#[test]
+fn an_override_that_is_for_nobody_is_warned_of() {
+    let folder = Folder::new();
+    let (_server, person) = serve(&folder, &[]);
+    let text = "domain: api\nrules:\n- {id: plans, per: [api_key or client_ip], limit: 5/s, when: {path: {present: true}}}\n\
+                - {id: bytes, per: [user], limit: 1000/h, cost: {from: size, max: 500}, overrides: [{when: {plan: pro}, limit: 1M/h}]}\n";
+    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    let told = |args: &[&str]| {
+        let ran = person.run(&[&["rules", "overrides", "set", "api"], args].concat());
+        (ran.code, ran.err)
+    };
+    let unknown = "warning: nothing in the rule `plans`, which counts by `api_key or client_ip`, names the attribute `user`; the \
+                   override is for requests that bring it\n";
+    assert_eq!(told(&["plans", "a", "--limit", "9/s", "--attribute", "user"]), (Some(0), unknown.into()));
+    for known in ["api_key", "path"] {
+        assert_eq!(told(&["plans", known, "--limit", "9/s", "--attribute", known]), (Some(0), String::new()));
+    }
+    assert_eq!(told(&["bytes", "free", "--limit", "900/h", "--attribute", "plan"]).1, "");
+    for (value, what, written) in [
+        ("192.0.2.4/24", "a network", "{cidr: …}"),
+        ("192.0.2.0/24", "a network", "{cidr: …}"),
+        ("192.0.*", "a pattern", "'…*'"),
+    ] {
+        let text = format!(
+            "warning: `client_ip` is compared with the text `{value}` as it stands; {what} goes into the rule itself: `overrides: \
+             [{{when: {{client_ip: {written}}}, limit: …}}]`\n"
+        );
+        assert_eq!(told(&["plans", value, "--deny", "--attribute", "client_ip"]), (Some(0), text));
+    }
+    assert_eq!(told(&["plans", "a/7", "--deny", "--attribute", "api_key"]).1, "");
+    let small = "warning: a request whose `size` is no whole number, or too large, never fits this override: it weighs 500, and there \
+                 is room for 100 at once; write a `burst` of at least 500 beside the limit, or a smaller `max`\n";
+    assert_eq!(told(&["bytes", "acme", "--limit", "100/h"]), (Some(0), small.into()));
+    assert_eq!(told(&["bytes", "acme", "--limit", "500/h"]).1, "");
 }
 
 #[test]
@@ -135,6 +181,56 @@ fn going_back_says_to_what_and_goes_further_every_time() {
     assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
     assert_eq!(back(&["3"]).done(), "api/login: version 6 says what version 3 does; nothing was changed\n");
     back(&["9"]).failed(1, "there is no version 9");
+    // What was gone back from is not come back to, whatever came after it.
+    let quota = |limit: &str| {
+        let text = FIRST.replace("limit: 10k/month", &format!("limit: {limit}/month"));
+        assert_ne!(text, FIRST);
+        person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    };
+    let back = || person.run(&["rules", "rollback", "api", "quota"]);
+    quota("2k");
+    assert_eq!(back().done(), "api/quota: back to version 1, as version 3, in force\n");
+    quota("3k");
+    assert_eq!(back().done(), "api/quota: back to version 3, as version 5, in force\n");
+    back().failed(1, "there is no earlier version to go back to");
+}
+
+#[test]
+fn what_customers_have_bought_outlives_its_rule() {
+    let (folder, _server, person) = begin();
+    person.run(&["rules", "overrides", "set", "api", "login", "192.0.2.1", "--limit", "50/m"]).done();
+    let left = || {
+        let told = person.run(&["keys", "peek", "api", "path=/login", "client_ip=192.0.2.1"]);
+        told.out.contains("login  50 ")
+    };
+    soon("the override is in force", left);
+    let without = folder.file("less.yaml", FIRST.split("- id: login").next().unwrap());
+    let planned = person.run(&["rules", "apply", "--plan", "--prune", &without]);
+    assert_eq!(planned.err, "warning: api/login has 1 override beside it, kept for when the rule comes back\n");
+    let told = person.run(&["rules", "delete", "api", "login"]).done();
+    assert_eq!(told, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
+    assert!(
+        person.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1")
+    );
+    person.run(&["rules", "rollback", "api", "login"]).done();
+    assert!(person.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin  client_ip  192.0.2.1"));
+    soon("the override is in force again", left);
+}
+
+#[test]
+fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
+    let (_folder, server, person) = begin();
+    let mut connection = server.connect_http();
+    for _ in 0..500 {
+        for to in ["disable", "enable"] {
+            let (status, text) = connection.post(&format!("/v1/domains/api/rules/login/{to}"), "");
+            assert_eq!(status, 200, "{text}");
+        }
+    }
+    let back = |args: &[&str]| person.run(&[&["rules", "rollback", "api", "login"], args].concat());
+    back(&[])
+        .failed(1, "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n");
+    assert_eq!(back(&["1"]).done(), "api/login: version 1001 says what version 1 does; nothing was changed\n");
 }
 
 #[test]
@@ -154,6 +250,8 @@ fn a_key_that_is_named_too_loosely_is_told_what_rules_count_by() {
     assert_eq!(person.run(&["keys", "peek", "api", "path=/login"]).err, hint);
     let ran = person.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
     assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
+    // Lengths of time are written as `explain` does.
+    assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
     assert_eq!(person.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are told by the number");
 
     // By a file there is no list of rules to look into, and what is missing is told all the same.

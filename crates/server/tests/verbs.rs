@@ -68,6 +68,44 @@ fn as_much_as_there_is_can_be_taken() {
     });
 }
 
+/// Rules that say themselves what a request weighs.
+const WEIGHED: &str = "\
+domain: api
+rules:
+- {id: fixed, when: {kind: fixed}, per: [user], limit: 10/day, max_debt: 10, algorithm: fixed_window, cost: 3}
+- {id: sent, when: {kind: sent}, per: [user], limit: 10/day, max_debt: 10, algorithm: fixed_window, cost: {from: weight, max: 4}}
+";
+
+#[test]
+fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
+    let rules = Rules::new(WEIGHED);
+    let server = &Server::start(&["--rules", rules.path()]);
+    for command in ["TG.CHECK", "TG.RESERVE", "TG.ACQUIRE", "TG.PEEK"] {
+        let wait = if command == "TG.ACQUIRE" { &["0"][..] } else { &[] };
+        let user = ["user", command];
+        let after = if command == "TG.PEEK" { (10, 10) } else { (7, 6) };
+        let fixed = resp(server, &[&[command, "api", "-"], wait, &["kind", "fixed"], &user].concat());
+        let sent = resp(server, &[&[command, "api", "-"], wait, &["kind", "sent", "weight", "9"], &user].concat());
+        assert_eq!((remaining(&fixed), remaining(&sent)), (vec![after.0], vec![after.1]), "{command}");
+    }
+    // The same as over HTTP without a cost, and a number is believed as it is there.
+    let ask = json!({"domain": "api", "attributes": {"kind": "fixed", "user": "TG.CHECK"}});
+    assert_eq!(remaining(&post(server, "/v1/check", &ask).1), [4]);
+    assert_eq!(remaining(&resp(server, &["TG.CHECK", "api", "1", "kind", "fixed", "user", "TG.CHECK"])), [3]);
+    let told = resp(server, &["TG.EXPLAIN", "api", "-", "kind", "fixed", "user", "TG.CHECK"]);
+    assert!(told.as_str().is_some_and(|told| told.contains("costs 3")), "{told}");
+    assert_eq!(resp(server, &["TG.RESET", "api", "-", "kind", "fixed", "user", "TG.CHECK"]), json!(1));
+    let once = ["TG.CHECK", "api", "-", "ONCE", "k", "kind", "fixed", "user", "TG.CHECK"];
+    assert_eq!((remaining(&resp(server, &once)), remaining(&resp(server, &once))), (vec![7], vec![7]));
+    assert_eq!(remaining(&resp(server, &["TG.CHARGE", "api", "-", "kind", "fixed", "user", "charged"])), [7]);
+    // What has to be a number has to be one.
+    let mut client = server.connect_resp();
+    client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
+    client.expect("-ERR the request does not say how much is wanted at most: give it a cost\r\n");
+    client.expect("-ERR the cost is '--', it must be a whole number, such as 1, or - for what the rules say\r\n");
+    client.expect("-ERR this is not a receipt; send what tg.reserve gave under `receipt`\r\n+PONG\r\n");
+}
+
 #[test]
 fn a_charge_is_taken_regardless() {
     everywhere(|server| {

@@ -5,11 +5,29 @@ use std::fmt;
 use tollgate::Nanos;
 
 /// A length of time, rounded up to what people look at: nobody who waits so long comes too early.
-pub(super) struct Length(pub(super) Nanos);
+///
+/// ```
+/// use tollgate::Nanos;
+/// use tollgate_engine::Length;
+///
+/// assert_eq!(Length::new(Nanos::from_millis(89_001)).to_string(), "1m 30s");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Length(pub(super) Nanos);
+
+impl Length {
+    /// This long.
+    pub const fn new(length: Nanos) -> Self {
+        Self(length)
+    }
+}
 
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis_ceil();
+        if millis == 0 {
+            return f.write_str("0s");
+        }
         if millis < 10_000 {
             return Nanos::from_millis(millis).fmt(f);
         }
@@ -54,7 +72,7 @@ mod tests {
     fn lengths_are_rounded_up_to_what_is_read() {
         let second = |seconds: u64| Nanos::from_secs(seconds);
         for (length, expected) in [
-            (Nanos::ZERO, "0ns"),
+            (Nanos::ZERO, "0s"),
             (Nanos::from_nanos(1), "1ms"),
             (Nanos::from_millis(1_500), "1.5s"),
             (Nanos::from_millis(9_999), "9.999s"),

@@ -3,6 +3,8 @@
 mod length;
 mod text;
 
+pub use length::Length;
+
 use tollgate::{Nanos, Outcome, Report, Time, Wall};
 
 use crate::decision::Standing;

@@ -190,8 +190,8 @@ rules:
 
 A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. But a 0 counts as 0,
 and `cost` has no `min`: whoever writes the attribute can make a request free, so let the gateway do it and not the caller.
-A request that says itself what it weighs (`cost` beside `attributes`) is believed, and weighs that to every rule that it meets:
-50 would never fit ten a second.
+A request that says itself what it weighs (`cost` beside `attributes`; over the Redis protocol a number, where `-` leaves it to the
+rules) is believed, and weighs that to every rule that it meets: 50 would never fit ten a second.
 `tollgate check` warns of rules and overrides that have less room than their `cost`, `missing` or `max`.
 
 "#;

@@ -12,6 +12,7 @@ use super::db::{LONG, Write, within};
 use super::error::Conflict;
 use super::history::Keeping;
 use super::model::{Action, Change, Expected, Finding, Plan, Validation};
+use super::outlive::{LeftBehind, left_behind};
 use super::plan::{DomainWork, Stored, Work, findings, work_out};
 use super::rules::{Kept, check_count, check_size};
 use super::weight::{self, check_weight};
@@ -59,8 +60,10 @@ impl Control {
             let mut tx = self.db.read().await?;
             let revision: i64 = sqlx::query("SELECT revision FROM head").fetch_one(&mut *tx).await?.try_get(0)?;
             let stored = load(&mut tx, &taken.domains).await?;
+            let mut work = blocking(move || work_out(taken, stored, others)).await?;
+            work.tell_of_overrides(&left_behind(&mut tx).await?);
             tx.rollback().await?;
-            Ok((revision, blocking(move || work_out(taken, stored, others)).await?))
+            Ok((revision, work))
         })
         .await?;
         Ok(plan_of(work, revision, false))
@@ -94,8 +97,10 @@ impl Control {
                 write.undo().await?;
                 return Ok((plan_of(work, revision, true), None));
             }
+            let left = left_behind(&mut write.tx).await?;
+            work.tell_of_overrides(&left);
             for domain in std::mem::take(&mut work.domains) {
-                write.carry_out(domain).await?;
+                write.carry_out(domain, &left).await?;
             }
             check_count(write.rules)?;
             check_weight(write.weight)?;
@@ -136,7 +141,7 @@ impl Write<'_> {
         })))
     }
 
-    async fn carry_out(&mut self, work: DomainWork) -> Result<()> {
+    async fn carry_out(&mut self, work: DomainWork, left: &LeftBehind) -> Result<()> {
         let domain = &*work.name;
         self.remove(domain, &work.deletes.iter().collect::<Vec<_>>()).await?;
         self.weight += match (work.had, work.has) {
@@ -158,6 +163,13 @@ impl Write<'_> {
                     self.check_overrides(domain, &write.id, text).await?;
                 }
             }
+            let overrides = match (old, text) {
+                (Some(old), _) => old.overrides,
+                (None, Some(text)) if left.contains_key(&(domain.to_owned(), write.id.clone())) => {
+                    self.bring_back_overrides(domain, &write.id, text).await?
+                }
+                (None, _) => 0,
+            };
             self.rules += i64::from(old.is_none());
             kept.push(match (old, text) {
                 (Some(old), None) => (Kept { position: write.position, ..old.clone() }, None),
@@ -169,7 +181,7 @@ impl Write<'_> {
                         version: old.map_or_else(went, |old| old.version) + 1,
                         enabled: old.is_none_or(|old| old.enabled),
                         text: text.unwrap_or_default().into(),
-                        overrides: old.map_or(0, |old| old.overrides),
+                        overrides,
                         author: self.author.clone(),
                         at_ms: self.at_ms,
                         comment: self.comment.clone(),

@@ -17,6 +17,8 @@ pub enum ControlError {
     Mistakes(Mistakes),
     /// Something else about the request is wrong: what, and what would be right.
     Invalid(String),
+    /// Something else stands where it would be: what, and how to make room.
+    Taken(String),
     /// There would be too much of something.
     Full(String),
     /// The database cannot be asked, or has no room. The operator has to act. A write may have been made if the connection
@@ -48,7 +50,7 @@ impl fmt::Display for ControlError {
                 None => write!(f, "{} is not there", conflict.what),
             },
             Self::Mistakes(mistakes) => mistakes.fmt(f),
-            Self::Invalid(why) | Self::Full(why) => f.write_str(why),
+            Self::Invalid(why) | Self::Taken(why) | Self::Full(why) => f.write_str(why),
             Self::Database(error) => write!(f, "the database cannot be used: {error}"),
         }
     }
@@ -58,7 +60,12 @@ impl std::error::Error for ControlError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Database(error) => Some(error),
-            Self::Missing(_) | Self::Conflict(_) | Self::Mistakes(_) | Self::Invalid(_) | Self::Full(_) => None,
+            Self::Missing(_)
+            | Self::Conflict(_)
+            | Self::Mistakes(_)
+            | Self::Invalid(_)
+            | Self::Taken(_)
+            | Self::Full(_) => None,
         }
     }
 }

@@ -252,10 +252,10 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Takes rules of a domain away, with their overrides, and writes the versions in which they are gone.
+    /// Takes rules of a domain away, and writes the versions in which they are gone. Their overrides stay behind.
     pub(super) async fn remove(&mut self, domain: &str, rules: &[&Kept]) -> Result<()> {
         for kept in rules {
-            self.delete_overrides(domain, &kept.id, kept.overrides).await?;
+            self.leave_overrides(domain, &kept.id, kept.overrides).await?;
             self.rules -= 1;
             self.weight -= weight::of_rule(&kept.text);
         }

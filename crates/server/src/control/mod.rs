@@ -21,6 +21,7 @@ pub(crate) mod hex;
 mod history;
 pub mod model;
 pub mod origin;
+mod outlive;
 mod overrides;
 mod plan;
 mod rules;

@@ -127,6 +127,9 @@ pub struct StoredOverride {
     pub author: String,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
+    /// Whether its rule was deleted. Then it applies to nothing, until the rule comes back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rule_deleted: bool,
 }
 
 /// A part of a list, and where the next one begins.

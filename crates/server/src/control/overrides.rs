@@ -64,7 +64,7 @@ impl Exception {
         }
     }
 
-    fn weight(&self) -> i64 {
+    pub(super) fn weight(&self) -> i64 {
         weight::of_override(&self.attribute, &self.value, &self.effect, self.until.as_deref())
     }
 
@@ -78,6 +78,7 @@ impl Exception {
             version: self.version,
             author: self.author,
             at_ms: self.at_ms,
+            rule_deleted: false,
         }
     }
 
@@ -95,19 +96,21 @@ impl Exception {
 }
 
 impl Control {
-    /// Overrides of a rule, by value. Those that have ended stay until they are deleted.
+    /// Overrides of a rule, by value. Those that have ended stay until they are deleted, and those of a rule that was deleted, too.
     ///
     /// # Errors
-    /// When there is no such rule, `after` was made up, or the database cannot be asked.
+    /// When there is no such rule and none is left of it, `after` was made up, or the database cannot be asked.
     pub async fn overrides(&self, domain: &str, id: &str, cut: &Cut) -> Result<Page<StoredOverride>> {
         let (limit, after) = cut.read()?;
         let query = "SELECT value, attribute, effect, until, version, author, at_ms FROM overrides \
                      WHERE domain = $1 AND id = $2 AND value > $3 ORDER BY value LIMIT $4";
         within(SHORT, async {
             let mut connection = self.db.pool().acquire().await?;
-            if Kept::find(&mut connection, domain, id).await?.is_none() {
+            if !storable(domain) || !storable(id) {
                 return Err(missing(domain, id));
             }
+            let rule_deleted = Kept::find(&mut connection, domain, id).await?.is_none();
+            let from_start = after.is_none();
             // No value is empty, so all of them come after nothing.
             let begin = after.map(|after| after.name).unwrap_or_default();
             let rows = sqlx::query(query)
@@ -117,13 +120,16 @@ impl Control {
                 .bind(limit + 1)
                 .fetch_all(&mut *connection)
                 .await?;
-            let read = |row: &AnyRow| Ok(Exception::read(row)?.stored(id));
+            if rule_deleted && from_start && rows.is_empty() {
+                return Err(missing(domain, id));
+            }
+            let read = |row: &AnyRow| Ok(StoredOverride { rule_deleted, ..Exception::read(row)?.stored(id) });
             page_of(&rows, limit, read, |last| Cursor { number: 0, name: last.value.clone() })
         })
         .await
     }
 
-    /// Overrides of all rules of a domain, by rule and value.
+    /// Overrides of all rules of a domain, also of those that were deleted, by rule and value.
     ///
     /// # Errors
     /// When `after` was made up, or the database cannot be asked.
@@ -135,11 +141,15 @@ impl Control {
         // Ids have no spaces. No value is empty, so all of a rule come after nothing.
         let begin = after.map(|after| after.name).unwrap_or_default();
         let (id, value) = begin.split_once(' ').unwrap_or_default();
-        let query = "SELECT id, value, attribute, effect, until, version, author, at_ms FROM overrides \
-                     WHERE domain = $1 AND (id, value) > ($2, $3) ORDER BY id, value LIMIT $4";
+        let query = "SELECT o.id, value, attribute, effect, until, o.version, o.author, o.at_ms, r.id AS of_rule FROM overrides o \
+                     LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id \
+                     WHERE o.domain = $1 AND (o.id, value) > ($2, $3) ORDER BY o.id, value LIMIT $4";
         let query = sqlx::query(query).bind(domain).bind(id).bind(value).bind(limit + 1);
         let rows = within(SHORT, async { Ok(query.fetch_all(self.db.pool()).await?) }).await?;
-        let read = |row: &AnyRow| Ok(Exception::read(row)?.stored(row.try_get("id")?));
+        let read = |row: &AnyRow| {
+            let rule_deleted = row.try_get::<Option<String>, _>("of_rule")?.is_none();
+            Ok(StoredOverride { rule_deleted, ..Exception::read(row)?.stored(row.try_get("id")?) })
+        };
         page_of(&rows, limit, read, |last| Cursor { number: 0, name: format!("{} {}", last.rule, last.value) })
     }
 
@@ -151,7 +161,9 @@ impl Control {
         within(SHORT, async {
             let mut connection = self.db.pool().acquire().await?;
             let found = Exception::find(&mut connection, domain, id, value).await?;
-            found.map(|found| found.stored(id)).ok_or_else(|| missing_override(domain, id, value))
+            let found = found.ok_or_else(|| missing_override(domain, id, value))?;
+            let rule_deleted = Kept::find(&mut connection, domain, id).await?.is_none();
+            Ok(StoredOverride { rule_deleted, ..found.stored(id) })
         })
         .await
     }
@@ -160,8 +172,8 @@ impl Control {
     /// first one that the rule counts by.
     ///
     /// # Errors
-    /// When there is no such rule, the override has mistakes, is not what was expected, does not fit, or the database cannot be
-    /// asked.
+    /// When there is no such rule, the override has mistakes, is not what was expected, is there for another attribute, does not
+    /// fit, or the database cannot be asked.
     pub async fn put_override(
         &self,
         change: &Change,
@@ -182,6 +194,9 @@ impl Control {
             let old = Exception::find(&mut write.tx, domain, id, value).await?;
             expect(domain, id, value, old.as_ref(), expected)?;
             let given = entry::one_override(&Source { name: "override", text }, &rule.text, value)?;
+            if let Some(old) = old.as_ref().filter(|old| old.attribute != given.attribute) {
+                return Err(taken(domain, id, old, &given.attribute));
+            }
             let new = Exception {
                 value: value.into(),
                 attribute: given.attribute,
@@ -227,8 +242,11 @@ impl Control {
             let delete = "DELETE FROM overrides WHERE domain = $1 AND id = $2 AND value = $3";
             sqlx::query(delete).bind(domain).bind(id).bind(value).execute(&mut *write.tx).await?;
             let count = "UPDATE rules SET overrides = overrides - 1 WHERE domain = $1 AND id = $2";
-            sqlx::query(count).bind(domain).bind(id).execute(&mut *write.tx).await?;
-            write.weight -= old.weight();
+            let counted = sqlx::query(count).bind(domain).bind(id).execute(&mut *write.tx).await?;
+            // Without its rule it weighs nothing.
+            if counted.rows_affected() > 0 {
+                write.weight -= old.weight();
+            }
             write.log_override(domain, id, Some(&old), None, Action::Delete).await?;
             write.commit().await
         })
@@ -296,54 +314,6 @@ impl Write<'_> {
         };
         self.log(&[line]).await
     }
-
-    async fn all_overrides(&mut self, domain: &str, id: &str) -> Result<Vec<Exception>> {
-        let query = "SELECT value, attribute, effect, until, version, author, at_ms FROM overrides \
-                     WHERE domain = $1 AND id = $2 ORDER BY value";
-        let rows = sqlx::query(query).bind(domain).bind(id).fetch_all(&mut *self.tx).await?;
-        rows.iter().map(Exception::read).collect()
-    }
-
-    /// Whether the overrides of a rule still mean something when it becomes `text`.
-    pub(super) async fn check_overrides(&mut self, domain: &str, id: &str, text: &str) -> Result<()> {
-        let overrides = self.all_overrides(domain, id).await?;
-        let entries: Vec<EntryOverride<'_>> = overrides.iter().map(Exception::as_entry).collect();
-        let Err(mistakes) = entry::with_overrides(text, &entries) else { return Ok(()) };
-        // The one that does not fit is named, since it is not in the text that was given.
-        let unfit = entries.iter().find(|one| entry::with_overrides(text, std::slice::from_ref(*one)).is_err());
-        let value = unfit.map_or("", |one| one.value);
-        let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
-        let what = rule_in_words(domain, id);
-        Err(ControlError::Invalid(format!(
-            "the override for `{value}` does not go with this {what}: {why}; change or delete the override first"
-        )))
-    }
-
-    /// Takes all overrides of a rule away, with a line in the log for each.
-    pub(super) async fn delete_overrides(&mut self, domain: &str, id: &str, count: i64) -> Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
-        let overrides = self.all_overrides(domain, id).await?;
-        let before: Vec<String> = overrides.iter().map(Exception::logged).collect();
-        let lines: Vec<Line<'_>> = overrides
-            .iter()
-            .zip(&before)
-            .map(|(one, before)| Line {
-                kind: "override",
-                action: Action::Delete.as_str(),
-                domain: Some(domain),
-                subject: subject(id, &one.value),
-                before: Some(before),
-                after: None,
-            })
-            .collect();
-        self.log(&lines).await?;
-        self.weight -= overrides.iter().map(Exception::weight).sum::<i64>();
-        let delete = "DELETE FROM overrides WHERE domain = $1 AND id = $2";
-        sqlx::query(delete).bind(domain).bind(id).execute(&mut *self.tx).await?;
-        Ok(())
-    }
 }
 
 /// What the audit log calls an override.
@@ -357,6 +327,16 @@ fn in_words(domain: &str, id: &str, value: &str) -> String {
 
 fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
     ControlError::Missing(in_words(domain, id, value))
+}
+
+/// A value has one override in a rule, whichever attribute it is of. One that somebody else set must not go away unseen.
+fn taken(domain: &str, id: &str, old: &Exception, attribute: &str) -> ControlError {
+    let Exception { value, attribute: there, effect, .. } = old;
+    ControlError::Taken(format!(
+        "there is an {} already, as a value of `{there}`: {effect}; it would be lost to the one of `{attribute}`, so delete it first if \
+         that is meant, with DELETE or `tollgate rules overrides delete`",
+        in_words(domain, id, value)
+    ))
 }
 
 fn expect(domain: &str, id: &str, value: &str, old: Option<&Exception>, expected: Expected) -> Result<()> {

@@ -16,7 +16,7 @@ use super::model::{Action, Planned};
 use super::rules::{Kept, same};
 
 /// More than so many warnings are not told.
-const MAX_WARNINGS: usize = 100;
+pub(super) const MAX_WARNINGS: usize = 100;
 
 /// The rules of domains as they are stored, in order.
 pub(super) type Stored = HashMap<String, Vec<Kept>>;

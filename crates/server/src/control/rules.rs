@@ -235,7 +235,7 @@ impl Control {
         self.change_rule(change, domain, id, expected, make).await
     }
 
-    /// Deletes a rule, with its overrides. Its history stays.
+    /// Deletes a rule. Its history stays, and so do its overrides, which apply again when it comes back.
     ///
     /// # Errors
     /// When there is no such rule, it is not what was expected, or the database cannot be asked.
@@ -301,17 +301,22 @@ impl Write<'_> {
         if old.is_some_and(|old| old.overrides > 0 && old.text != text) {
             self.check_overrides(domain, id, &text).await?;
         }
-        let (position, version, action) = match old {
-            Some(old) => (old.position, old.version + 1, action),
+        let (position, version, action, overrides) = match old {
+            Some(old) => (old.position, old.version + 1, action, old.overrides),
             None => {
-                let version = self.last_version(domain, id).await?.map_or(0, |last| last.version);
+                let last = self.last_version(domain, id).await?;
+                let overrides = match &last {
+                    Some(_) => self.bring_back_overrides(domain, id, &text).await?,
+                    None => 0,
+                };
+                let version = last.map_or(0, |last| last.version);
                 let position = self.last_position(domain).await?;
                 // The first rule of a domain brings the domain along.
                 self.weight += if position.is_none() { weight::of_domain(domain) } else { 0 };
                 self.rules += 1;
                 check_count(self.rules)?;
                 let action = if action == Action::Update { Action::Create } else { action };
-                (position.map_or(1, |last| last + 1), version + 1, action)
+                (position.map_or(1, |last| last + 1), version + 1, action, overrides)
             }
         };
         self.weight += weight::of_rule(&text) - old.map_or(0, |old| weight::of_rule(&old.text));
@@ -322,7 +327,7 @@ impl Write<'_> {
             version,
             enabled,
             text,
-            overrides: old.map_or(0, |old| old.overrides),
+            overrides,
             author: self.author.clone(),
             at_ms: self.at_ms,
             comment: self.comment.clone(),

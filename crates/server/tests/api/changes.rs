@@ -141,6 +141,8 @@ async fn a_customer_has_numbers_of_its_own_by_one_call() {
     let again = town.ask("PUT", &path, r#"{"limit":"3/h","until":"2100-01-01T00:00:00Z"}"#).await.is(200);
     assert_eq!(again.tag, made.tag);
     told(town.request("PUT", &path).header("if-match", "\"999\"").body(r#"{"limit":"4/h"}"#)).await.is(412);
+    town.ask("PUT", &path, r#"{"limit":"4/h","attribute":"plan"}"#).await.is(409);
+    assert_eq!(town.ask("GET", &path, "").await.is(200).tag, made.tag);
     town.settle().await;
     let check = async |tenant: &str| {
         let body = json!({"domain": "api", "attributes": {"tenant": tenant}}).to_string();

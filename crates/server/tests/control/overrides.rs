@@ -15,7 +15,8 @@ both!(
     nodes_are_given_overrides_before_those_of_the_rule,
     overrides_with_mistakes_are_refused,
     any_value_works,
-    a_rule_does_not_leave_its_overrides_behind,
+    overrides_outlive_their_rule,
+    overrides_left_behind_can_be_deleted,
 );
 
 async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::control::Result<i64> {
@@ -181,23 +182,63 @@ async fn any_value_works(place: Arc<Place>) {
     }
 }
 
-async fn a_rule_does_not_leave_its_overrides_behind(place: Arc<Place>) {
+/// What nodes are given, in one line.
+async fn given(control: &Control) -> String {
+    control.snapshot().await.unwrap().rules.replace('\n', "")
+}
+
+async fn overrides_outlive_their_rule(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     set(&control, "acme", "limit: 7/s").await.unwrap();
-    set(&control, "zeta", "limit: 8/s").await.unwrap();
+    let before = given(&control).await;
+    assert!(before.contains("7/s"), "{before}");
     control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
-    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
-    assert!(control.overrides("api", "each", &Cut::default()).await.unwrap().items.is_empty());
-    let log = control
-        .audit(&AuditSearch { author: Some("ann".into()), ..AuditSearch::default() }, &Cut::default())
-        .await
-        .unwrap();
-    assert_eq!(log.items.iter().filter(|line| line.kind == "override" && line.action == "delete").count(), 2);
-    // Also when a file takes it away.
-    set(&control, "acme", "limit: 7/s").await.unwrap();
-    let file = b"domain: api\nrules: []";
-    let plan = control.apply(&by("ann"), file, Others::Delete, Expected::Anything, &|_| true).await.unwrap();
-    assert_eq!(plan.changes.len(), 1);
+    assert!(!given(&control).await.contains("7/s"), "nodes are not given what has no rule");
+    let left = control.overrides_of_domain("api", &Cut::default()).await.unwrap().items;
+    assert_eq!(left.iter().map(|one| (&*one.value, one.rule_deleted)).collect::<Vec<_>>(), [("acme", true)]);
+    assert_eq!(control.overrides("api", "each", &Cut::default()).await.unwrap().items, left);
+    assert_eq!(control.override_for("api", "each", "acme").await.unwrap(), left[0]);
+    assert!(matches!(set(&control, "zeta", "limit: 8/s").await, Err(ControlError::Missing(_))));
+
+    control.rollback(&by("ann"), "api", "each", 1, Expected::Anything).await.unwrap();
+    assert_eq!(given(&control).await, before);
+    assert_eq!(control.rule("api", "each").await.unwrap().overrides, 1);
+    assert!(!control.override_for("api", "each", "acme").await.unwrap().rule_deleted);
+
+    // A file that takes the rule away, and one that brings it back, tell of it.
+    let gone = b"domain: api\nrules: []";
+    let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
+    let kept = "api/each has 1 override beside it, kept for when the rule comes back";
+    assert_eq!(control.plan(gone, Others::Delete).await.unwrap().warnings, [kept]);
+    let applied = control.apply(&by("ann"), gone, Others::Delete, Expected::Anything, &|_| true).await.unwrap();
+    assert_eq!((applied.changes.len(), applied.warnings), (1, vec![kept.into()]));
     assert!(control.domains().await.unwrap().is_empty());
+    let again = "api/each was deleted before, and 1 override from then will apply again";
+    assert_eq!(control.plan(back, Others::Keep).await.unwrap().warnings, [again]);
+    control.apply(&by("ann"), back, Others::Keep, Expected::Anything, &|_| true).await.unwrap();
+    assert!(given(&control).await.contains("7/s"));
+    assert_eq!(control.rule("api", "each").await.unwrap().overrides, 1);
+    assert!(control.plan(back, Others::Keep).await.unwrap().warnings.is_empty());
+}
+
+async fn overrides_left_behind_can_be_deleted(place: Arc<Place>) {
+    let control = place.open().await;
+    put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
+    set(&control, "acme", "burst: 500").await.unwrap();
+    set(&control, "zeta", "burst: 600").await.unwrap();
+    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
+    // A rule that they do not go with cannot take their place.
+    let two = b"{limits: [10/s, 100/m], per: [tenant]}";
+    let error = control.put_rule(&by("ann"), "api", "each", two, Expected::Anything).await.unwrap_err();
+    assert!(error.to_string().starts_with("the override for `acme` does not go with this rule `each`"), "{error}");
+    let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
+    let error = control.apply(&by("ann"), file, Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    assert!(matches!(error, ControlError::Invalid(_)), "{error}");
+    for value in ["acme", "zeta"] {
+        control.delete_override(&by("bill"), "api", "each", value, Expected::Anything).await.unwrap();
+    }
+    assert!(matches!(control.overrides("api", "each", &Cut::default()).await, Err(ControlError::Missing(_))));
+    let made = control.put_rule(&by("ann"), "api", "each", two, Expected::Anything).await.unwrap();
+    assert_eq!((made.now.version, made.now.overrides), (3, 0));
 }

@@ -17,6 +17,7 @@ use tokio::runtime::Runtime;
 use crate::client::Client;
 use crate::config::Secret;
 use crate::config::remote::{Change, ServerArgs};
+use crate::percent;
 pub(super) use failure::Refused;
 use failure::{refused, unreachable};
 pub(super) use waiting::Waiting;
@@ -148,6 +149,11 @@ pub(super) struct Listed {
 }
 
 impl Listed {
+    /// Whether there is more of it.
+    pub(super) fn is_cut(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// As one document.
     pub(super) fn to_json(&self) -> Value {
         match &self.next {
@@ -187,21 +193,14 @@ pub(super) fn with_change(request: RequestBuilder, change: &Change) -> RequestBu
 /// What a change is for, as it is sent.
 pub(super) fn with_comment(request: RequestBuilder, comment: Option<&str>) -> RequestBuilder {
     match comment {
-        Some(comment) => request.header("tollgate-comment", percent_encoded(comment)),
+        Some(comment) => request.header("tollgate-comment", in_header(comment)),
         None => request,
     }
 }
 
 /// Headers have ASCII only, and the percent sign begins what had to be written otherwise.
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+fn in_header(text: &str) -> String {
+    percent::encode(text.as_bytes(), |byte| matches!(byte, b' '..=b'~') && byte != b'%')
 }
 
 /// Attributes as they are given on the command line.
@@ -233,7 +232,7 @@ mod tests {
 
     #[test]
     fn comments_survive_a_header() {
-        assert_eq!(percent_encoded("100% für\nuns ~"), "100%25 f%C3%BCr%0Auns ~");
+        assert_eq!(in_header("100% für\nuns ~"), "100%25 f%C3%BCr%0Auns ~");
     }
 
     #[test]

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
+use tollgate::Nanos;
+use tollgate_engine::Length;
 
 /// Rows below a head, each column as wide as its widest cell.
 pub(in crate::command) struct Table {
@@ -63,20 +65,9 @@ fn time_in(at_ms: i64, zone: TimeZone) -> String {
     }
 }
 
-/// A length of time, roughly: rounded up, so that nobody who waits so long comes too early.
+/// A length of time, in the words of `tollgate explain`.
 pub(in crate::command) fn span(ms: u64) -> String {
-    let steps = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
-    match steps.iter().find(|(step, _)| ms >= *step) {
-        Some((step, unit)) if ms.is_multiple_of(*step) || ms >= 10 * step => format!("{} {unit}", ms.div_ceil(*step)),
-        Some((step, unit)) => {
-            let tenths = (ms * 10).div_ceil(*step);
-            match tenths % 10 {
-                0 => format!("{} {unit}", tenths / 10),
-                part => format!("{}.{part} {unit}", tenths / 10),
-            }
-        }
-        None => format!("{ms} ms"),
-    }
+    Length::new(Nanos::from_millis(ms)).to_string()
 }
 
 /// A count of things.
@@ -148,9 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_short() {
-        for (ms, expected) in
-            [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (1_550, "1.6 s"), (90_000, "1.5 min"), (864_000_000, "10 d")]
+    fn spans_are_those_of_explanations() {
+        for (ms, expected) in [(0, "0s"), (999, "999ms"), (1_550, "1.55s"), (90_000, "1m 30s"), (864_000_001, "10d 1h")]
         {
             assert_eq!(span(ms), expected);
         }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -66,7 +66,10 @@ pub(super) fn diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<ExitCode>
 
 /// Makes an earlier version the current one.
 pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<ExitCode> {
-    let listed = remote.list(&path(&args.which, &["versions"]), &[], Some(MOST_VERSIONS), "the history")?;
+    // Who names a version needs no more of the history than its end, to be told whether that changed anything.
+    let most = if args.version.is_some() { 1 } else { MOST_VERSIONS };
+    let listed = remote.list(&path(&args.which, &["versions"]), &[], Some(most), "the history")?;
+    let is_cut = listed.is_cut();
     let versions: Vec<Version> = listed.parse()?;
     let mut change = args.change.clone();
     let version = match args.version {
@@ -76,6 +79,11 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<E
             if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
                 change.if_version.get_or_insert(newest.version);
             }
+            // What was gone back to may be among those that are not there.
+            ensure!(
+                !is_cut,
+                "the rule has more than {MOST_VERSIONS} versions; name one of those that `rules history` lists"
+            );
             before(&versions).context("there is no earlier version to go back to; `rules history` lists them")?
         }
     };
@@ -99,27 +107,30 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<E
 /// So many versions are looked at, the newest.
 const MOST_VERSIONS: usize = 1_000;
 
-/// The version to go back to: the last one that said something else than the rule says now, before the one that said that. So every
-/// call goes one further back, and what was gone back from is not come back to. `versions` are in order, newest first.
+/// The version to go back to: the last one that said something else than the rule says now, and was not gone back from. So every call
+/// goes one further back, and what was gone back from is not come back to. `versions` are in order, newest first.
 fn before(versions: &[Version]) -> Option<i64> {
-    // Where what the rule says comes from. An earlier version that was gone back to is one before the place that was gone back from.
-    let mut from: Option<usize> = None;
-    for place in (0..versions.len()).rev() {
-        let says = &versions[place].rule;
-        let same = |other: &usize| versions[*other].rule == *says;
-        from = match (versions[place].action, from) {
-            (Action::Rollback, Some(last)) => {
-                let earlier = (last + 1..versions.len()).find(same);
-                earlier.or_else(|| (place + 1..versions.len()).find(same)).or(Some(place))
+    // What was said and stands, each on what it replaced: going back takes away what is above that.
+    let mut stands: Vec<&Version> = Vec::new();
+    for version in versions.iter().rev() {
+        let says = |other: &&Version| other.rule == version.rule;
+        match version.action {
+            Action::Rollback => {
+                // One that was named may be one that was gone back from. Then it is said anew, and nothing is taken away.
+                let below = stands.len().saturating_sub(1);
+                if let Some(place) = stands[..below].iter().rposition(says) {
+                    stands.truncate(place);
+                }
             }
-            // It says what it said.
-            (Action::Enable | Action::Disable, Some(last)) if same(&last) => Some(last),
-            _ => Some(place),
-        };
+            // It says what it said, and whether it is in force is part of what it comes back as.
+            Action::Enable | Action::Disable if stands.last().is_some_and(says) => drop(stands.pop()),
+            Action::Create | Action::Update | Action::Delete | Action::Enable | Action::Disable => {}
+        }
+        stands.push(version);
     }
-    let from = from?;
-    let said_otherwise = |version: &&Version| version.rule.is_some() && version.rule != versions[0].rule;
-    versions[from..].iter().find(said_otherwise).map(|version| version.version)
+    let (newest, earlier) = stands.split_last()?;
+    let said_otherwise = |version: &&&Version| version.rule.is_some() && version.rule != newest.rule;
+    earlier.iter().rev().find(said_otherwise).map(|version| version.version)
 }
 
 #[cfg(test)]
@@ -165,7 +176,14 @@ mod tests {
         // What is gone comes back as it was, and then goes further back.
         check(&[a, b, (Delete, None)], Some(2));
         check(&[a, b, (Delete, None), back], Some(1));
-        // A version that was named.
+        check(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
+        // What was gone back from is not come back to, whatever came after.
+        check(&[a, b, back, c], Some(3));
+        check(&[a, b, back, c, back], None);
+        check(&[a, b, c, back, back, (Update, Some("d")), back], None);
+        // A version that was named, also one that was gone back from.
+        check(&[a, b, back, (Rollback, Some("b"))], Some(3));
+        check(&[a, b, back, (Rollback, Some("b")), back], None);
         check(&[a, b, c, (Rollback, Some("a"))], None);
     }
 }

@@ -1,6 +1,7 @@
 //! `tollgate rules`: the rules of a server, and changing them.
 
 mod apply;
+mod doubts;
 mod history;
 mod list;
 mod nodes;
@@ -51,10 +52,14 @@ fn path<'a>(which: &'a Which, below: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn delete(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<ExitCode> {
+    // What customers have bought stays, and whoever deletes should know what there is. Without an answer nothing is told of it.
+    let rule = remote.get(&path(&args.which, &[]), "reading").and_then(|answer| answer.parse::<StoredRule>());
+    let overrides = rule.ok().and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
+    let with = overrides.map(|count| format!(", with its {}", show::count(count, "override"))).unwrap_or_default();
     let request = remote.request(Method::DELETE, &path(&args.which, &[]))?;
     remote.send(with_change(request, &args.change), "deleting")?;
     let Which { domain, id } = &args.which;
-    writeln!(std::io::stdout(), "{}/{} is deleted; `rules rollback` brings it back", clean(domain), clean(id))?;
+    writeln!(std::io::stdout(), "{}/{} is deleted; `rules rollback` brings it back{with}", clean(domain), clean(id))?;
     Ok(ExitCode::SUCCESS)
 }
 

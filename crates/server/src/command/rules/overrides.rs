@@ -6,10 +6,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
-use tollgate_engine::rules::entry::{self, EntryOverride};
-use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Engine, MemoryStore};
 
+use super::doubts::doubts;
 use super::path;
 use crate::command::remote::show::{self, Table, clean, plain, time};
 use crate::command::remote::{Remote, with_change};
@@ -43,7 +41,9 @@ fn list(remote: &Remote, args: &OverridesListArgs) -> anyhow::Result<()> {
     for item in listed.parse::<StoredOverride>()? {
         let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
         let (changed, version) = (time(item.at_ms), item.version.to_string());
-        table.row([item.rule, item.attribute, item.value, instead, until, changed, item.author, version]);
+        // Whoever looks for one that is gone finds it, and sees that it applies to nothing.
+        let rule = if item.rule_deleted { format!("{} (deleted)", item.rule) } else { item.rule };
+        table.row([rule, item.attribute, item.value, instead, until, changed, item.author, version]);
     }
     let mut out = std::io::stdout().lock();
     match table.is_empty() {
@@ -89,7 +89,10 @@ fn set(remote: &Remote, args: &OverrideSetArgs) -> anyhow::Result<()> {
         return show::json(&answer.parse::<Value>()?);
     }
     let stored: StoredOverride = answer.parse()?;
-    for warning in warnings(remote, args, &stored).unwrap_or_default() {
+    // Somebody who may set overrides and see no rules is told nothing.
+    let rule = remote.get(&path(&args.which, &[]), "asking").and_then(|answer| answer.parse::<StoredRule>());
+    let doubts = rule.ok().and_then(|rule| doubts(&args.which.domain, &stored, &rule));
+    for warning in doubts.unwrap_or_default() {
         writeln!(std::io::stderr(), "warning: {}", clean(&warning))?;
     }
     let until = stored.until.map(|until| format!(" until {until}")).unwrap_or_default();
@@ -97,26 +100,6 @@ fn set(remote: &Remote, args: &OverrideSetArgs) -> anyhow::Result<()> {
     let domain = &args.which.domain;
     let line = format!("{domain}/{rule}: {} for {attribute} `{value}`{until}, version {version}", summary(&effect));
     Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
-}
-
-/// What is probably not meant about an override, seen beside its rule: there is no file in which `tollgate check` would tell. None if the
-/// server does not show the rule.
-fn warnings(remote: &Remote, args: &OverrideSetArgs, stored: &StoredOverride) -> Option<Vec<String>> {
-    let mut rule = remote.get(&path(&args.which, &[]), "asking").ok()?.parse::<StoredRule>().ok()?.rule;
-    // Of the others nothing is to be told now.
-    rule.as_object_mut()?.remove("overrides");
-    let StoredOverride { attribute, value, effect, until, .. } = stored;
-    let (effect, until) = (effect.to_string(), until.as_deref());
-    let rule = entry::with_overrides(&rule.to_string(), &[EntryOverride { attribute, value, effect: &effect, until }]);
-    let text = entry::to_json([(&*args.which.domain, [&*rule.ok()?])]);
-    let rules = Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()?;
-    let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
-    let warnings = engine.warnings(&rules).into_iter().filter(|warning| warning.problem.contains("this override"));
-    Some(
-        warnings
-            .map(|warning| [Some(warning.problem), warning.help].into_iter().flatten().collect::<Vec<_>>().join("; "))
-            .collect(),
-    )
 }
 
 fn effect(args: &OverrideEffect) -> anyhow::Result<Map<String, Value>> {

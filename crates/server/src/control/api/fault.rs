@@ -151,6 +151,7 @@ impl From<ControlError> for Fault {
             ControlError::Conflict(conflict) => Self::conflict(*conflict),
             ControlError::Mistakes(mistakes) => Self::mistakes(&mistakes),
             ControlError::Invalid(why) => Self::bad_request(why),
+            ControlError::Taken(why) => Self::new(StatusCode::CONFLICT, "Taken", why),
             ControlError::Full(why) => Self::new(StatusCode::CONFLICT, "Full", why),
             ControlError::Database(error) => {
                 // The details are for the log: they name machines, files and tables.

@@ -119,7 +119,7 @@ pub(super) async fn patch(
     written(&desk.control.patch_rule(&change, &at.domain, &at.id, &body, expected).await?)
 }
 
-/// Deletes a rule. Its history stays.
+/// Deletes a rule. Its history stays, and so do its overrides, which apply again when it comes back.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "delete_rule",
     params(RuleAt, IfMatch, Comment),
     responses((status = 204, description = "It is gone")),

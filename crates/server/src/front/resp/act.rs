@@ -149,19 +149,19 @@ async fn commit<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed
 /// `TG.ACQUIRE domain cost wait_ms [name value …]`: the decision with a receipt, when it is let in or the time is over.
 async fn acquire<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
     let [name, domain, cost, wait, attributes @ ..] = args else {
-        return Err(usage(args, "<domain> <cost> <wait_ms> [ONCE <key>] [<name> <value> ...]"));
+        return Err(usage(args, "<domain> <cost or -> <wait_ms> [ONCE <key>] [<name> <value> ...]"));
     };
     let asked = [&[*name, *domain, *cost], attributes].concat();
     let ByRules { domain, cost, entries } = by_rules(&asked).map_err(|error| match attributes.len() % 2 {
         0 => Failed::Mistake(error),
-        _ => usage(args, "<domain> <cost> <wait_ms> [ONCE <key>] [<name> <value> ...]"),
+        _ => usage(args, "<domain> <cost or -> <wait_ms> [ONCE <key>] [<name> <value> ...]"),
     })?;
     let wait = integer(wait).and_then(|wait| u64::try_from(wait).ok()).map(Duration::from_millis);
     let Some(wait) = wait.filter(|wait| *wait <= MAX_WAIT) else {
         let most = MAX_WAIT.as_millis();
         return Err(Failed::Mistake(format!("ERR the wait must be a number of milliseconds, at most {most}")));
     };
-    let item = Item { entries: &entries, cost: Some(cost), limit: None };
+    let item = Item { entries: &entries, cost, limit: None };
     let mut decisions = Lent::take();
     gate.acquire(Protocol::Resp, &Request { domain, items: &[item] }, wait, &mut decisions).await;
     Ok(Done::Decided(Box::new(decisions)))
@@ -173,7 +173,7 @@ async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]]) -> Res
     let name = String::from_utf8_lossy(domain);
     let denied = access.require(Role::Operator, Place::Domain(&name));
     denied.map_err(|denied| Failed::Mistake(format!("NOPERM {denied}")))?;
-    let item = Item { entries: &entries, cost: Some(cost), limit: None };
+    let item = Item { entries: &entries, cost, limit: None };
     let counters = gate.engine.reset(&Request { domain, items: &[item] }, &mut Lent::take()).await?;
     gate.note(access, "key", "reset", Some(&name), &words(&entries));
     Ok(Done::Number(counters as u64))
@@ -182,7 +182,7 @@ async fn reset<S: Store>(gate: &Gate<S>, access: &Access, args: &[&[u8]]) -> Res
 /// `TG.EXPLAIN domain cost [name value …]`: why `TG.CHECK` would say what it would, as text.
 async fn explain<S: Store>(gate: &Gate<S>, args: &[&[u8]]) -> Result<Done, Failed> {
     let ByRules { domain, cost, entries } = by_rules(args).map_err(Failed::Mistake)?;
-    let item = Item { entries: &entries, cost: Some(cost), limit: None };
+    let item = Item { entries: &entries, cost, limit: None };
     let explanation = gate.engine.explain(domain, &item, &mut Lent::take()).await?;
     Ok(Done::Text(explanation.to_string()))
 }

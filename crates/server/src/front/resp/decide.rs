@@ -128,7 +128,8 @@ fn read<'a, S: Store>(gate: &'a Gate<S>, input: &'a [u8]) -> (Vec<Question<'a>>,
 /// A question to the rules.
 pub(super) struct ByRules<'a> {
     pub(super) domain: &'a [u8],
-    pub(super) cost: Cost,
+    /// None is what the rules say.
+    pub(super) cost: Option<Cost>,
     pub(super) entries: Vec<Entry<'a>>,
 }
 
@@ -136,20 +137,32 @@ pub(super) struct ByRules<'a> {
 pub(super) fn by_rules<'a>(args: &[&'a [u8]]) -> Result<ByRules<'a>, String> {
     let usage = || {
         let name = args.first().map_or("tg.check".into(), |name| String::from_utf8_lossy(name).to_lowercase());
-        format!("ERR usage: {name} <domain> <cost> [ONCE <key>] [<name> <value> ...]")
+        format!("ERR usage: {name} <domain> <cost or -> [ONCE <key>] [<name> <value> ...]")
     };
     let [_, domain, cost, attributes @ ..] = args else { return Err(usage()) };
     let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
     let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
-    Ok(ByRules { domain, cost: cost_of(cost)?, entries })
+    // Whatever its place is, a word stands there, so that no attribute is taken for a cost.
+    let cost = if *cost == AS_RULED { None } else { Some(number(cost).ok_or_else(|| no_cost(cost, OR_AS_RULED))?) };
+    Ok(ByRules { domain, cost, entries })
 }
 
-/// What something weighs.
+/// The cost of a request that weighs what the rules say: `cost` of each rule, or 1.
+const AS_RULED: &[u8] = b"-";
+const OR_AS_RULED: &str = ", or - for what the rules say";
+
+/// What something weighs of which no rule says it.
 pub(super) fn cost_of(text: &[u8]) -> Result<Cost, String> {
-    integer(text).and_then(|cost| u64::try_from(cost).ok()).map(Cost::new).ok_or_else(|| {
-        let cost = String::from_utf8_lossy(&text[..text.len().min(64)]);
-        format!("ERR the cost is '{cost}', it must be a whole number, such as 1")
-    })
+    number(text).ok_or_else(|| no_cost(text, ""))
+}
+
+fn number(text: &[u8]) -> Option<Cost> {
+    integer(text).and_then(|cost| u64::try_from(cost).ok()).map(Cost::new)
+}
+
+fn no_cost(text: &[u8], or: &str) -> String {
+    let cost = String::from_utf8_lossy(&text[..text.len().min(64)]);
+    format!("ERR the cost is '{cost}', it must be a whole number, such as 1{or}")
 }
 
 /// `TG.DRAIN domain [name value …]`, without its key.
@@ -158,7 +171,7 @@ fn all_by_rules<'a>(args: &[&'a [u8]]) -> Result<ByRules<'a>, String> {
     let [_, domain, attributes @ ..] = args else { return Err(usage()) };
     let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
     let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
-    Ok(ByRules { domain, cost: Cost::MAX, entries })
+    Ok(ByRules { domain, cost: Some(Cost::MAX), entries })
 }
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
@@ -180,7 +193,7 @@ impl Question<'_> {
     fn item(&self) -> Option<Item<'_>> {
         match self {
             Self::Rules(_, Keyed::Again(_)) | Self::Closed(_) | Self::Wrong(_) => None,
-            Self::Rules(asked, _) => Some(Item { entries: &asked.entries, cost: Some(asked.cost), limit: None }),
+            Self::Rules(asked, _) => Some(Item { entries: &asked.entries, cost: asked.cost, limit: None }),
             Self::Throttle { key, cost, limits, .. } => Some(Item { cost: Some(*cost), ..Item::sent(key, limits) }),
         }
     }

@@ -102,7 +102,7 @@ fn complete(path: &str, method: &str, call: &mut Value) {
         common.push(("404", "There is no such thing, or no rules service"));
         if !matches!(method, "get") {
             common.extend([
-                ("409", "There would be too much of something"),
+                ("409", "There would be too much of something, or something else stands in its place"),
                 ("412", "It does not stand as If-Match or If-None-Match say"),
                 ("422", "The rules have mistakes"),
             ]);
