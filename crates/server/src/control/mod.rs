@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use db::Db;
 pub use db::sqlite_url;
@@ -72,11 +72,16 @@ pub enum Others {
 pub struct Control {
     db: Arc<Db>,
     told: Arc<watch::Sender<i64>>,
+    /// The revision that this server itself goes by; none if it does not follow.
+    landed: watch::Sender<Option<i64>>,
     /// Looks for writes of other processes.
     watcher: AbortHandle,
     /// The last one that was made. Held while one is made, so that a thousand nodes that ask at once have it made once.
     made: Mutex<Option<Arc<Snapshot>>>,
 }
+
+/// How long a write is kept from being acknowledged until it is in force here.
+const LANDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How often other processes' writes are looked for.
 const LOOK: Duration = Duration::from_millis(250);
@@ -91,12 +96,26 @@ impl Control {
         let db = Arc::new(Db::open(url).await?);
         let told = Arc::new(watch::Sender::new(db.revision().await?));
         let watcher = tokio::spawn(look(db.clone(), told.clone())).abort_handle();
-        Ok(Self { db, told, watcher, made: Mutex::new(None) })
+        Ok(Self { db, told, landed: watch::Sender::new(None), watcher, made: Mutex::new(None) })
     }
 
     /// The revision, whenever it changes, whoever changed it.
     pub fn watch(&self) -> watch::Receiver<i64> {
         self.told.subscribe()
+    }
+
+    /// Notes that this server goes by a revision, as far as it can.
+    pub fn landed(&self, revision: i64) {
+        self.landed.send_replace(Some(revision));
+    }
+
+    /// Waits for this server itself to go by what was just written, if it follows: whoever is given a token uses it at once. Not for
+    /// ever, since what was written is written.
+    async fn until_landed(&self) {
+        let written = *self.told.borrow();
+        let mut landed = self.landed.subscribe();
+        let goes_by_it = landed.wait_for(|landed| landed.is_none_or(|revision| revision >= written));
+        let _ = timeout(LANDS_WITHIN, goes_by_it).await;
     }
 
     /// Tells of a write of our own.

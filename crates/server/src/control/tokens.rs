@@ -65,6 +65,7 @@ impl Control {
         })
         .await?;
         self.tell(revision);
+        self.until_landed().await;
         Ok(made)
     }
 
@@ -122,6 +123,7 @@ impl Control {
         .await?;
         if let Some(revision) = revision {
             self.tell(revision);
+            self.until_landed().await;
         }
         Ok(token)
     }

@@ -27,7 +27,9 @@ pub async fn load<S: Store + 'static>(
     // Before they are read: what changes meanwhile is read again.
     changes.borrow_and_update();
     let set = control.snapshot().await.context("cannot read the rules from the database")?;
-    match land(gate, &set).await {
+    let landed = land(gate, &set).await;
+    control.landed(set.revision);
+    match landed {
         Landed::InForce | Landed::Same => Ok((changes, set)),
         Landed::Refused(why) | Landed::Damaged(why) => bail!("the rules in the database cannot be used: {why}"),
     }
@@ -49,6 +51,7 @@ pub async fn follow<S: Store + 'static>(gate: Arc<Gate<S>>, control: Arc<Control
                 }
                 failed = false;
                 land(&gate, &set).await;
+                control.landed(set.revision);
             }
             Err(error) => {
                 if !failed {
