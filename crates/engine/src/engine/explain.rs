@@ -13,9 +13,9 @@ use crate::decision::{Decisions, Standing};
 use crate::explain::{Explained, Explanation, Why};
 use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
-use crate::rules::{Expression, Place, Rule};
+use crate::rules::{Place, Rule};
 use crate::store::{Store, Verb};
-use conditions::{distance, has_only, is_expressed, nearest, unmet, values};
+use conditions::{distance, has_only, nearest, not_expressed, unmet};
 use met::Charged;
 
 /// How many rules that are not met are told.
@@ -159,13 +159,10 @@ fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> Why {
     match (unmet(rule.when(), entries), judge) {
         (Some(unmet), _) => Why::Unmet(unmet),
         (None, _) if !has_only(rule, entries) => Why::Others,
-        (None, _) if !is_expressed(rule, entries) => {
-            let names = rule.expression().map_or(&[][..], Expression::attributes).iter();
-            let value = |name: &str| values(entries, name).next().map(shown);
-            Why::Expression { values: names.map(|name| (name.to_string(), value(name))).collect() }
-        }
-        (None, Some(by)) => Why::Judged { by: by.into() },
-        (None, None) => Why::NotNow { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
+        (None, judge) => not_expressed(rule, entries).unwrap_or_else(|| match judge {
+            Some(by) => Why::Judged { by: by.into() },
+            None => Why::NotNow { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
+        }),
     }
 }
 

@@ -10,7 +10,7 @@ impl Explanation {
             match &mut explained.why {
                 Why::Met(met) => met.conceal(&hide),
                 Why::Unmet(unmet) => unmet.conceal(&hide),
-                Why::Expression { values } => of_pairs(values, &hide),
+                Why::Expression { values, .. } => of_pairs(values, &hide),
                 Why::Judged { .. } | Why::Others | Why::NotNow { .. } => {}
             }
         }

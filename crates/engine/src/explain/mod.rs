@@ -60,6 +60,10 @@ pub enum Why {
     Others,
     /// Its conditions hold, its expression does not.
     Expression {
+        /// Of the parts that `&&` joins, which is the first that does not, counted from one.
+        part: usize,
+        /// How many there are.
+        of: usize,
         /// What it speaks of, with the values of this request.
         values: Vec<(String, Option<String>)>,
     },

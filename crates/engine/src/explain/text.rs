@@ -84,8 +84,11 @@ impl fmt::Display for Explained {
             Why::Others => {
                 f.write_str("its conditions hold, but the attributes are not only those it names, in its order")
             }
-            Why::Expression { values } => {
+            Why::Expression { part, of, values } => {
                 f.write_str("its conditions hold, but its expression does not")?;
+                if *of > 1 {
+                    write!(f, " in part {part} of {of}")?;
+                }
                 for (place, (name, value)) in values.iter().enumerate() {
                     f.write_str(if place == 0 { ", with " } else { " and " })?;
                     match value {

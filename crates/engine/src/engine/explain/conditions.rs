@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::shown;
-use crate::explain::{Held, Unmet};
+use crate::explain::{Held, Unmet, Why};
 use crate::request::Entry;
 use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
 
@@ -55,12 +55,14 @@ pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
     rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
 }
 
-/// Whether the expression of a rule holds, if it has one.
-pub(super) fn is_expressed(rule: &Rule, entries: &[Entry<'_>]) -> bool {
-    rule.expression().is_none_or(|expression| {
-        let names = expression.attributes();
-        expression.holds(&|place: usize| values(entries, names.get(place)?).next())
-    })
+/// Why the expression of a rule does not hold, if it has one that does not.
+pub(super) fn not_expressed(rule: &Rule, entries: &[Entry<'_>]) -> Option<Why> {
+    let expression = rule.expression()?;
+    let names = expression.attributes();
+    let value = |place: usize| values(entries, names.get(place)?).next();
+    let (part, of) = expression.failing(&value)?;
+    let values = names.iter().enumerate().map(|(place, name)| (name.to_string(), value(place).map(shown)));
+    Some(Why::Expression { part, of, values: values.collect() })
 }
 
 fn holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {

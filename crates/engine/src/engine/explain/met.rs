@@ -147,10 +147,10 @@ impl Charged<'_> {
             None => OverridePlace::At(place_of(&rule.place().file, all[at].place)),
         };
         let (mut near, mut for_others) = (Vec::new(), Vec::<(String, usize)>::new());
-        for at in 0..applies.unwrap_or(all.len()) {
-            let distance = distance(&all[at].when, self.entries());
+        for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
+            let distance = distance(&other.when, self.entries());
             // There may be one for every customer, and those of others are of no interest.
-            match (name(at), &all[at].when[..]) {
+            match (name(at), &other.when[..]) {
                 (Some(_), [condition, ..]) if distance.0 => {
                     match for_others.iter_mut().find(|(attribute, _)| **attribute == *condition.attribute) {
                         Some((_, count)) => *count += 1,

@@ -35,7 +35,9 @@ fn rule(explained: &Explained) -> Value {
         Why::Unmet(unmet) => with(json!({"why": "condition"}), of_unmet(unmet)),
         Why::Judged { by } => json!({"why": "judged", "by": by}),
         Why::Others => json!({"why": "others"}),
-        Why::Expression { values } => json!({"why": "expression", "values": of_pairs(values)}),
+        Why::Expression { part, of, values } => {
+            json!({"why": "expression", "part": part, "parts": of, "values": of_pairs(values)})
+        }
         Why::NotNow { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
     told["rule"] = json!(named(&explained.rule));
