@@ -175,3 +175,20 @@ fn what_the_values_of_overrides_were_compared_with_can_be_concealed() {
     let text = explanation.to_string();
     assert!(!text.contains("secret") && !text.contains("hidden") && text.contains("and is \"…\""), "{text}");
 }
+
+#[test]
+fn the_nearest_override_is_looked_for_among_the_first_ten_thousand() {
+    for (others, nearest, more) in [
+        (9_999, "a is to be \"no\", and is \"yes\"", "9,997"),
+        (10_000, "k is to be \"c0\", and there is none", "9,998"),
+    ] {
+        let others: String = (0..others).map(|n| format!("{{when: {{k: c{n}}}, unlimited: true}}, ")).collect();
+        let near = "{when: {b: yes, a: no}, unlimited: true}";
+        let mut bench = bench(&format!("- {{id: r, limit: 1/s, overrides: [{others}{near}]}}\n"));
+        let text = told(&mut bench, &[("a", "yes"), ("b", "yes")], None);
+        let first = text.lines().nth(3).unwrap_or_default();
+        assert!(first.contains("not by override ") && first.ends_with(nearest), "{text}");
+        let more = format!("\n    nor by {more} more\n");
+        assert!(text.contains(&more), "{text}");
+    }
+}

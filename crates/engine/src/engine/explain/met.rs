@@ -19,6 +19,8 @@ use crate::ruleset::Matched;
 
 /// How many overrides that do not hold are told.
 const MAX_UNMET: usize = 3;
+/// Among how many the nearest of them are looked for: refusals in the log are explained where others wait to be decided.
+const MAX_COMPARED: usize = 10_000;
 
 /// A charge, and everything to explain it by.
 pub(super) struct Charged<'a> {
@@ -140,27 +142,29 @@ impl Charged<'_> {
 
     fn overrides(&self, rule: &Rule, applies: Option<usize>) -> Overrides {
         let (all, is_kept) = (rule.overrides(), self.running.written.is_kept());
-        let name = |at: usize| all[at].name().filter(|_| is_kept);
+        let name = |at: usize| if is_kept { all[at].name() } else { None };
         let place = |at: usize| match name(at) {
             Some(name) => OverridePlace::Named(shown(name.as_bytes())),
             None if is_kept => OverridePlace::Own((0..=at).filter(|at| name(*at).is_none()).count()),
             None => OverridePlace::At(place_of(&rule.place().file, all[at].place)),
         };
-        let (mut near, mut for_others) = (Vec::new(), Vec::<(String, usize)>::new());
+        let (mut near, mut for_others, mut more_unmet) = (Vec::new(), Vec::<(String, usize)>::new(), 0);
         for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
-            let distance = distance(&other.when, self.entries());
-            // There may be one for every customer, and those of others are of no interest.
+            // There may be one for every customer, and those of others are of no interest. One that has not ended is of
+            // others, or it would apply.
+            let ended = || other.until.is_some() && !distance(&other.when, self.entries()).0;
             match (name(at), &other.when[..]) {
-                (Some(_), [condition, ..]) if distance.0 => {
+                (Some(_), [condition, ..]) if !ended() => {
                     match for_others.iter_mut().find(|(attribute, _)| **attribute == *condition.attribute) {
                         Some((_, count)) => *count += 1,
                         None => for_others.push((condition.attribute.to_string(), 1)),
                     }
                 }
-                _ => near.push((distance, at)),
+                (_, when) if near.len() < MAX_COMPARED => near.push((distance(when, self.entries()), at)),
+                _ => more_unmet += 1,
             }
         }
-        let more_unmet = near.len().saturating_sub(MAX_UNMET);
+        more_unmet += near.len().saturating_sub(MAX_UNMET);
         let told = nearest(near, MAX_UNMET).map(|at| UnmetOverride {
             place: place(at),
             why: match unmet(&all[at].when, self.entries()) {
