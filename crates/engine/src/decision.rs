@@ -31,6 +31,8 @@ pub struct Decisions {
     pub(crate) noted: Vec<Noted>,
     /// Whether refusals were only observed.
     pub(crate) observing: bool,
+    /// The version of the rules they were decided by.
+    pub(crate) version: u64,
 }
 
 /// What was decided about one request.
@@ -109,8 +111,8 @@ impl Decisions {
         }
     }
 
-    /// Forgets everything for requests at another time of the day.
-    pub(crate) fn begin(&mut self, now: Time<Wall>, taking: Taking) {
+    /// Forgets everything for requests at another time of the day, by rules of another version.
+    pub(crate) fn begin(&mut self, version: u64, now: Time<Wall>, taking: Taking) {
         self.plan.clear();
         self.enforced.clear();
         self.shadows.clear();
@@ -119,6 +121,7 @@ impl Decisions {
         self.faulted.clear();
         self.noted.clear();
         self.observing = false;
+        self.version = version;
         self.plan.begin(now, taking);
     }
 

@@ -72,6 +72,11 @@ pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, besid
     }
 }
 
+/// Whether it is the key of something that is kept beside a counter.
+pub(crate) fn is_beside(key: &[u8]) -> bool {
+    key.get(1).is_some_and(|kind| [Beside::Ban as u8, Beside::Refusals as u8].contains(kind))
+}
+
 /// A number below ten thousand that is always the same for a key, and as likely to be any: the FNV-1a hash, mixed once more.
 pub(crate) fn place_of(key: &[u8]) -> u16 {
     let mut hash = key
@@ -145,7 +150,8 @@ pub(crate) fn sent_name_of(key: &[u8]) -> &[u8] {
 /// A name that is counted by, and its value if there is one.
 pub(crate) type Counted<'k> = (&'k [u8], Option<&'k [u8]>);
 
-/// What the key of a rule counts by, with the values; `None` if it is not the key of a rule.
+/// What the key of a rule counts by, with the values; `None` if it is not the key of a rule. Of several names that stand in for
+/// one another, it is the one that there was, and all of them if there was none.
 pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<Counted<'_>>> {
     let mut rest = &key[rule_name_of(key)?.len()..];
     let rest = &mut rest;
@@ -162,11 +168,30 @@ pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<Counted<'_>>> {
             Some(length) => Some(take(rest, length)?),
             None => None,
         };
-        // Of several that stand in for one another, which one it was comes first.
-        let is_chosen = name.windows(CHAINED.len()).any(|part| part == CHAINED);
-        counted.push((name, value.map(|value| if is_chosen { value.get(1..).unwrap_or_default() } else { value })));
+        counted.push(match value {
+            Some(value) => chosen(name, value),
+            None => (name, None),
+        });
     }
     Some(counted)
+}
+
+/// Of several that stand in for one another, the one that there was, whose place comes before its value.
+fn chosen<'k>(name: &'k [u8], value: &'k [u8]) -> Counted<'k> {
+    if !name.windows(CHAINED.len()).any(|part| part == CHAINED) {
+        return (name, Some(value));
+    }
+    let (place, value) = value.split_first().map_or((0, value), |(place, value)| (usize::from(*place), value));
+    let mut rest = name;
+    for at in 0.. {
+        let end = rest.windows(CHAINED.len()).position(|part| part == CHAINED);
+        let one = &rest[..end.unwrap_or(rest.len())];
+        match end {
+            Some(end) if at < place => rest = &rest[end + CHAINED.len()..],
+            Some(_) | None => return (one.trim_ascii(), Some(value)),
+        }
+    }
+    (name, Some(value))
 }
 
 /// What stands between attributes that stand in for one another.
@@ -235,6 +260,22 @@ mod tests {
         assert_eq!(key("api", "r", &[], &[]), b"\x01r\x03api\x01r\x00");
         assert_eq!(key("api", "r", &["k"], &[Some(&long)])[..12], *b"\x01r\x03api\x01r\x01\x01k\xc9");
         assert_eq!(sent("", "user"), b"\x01s\x00\x04user");
+    }
+
+    #[test]
+    fn of_names_that_stand_in_for_one_another_the_one_that_there_was_is_read() {
+        let chain = ["user or  api_key or ip"];
+        let counted = |push: &dyn Fn(&mut Vec<u8>)| {
+            let mut key = rule_prefix("d", "r", chain.into_iter(), None).into_vec();
+            push(&mut key);
+            let (name, value) = counted_by(&key).expect("the key of a rule").remove(0);
+            (String::from_utf8_lossy(name).into_owned(), value.map(<[u8]>::to_vec))
+        };
+        for (place, name) in [(0, "user"), (1, "api_key"), (2, "ip"), (9, "ip")] {
+            let expected = (name.to_owned(), Some(b"x".to_vec()));
+            assert_eq!(counted(&|key| push_chosen(key, place, b"x")), expected);
+        }
+        assert_eq!(counted(&|key| push_value(key, None)), (chain[0].to_owned(), None));
     }
 
     proptest! {

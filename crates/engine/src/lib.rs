@@ -31,8 +31,8 @@ pub use counter::Counter;
 pub use decision::{Decision, Decisions, LimitReport, Standing};
 pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
 pub use explain::{
-    BanStands, BanState, CostBy, Does, Explained, Explanation, Length, LimitState, Met, NotHeld, Overrides, Overriding,
-    Refill, Unmet, UnmetOverride, Why,
+    BanStands, BanState, CostBy, Does, Explained, Explanation, Held, Length, LimitState, Met, NotHeld, OverridePlace,
+    Overrides, Overriding, Refill, Unmet, UnmetOverride, Weight, Why,
 };
 pub use lent::Lent;
 pub use memory::MemoryStore;

@@ -31,12 +31,16 @@ fn rules_that_are_met_tell_their_counters_and_the_others_what_keeps_them_away() 
     let mut bench = bench(RULES);
     let ask = [("path", "/login"), ("method", "GET"), ("client_ip", "192.0.2.1")];
     bench.check(&ask);
+    bench.decide(&ask, None, |decision| {
+        let names: Vec<String> = decision.counters().map(|counter| counter.name(100)).collect();
+        assert_eq!(names, ["client_ip=192.0.2.1", ""], "of those that stand in for one another, the one it was");
+    });
     assert_eq!(
         text(&mut bench, &ask),
         "allowed; `everyone` has least left\n\
-         + everyone: met, counted by user or client_ip = \"192.0.2.1\", costs 1\n    \
-         100/m: 99 of 100 left, full again in 600ms\n    \
-         1000/h: 999 of 1,000 left, full again in 3.6s\n\
+         + everyone: met, counted by client_ip = \"192.0.2.1\", costs 1\n    \
+         100/m: 98 of 100 left, full again in 1.2s\n    \
+         1000/h: 998 of 1,000 left, full again in 7.2s\n\
          + quiet: met, as a shadow, costs 1: would refuse\n    \
          1/h: 0 of 1 left, full again in 1h, passes in 1h\n\
          - login: method is to be \"POST\", and is \"GET\"\n\
@@ -104,11 +108,51 @@ fn what_is_long_is_cut_and_what_is_no_text_is_shown() {
 }
 
 #[test]
-fn an_expression_that_does_not_hold_is_told() {
-    let mut bench = bench("- {id: r, when: {a: x}, if: \"int(size) > 10\", limit: 1/s}\n");
-    let why = |bench: &mut Bench, size: &str| explain(bench, &[("a", "x"), ("size", size)]).rules.remove(0).why;
-    assert!(matches!(why(&mut bench, "10"), Why::Expression));
-    assert!(matches!(why(&mut bench, "11"), Why::Met(_)));
+fn an_expression_that_does_not_hold_is_told_with_what_it_speaks_of() {
+    let mut bench = bench("- {id: r, when: {a: x}, if: \"int(size) > 10 && plan != 'pro'\", limit: 1/s}\n");
+    let but = "- r: its conditions hold, but its expression does not";
+    for (attributes, with) in [
+        (&[("a", "x")][..], "in part 1 of 2, with no size and no plan"),
+        (&[("a", "x"), ("size", "10"), ("plan", "own")], "in part 1 of 2, with size = \"10\" and plan = \"own\""),
+        (&[("a", "x"), ("size", "11"), ("plan", "pro")], "in part 2 of 2, with size = \"11\" and plan = \"pro\""),
+        (&[("a", "x"), ("size", "1\u{1b}")], "in part 1 of 2, with size = \"1\\u{1b}\" and no plan"),
+    ] {
+        let told = text(&mut bench, attributes);
+        assert!(told.ends_with(&format!("\n{but} {with}\n")), "{told}");
+    }
+    let met = explain(&mut bench, &[("a", "x"), ("size", "11"), ("plan", "own")]);
+    assert!(matches!(met.rules[0].why, Why::Met(_)), "{met}");
+    let mut unmet = explain(&mut bench, &[("a", "x"), ("size", "10")]);
+    unmet.conceal(|_| "…".into());
+    assert!(unmet.to_string().ends_with("with size = \"…\" and no plan\n"), "{unmet}");
+}
+
+#[test]
+fn the_nearest_are_those_of_which_most_holds() {
+    let mut rules: String = (0..120).map(|n| format!("- {{id: r{n}, when: {{path: /r{n}}}, limit: 1/s}}\n")).collect();
+    rules.push_str("- {id: near, when: {path: /login, method: POST}, limit: 1/s}\n");
+    rules.push_str("- {id: nearer, when: {path: /login, method: GET, plan: pro}, limit: 1/s}\n");
+    let explanation = explain(&mut bench(&rules), &[("path", "/login"), ("method", "GET")]);
+    let told: Vec<&str> = explanation.rules.iter().map(|explained| &*explained.rule).collect();
+    assert_eq!((&told[..4], told.len(), explanation.left_out), (&["nearer", "near", "r0", "r1"][..], 100, 22));
+}
+
+#[test]
+fn what_was_decided_is_explained_by_the_rules_that_decided_it() {
+    let bench = bench("- {id: r, limit: 5/h, overrides: [{when: {a: x}, limit: 7/h}]}\n");
+    let entries = [Entry::new("a", "x")];
+    let items = [Item::new(&entries)];
+    let request = Request::new("d", &items);
+    let mut decisions = Lent::take();
+    run(bench.engine.check_batch(std::slice::from_ref(&request), &mut decisions));
+    let before = bench.engine.explain_decided(&request, &decisions, 0).expect("it was decided");
+    bench.put("- {id: other, limit: 1/h}\n- {id: r, limit: 9/h}\n");
+    let after = bench.engine.explain_decided(&request, &decisions, 0).expect("the rules before are known");
+    assert_eq!((after.version, after.to_string()), (before.version, before.to_string()));
+    assert!(after.to_string().contains("7/h: 6 of 7 left"), "{after}");
+    // Whoever comes too late is told nothing rather than something wrong.
+    bench.put("- {id: r, limit: 9/h}\n");
+    assert!(bench.engine.explain_decided(&request, &decisions, 0).is_none());
 }
 
 #[test]

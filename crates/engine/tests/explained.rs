@@ -3,105 +3,21 @@
 mod support;
 
 use std::sync::Arc;
-use support::{Bench, Flaky, START, bench, run, unavailable};
+use support::{Bench, Flaky, START, bench, check, run, told, unavailable};
 use tollgate::Nanos;
 use tollgate::clock::ManualClock;
-use tollgate_engine::rules::{Rules, Source, entry};
-use tollgate_engine::{Enforcement, Entry, Item, Store};
-
-/// The lines about the rules that are met, and the first.
-fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
-    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-    let item = Item { cost: cost.map(tollgate::Cost::new), ..Item::new(&entries) };
-    let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
-    let text = explanation.to_string();
-    let unmet = text.find("\n- ").map_or(text.len(), |at| at + 1);
-    text[..unmet].trim_end().to_owned()
-}
-
-#[track_caller]
-fn check<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], expected: &str) {
-    assert_eq!(told(bench, attributes, None), expected);
-}
-
-const PLANS: &str = "\
-- id: plans
-  per: [api_key]
-  limit: 60/m
-  burst: 10
-  overrides:
-  - {when: {plan: enterprise}, unlimited: true}
-  - {when: {plan: [pro, team], region: {present: true}}, limit: 600/m}
-  - {when: {api_key: trial}, limit: 90/m, until: 2023-11-15T00:00:00Z}
-  - {when: {api_key: bad}, deny: true}
-";
+use tollgate_engine::{Enforcement, Entry, Item, Standing};
 
 #[test]
-fn it_is_told_which_override_applies_and_why_not_the_others() {
-    let mut bench = bench(PLANS);
-    check(
-        &mut bench,
-        &[("api_key", "a"), ("plan", "team"), ("region", "eu")],
-        "allowed; `plans` has least left\n\
-         + plans (rules:3:3): met, counted by api_key = \"a\", costs 1\n    \
-         by override rules:9:5, since plan is \"pro\" or \"team\" and region is present\n    \
-         not by override rules:8:5: plan is to be \"enterprise\", and is \"team\"\n    \
-         2 more behind it, not looked at\n    \
-         600/m: 600 of 600 left",
-    );
-    check(
-        &mut bench,
-        &[("api_key", "a"), ("plan", "enterprise")],
-        "allowed; `plans` is met and unlimited\n\
-         + plans (rules:3:3): met, counted by api_key = \"a\", unlimited\n    \
-         unlimited by override rules:8:5, since plan is \"enterprise\"\n    \
-         3 more behind it, not looked at",
-    );
-    check(
-        &mut bench,
-        &[("api_key", "bad")],
-        "refused, whenever it comes, by `plans`\n\
-         + plans (rules:3:3): met, counted by api_key = \"bad\", refuses it without counting\n    \
-         refused by override rules:11:5, since api_key is \"bad\"\n    \
-         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
-         not by override rules:10:5: api_key is to be \"trial\", and is \"bad\"\n    \
-         not by override rules:9:5: plan is to be \"pro\" or \"team\", and there is none",
-    );
-}
-
-#[test]
-fn an_override_that_ends_says_when_and_that_it_has() {
-    let mut bench = bench(PLANS);
-    let trial = [("api_key", "trial")];
-    let before = told(&mut bench, &trial, None);
-    assert!(
-        before.contains("by override rules:10:5, since api_key is \"trial\", until 2023-11-15T00:00Z\n"),
-        "{before}"
-    );
-    bench.advance(Nanos::from_secs(2 * 3_600));
-    check(
-        &mut bench,
-        &trial,
-        "allowed; `plans` has least left\n\
-         + plans (rules:3:3): met, counted by api_key = \"trial\", costs 1\n    \
-         by none of its 4 overrides\n    \
-         not by override rules:10:5: it ended 2023-11-15T00:00Z\n    \
-         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
-         not by override rules:11:5: api_key is to be \"bad\", and is \"trial\"\n    \
-         nor by 1 more\n    \
-         60/m, burst 10: 10 of 10 left",
-    );
-}
-
-#[test]
-fn what_the_values_of_overrides_were_compared_with_can_be_concealed() {
-    let bench = bench(PLANS);
-    let entries = [Entry::new("api_key", "secret"), Entry::new("plan", "hidden")];
-    let mut explanation =
-        run(bench.engine.explain(b"d", &Item::new(&entries), &mut tollgate_engine::Decisions::default())).unwrap();
-    explanation.conceal(|_| "…".into());
-    let text = explanation.to_string();
-    assert!(!text.contains("secret") && !text.contains("hidden") && text.contains("and is \"…\""), "{text}");
+fn what_a_cost_comes_from_can_be_concealed() {
+    let bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
+    for value in ["secret", "987654"] {
+        let entries = [Entry::new("bytes", value)];
+        let mut decisions = tollgate_engine::Decisions::default();
+        let mut explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut decisions)).unwrap();
+        explanation.conceal(|_| "…".into());
+        assert!(!explanation.to_string().contains(value), "{explanation}");
+    }
 }
 
 #[test]
@@ -155,6 +71,10 @@ fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
         let text = told(&mut bench, &[], cost);
         assert_eq!(text.rsplit("\n    ").next(), Some(expected), "{text}");
     }
+}
+
+#[test]
+fn a_cost_that_comes_from_an_attribute_says_why_it_is_what_it_is() {
     let mut bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
     check(
         &mut bench,
@@ -162,6 +82,38 @@ fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
         "allowed; `r` has least left\n+ r (rules:3:3): met, costs 300 (by bytes)\n    \
          1000/h: 1,000 of 1,000 left, enough for 3 of them",
     );
+    for (bytes, expected) in [
+        (&[][..], "costs 1 (there is no bytes)\n"),
+        (&[("bytes", "400")], "costs 400 (by bytes)\n"),
+        (&[("bytes", "5000")], "costs 400 (bytes is \"5000\", more than the most)\n"),
+        (
+            &[("bytes", "99999999999999999999999")],
+            "costs 400 (bytes is \"99999999999999999999999\", more than the most)\n",
+        ),
+        (&[("bytes", "12x")], "costs 400 (bytes is \"12x\", no whole number, so the most)\n"),
+        (&[("bytes", "-1")], "costs 400 (bytes is \"-1\", no whole number, so the most)\n"),
+        (&[("bytes", "")], "costs 400 (bytes is \"\", no whole number, so the most)\n"),
+    ] {
+        let text = told(&mut bench, bytes, None);
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn the_rule_that_is_nearest_to_its_end_is_told_if_it_is_not_the_one_with_least_left() {
+    let mut bench = bench("- {id: plans, limit: 60/m}\n- {id: export, limit: 100/h, cost: 50}\n");
+    let text = told(&mut bench, &[], None);
+    assert!(text.starts_with("allowed; `plans` has least left, but `export` is enough for only 2 of them\n"), "{text}");
+    let text = told(&mut bench, &[], Some(10));
+    assert!(text.starts_with("allowed; `plans` has least left\n"), "{text}");
+}
+
+#[test]
+fn rules_that_delay_say_for_how_long() {
+    let mut bench = bench("- {id: r, limit: 2/s, on_exceed: {delay: {max_wait: 2s}}}\n");
+    bench.check(&[]);
+    let text = told(&mut bench, &[], None);
+    assert!(text.contains("\n    2/s, delayed for up to 2s: 5 of 6 left"), "{text}");
 }
 
 const LOGIN: &str =
@@ -237,38 +189,6 @@ fn a_limit_that_came_along_has_no_rule_to_tell() {
 }
 
 #[test]
-fn rules_that_nobody_reads_by_the_line_are_told_by_name() {
-    let rule = r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[{"when":{"key":"own"},"limit":"7/s"}]}"#;
-    let (acme, zeta) = (r#"{"limit":"5/s"}"#, r#"{"unlimited":true}"#);
-    let with = |value, effect, until| entry::EntryOverride { attribute: "key", value, effect, until };
-    let rule =
-        entry::with_overrides(rule, &[with("acme", acme, Some("2030-01-31T18:00:00Z")), with("zeta", zeta, None)]);
-    let file = entry::to_json([("d", [&*rule.unwrap()])]);
-    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().kept();
-    let mut bench = bench("- {id: r, limit: 1/s}\n");
-    bench.engine.put(&rules).unwrap();
-    check(
-        &mut bench,
-        &[("key", "acme")],
-        "allowed; `r` has least left\n\
-         + r (revision 7): met, counted by key = \"acme\", costs 1\n    \
-         by override `acme`, set through the API, since key is \"acme\", until 2030-01-31T18:00Z\n    \
-         2 more behind it, not looked at\n    \
-         5/s: 5 of 5 left",
-    );
-    check(
-        &mut bench,
-        &[("key", "own")],
-        "allowed; `r` has least left\n\
-         + r (revision 7): met, counted by key = \"own\", costs 1\n    \
-         by override 3 of 3, since key is \"own\"\n    \
-         not by override `acme`, set through the API: key is to be \"acme\", and is \"own\"\n    \
-         not by override `zeta`, set through the API: key is to be \"zeta\", and is \"own\"\n    \
-         7/s: 7 of 7 left",
-    );
-}
-
-#[test]
 fn what_is_not_looked_at_or_does_not_apply_says_so() {
     let mut bench = bench(
         "- {id: closed, when: {a: x}, deny: true}\n\
@@ -305,6 +225,12 @@ fn what_is_not_looked_at_or_does_not_apply_says_so() {
     (0..3).for_each(|_| drop(bench.check(&[])));
     let text = self::told(&mut bench, &[], None);
     assert!(text.contains("own (rules:3:3): met, and left out, since another one that suffices has room\n"), "{text}");
+    (0..2).for_each(|_| drop(bench.check(&[])));
+    let text = self::told(&mut bench, &[], None);
+    for other in ["team", "own"] {
+        let expected = format!("\n    one of the rules that suffice has to have room: this one or `{other}`\n");
+        assert!(text.contains(&expected), "{text}");
+    }
     bench.put("- {id: r, per: [u], limit: 1/s}\n- {id: quiet, limit: 1/h, on_exceed: shadow}\n");
     bench.check(&[]);
     let text = self::told(&mut bench, &[], None);
@@ -329,8 +255,13 @@ fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
          9/s: 9 of 9 left\n\
          + o (rules:4:3): met, costs 1\n    \
          passes while the store does not answer (`on_fault: open`)\n    \
-         not banned: 2 refusals within 1s lead to a ban of 1s",
+         whether it is banned was not looked at: 2 refusals within 1s lead to a ban of 1s",
     );
+    // Whoever has waited for it once does not wait again to learn how near a ban is.
+    bench.engine.store().fail(unavailable(), 2);
+    told(&mut bench, &[], None);
+    bench.decide(&[], None, |decision| assert_eq!(decision.standing(), Standing::Fallback));
+    bench.engine.store().fail(unavailable(), usize::MAX);
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
     check(
         &mut bench,
@@ -340,9 +271,44 @@ fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
          refuses while the store does not answer (`on_fault: closed`)",
     );
     bench.engine.store().recover();
+    bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
     bench.check(&[]);
     bench.engine.set_enforcement(Enforcement::Observe);
     let text = told(&mut bench, &[], None);
     let first = "allowed, since refusals are only observed; it would be refused for 1s, by `c`\n";
     assert!(text.starts_with(first), "{text}");
+}
+
+#[test]
+fn a_ban_that_nobody_asked_about_is_not_told_to_be_none() {
+    let mut bench = bench(
+        "- {id: r, limit: 1/h, ban: {after: 1, within: 1h, for: 2h}}\n\
+         - {id: s, limit: 9/h, overrides: [{when: {a: x}, deny: true}]}\n",
+    );
+    (0..2).for_each(|_| drop(bench.check(&[])));
+    assert!(told(&mut bench, &[], None).contains("\n    banned for 2h more, until"));
+    check(
+        &mut bench,
+        &[("a", "x")],
+        "refused, whenever it comes, by `s`\n\
+         + r (rules:3:3): met, costs 1\n    \
+         whether it is banned was not looked at: a refusal leads to a ban of 2h\n    \
+         not looked at, since the request is refused anyway\n\
+         + s (rules:4:3): met, refuses it without counting\n    \
+         refused by override rules:4:35, since a is \"x\"",
+    );
+}
+
+#[test]
+fn a_rule_that_is_left_out_together_with_its_ban_is_told_once() {
+    let mut bench = bench(
+        "- {id: own, limit: 5/h, replaces: [all]}\n- {id: all, per: [ip], limit: 1/h, ban: {after: 1, within: 1h, for: 1h}}\n",
+    );
+    check(
+        &mut bench,
+        &[("ip", "m")],
+        "allowed; `own` has least left\n\
+         + own (rules:3:3): met, costs 1\n    5/h: 5 of 5 left\n\
+         + all (rules:4:3): met, counted by ip = \"m\", and left out, since `own` replaces it",
+    );
 }

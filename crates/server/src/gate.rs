@@ -214,7 +214,7 @@ impl<S: Store> Gate<S> {
                 Some(_) => tally.observed += 1,
             }
             if let Some(refusals) = &self.refusals {
-                let explain = || self.engine.explain_decided(&requests[place], decisions, place).ok();
+                let explain = || self.engine.explain_decided(&requests[place], decisions, place);
                 refusals.note(protocol, requests[place].domain, &decision, &self.top, explain);
             }
         }

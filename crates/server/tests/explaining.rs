@@ -49,6 +49,24 @@ fn tollgate(server: &Server, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr)
 }
 
+#[test]
+fn a_ban_is_peeked_at_by_its_own_rule_and_length_whatever_else_lasts_longer() {
+    let rules = Rules::new(
+        "domain: api\nrules:\n\
+         - {id: login, per: [ip], limit: 1/day, ban: {after: 1, within: 1h, for: 2h}}\n\
+         - {id: pages, per: [ip], limit: 2/week}\n",
+    );
+    let server = Server::start(&["--rules", rules.path()]);
+    let ask = json!({"domain": "api", "attributes": {"ip": "a"}});
+    (0..2).for_each(|_| drop(post(&server, "/v1/check", &ask)));
+    let peeked = tollgate(&server, &["keys", "peek", "api", "ip=a"]);
+    let lines: Vec<&str> = peeked.lines().collect();
+    assert_eq!(lines[0], "it is banned by login, for 2 h more; `tollgate keys reset` lifts that", "{peeked}");
+    assert!(lines[1].starts_with("and it would be refused by login, and pass in "), "{peeked}");
+    // The limit of the rule that bans lasts longer than the ban, and that of the other rule is none of its business.
+    assert!(lines[3].starts_with("login  1 ") && lines[4].starts_with("pages  2 "), "{peeked}");
+}
+
 const BAN_MS: u64 = 2 * 86_400_000;
 
 #[test]
@@ -124,6 +142,21 @@ fn a_banned_key_is_told_to_be_and_until_when() {
 }
 
 #[test]
+fn the_log_of_refusals_tells_no_value_that_it_must_not() {
+    let rules = Rules::new(
+        "domain: api\nrules:\n\
+         - {id: r, per: [client], limit: 9/h, overrides: [{when: {client: secret}, limit: 1/day}]}\n",
+    );
+    for names in ["hashed", "off"] {
+        let server = Server::start(&["--rules", rules.path(), "--log-refusals", "1/s", "--top-keys", names]);
+        let ask = json!({"domain": "api", "attributes": {"client": "secret"}});
+        (0..2).for_each(|_| drop(post(&server, "/v1/check", &ask)));
+        let line = server.wait_for_line("INFO refused ");
+        assert!(line.contains("by override ") && !line.contains("secret"), "{line}");
+    }
+}
+
+#[test]
 fn calendars_and_overrides_are_told_as_such() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
@@ -171,14 +204,16 @@ fn rules_of_the_service_are_told_by_revision_and_overrides_by_name() {
     let mut told = String::new();
     for _ in 0..100 {
         told = tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
-        if told.contains("`acme`") {
+        if told.contains("by override \"acme\"") {
             break;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    let expected = "\n    by override `acme`, set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
+    let expected = "\n    by override \"acme\", set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
                     2 more behind it, not looked at\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
     assert!(told.contains("+ quota (revision ") && told.contains(expected), "{told}");
     let told = tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
-    assert!(told.contains("\n    by override 2 of 3, since plan is \"pro\"\n"), "{told}");
+    let expected = "\n    by override 1 of those in the rule, since plan is \"pro\"\n    \
+                    not by 1 for other values of key, set through the API\n    1 more behind it, not looked at\n";
+    assert!(told.contains(expected), "{told}");
 }

@@ -19,7 +19,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Decides requests, each by itself, in order.
     pub(super) async fn decide(&self, verb: Verb, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
         let running = self.running.load();
-        decisions.begin(self.time_for(&running), taking);
+        decisions.begin(running.rules.version(), self.time_for(&running), taking);
         decisions.observing = self.enforcement() == Enforcement::Observe;
         for request in requests {
             let planned = decisions.add(request, &running.rules);

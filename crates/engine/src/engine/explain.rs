@@ -3,16 +3,19 @@
 mod conditions;
 mod met;
 
+use std::sync::{Arc, PoisonError};
+
 use tollgate::{Time, Wall};
 
 use super::plan::Planned;
 use super::{Engine, Running, Taking};
-use crate::decision::Decisions;
+use crate::decision::{Decisions, Standing};
 use crate::explain::{Explained, Explanation, Why};
+use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
-use crate::rules::{Place, Rule, Rules};
+use crate::rules::{Place, Rule};
 use crate::store::{Store, Verb};
-use conditions::{has_only, is_expressed, unmet};
+use conditions::{distance, has_only, nearest, not_expressed, unmet};
 use met::Charged;
 
 /// How many rules that are not met are told.
@@ -34,53 +37,69 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions: &mut Decisions,
     ) -> Result<Explanation, RequestError> {
         let request = Request { domain, items: std::slice::from_ref(item) };
-        self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
-        let running = self.running.load_full();
-        if decisions.decided[0].is_ok() {
+        let running = loop {
+            self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
+            // Whoever replaces the rules twice in the meantime has to have it decided again.
+            if let Some(running) = self.running_of(decisions.version) {
+                break running;
+            }
+        };
+        // Whoever has waited for the store in vain does not wait for it once more, and what is denied has asked for no ban.
+        let exact = decisions.get(0)?.standing() == Standing::Exact;
+        if exact && !decisions.plan.asked[0].denied {
             self.look_at_refusals(0, &running, decisions).await;
         }
-        self.explain_decided(&request, decisions, 0)
+        running.explain(&request, decisions, 0, (self.wall)())
     }
 
     /// Why the request at `place` of those that were decided was decided as it was, with how things stood then. Of several
-    /// items, rules that are not met are looked at for the first. Asks nobody anything.
-    ///
-    /// # Errors
-    /// When the request was not decided.
+    /// items, rules that are not met are looked at for the first. Asks nobody anything. Nothing if it was not decided, or if
+    /// the rules have been replaced more than once since then.
     ///
     /// # Panics
     /// When there were not so many requests.
-    pub fn explain_decided(
+    pub fn explain_decided(&self, request: &Request<'_>, decisions: &Decisions, place: usize) -> Option<Explanation> {
+        self.running_of(decisions.version)?.explain(request, decisions, place, (self.wall)()).ok()
+    }
+
+    /// The rules of a version: those in force, or those before them.
+    fn running_of(&self, version: u64) -> Option<Arc<Running>> {
+        let is_meant = |running: &Arc<Running>| running.rules.version() == version;
+        Some(self.running.load_full()).filter(is_meant).or_else(|| {
+            let replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+            replaced.clone().filter(is_meant)
+        })
+    }
+}
+
+impl Running {
+    /// Why the request at `place` was decided by these rules as it was.
+    fn explain(
         &self,
         request: &Request<'_>,
         decisions: &Decisions,
         place: usize,
+        at: Time<Wall>,
     ) -> Result<Explanation, RequestError> {
         let decision = decisions.get(place)?;
-        let (running, at) = (self.running.load_full(), (self.wall)());
-        let written = running.written_of(request.domain);
+        let written = self.written_of(request.domain);
         let entries = request.items.first().map_or(&[][..], |item| item.entries);
-        let mut rules = running.explain_met(request, decisions, place, at);
+        let mut rules = self.explain_met(request, decisions, place, at);
         let judge = decisions.charges_of(place).first().and_then(Planned::rule).and_then(|rule| {
-            let rule = running.rules.rules().get(rule as usize)?;
+            let rule = self.rules.rules().get(rule as usize)?;
             rule.special().is_some_and(|special| special.judges.is_some()).then(|| rule.id())
         });
-        let is_met = |rule: &&Rule| !rules.iter().any(|explained| explained.rule == rule.id());
-        let unmet = written.iter().filter(is_met).map(|rule| Explained {
-            rule: rule.id().into(),
-            place: Some(running.place(rule)),
-            why: why_not(rule, entries, judge),
-        });
-        let mut unmet: Vec<Explained> = unmet.collect();
-        // Those that are as near stay in the order of the rules.
-        unmet.sort_by_key(|explained| match &explained.why {
-            Why::Met(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow { .. } => 0,
-            Why::Unmet(unmet) => unmet.conditions,
-        });
+        let is_unmet = |(_, rule): &(usize, &Rule)| !rules.iter().any(|explained| explained.rule == rule.id());
+        let unmet = written.iter().enumerate().filter(is_unmet).map(|(at, rule)| (distance(rule.when(), entries), at));
+        let unmet: Vec<_> = unmet.collect();
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
-        rules.extend(unmet.into_iter().take(MAX_UNMET));
+        rules.extend(nearest(unmet, MAX_UNMET).map(|at| Explained {
+            rule: written[at].id().into(),
+            place: Some(self.place(&written[at])),
+            why: why_not(&written[at], entries, judge),
+        }));
         Ok(Explanation {
-            version: running.rules.version(),
+            version: self.rules.version(),
             domain: shown(request.domain),
             at,
             outcome: decision.outcome(),
@@ -91,9 +110,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             left_out,
         })
     }
-}
 
-impl Running {
     /// The rules of a domain as they were written.
     fn written_of(&self, domain: &[u8]) -> &[Rule] {
         let domain = self.written.domains().iter().find(|known| known.name().as_bytes() == domain);
@@ -117,9 +134,10 @@ impl Running {
         let (plan, written) = (&decisions.plan, self.written_of(request.domain));
         let asked = &plan.asked[place];
         let charges = asked.charges.start as usize..asked.charges.end as usize;
-        let rules: &Rules = &self.written;
         let mut explained = Vec::new();
-        let counters = charges.clone().filter(|charge| !plan.charges[*charge].is_ban());
+        // A ban that is left out together with its rule is known only by its key.
+        let is_counter = |charge: &usize| !key::is_beside(plan.key(&plan.charges[*charge]));
+        let counters = charges.clone().filter(is_counter);
         let ids: Vec<&str> = counters.clone().map(|charge| plan.name(charge as u32)).collect();
         for (charge, id) in counters.zip(&ids).map(|(charge, id)| (charge, *id)) {
             let rule = written.iter().find(|rule| rule.id() == id);
@@ -128,7 +146,7 @@ impl Running {
             let nobody = Item::default();
             let item = item.and_then(|item| request.items.get(item)).unwrap_or(&nobody);
             let ban = plan.charges[charge + 1..charges.end].first().filter(|next| next.is_ban());
-            let met = Charged { decisions, charge, ban, item, rule, rules, written, met: &ids, at }.met();
+            let met = Charged { decisions, charge, ban, item, rule, running: self, written, met: &ids, at }.met();
             let place = rule.map(|rule| self.place(rule));
             explained.push(Explained { rule: id.into(), place, why: Why::Met(Box::new(met)) });
         }
@@ -141,9 +159,10 @@ fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> Why {
     match (unmet(rule.when(), entries), judge) {
         (Some(unmet), _) => Why::Unmet(unmet),
         (None, _) if !has_only(rule, entries) => Why::Others,
-        (None, _) if !is_expressed(rule, entries) => Why::Expression,
-        (None, Some(by)) => Why::Judged { by: by.into() },
-        (None, None) => Why::NotNow { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
+        (None, judge) => not_expressed(rule, entries).unwrap_or_else(|| match judge {
+            Some(by) => Why::Judged { by: by.into() },
+            None => Why::NotNow { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
+        }),
     }
 }
 

@@ -89,7 +89,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// When the request cannot be understood or the store does not do it.
     pub async fn reset(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<usize, EngineError> {
         let running = self.running.load();
-        decisions.begin(self.time_for(&running), Taking::Exactly);
+        decisions.begin(running.rules.version(), self.time_for(&running), Taking::Exactly);
         decisions.add(request, &running.rules)?;
         let plan = &decisions.plan;
         let (mut charges, mut spans) = (Vec::new(), Vec::new());

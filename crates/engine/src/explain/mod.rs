@@ -1,5 +1,6 @@
 //! Why a request is decided as it is, for people: data with a form as text.
 
+mod conceal;
 mod length;
 mod text;
 
@@ -60,7 +61,14 @@ pub enum Why {
     /// Its conditions hold, and the request has other attributes than `only` those it names.
     Others,
     /// Its conditions hold, its expression does not.
-    Expression,
+    Expression {
+        /// Of the parts that `&&` joins, which is the first that does not, counted from one.
+        part: usize,
+        /// How many there are.
+        of: usize,
+        /// What it speaks of, with the values of this request.
+        values: Vec<(String, Option<String>)>,
+    },
     /// Its conditions hold, and yet it does not apply, because of its schedule.
     NotNow {
         /// When it does.
@@ -81,6 +89,10 @@ pub struct Met {
     pub effect: Does,
     /// The rule that is in its place, by `replaces`.
     pub replaced_by: Option<String>,
+    /// The others that are met and suffice, if it suffices, too: one of all these has to have room.
+    pub suffice: Vec<String>,
+    /// For how long it delays what would exceed it, if it does.
+    pub delays: Option<Nanos>,
     /// Whether it only says what it would do.
     pub shadow: bool,
     /// Whether that is because its `enforce` spares this counter.
@@ -105,7 +117,25 @@ pub enum CostBy {
     /// The request.
     Request,
     /// An attribute of the request, by the rule.
-    Attribute(String),
+    Attribute {
+        /// Which.
+        name: String,
+        /// What it says.
+        said: Weight,
+    },
+}
+
+/// What the attribute says that a request's cost comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// The cost.
+    Number,
+    /// Nothing: there is none, and the rule says what that costs.
+    Missing,
+    /// More than the most that the rule takes for it.
+    TooMuch(String),
+    /// Something that is no whole number, which counts as the most.
+    NoNumber(String),
 }
 
 /// What a rule does with who meets it.
@@ -148,26 +178,51 @@ pub struct Overrides {
     pub unmet: Vec<UnmetOverride>,
     /// How many more of these there are.
     pub more_unmet: usize,
+    /// How many more there are that were set through the API, each for one value of an attribute that the request does not
+    /// have, by attribute.
+    pub for_others: Vec<(String, usize)>,
     /// How many stand behind the one that applies, and are not looked at.
     pub behind: usize,
+}
+
+/// Where an override stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverridePlace {
+    /// File, line and column.
+    At(String),
+    /// Which of those in the rule, from one, where nobody sees lines.
+    Own(usize),
+    /// Beside the rule, by what it is known by: the value that it is for.
+    Named(String),
 }
 
 /// An override that applies.
 #[derive(Clone, Debug)]
 pub struct Overriding {
     /// Where it stands.
-    pub place: String,
-    /// What holds, in words.
-    pub when: Vec<String>,
+    pub place: OverridePlace,
+    /// What holds.
+    pub when: Vec<Held>,
     /// When it ends by itself.
     pub until: Option<String>,
+}
+
+/// A condition that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Of which attribute.
+    pub attribute: String,
+    /// What is asked of it.
+    pub expected: String,
+    /// What the request has, where the condition gives that away.
+    pub value: Option<String>,
 }
 
 /// An override that does not apply.
 #[derive(Clone, Debug)]
 pub struct UnmetOverride {
     /// Where it stands.
-    pub place: String,
+    pub place: OverridePlace,
     /// Why.
     pub why: NotHeld,
 }
@@ -209,6 +264,8 @@ pub enum BanStands {
         /// How many refusals count towards it, where somebody asked.
         refusals: Option<u64>,
     },
+    /// Nobody asked: the request is refused anyway, or the store does not answer.
+    NotLookedAt,
 }
 
 /// How a limit stands.
@@ -255,8 +312,6 @@ pub struct Unmet {
     pub expected: String,
     /// What the request has; nothing if it has no such attribute.
     pub found: Vec<String>,
-    /// How many conditions do not hold.
-    pub conditions: usize,
 }
 
 impl Met {
@@ -264,7 +319,7 @@ impl Met {
     pub fn banned(&self) -> Option<Nanos> {
         match self.ban.as_ref()?.stands {
             BanStands::Banned { left, .. } => Some(left),
-            BanStands::Not { .. } => None,
+            BanStands::Not { .. } | BanStands::NotLookedAt => None,
         }
     }
 }
@@ -274,28 +329,7 @@ impl Explanation {
     pub fn met(&self) -> impl Iterator<Item = (&Explained, &Met)> {
         self.rules.iter().filter_map(|explained| match &explained.why {
             Why::Met(met) => Some((explained, &**met)),
-            Why::Unmet(_) | Why::Others | Why::Expression | Why::Judged { .. } | Why::NotNow { .. } => None,
+            Why::Unmet(_) | Why::Others | Why::Expression { .. } | Why::Judged { .. } | Why::NotNow { .. } => None,
         })
-    }
-
-    /// Replaces every value that the request brought by what `hide` makes of it, for where it must not be read.
-    pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
-        let conceal = |unmet: &mut Unmet| unmet.found.iter_mut().for_each(|value| *value = hide(value));
-        for explained in &mut self.rules {
-            match &mut explained.why {
-                Why::Met(met) => {
-                    let counted = met.counted.iter_mut().filter_map(|(_, value)| value.as_mut());
-                    counted.for_each(|value| *value = hide(value));
-                    for unmet in met.overrides.iter_mut().flat_map(|overrides| &mut overrides.unmet) {
-                        match &mut unmet.why {
-                            NotHeld::Unmet(unmet) => conceal(unmet),
-                            NotHeld::Ended(_) => {}
-                        }
-                    }
-                }
-                Why::Unmet(unmet) => conceal(unmet),
-                Why::Judged { .. } | Why::Others | Why::Expression | Why::NotNow { .. } => {}
-            }
-        }
     }
 }

@@ -6,7 +6,8 @@ use tollgate::{Nanos, Outcome, Retry};
 
 use super::length::{Count, Length};
 use super::{
-    BanStands, BanState, CostBy, Does, Explained, Explanation, LimitState, Met, NotHeld, Overrides, Refill, Unmet, Why,
+    BanStands, BanState, CostBy, Does, Explained, Explanation, Held, LimitState, Met, NotHeld, OverridePlace,
+    Overrides, Refill, Unmet, Weight, Why,
 };
 use crate::decision::Standing;
 use crate::rules::OnFault;
@@ -32,6 +33,7 @@ impl fmt::Display for Explanation {
             (Some(rule), _) if rule.is_empty() => f.write_str(", by the limit that came along")?,
             (Some(rule), Some(Does::Limits | Does::Overrides)) if outcome == Outcome::Allow => {
                 write!(f, "; `{rule}` has least left")?;
+                self.write_nearest(rule, f)?;
             }
             (Some(rule), Some(Does::Unlimited)) => write!(f, "; `{rule}` is met and unlimited")?,
             (Some(rule), _) => write!(f, ", by `{rule}`")?,
@@ -53,6 +55,21 @@ impl fmt::Display for Explanation {
     }
 }
 
+impl Explanation {
+    /// Which rule allows fewest requests like this one, where that is another one than the one with least left: what it costs
+    /// is up to each rule.
+    fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let enforced = self.met().filter(|(_, met)| !met.shadow);
+        let enough: Vec<(u64, &str)> =
+            enforced.filter_map(|(explained, met)| Some((met.enough_for()?, &*explained.rule))).collect();
+        let Some((fewest, nearest)) = enough.iter().min_by_key(|(count, _)| *count) else { return Ok(()) };
+        if nearest.is_empty() || enough.contains(&(*fewest, least)) {
+            return Ok(());
+        }
+        write!(f, ", but `{nearest}` is enough for only {} of them", Count(*fewest))
+    }
+}
+
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if matches!(self.why, Why::Met(_)) { '+' } else { '-' };
@@ -67,7 +84,20 @@ impl fmt::Display for Explained {
             Why::Others => {
                 f.write_str("its conditions hold, but the attributes are not only those it names, in its order")
             }
-            Why::Expression => f.write_str("its conditions hold, but its expression does not"),
+            Why::Expression { part, of, values } => {
+                f.write_str("its conditions hold, but its expression does not")?;
+                if *of > 1 {
+                    write!(f, " in part {part} of {of}")?;
+                }
+                for (place, (name, value)) in values.iter().enumerate() {
+                    f.write_str(if place == 0 { ", with " } else { " and " })?;
+                    match value {
+                        Some(value) => write!(f, "{name} = {value:?}")?,
+                        None => write!(f, "no {name}")?,
+                    }
+                }
+                Ok(())
+            }
             Why::NotNow { schedule } => {
                 f.write_str("its conditions hold, but it does not apply at this time")?;
                 if !schedule.is_empty() {
@@ -128,6 +158,10 @@ impl fmt::Display for Met {
         if let Some(ban) = &self.ban {
             write!(f, "{INDENT}{ban}")?;
         }
+        if !self.suffice.is_empty() {
+            let others: Vec<String> = self.suffice.iter().map(|rule| format!("`{rule}`")).collect();
+            write!(f, "{INDENT}one of the rules that suffice has to have room: this one or {}", others.join(" or "))?;
+        }
         // Limits say when others may pass. Of who is banned, only one for which that is not enough has something to add.
         let matters = |limit: &&LimitState| self.banned().is_none_or(|left| limit.report.retry > Retry::After(left));
         for limit in self.limits.iter().filter(matters) {
@@ -142,17 +176,29 @@ impl fmt::Display for Met {
 }
 
 impl Met {
+    /// For how many requests like this one its limits are enough, if they were looked at.
+    fn enough_for(&self) -> Option<u64> {
+        self.limits.iter().filter_map(|limit| limit.report.remaining.checked_div(self.cost)).min()
+    }
+
     fn write_cost(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, ", costs {}", Count(self.cost))?;
         match &self.cost_by {
             CostBy::Rule => Ok(()),
             CostBy::Request => f.write_str(" (as the request says)"),
-            CostBy::Attribute(name) => write!(f, " (by {name})"),
+            CostBy::Attribute { name, said: Weight::Number } => write!(f, " (by {name})"),
+            CostBy::Attribute { name, said: Weight::Missing } => write!(f, " (there is no {name})"),
+            CostBy::Attribute { name, said: Weight::TooMuch(value) } => {
+                write!(f, " ({name} is {value:?}, more than the most)")
+            }
+            CostBy::Attribute { name, said: Weight::NoNumber(value) } => {
+                write!(f, " ({name} is {value:?}, no whole number, so the most)")
+            }
         }
     }
 
     fn write_overrides(&self, overrides: &Overrides, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Overrides { applies, unmet, more_unmet, behind } = overrides;
+        let Overrides { applies, unmet, more_unmet, for_others, behind } = overrides;
         if let Some(overriding) = applies {
             let does = match self.effect {
                 Does::Unlimited => "unlimited ",
@@ -162,13 +208,18 @@ impl Met {
             write!(f, "{INDENT}{does}by override {}", overriding.place)?;
             match &overriding.when[..] {
                 [] => f.write_str(", which is for everybody")?,
-                when => write!(f, ", since {}", when.join(" and "))?,
+                when => {
+                    for (place, held) in when.iter().enumerate() {
+                        write!(f, "{}{held}", if place == 0 { ", since " } else { " and " })?;
+                    }
+                }
             }
             if let Some(until) = &overriding.until {
                 write!(f, ", until {until}")?;
             }
         } else {
-            write!(f, "{INDENT}by none of its {} overrides", Count((unmet.len() + more_unmet) as u64))?;
+            let others: usize = for_others.iter().map(|(_, count)| count).sum();
+            write!(f, "{INDENT}by none of its {} overrides", Count((unmet.len() + more_unmet + others) as u64))?;
         }
         for unmet in unmet {
             write!(f, "{INDENT}not by override {}: ", unmet.place)?;
@@ -180,6 +231,10 @@ impl Met {
         if *more_unmet > 0 {
             write!(f, "{INDENT}nor by {} more", Count(*more_unmet as u64))?;
         }
+        for (attribute, count) in for_others {
+            let count = Count(*count as u64);
+            write!(f, "{INDENT}not by {count} for other values of {attribute}, set through the API")?;
+        }
         if *behind > 0 {
             write!(f, "{INDENT}{} more behind it, not looked at", Count(*behind as u64))?;
         }
@@ -187,27 +242,40 @@ impl Met {
     }
 }
 
+impl fmt::Display for OverridePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(place) => f.write_str(place),
+            Self::Own(place) => write!(f, "{place} of those in the rule"),
+            Self::Named(name) => write!(f, "{name:?}, set through the API"),
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}", self.attribute, self.expected)
+    }
+}
+
 impl fmt::Display for BanState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { after, within, length, stands } = self;
         let (within, length) = (Length(*within), Length(*length));
+        let leads = match after {
+            1 => format!("a refusal leads to a ban of {length}"),
+            _ => format!("{} refusals within {within} lead to a ban of {length}", Count(*after)),
+        };
         match stands {
             BanStands::Banned { left, until } => {
-                write!(f, "banned for {} more, until {until}: ", Length(*left))?;
-                match after {
-                    1 => write!(f, "a refusal leads to a ban of {length}")?,
-                    _ => write!(f, "{} refusals within {within} lead to a ban of {length}", Count(*after))?,
-                }
-                f.write_str("; `tollgate keys reset` lifts it")
+                write!(f, "banned for {} more, until {until}: {leads}; `tollgate keys reset` lifts it", Length(*left))
             }
-            BanStands::Not { .. } if *after == 1 => write!(f, "not banned: a refusal leads to a ban of {length}"),
-            BanStands::Not { refusals: None } => {
-                write!(f, "not banned: {} refusals within {within} lead to a ban of {length}", Count(*after))
-            }
-            BanStands::Not { refusals: Some(refusals) } => {
+            BanStands::NotLookedAt => write!(f, "whether it is banned was not looked at: {leads}"),
+            BanStands::Not { refusals: Some(refusals) } if *after > 1 => {
                 write!(f, "not banned: {} of {} refusals within {within}", Count(*refusals), Count(*after))?;
                 write!(f, " that lead to a ban of {length}")
             }
+            BanStands::Not { .. } => write!(f, "not banned: {leads}"),
         }
     }
 }
@@ -217,7 +285,11 @@ impl LimitState {
         let Self { written, report, refill, .. } = self;
         let left = if *refill == Refill::Slots { "free" } else { "left" };
         if let Some(written) = written {
-            write!(f, "{written}: ")?;
+            f.write_str(written)?;
+            if let Some(longest) = met.delays {
+                write!(f, ", delayed for up to {}", Length(longest))?;
+            }
+            f.write_str(": ")?;
         }
         write!(f, "{} of {} {left}", Count(report.remaining), Count(report.limit))?;
         if met.cost > 1 && report.remaining >= met.cost {

@@ -49,6 +49,14 @@ impl Expression {
     pub fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> bool {
         self.truth.of(value) == Some(true)
     }
+
+    /// Of the parts that `&&` joins, which is the first that does not hold, counted from one, and how many there are.
+    pub(crate) fn failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
+        let mut parts = Vec::new();
+        self.truth.parts(&mut parts);
+        let failing = parts.iter().position(|part| part.of(value) != Some(true))?;
+        Some((failing + 1, parts.len()))
+    }
 }
 
 /// Something that is true or false, or cannot be told.
@@ -149,6 +157,16 @@ impl Comparison {
 }
 
 impl Truth {
+    /// What `&&` joins, from left to right.
+    fn parts<'t>(&'t self, parts: &mut Vec<&'t Self>) {
+        if let Self::And(left, right) = self {
+            left.parts(parts);
+            right.parts(parts);
+        } else {
+            parts.push(self);
+        }
+    }
+
     fn of<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<bool> {
         Some(match self {
             Self::Is(truth) => *truth,
@@ -282,6 +300,23 @@ mod tests {
             ["user == 'a' || true", "true || user == 'a'", "!(user == 'a' && false)", "!(false && int(plan) > 0)"]
         {
             assert!(holds(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_part_that_does_not_hold_is_known() {
+        for (text, failing) in [
+            ("plan == 'pro'", None),
+            ("plan == 'own'", Some((1, 1))),
+            ("plan == 'pro' && int(bytes) > 1 && user == 'a' && false", Some((3, 4))),
+            ("has(plan) && (has(bytes) && has(user))", Some((3, 3))),
+            ("has(plan) && (has(user) || !has(path)) && true", Some((2, 3))),
+        ] {
+            let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}"));
+            let names = expression.attributes();
+            let value =
+                |place: usize| VALUES.iter().find(|(name, _)| *name == &*names[place]).map(|it| it.1.as_bytes());
+            assert_eq!(expression.failing(&value), failing, "{text}");
         }
     }
 

@@ -187,3 +187,19 @@ pub(crate) fn unknown() -> StoreError {
 pub(crate) fn stale() -> StoreError {
     StoreError::Stale { store_time: Time::ZERO }
 }
+
+/// What is explained about the rules that are met, below the first line.
+pub(crate) fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
+    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+    let item = Item { cost: cost.map(tollgate::Cost::new), ..Item::new(&entries) };
+    let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
+    let text = explanation.to_string();
+    let unmet = text.find("\n- ").map_or(text.len(), |at| at + 1);
+    text[..unmet].trim_end().to_owned()
+}
+
+/// Compares that.
+#[track_caller]
+pub(crate) fn check<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], expected: &str) {
+    assert_eq!(told(bench, attributes, None), expected);
+}

@@ -1,5 +1,6 @@
 //! `tollgate keys`: what was spent, and giving it back.
 
+mod bans;
 mod missing;
 
 use std::io::Write;
@@ -9,9 +10,10 @@ use reqwest::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::remote::show::{self, Table, clean, count, span};
+use super::remote::show::{self, Table, count, span};
 use super::remote::{Answer, Remote, attributes, question};
 use crate::config::remote::keys::{KeyArgs, KeysArgs, KeysCommand, TopArgs};
+use bans::Bans;
 
 /// Does what was asked.
 ///
@@ -91,23 +93,14 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
         show::json(&answer.parse::<Value>()?)?;
         return Ok(status);
     }
+    let bans = if decision.banned { Bans::of(remote, args) } else { Bans::default() };
     let mut out = std::io::stdout().lock();
-    let rule = clean(decision.rule.as_deref().unwrap_or("no rule"));
-    match (decision.allowed, decision.retry_after_ms) {
-        (true, _) => writeln!(out, "it would pass")?,
-        (false, Some(wait)) if decision.banned => {
-            writeln!(out, "it is banned by {rule}, for {} more; `tollgate keys reset` lifts that", span(wait))?;
-        }
-        (false, Some(wait)) => writeln!(out, "it would be refused by {rule}, and pass in {}", span(wait))?,
-        (false, None) => writeln!(out, "it would be refused by {rule}")?,
-    }
+    bans.tell(&decision, &mut out)?;
     if decision.standing != "exact" {
         writeln!(out, "the store does not answer: this is the rules' `on_fault`")?;
     }
     let mut table = Table::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
-    // What its limits have left is of no use to who is banned.
-    let of_use = |left: &Left| !decision.banned || left.rule != decision.rule;
-    for left in decision.limits.into_iter().filter(of_use) {
+    for left in decision.limits.into_iter().filter(|left| !bans.outlast(left)) {
         let next = match left.retry_after_ms {
             Some(0) => "now".to_owned(),
             Some(wait) => span(wait),
@@ -120,7 +113,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let none_met = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to it")?,
-        // It is denied for good, without being counted.
+        // It is denied without being counted, or banned for longer than any limit lasts.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }

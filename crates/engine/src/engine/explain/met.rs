@@ -1,21 +1,26 @@
 //! What a rule that is met has to say: its overrides, its ban and its limits, beside the rule as it was written.
 
-use tollgate::{Limit, Nanos, Outcome, Phase, Retry, Terms, Time, Wall};
+use tollgate::{Cost, Limit, Nanos, Outcome, Phase, Retry, Terms, Time, Wall};
 
-use super::conditions::{in_words, unmet};
+use super::conditions::{distance, held, nearest, unmet, values};
 use super::{place_of, shown};
 use crate::calendar::{Calendar, Zone};
 use crate::decision::Decisions;
+use crate::engine::Running;
 use crate::engine::plan::{Answered, Planned};
 use crate::explain::{
-    BanStands, BanState, CostBy, Does, LimitState, Met, NotHeld, Overrides, Overriding, Refill, UnmetOverride,
+    BanStands, BanState, CostBy, Does, LimitState, Met, NotHeld, OverridePlace, Overrides, Overriding, Refill,
+    UnmetOverride, Weight,
 };
 use crate::key;
 use crate::request::{Entry, Item};
-use crate::rules::{CostOf, Effect, OnExceed, OnFault, Override, Rule, Rules};
+use crate::rules::{CostOf, Effect, OnExceed, OnFault, Override, Rule};
+use crate::ruleset::Matched;
 
 /// How many overrides that do not hold are told.
 const MAX_UNMET: usize = 3;
+/// Among how many the nearest of them are looked for: refusals in the log are explained where others wait to be decided.
+const MAX_COMPARED: usize = 10_000;
 
 /// A charge, and everything to explain it by.
 pub(super) struct Charged<'a> {
@@ -28,7 +33,7 @@ pub(super) struct Charged<'a> {
     pub(super) item: &'a Item<'a>,
     /// The rule, unless the limits came along with the request, and all of which it is one.
     pub(super) rule: Option<&'a Rule>,
-    pub(super) rules: &'a Rules,
+    pub(super) running: &'a Running,
     /// Those of the domain, and the ids of those among them that are met.
     pub(super) written: &'a [Rule],
     pub(super) met: &'a [&'a str],
@@ -42,7 +47,7 @@ impl Charged<'_> {
         let Self { decisions, ban, rule, .. } = *self;
         let planned = &decisions.plan.charges[self.charge];
         let overrides = rule.filter(|rule| !rule.overrides().is_empty());
-        let overriding = overrides.and_then(|rule| self.first_that_holds(rule));
+        let overriding = self.first_that_holds(planned);
         let key = decisions.plan.key(planned);
         let counted = match key::counted_by(key) {
             Some(counted) => counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
@@ -60,16 +65,21 @@ impl Charged<'_> {
         Met {
             counted,
             cost: planned.cost.get(),
-            cost_by: self.cost_by(),
+            cost_by: self.cost_by(planned.cost),
             effect: match (planned.is_denied(), planned.has_limits()) {
                 _ if planned.is_replaced() => Does::Replaced,
                 (true, _) => Does::Denies,
                 (false, false) if rule.is_some_and(|rule| *rule.effect() == Effect::Allow) => Does::Allows,
                 (false, false) => Does::Unlimited,
-                (false, true) if overriding.is_some() => Does::Overrides,
+                (false, true) if decisions.plan.numbers.overriding(planned).is_some() => Does::Overrides,
                 (false, true) => Does::Limits,
             },
             replaced_by: self.replaced_by(),
+            suffice: self.suffice(),
+            delays: match rule.map(Rule::on_exceed) {
+                Some(OnExceed::Delay { max_wait }) => Some(max_wait),
+                Some(OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop) | None => None,
+            },
             shadow: planned.shadow,
             spared: planned.shadow && rule.is_some_and(|rule| rule.on_exceed() != OnExceed::Shadow),
             refuses: planned.is_denied() || banned || refuses || fault == Some(OnFault::Closed),
@@ -84,12 +94,34 @@ impl Charged<'_> {
         self.item.entries
     }
 
-    fn cost_by(&self) -> CostBy {
+    fn cost_by(&self, cost: Cost) -> CostBy {
         match (self.item.cost, self.rule.map(Rule::cost)) {
             (Some(_), _) => CostBy::Request,
-            (None, Some(CostOf::From { attribute, .. })) => CostBy::Attribute(attribute.to_string()),
+            (None, Some(CostOf::From { attribute, max, missing })) => {
+                let value = values(self.entries(), attribute).next();
+                let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+                let number = value.and_then(|value| str::from_utf8(value).ok()?.parse().ok()).map(Cost::new);
+                let said = match value {
+                    // Several items come to more than what the first of them says.
+                    None if cost == *missing => Weight::Missing,
+                    Some(value) if cost == *max && !is_number(value) => Weight::NoNumber(shown(value)),
+                    Some(value) if cost == *max && number.is_none_or(|number| number > *max) => {
+                        Weight::TooMuch(shown(value))
+                    }
+                    Some(_) | None => Weight::Number,
+                };
+                CostBy::Attribute { name: attribute.to_string(), said }
+            }
             (None, Some(CostOf::Fixed(_)) | None) => CostBy::Rule,
         }
+    }
+
+    /// The others that are met and suffice, if this one does.
+    fn suffice(&self) -> Vec<String> {
+        let Some(rule) = self.rule.filter(|rule| rule.suffices) else { return Vec::new() };
+        let others = self.written.iter().filter(|other| other.suffices && other.id() != rule.id());
+        let is_met = |other: &&Rule| self.met.contains(&other.id());
+        others.filter(is_met).map(|other| other.id().to_owned()).collect()
     }
 
     /// The rule that is met, too, and is in the place of this one.
@@ -100,41 +132,56 @@ impl Charged<'_> {
         self.written.iter().filter(replaces).find(is_met).map(|other| other.id().to_owned())
     }
 
-    /// The place of the override that applies.
-    fn first_that_holds(&self, rule: &Rule) -> Option<usize> {
-        let now = self.decisions.plan.now();
-        let holds = |other: &Override| !has_ended(other, now) && unmet(&other.when, self.entries()).is_none();
-        rule.overrides().iter().position(holds)
+    /// The place of the override that applies, found as for the decision.
+    fn first_that_holds(&self, planned: &Planned) -> Option<usize> {
+        let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
+        let overrides = rule.special()?.overrides.as_ref()?;
+        let place = overrides.first(self.entries(), &mut Matched::default(), self.decisions.plan.now());
+        place.map(|place| place as usize)
     }
 
     fn overrides(&self, rule: &Rule, applies: Option<usize>) -> Overrides {
-        let (all, now) = (rule.overrides(), self.decisions.plan.now());
-        let place = |place: usize| match (self.rules.is_kept(), all[place].name()) {
-            (true, Some(name)) => format!("`{}`, set through the API", shown(name.as_bytes())),
-            (true, None) => format!("{} of {}", place + 1, all.len()),
-            (false, _) => place_of(&rule.place().file, all[place].place),
+        let (all, is_kept) = (rule.overrides(), self.running.written.is_kept());
+        let name = |at: usize| if is_kept { all[at].name() } else { None };
+        let place = |at: usize| match name(at) {
+            Some(name) => OverridePlace::Named(shown(name.as_bytes())),
+            None if is_kept => OverridePlace::Own((0..=at).filter(|at| name(*at).is_none()).count()),
+            None => OverridePlace::At(place_of(&rule.place().file, all[at].place)),
         };
-        let before = applies.unwrap_or(all.len());
-        let mut failing: Vec<(usize, usize)> = (0..before)
-            .map(|place| (unmet(&all[place].when, self.entries()).map_or(0, |unmet| unmet.conditions), place))
-            .collect();
-        failing.sort_unstable();
-        let told = failing.iter().take(MAX_UNMET).filter_map(|(_, at)| {
-            let why = match (unmet(&all[*at].when, self.entries()), all[*at].until) {
-                (Some(unmet), _) => NotHeld::Unmet(unmet),
-                (None, Some(until)) if until <= now => NotHeld::Ended(Zone::utc().shown(until)),
-                (None, _) => return None,
-            };
-            Some(UnmetOverride { place: place(*at), why })
+        let (mut near, mut for_others, mut more_unmet) = (Vec::new(), Vec::<(String, usize)>::new(), 0);
+        for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
+            // There may be one for every customer, and those of others are of no interest. One that has not ended is of
+            // others, or it would apply.
+            let ended = || other.until.is_some() && !distance(&other.when, self.entries()).0;
+            match (name(at), &other.when[..]) {
+                (Some(_), [condition, ..]) if !ended() => {
+                    match for_others.iter_mut().find(|(attribute, _)| **attribute == *condition.attribute) {
+                        Some((_, count)) => *count += 1,
+                        None => for_others.push((condition.attribute.to_string(), 1)),
+                    }
+                }
+                (_, when) if near.len() < MAX_COMPARED => near.push((distance(when, self.entries()), at)),
+                _ => more_unmet += 1,
+            }
+        }
+        more_unmet += near.len().saturating_sub(MAX_UNMET);
+        let told = nearest(near, MAX_UNMET).map(|at| UnmetOverride {
+            place: place(at),
+            why: match unmet(&all[at].when, self.entries()) {
+                Some(unmet) => NotHeld::Unmet(unmet),
+                // All that keeps one from applying whose conditions hold.
+                None => NotHeld::Ended(Zone::utc().shown(all[at].until.unwrap_or(Time::ZERO))),
+            },
         });
         Overrides {
             applies: applies.map(|at| Overriding {
                 place: place(at),
-                when: all[at].when.iter().map(in_words).collect(),
+                when: all[at].when.iter().map(|condition| held(condition, self.entries())).collect(),
                 until: all[at].until.map(|until| Zone::utc().shown(until)),
             }),
             unmet: told.collect(),
-            more_unmet: before.saturating_sub(MAX_UNMET),
+            more_unmet,
+            for_others,
             behind: applies.map_or(0, |at| all.len() - at - 1),
         }
     }
@@ -142,16 +189,22 @@ impl Charged<'_> {
     fn ban_state(&self, planned: &Planned, rule: &Rule) -> Option<BanState> {
         let ban = rule.ban()?;
         let noted = self.decisions.noted.iter().rfind(|noted| noted.charge as usize == self.charge);
-        let stands = match self.decisions.answer(planned).map(|(answer, _)| answer.outcome) {
+        // Bans are kept in the store: what stands in for it knows of none.
+        let said = match planned.answered {
+            Answered::Enforced(_) => self.decisions.answer(planned).map(|(answer, _)| answer.outcome),
+            Answered::Not | Answered::Shadow(_) | Answered::Fallback(_) | Answered::Open | Answered::Closed => None,
+        };
+        let stands = match said {
             Some(Outcome::Deny(Retry::After(left))) => {
                 // Of a second that has begun, all is told: whoever comes then is not too early.
                 let second = Nanos::SECOND.as_nanos();
                 let ends = self.at.saturating_add(left).as_nanos().div_ceil(second).saturating_mul(second);
                 BanStands::Banned { left, until: Zone::utc().shown(Time::from_nanos(ends)) }
             }
-            Some(Outcome::Deny(Retry::OnRelease | Retry::Never) | Outcome::Allow | Outcome::Delay(_)) | None => {
+            Some(Outcome::Deny(Retry::OnRelease | Retry::Never) | Outcome::Allow | Outcome::Delay(_)) => {
                 BanStands::Not { refusals: noted.map(|noted| noted.refusals) }
             }
+            None => BanStands::NotLookedAt,
         };
         Some(BanState { after: ban.after, within: ban.within, length: ban.length, stands })
     }
@@ -179,10 +232,6 @@ impl Charged<'_> {
         };
         answers.reports(answer).iter().enumerate().map(state).collect()
     }
-}
-
-fn has_ended(other: &Override, now: Time<Wall>) -> bool {
-    other.until.is_some_and(|until| until <= now)
 }
 
 fn refill(limit: &Limit, calendars: &[Calendar], now: Time<Wall>) -> Refill {

@@ -22,7 +22,8 @@ pub(super) fn hints(remote: &Remote, args: &KeyArgs, none_met: bool) -> Vec<Stri
     lines(&explained, none_met, &|id| per_of(remote, &args.domain, id, &given))
 }
 
-fn explain(remote: &Remote, args: &KeyArgs) -> Option<Value> {
+/// What the server explains about a request.
+pub(super) fn explain(remote: &Remote, args: &KeyArgs) -> Option<Value> {
     let body = question(&args.domain, &attributes(&args.attributes).ok()?, args.cost);
     let request = remote.request(Method::POST, &["v1", "explain"]).ok()?.header("content-type", "application/json");
     remote.send(request.body(body), "asking").ok()?.parse().ok()

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use tollgate::{Outcome, Retry};
 use tollgate_engine::rules::OnFault;
 use tollgate_engine::{
-    BanStands, BanState, CostBy, Explained, Explanation, LimitState, Met, NotHeld, Overrides, Refill, Unmet, Why,
+    BanStands, BanState, CostBy, Explained, Explanation, LimitState, Met, NotHeld, OverridePlace, Overrides, Refill,
+    Unmet, Weight, Why,
 };
 
 /// An explanation as JSON.
@@ -34,7 +35,9 @@ fn rule(explained: &Explained) -> Value {
         Why::Unmet(unmet) => with(json!({"why": "condition"}), of_unmet(unmet)),
         Why::Judged { by } => json!({"why": "judged", "by": by}),
         Why::Others => json!({"why": "others"}),
-        Why::Expression => json!({"why": "expression"}),
+        Why::Expression { part, of, values } => {
+            json!({"why": "expression", "part": part, "parts": of, "values": of_pairs(values)})
+        }
         Why::NotNow { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
     told["rule"] = json!(named(&explained.rule));
@@ -52,12 +55,15 @@ fn of_unmet(unmet: &Unmet) -> Value {
     json!({"attribute": unmet.attribute, "expected": unmet.expected, "found": unmet.found})
 }
 
+/// Names and values, as one map.
+fn of_pairs(pairs: &[(String, Option<String>)]) -> Value {
+    pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
+}
+
 fn of_met(met: &Met) -> Value {
-    let counted: serde_json::Map<String, Value> =
-        met.counted.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     let mut told = json!({
         "why": met.effect.as_str(),
-        "counted_by": counted,
+        "counted_by": of_pairs(&met.counted),
         "cost": met.cost,
         "shadow": met.shadow,
         "refuses": met.refuses,
@@ -67,7 +73,20 @@ fn of_met(met: &Met) -> Value {
     match &met.cost_by {
         CostBy::Rule => {}
         CostBy::Request => told["cost_by"] = json!("request"),
-        CostBy::Attribute(name) => told["cost_by"] = json!({"attribute": name}),
+        CostBy::Attribute { name, said } => {
+            told["cost_by"] = match said {
+                Weight::Number => json!({"attribute": name}),
+                Weight::Missing => json!({"attribute": name, "problem": "missing"}),
+                Weight::TooMuch(value) => json!({"attribute": name, "problem": "too_much", "value": value}),
+                Weight::NoNumber(value) => json!({"attribute": name, "problem": "no_number", "value": value}),
+            };
+        }
+    }
+    if !met.suffice.is_empty() {
+        told["suffice"] = json!(met.suffice);
+    }
+    if let Some(longest) = met.delays {
+        told["max_wait_ms"] = json!(longest.as_millis_ceil());
     }
     if let Some(by) = &met.replaced_by {
         told["replaced_by"] = json!(by);
@@ -95,14 +114,29 @@ fn of_overrides(overrides: &Overrides) -> Value {
             NotHeld::Unmet(unmet) => of_unmet(unmet),
             NotHeld::Ended(until) => json!({"ended": until}),
         };
-        with(json!({"place": unmet.place}), why)
+        with(of_place(&unmet.place), why)
     });
+    let for_others: serde_json::Map<String, Value> =
+        overrides.for_others.iter().map(|(attribute, count)| (attribute.clone(), json!(count))).collect();
     json!({
-        "applies": applies.map(|it| json!({"place": it.place, "when": it.when, "until": it.until})),
+        "applies": applies.map(|it| {
+            let when: Vec<String> = it.when.iter().map(ToString::to_string).collect();
+            with(of_place(&it.place), json!({"when": when, "until": it.until}))
+        }),
         "unmet": unmet.collect::<Vec<_>>(),
         "more_unmet": overrides.more_unmet,
+        "for_others": for_others,
         "behind": overrides.behind,
     })
+}
+
+/// Where an override stands, in words, and what it is known by.
+fn of_place(place: &OverridePlace) -> Value {
+    let told = json!({"place": place.to_string()});
+    match place {
+        OverridePlace::Named(name) => with(told, json!({"name": name})),
+        OverridePlace::At(_) | OverridePlace::Own(_) => told,
+    }
 }
 
 fn of_ban(ban: &BanState) -> Value {
@@ -114,6 +148,7 @@ fn of_ban(ban: &BanState) -> Value {
     match &ban.stands {
         BanStands::Banned { left, until } => with(told, json!({"left_ms": left.as_millis_ceil(), "until": until})),
         BanStands::Not { refusals } => with(told, json!({"refusals": refusals})),
+        BanStands::NotLookedAt => with(told, json!({"looked_at": false})),
     }
 }
 

@@ -1,0 +1,194 @@
+//! Which override applies, and why not the others: those of a file, and those that were set through the API.
+
+mod support;
+
+use support::{bench, check, run, told};
+use tollgate::Nanos;
+use tollgate_engine::rules::{Rules, Source, entry};
+use tollgate_engine::{Entry, Item};
+
+const PLANS: &str = "\
+- id: plans
+  per: [api_key]
+  limit: 60/m
+  burst: 10
+  overrides:
+  - {when: {plan: enterprise}, unlimited: true}
+  - {when: {plan: [pro, team], region: {present: true}}, limit: 600/m}
+  - {when: {api_key: trial}, limit: 90/m, until: 2023-11-15T00:00:00Z}
+  - {when: {api_key: bad}, deny: true}
+";
+
+#[test]
+fn it_is_told_which_override_applies_and_why_not_the_others() {
+    let mut bench = bench(PLANS);
+    check(
+        &mut bench,
+        &[("api_key", "a"), ("plan", "team"), ("region", "eu")],
+        "allowed; `plans` has least left\n\
+         + plans (rules:3:3): met, counted by api_key = \"a\", costs 1\n    \
+         by override rules:9:5, since plan is \"pro\" or \"team\" and region is present\n    \
+         not by override rules:8:5: plan is to be \"enterprise\", and is \"team\"\n    \
+         2 more behind it, not looked at\n    \
+         600/m: 600 of 600 left",
+    );
+    check(
+        &mut bench,
+        &[("api_key", "a"), ("plan", "enterprise")],
+        "allowed; `plans` is met and unlimited\n\
+         + plans (rules:3:3): met, counted by api_key = \"a\", unlimited\n    \
+         unlimited by override rules:8:5, since plan is \"enterprise\"\n    \
+         3 more behind it, not looked at",
+    );
+    check(
+        &mut bench,
+        &[("api_key", "bad")],
+        "refused, whenever it comes, by `plans`\n\
+         + plans (rules:3:3): met, counted by api_key = \"bad\", refuses it without counting\n    \
+         refused by override rules:11:5, since api_key is \"bad\"\n    \
+         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
+         not by override rules:10:5: api_key is to be \"trial\", and is \"bad\"\n    \
+         not by override rules:9:5: plan is to be \"pro\" or \"team\", and there is none",
+    );
+}
+
+#[test]
+fn an_override_that_ends_says_when_and_that_it_has() {
+    let mut bench = bench(PLANS);
+    let trial = [("api_key", "trial")];
+    let before = told(&mut bench, &trial, None);
+    assert!(
+        before.contains("by override rules:10:5, since api_key is \"trial\", until 2023-11-15T00:00Z\n"),
+        "{before}"
+    );
+    bench.advance(Nanos::from_secs(2 * 3_600));
+    check(
+        &mut bench,
+        &trial,
+        "allowed; `plans` has least left\n\
+         + plans (rules:3:3): met, counted by api_key = \"trial\", costs 1\n    \
+         by none of its 4 overrides\n    \
+         not by override rules:10:5: it ended 2023-11-15T00:00Z\n    \
+         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
+         not by override rules:11:5: api_key is to be \"bad\", and is \"trial\"\n    \
+         nor by 1 more\n    \
+         60/m, burst 10: 10 of 10 left",
+    );
+}
+
+#[test]
+fn rules_that_nobody_reads_by_the_line_are_told_by_name() {
+    let rule = r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[{"when":{"key":"own"},"limit":"7/s"}]}"#;
+    let (acme, zeta) = (r#"{"limit":"5/s"}"#, r#"{"unlimited":true}"#);
+    let with = |value, effect, until| entry::EntryOverride { attribute: "key", value, effect, until };
+    let rule =
+        entry::with_overrides(rule, &[with("acme", acme, Some("2030-01-31T18:00:00Z")), with("zeta", zeta, None)]);
+    let file = entry::to_json([("d", [&*rule.unwrap()])]);
+    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().kept();
+    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    bench.engine.put(&rules).unwrap();
+    check(
+        &mut bench,
+        &[("key", "acme")],
+        "allowed; `r` has least left\n\
+         + r (revision 7): met, counted by key = \"acme\", costs 1\n    \
+         by override \"acme\", set through the API, since key is \"acme\", until 2030-01-31T18:00Z\n    \
+         2 more behind it, not looked at\n    \
+         5/s: 5 of 5 left",
+    );
+    check(
+        &mut bench,
+        &[("key", "own")],
+        "allowed; `r` has least left\n\
+         + r (revision 7): met, counted by key = \"own\", costs 1\n    \
+         by override 1 of those in the rule, since key is \"own\"\n    \
+         not by 2 for other values of key, set through the API\n    \
+         7/s: 7 of 7 left",
+    );
+}
+
+#[test]
+fn of_many_overrides_those_in_the_rule_are_told_before_those_of_other_customers() {
+    let rule = r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[
+        {"when":{"plan":"a"},"limit":"7/s"},{"when":{"plan":"pro","region":"eu"},"limit":"8/s"}]}"#;
+    let names: Vec<String> = (0..2_000).map(|n| format!("customer {n}")).collect();
+    let with = |value| entry::EntryOverride { attribute: "key", value, effect: r#"{"limit":"5/s"}"#, until: None };
+    let overrides: Vec<_> = names.iter().map(|name| with(&**name)).collect();
+    let file = entry::to_json([("d", [&*entry::with_overrides(rule, &overrides).unwrap()])]);
+    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().kept();
+    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    bench.engine.put(&rules).unwrap();
+    let text = told(&mut bench, &[("key", "me"), ("plan", "pro")], None);
+    let expected = "\n    by none of its 2,002 overrides\n    \
+                    not by override 2 of those in the rule: region is to be \"eu\", and there is none\n    \
+                    not by override 1 of those in the rule: plan is to be \"a\", and is \"pro\"\n    \
+                    not by 2,000 for other values of key, set through the API\n    1/s: 1 of 1 left";
+    assert!(text.ends_with(expected), "{text}");
+}
+
+#[test]
+fn what_overrides_are_for_can_be_concealed_where_it_is_what_the_request_has() {
+    let rule =
+        r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[{"when":{"plan":["gold","pure"]},"limit":"7/s"}]}"#;
+    let with = |value, until| entry::EntryOverride { attribute: "key", value, effect: r#"{"limit":"5/s"}"#, until };
+    let overrides = [with("acme", None), with("bygone", Some("2020-01-31T18:00:00Z")), with("a\u{1b}\n\u{202e}", None)];
+    let file = entry::to_json([("d", [&*entry::with_overrides(rule, &overrides).unwrap()])]);
+    let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().kept();
+    let mut bench = bench("- {id: r, limit: 1/s}\n");
+    bench.engine.put(&rules).unwrap();
+    for (key, plan, shown, hidden) in [
+        (
+            "acme",
+            "gold",
+            "by override \"acme\", set through the API, since key is \"acme\"\n",
+            "by override \"<4>\", set through the API, since key is \"<4>\"\n",
+        ),
+        (
+            "bygone",
+            "gold",
+            "by override 1 of those in the rule, since plan is \"gold\" or \"pure\"\n    \
+             not by override \"bygone\", set through the API: it ended 2020-01-31T18:00Z\n    \
+             not by 2 for other values of key, set through the API\n",
+            "by override 1 of those in the rule, since plan is \"<4>\"\n    \
+             not by override \"<6>\", set through the API: it ended 2020-01-31T18:00Z\n",
+        ),
+        // What a terminal would obey is never shown as it is.
+        ("a\u{1b}\n\u{202e}", "free", "by override \"a\\u{1b}\\n\\u{202e}\", set through the API, since", "\"<6>\""),
+    ] {
+        let entries = [Entry::new("key", key), Entry::new("plan", plan)];
+        let mut explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap();
+        let text = explanation.to_string();
+        assert!(text.contains(shown), "{text}");
+        explanation.conceal(|value| format!("<{}>", value.len()));
+        let text = explanation.to_string();
+        assert!(text.contains(hidden) && !text.contains(key) && !text.contains(plan), "{text}");
+    }
+}
+
+#[test]
+fn what_the_values_of_overrides_were_compared_with_can_be_concealed() {
+    let bench = bench(PLANS);
+    let entries = [Entry::new("api_key", "secret"), Entry::new("plan", "hidden")];
+    let mut explanation =
+        run(bench.engine.explain(b"d", &Item::new(&entries), &mut tollgate_engine::Decisions::default())).unwrap();
+    explanation.conceal(|_| "…".into());
+    let text = explanation.to_string();
+    assert!(!text.contains("secret") && !text.contains("hidden") && text.contains("and is \"…\""), "{text}");
+}
+
+#[test]
+fn the_nearest_override_is_looked_for_among_the_first_ten_thousand() {
+    for (others, nearest, more) in [
+        (9_999, "a is to be \"no\", and is \"yes\"", "9,997"),
+        (10_000, "k is to be \"c0\", and there is none", "9,998"),
+    ] {
+        let others: String = (0..others).map(|n| format!("{{when: {{k: c{n}}}, unlimited: true}}, ")).collect();
+        let near = "{when: {b: yes, a: no}, unlimited: true}";
+        let mut bench = bench(&format!("- {{id: r, limit: 1/s, overrides: [{others}{near}]}}\n"));
+        let text = told(&mut bench, &[("a", "yes"), ("b", "yes")], None);
+        let first = text.lines().nth(3).unwrap_or_default();
+        assert!(first.contains("not by override ") && first.ends_with(nearest), "{text}");
+        let more = format!("\n    nor by {more} more\n");
+        assert!(text.contains(&more), "{text}");
+    }
+}
