@@ -61,7 +61,7 @@ fn a_ban_is_peeked_at_by_its_own_rule_and_length_whatever_else_lasts_longer() {
     (0..2).for_each(|_| drop(post(&server, "/v1/check", &ask)));
     let peeked = tollgate(&server, &["keys", "peek", "api", "ip=a"]);
     let lines: Vec<&str> = peeked.lines().collect();
-    assert_eq!(lines[0], "it is banned by login, for 2 h more; `tollgate keys reset` lifts that", "{peeked}");
+    assert_eq!(lines[0], "it is banned by login, for 2h more; `tollgate keys reset` lifts that", "{peeked}");
     assert!(lines[1].starts_with("and it would be refused by login, and pass in "), "{peeked}");
     // The limit of the rule that bans lasts longer than the ban, and that of the other rule is none of its business.
     assert!(lines[3].starts_with("login  1 ") && lines[4].starts_with("pages  2 "), "{peeked}");

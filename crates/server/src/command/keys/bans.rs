@@ -93,15 +93,15 @@ mod tests {
 
     #[test]
     fn a_ban_is_told_by_its_own_rule_and_length_and_a_longer_wait_besides() {
-        let banned = "it is banned by login, for 3 s more; `tollgate keys reset` lifts that\n";
+        let banned = "it is banned by login, for 3s more; `tollgate keys reset` lifts that\n";
         assert_eq!(told(&explained("login", Some(3_000))), banned);
         for (wait, besides) in [
-            (Some(3_600_000), "and it would be refused by plans, and pass in 1 h\n"),
+            (Some(3_600_000), "and it would be refused by plans, and pass in 1h\n"),
             (None, "and it would be refused by plans\n"),
         ] {
             assert_eq!(told(&explained("plans", wait)), format!("{banned}{besides}"));
         }
-        let unknown = "it would be refused by login, and pass in 1.1 h\n";
+        let unknown = "it would be refused by login, and pass in 1h 1s\n";
         assert_eq!(told(&Value::Null), unknown, "by a server that does not tell");
     }
 

@@ -21,7 +21,7 @@ pub(super) fn doubts(domain: &str, stored: &StoredOverride, rule: &StoredRule) -
     let effect = stored.effect.to_string();
     let StoredOverride { attribute, until, .. } = stored;
     // What the engine says of values is meant for those in files, which may be patterns.
-    let one = EntryOverride { attribute, value: "value", effect: &effect, until: until.as_deref() };
+    let one = EntryOverride { attribute, value: "/value", effect: &effect, until: until.as_deref() };
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
     // Overrides that are put into a rule stand at the beginning of a line, and all else in the first one.

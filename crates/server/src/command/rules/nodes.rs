@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::command::remote::show::{self, Table, clean, span};
 use crate::command::remote::{Listed, Remote};
 use crate::config::remote::Shown;
-use crate::control::model::{DomainSummary, NodeReport};
+use crate::control::model::{DomainSummary, NodeReport, Refused};
 use crate::control::origin::RulesStatus;
 
 /// Prints the nodes that follow a server; fails if one of them refuses its rules.
@@ -23,7 +23,7 @@ pub(super) fn nodes(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
         let mut table = Table::new(&["NODE", "RUNS", "SEEN", "REFUSES"]);
         for node in nodes {
             let runs = node.running.map_or("nothing yet".to_owned(), |revision| revision.to_string());
-            let refused = node.refused.map(|refused| format!("{}: {}", refused.revision, refused.why));
+            let refused = node.refused.as_ref().map(told);
             table.row([node.node, runs, format!("{} ago", span(node.seen_ms_ago)), refused.unwrap_or_default()]);
         }
         let mut out = std::io::stdout().lock();
@@ -33,6 +33,12 @@ pub(super) fn nodes(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if refuses { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What would not run, in one line, however many mistakes it has.
+fn told(refused: &Refused) -> String {
+    let why: Vec<&str> = refused.why.lines().collect();
+    format!("revision {}: {}", refused.revision, why.join("; "))
 }
 
 /// Prints what a server itself runs, how much of it, and what each of its domains has; fails if it refused newer rules.
@@ -51,7 +57,7 @@ pub(super) fn status(remote: &Remote, shown: Shown) -> anyhow::Result<ExitCode> 
             ("overrides", status.overrides.map(|count| count.to_string())),
             ("checksum", status.checksum),
             ("loaded", status.loaded_ms_ago.map(|ms| format!("{} ago", span(ms)))),
-            ("refused", status.refused.map(|refused| format!("{}: {}", refused.revision, refused.why))),
+            ("refused", status.refused.as_ref().map(told)),
         ];
         let mut out = std::io::stdout().lock();
         for (name, value) in lines {
