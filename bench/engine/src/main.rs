@@ -29,7 +29,11 @@ fn main() -> Result<()> {
             );
             for (rules, engine) in [("10", ten), ("10,000", many)] {
                 let added = (engine - bare) / bare;
-                bars.at_most(&format!("instructions that the engine adds to the bare checks, {rules} rules"), added, 3.0);
+                bars.at_most(
+                    &format!("instructions that the engine adds to the bare checks, {rules} rules"),
+                    added,
+                    3.0,
+                );
             }
         }
         None => println!("\ninstructions are not counted: valgrind is not installed"),
