@@ -20,7 +20,8 @@ pub(super) fn doubts(domain: &str, stored: &StoredOverride, rule: &StoredRule) -
     alone.as_object_mut()?.remove("overrides");
     let effect = stored.effect.to_string();
     let StoredOverride { attribute, until, .. } = stored;
-    // What the engine says of values is meant for those in files, which may be patterns.
+    // What the engine says of values is meant for those in files, which may be patterns; of this one it says nothing, whatever
+    // attribute it is of.
     let one = EntryOverride { attribute, value: "/value", effect: &effect, until: until.as_deref() };
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
