@@ -1,12 +1,11 @@
 //! What an operator is told about a decision: by explanations, by the log, and by looking at a key.
 #![allow(clippy::unwrap_used)]
-#![allow(clippy::disallowed_methods, reason = "waits for another process")]
 
 mod common;
 
 use std::process::Command;
-use std::time::Duration;
 
+use common::person::soon;
 use common::{Folder, Rules, Server, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
@@ -201,14 +200,9 @@ fn rules_of_the_service_are_told_by_revision_and_overrides_by_name() {
     let set =
         ["rules", "overrides", "set", "api", "quota", "acme", "--limit", "7/month", "--until", "2040-01-01T00:00:00Z"];
     tollgate(&server, &set);
-    let mut told = String::new();
-    for _ in 0..100 {
-        told = tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
-        if told.contains("by override \"acme\"") {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let ask = || tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
+    soon("the override is in force", || ask().contains("by override \"acme\""));
+    let told = ask();
     let expected = "\n    by override \"acme\", set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
                     2 more behind it, not looked at\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
     assert!(told.contains("+ quota (revision ") && told.contains(expected), "{told}");
