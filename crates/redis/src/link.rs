@@ -146,7 +146,7 @@ fn client(config: &Config) -> Result<Client, RedisError> {
         return Client::open(config.server.clone());
     }
     // Somebody in this process may have chosen one before; theirs is as good.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let root_cert = config.authority.as_ref().map(std::fs::read).transpose()?;
     Client::build_with_tls(config.server.clone(), TlsCertificates { client_tls: None, root_cert })
 }

@@ -33,7 +33,9 @@ impl Client {
         let wrong = || format!("`{url}` is no address of a server; write it like https://127.0.0.1:8080");
         let base = Url::parse(url).with_context(wrong)?;
         ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), wrong());
-        // A service that is found elsewhere is to be named there: the token is for the one that was named.
+        // The HTTP client has no cryptography provider of its own; one that this process installed before does as well.
+        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+        // No redirects: the token is for the server that was named.
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).redirect(Policy::none());
         // A machine that is gone says nothing, and a question may wait for half a minute.
         http = http.tcp_keepalive(PROBE).tcp_keepalive_interval(PROBE).tcp_keepalive_retries(2);

@@ -11,8 +11,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, AnyRow};
-use sqlx::migrate::Migrator;
-use sqlx::{Any, AnyPool, ConnectOptions, Connection, Executor, Row, Transaction};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{Any, AnyPool, ConnectOptions, Connection, Executor, Row, SqlSafeStr, Transaction};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
@@ -31,7 +31,11 @@ const CONNECTIONS: u32 = 6;
 /// How often tables are tried to be made, if another process is at it, too.
 const MIGRATE_TRIES: u32 = 5;
 
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+/// The changes to the tables, in order. A released one is never edited: databases remember its checksum.
+const MIGRATIONS: [(i64, &str, &str); 2] = [
+    (1, "rules", include_str!("../../migrations/0001_rules.sql")),
+    (2, "overrides outlive rules", include_str!("../../migrations/0002_overrides_outlive_rules.sql")),
+];
 static DRIVERS: Once = Once::new();
 
 /// Which database it is, for the little in which they differ.
@@ -85,9 +89,13 @@ impl Db {
     }
 
     async fn migrate(&self) -> Result<()> {
+        let migrations = MIGRATIONS.map(|(version, description, sql)| {
+            Migration::new(version, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
+        });
+        let migrator = Migrator::with_migrations(migrations.into());
         let mut tries = 0;
         loop {
-            let outcome = within(LONG, async { Ok(MIGRATIONS.run(&self.pool).await) }).await?;
+            let outcome = within(LONG, async { Ok(migrator.run(&self.pool).await) }).await?;
             let Err(error) = outcome else { return Ok(()) };
             tries += 1;
             // Another process that starts at the same time may be making the same tables.

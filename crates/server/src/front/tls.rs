@@ -13,7 +13,7 @@ use anyhow::{Context, anyhow, ensure};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
@@ -53,7 +53,7 @@ impl Tls {
     /// # Errors
     /// When one of them cannot be read, has not what it should, or they do not belong together.
     pub fn new(files: TlsFiles) -> anyhow::Result<Self> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(ring::default_provider());
         let shown = Arc::new(Shown(RwLock::new(Arc::new(certificate(&files, &provider)?))));
         let config = |protocols: &[&[u8]]| {
             let config = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -122,7 +122,7 @@ impl Tls {
 
     fn renew(&self) {
         let file = self.files.certificate.display();
-        match certificate(&self.files, &aws_lc_rs::default_provider()) {
+        match certificate(&self.files, &ring::default_provider()) {
             Ok(new) => {
                 *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
                 tracing::info!(%file, "certificate renewed");

@@ -6,7 +6,7 @@ use tollgate_server::control::origin::Source;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::town::{Town, serve_http, told};
+use crate::town::{Town, http_client, serve_http, told};
 
 #[tokio::test]
 async fn ids_and_values_may_have_any_character_the_language_allows() {
@@ -164,7 +164,7 @@ async fn a_server_without_a_database_says_where_its_rules_come_from() {
         let gate = Gate::new(engine, None).with_source(source);
         let address = serve_http(Arc::new(gate)).await;
         let get = async |path: &str| {
-            let request = reqwest::Client::new().get(format!("http://{address}{path}"));
+            let request = http_client().get(format!("http://{address}{path}"));
             told(request).await
         };
         for path in ["/v1/domains", "/v1/snapshot", "/v1/domains/a/rules/b", "/v1/tokens"] {

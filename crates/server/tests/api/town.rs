@@ -60,7 +60,7 @@ impl Town {
         let gate = Arc::new(gate.with_tokens(tokens).with_source(Source::Service(Box::new(service))));
         runtime.spawn(follow(control.clone(), gate.clone()));
         let (address, resp) = (serve_http(gate.clone()).await, serve_resp(gate.clone()).await);
-        let client = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
+        let client = http_client();
         Self { url: format!("http://{address}"), resp, gate, control, client, folder, _keeper: keeper, _end: end }
     }
 
@@ -183,4 +183,10 @@ async fn serve_resp(gate: Arc<Gate<MemoryStore>>) -> SocketAddr {
         }
     });
     address
+}
+
+/// An HTTP client. The program's own chooses the cryptography provider when it is made; this one has to, too.
+pub fn http_client() -> reqwest::Client {
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().timeout(PATIENCE).build().expect("a client")
 }
