@@ -1,16 +1,14 @@
 //! The parts of the `tollgate` program.
 
-pub mod acquire;
-pub mod aside;
+pub mod app;
 pub mod client;
 pub mod command;
 pub mod config;
 pub mod control;
-pub mod drain;
-pub mod front;
-pub mod gate;
+pub mod http;
+pub mod net;
 pub mod observe;
-pub mod once;
+pub mod ops;
 mod percent;
+pub mod resp;
 pub mod retrieve;
-pub mod worker;

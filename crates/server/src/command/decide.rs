@@ -11,12 +11,12 @@ use anyhow::Context;
 use tollgate::clock::{Clock, ManualClock, PreciseClock};
 use tollgate_engine::{Engine, MemoryStore};
 
+use crate::app::App;
 use crate::config::count;
 use crate::config::raw::DecideArgs;
-use crate::front::http::limits::MAX_BODY;
-use crate::front::http::line;
-use crate::front::http::problem::Problem;
-use crate::gate::Gate;
+use crate::http::limits::MAX_BODY;
+use crate::http::line;
+use crate::http::problem::Problem;
 use crate::retrieve::file::{Watched, parse};
 use moment::take_moment;
 
@@ -27,11 +27,11 @@ use moment::take_moment;
 pub fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
     let clock = Arc::new(ManualClock::at(0));
     let store = MemoryStore::with_clock(count("--capacity", &args.capacity)?, clock.clone())?;
-    let gate = Gate::new(Engine::new(store)?.with_clock(clock.clone()), None);
+    let app = App::new(Engine::new(store)?.with_clock(clock.clone()), None);
     if let Some(path) = &args.rules {
         let name = path.display().to_string();
         let text = Watched::new(path.clone()).read().with_context(|| format!("cannot read {name}"))?;
-        let rules = match parse(&name, &text).and_then(|rules| gate.engine.put(&rules).map(|_| rules)) {
+        let rules = match parse(&name, &text).and_then(|rules| app.engine.put(&rules).map(|_| rules)) {
             Ok(rules) => rules,
             Err(mistakes) => {
                 super::tell(&mistakes)?;
@@ -56,7 +56,7 @@ pub fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
         }
         let answer = match whole {
             true => match times.take(&mut bytes) {
-                Ok(()) => runtime.block_on(line::check(&gate, &bytes)).map_err(with_at),
+                Ok(()) => runtime.block_on(line::check(&app, &bytes)).map_err(with_at),
                 Err(problem) => Err(problem),
             },
             false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY} bytes"))),

@@ -15,16 +15,16 @@ use tollgate::Throttles;
 use tollgate_engine::{Engine, MemoryStore, Store};
 use tollgate_redis::{Health, RedisStore};
 
+use crate::app::App;
 use crate::config::raw::ServeArgs;
 use crate::config::{Access, Config, StoreConfig};
 use crate::control::auth::Tokens;
-use crate::front::accept::{Newcomer, Protocol, accept};
-use crate::front::heard::Encrypted;
-use crate::front::tls::Tls;
-use crate::front::{http, resp};
-use crate::gate::Gate;
+use crate::net::accept::{NewConnection, Protocol, accept};
+use crate::net::stream::TlsReadReady;
+use crate::net::tls::Tls;
+use crate::net::workers::Workers;
 use crate::observe::refusals::RefusalLog;
-use crate::worker::Workers;
+use crate::{http, resp};
 
 /// Serves until told to stop.
 ///
@@ -43,27 +43,27 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
             let engine = Engine::new(MemoryStore::new(config.capacity)?)?;
-            serve(config, Gate::new(engine, Some(Throttles::new(config.capacity)?)), |_| pending()).await
+            serve(config, App::new(engine, Some(Throttles::new(config.capacity)?)), |_| pending()).await
         }
         StoreConfig::Redis(url) => {
             let store = tollgate_redis::Config::from_url(url.reveal()).context("--store")?;
             let store = store.deadline(config.store_deadline);
             let store = RedisStore::connect(store).await;
             let (health, nodes) = (store.watch_health(), store.watch_nodes());
-            serve(config, Gate::new(Engine::new(store)?, None), |gate| follow(health, nodes, gate)).await
+            serve(config, App::new(Engine::new(store)?, None), |app| follow(health, nodes, app)).await
         }
     }
 }
 
 /// Passes on how the store is and how many nodes share it, for as long as there is one.
-async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, gate: Arc<Gate<RedisStore>>) {
+async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
     loop {
         match &*health.borrow_and_update() {
-            Health::Up => gate.health.up(),
-            Health::Connecting => gate.health.down("there is no connection yet"),
-            Health::Down { why } => gate.health.down(why),
+            Health::Up => app.health.up(),
+            Health::Connecting => app.health.down("there is no connection yet"),
+            Health::Down { why } => app.health.down(why),
         }
-        gate.engine.set_nodes(*nodes.borrow_and_update());
+        app.engine.set_nodes(*nodes.borrow_and_update());
         let changed = tokio::select! {
             changed = health.changed() => changed,
             changed = nodes.changed() => changed,
@@ -76,25 +76,25 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
 
 async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     config: &Config,
-    gate: Gate<S>,
-    follow: impl FnOnce(Arc<Gate<S>>) -> F,
+    app: App<S>,
+    follow: impl FnOnce(Arc<App<S>>) -> F,
 ) -> anyhow::Result<()> {
     let mut stop = Stop::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
-    let gate = gate.with_names(config.top_keys).with_refusals(refusals);
+    let app = app.with_names(config.top_keys).with_refusals(refusals);
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
     let tokens = match config.access {
         Access::Open => Tokens::NotAsked,
         Access::Tokens => Tokens::Asked,
     };
-    let (gate, rules) = rules::open(config, gate.with_tokens(tokens)).await?;
-    let workers = start(config.threads, &gate, tls.clone())?;
+    let (app, rules) = rules::open(config, app.with_tokens(tokens)).await?;
+    let workers = start(config.threads, &app, tls.clone())?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
     let encrypted = if tls.is_some() { "on" } else { "off" };
-    let (store, from) = (config.store.name(), gate.origin.to_string());
+    let (store, from) = (config.store.name(), app.origin.to_string());
     tracing::info!(http = address(&http), resp = address(&resp), tls = encrypted, store, rules = from, "listening");
     let take = async |listener: Option<TcpListener>, protocol| match listener {
-        Some(listener) => accept(listener, protocol, gate.drain.clone(), config.connections, &workers).await,
+        Some(listener) => accept(listener, protocol, app.connections.clone(), config.connections, &workers).await,
         None => pending().await,
     };
     let renew = async {
@@ -107,15 +107,15 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = take(http, Protocol::Http) => {}
         () = take(resp, Protocol::Resp) => {}
         () = renew => {}
-        () = follow(gate.clone()) => {}
+        () = follow(app.clone()) => {}
         () = stop.told() => {}
     }
-    tracing::info!(connections = gate.connections(), "stopping");
-    gate.drain.stop();
+    tracing::info!(connections = app.connections(), "stopping");
+    app.connections.stop();
     tokio::select! {
-        () = gate.drain.empty() => tracing::info!("stopped"),
+        () = app.connections.all_closed() => tracing::info!("stopped"),
         () = tokio::time::sleep(config.drain) => {
-            tracing::warn!(connections = gate.connections(), "stopped without waiting for the rest");
+            tracing::warn!(connections = app.connections(), "stopped without waiting for the rest");
         }
         () = stop.told() => tracing::warn!("told again, stopped at once"),
     }
@@ -126,12 +126,12 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
 
 fn start<S: Store + 'static>(
     threads: usize,
-    gate: &Arc<Gate<S>>,
+    app: &Arc<App<S>>,
     tls: Option<Arc<Tls>>,
-) -> anyhow::Result<Workers<Newcomer>> {
-    let gate = gate.clone();
-    let workers = Workers::start(threads, move |stream, (protocol, guest)| {
-        let (gate, tls) = (gate.clone(), tls.clone());
+) -> anyhow::Result<Workers<NewConnection>> {
+    let app = app.clone();
+    let workers = Workers::start(threads, move |stream, (protocol, guard)| {
+        let (app, tls) = (app.clone(), tls.clone());
         async move {
             // Answers are small and awaited; the kernel must not hold one back to send it with the next.
             if let Err(error) = stream.set_nodelay(true) {
@@ -139,14 +139,14 @@ fn start<S: Store + 'static>(
             }
             let Some(tls) = tls else {
                 return match protocol {
-                    Protocol::Http => http::serve(stream, gate, guest).await,
-                    Protocol::Resp => resp::serve(stream, gate, guest).await,
+                    Protocol::Http => http::serve(stream, app, guard).await,
+                    Protocol::Resp => resp::serve(stream, app, guard).await,
                 };
             };
-            let Some(stream) = tls.welcome(stream, protocol, &guest).await else { return };
+            let Some(stream) = tls.welcome(stream, protocol, &guard).await else { return };
             match protocol {
-                Protocol::Http => http::serve(stream, gate, guest).await,
-                Protocol::Resp => resp::serve(Encrypted::new(stream), gate, guest).await,
+                Protocol::Http => http::serve(stream, app, guard).await,
+                Protocol::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
             }
         }
     });

@@ -69,7 +69,7 @@ pub enum Place<'a> {
 
 /// Why somebody is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stranger {
+pub enum AuthError {
     /// No token was shown.
     NoToken,
     /// The token is not known; it may have been revoked.
@@ -121,11 +121,11 @@ impl Guards {
         shown: &'s mut Shown,
         token: Option<&[u8]>,
         now: impl FnOnce() -> i64,
-    ) -> Result<&'s Access, Stranger> {
+    ) -> Result<&'s Access, AuthError> {
         if !self.ask() {
             return Ok(&Access::Local);
         }
-        let token = token.filter(|token| !token.is_empty()).ok_or(Stranger::NoToken)?;
+        let token = token.filter(|token| !token.is_empty()).ok_or(AuthError::NoToken)?;
         if shown.text != token {
             self.show(shown, token);
         }
@@ -146,7 +146,7 @@ impl Guards {
     /// # Errors
     /// When tokens are asked for and it has shown no good one.
     #[inline]
-    pub fn access<'s>(&self, shown: &'s mut Shown, now: impl FnOnce() -> i64) -> Result<&'s Access, Stranger> {
+    pub fn access<'s>(&self, shown: &'s mut Shown, now: impl FnOnce() -> i64) -> Result<&'s Access, AuthError> {
         if !self.ask() {
             return Ok(&Access::Local);
         }
@@ -155,10 +155,10 @@ impl Guards {
             (shown.edition, shown.access) = self.find(&shown.digest);
         }
         match &shown.access {
-            Some(access) if access.has_ended(now) => Err(Stranger::Expired),
+            Some(access) if access.has_ended(now) => Err(AuthError::Expired),
             Some(access) => Ok(access),
-            None if shown.digest == Digested::default() => Err(Stranger::NoToken),
-            None => Err(Stranger::Unknown),
+            None if shown.digest == Digested::default() => Err(AuthError::NoToken),
+            None => Err(AuthError::Unknown),
         }
     }
 
@@ -218,7 +218,7 @@ impl Access {
     }
 }
 
-impl fmt::Display for Stranger {
+impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoToken => "a token is needed; send it as `Authorization: Bearer …`",

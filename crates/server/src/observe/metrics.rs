@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tollgate_engine::{Counts, RuleSet};
 
 use super::following::Following;
-use crate::front::accept::Protocol;
+use crate::net::accept::Protocol;
 
 /// All counters of the server. They order nothing, so every access is relaxed.
 #[derive(Debug, Default)]

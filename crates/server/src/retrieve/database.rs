@@ -8,9 +8,9 @@ use tokio::sync::watch;
 use tollgate_engine::Store;
 
 use super::{Landed, land};
+use crate::app::App;
 use crate::control::Control;
 use crate::control::model::Snapshot;
-use crate::gate::Gate;
 
 /// How long to wait before a database that did not answer is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -18,16 +18,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Puts in force what is in the database, and gives it, with what tells of changes since.
 ///
 /// # Errors
-/// When the database does not answer, or has rules that cannot run here: a start without rules is an open gate.
+/// When the database does not answer, or has rules that cannot run here: a start without rules is an open app.
 pub async fn load<S: Store + 'static>(
-    gate: &Arc<Gate<S>>,
+    app: &Arc<App<S>>,
     control: &Control,
 ) -> anyhow::Result<(watch::Receiver<i64>, Arc<Snapshot>)> {
     let mut changes = control.watch();
     // Before they are read: what changes meanwhile is read again.
     changes.borrow_and_update();
     let set = control.snapshot().await.context("cannot read the rules from the database")?;
-    let landed = land(gate, &set).await;
+    let landed = land(app, &set).await;
     control.landed(set.revision);
     match landed {
         Landed::InForce | Landed::Same => Ok((changes, set)),
@@ -36,7 +36,7 @@ pub async fn load<S: Store + 'static>(
 }
 
 /// Puts every change in force, for ever. While the database does not answer, the rules in force stay.
-pub async fn follow<S: Store + 'static>(gate: Arc<Gate<S>>, control: Arc<Control>, mut changes: watch::Receiver<i64>) {
+pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>, mut changes: watch::Receiver<i64>) {
     let mut failed = false;
     loop {
         if !failed && changes.changed().await.is_err() {
@@ -50,7 +50,7 @@ pub async fn follow<S: Store + 'static>(gate: Arc<Gate<S>>, control: Arc<Control
                     tracing::info!("the database answers again");
                 }
                 failed = false;
-                land(&gate, &set).await;
+                land(&app, &set).await;
                 control.landed(set.revision);
             }
             Err(error) => {

@@ -14,8 +14,8 @@ use anyhow::Context;
 use tollgate_engine::Store;
 use tollgate_engine::rules::{MAX_FILE_BYTES, Mistakes, Rules, Source};
 
+use crate::app::App;
 use crate::control::origin::Counts;
-use crate::gate::Gate;
 
 /// How often the file is looked at. A change is read when it has not changed further for as long.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -68,17 +68,17 @@ fn parse_and_note(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Watch
 
 /// Reads rules and puts them in force, and logs what about them is probably not meant or could not be carried over; returns the
 /// version they became, and how many there are.
-fn put<S: Store>(gate: &Gate<S>, file: &mut RuleFile, text: &[u8]) -> Result<(u64, usize), Mistakes> {
+fn put<S: Store>(app: &App<S>, file: &mut RuleFile, text: &[u8]) -> Result<(u64, usize), Mistakes> {
     let rules = file.parse(text)?;
     // Before, because they are compared with those in force.
-    let warnings = gate.engine.warnings(&rules);
-    let version = gate.engine.put(&rules)?;
+    let warnings = app.engine.warnings(&rules);
+    let version = app.engine.put(&rules)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    gate.origin.counted(Counts::of(&rules));
+    app.origin.counted(Counts::of(&rules));
     // A file has no revisions of its own, and no checksum that somebody else would know.
-    gate.origin.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", gate.now());
+    app.origin.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
     for left_out in rules.left_out().map(Mistakes::as_slice).unwrap_or_default() {
         tracing::warn!("{left_out}");
     }
@@ -89,10 +89,10 @@ fn put<S: Store>(gate: &Gate<S>, file: &mut RuleFile, text: &[u8]) -> Result<(u6
 ///
 /// # Errors
 /// When it cannot be read or has mistakes.
-pub fn load<S: Store>(gate: &Gate<S>, file: &mut RuleFile) -> anyhow::Result<()> {
+pub fn load<S: Store>(app: &App<S>, file: &mut RuleFile) -> anyhow::Result<()> {
     let name = file.name();
     let text = file.rules.read().with_context(|| format!("cannot read the rules {name}"))?;
-    let (version, count) = put(gate, file, &text).with_context(|| format!("the rules {name} have mistakes"))?;
+    let (version, count) = put(app, file, &text).with_context(|| format!("the rules {name} have mistakes"))?;
     tracing::info!(file = name, rules = count, version, "rules loaded");
     Ok(())
 }
@@ -102,13 +102,13 @@ pub fn load<S: Store>(gate: &Gate<S>, file: &mut RuleFile) -> anyhow::Result<()>
 ///
 /// All of it is done on a thread of its own: compiling takes a while, a network file system may take for ever, and the one
 /// that runs this has connections to accept.
-pub async fn watch<S: Store + 'static>(gate: Arc<Gate<S>>, mut file: RuleFile) {
+pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut file: RuleFile) {
     let mut looks = tokio::time::interval(LOOK_EVERY);
     loop {
         looks.tick().await;
-        let gate = gate.clone();
+        let app = app.clone();
         let looked = tokio::task::spawn_blocking(move || {
-            reload(&gate, &mut file);
+            reload(&app, &mut file);
             file
         });
         match looked.await {
@@ -121,21 +121,21 @@ pub async fn watch<S: Store + 'static>(gate: Arc<Gate<S>>, mut file: RuleFile) {
     }
 }
 
-fn reload<S: Store>(gate: &Gate<S>, file: &mut RuleFile) {
+fn reload<S: Store>(app: &App<S>, file: &mut RuleFile) {
     let name = file.name();
     let refused = match file.look() {
         Ok(None) => return,
-        Ok(Some(text)) => match put(gate, file, &text) {
+        Ok(Some(text)) => match put(app, file, &text) {
             Ok((version, rules)) => {
-                gate.metrics.reloaded();
+                app.metrics.reloaded();
                 return tracing::info!(file = name, rules, version, "rules loaded");
             }
             Err(mistakes) => mistakes.to_string(),
         },
         Err(error) => format!("cannot read {error}"),
     };
-    gate.metrics.reload_refused();
-    gate.origin.refused(i64::try_from(gate.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1), &refused);
+    app.metrics.reload_refused();
+    app.origin.refused(i64::try_from(app.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1), &refused);
     for mistake in refused.lines() {
         tracing::error!("{mistake}");
     }

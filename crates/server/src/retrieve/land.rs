@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tollgate_engine::Store;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
+use crate::app::App;
 use crate::control::hex::sha256;
 use crate::control::model::Snapshot;
 use crate::control::origin::Counts;
-use crate::gate::Gate;
 
 /// What became of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,47 +28,47 @@ pub enum Landed {
 const MAX_WARNINGS: usize = 20;
 
 /// Puts a set in force. Compiling is done on a thread of its own, however long it takes.
-pub async fn land<S: Store + 'static>(gate: &Arc<Gate<S>>, set: &Arc<Snapshot>) -> Landed {
+pub async fn land<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>) -> Landed {
     let landing = tokio::task::spawn_blocking({
-        let (gate, set) = (gate.clone(), set.clone());
-        move || compile(&gate, &set)
+        let (app, set) = (app.clone(), set.clone());
+        move || compile(&app, &set)
     });
     let landed = landing.await.unwrap_or_else(|error| {
         // A bug of ours in the compiler must not take down what decides by the rules before.
         Landed::Refused(format!("the rules could not be compiled: {error}"))
     });
-    if gate.guards.ask() && set.tokens.is_empty() && !matches!(landed, Landed::Damaged(_)) {
+    if app.guards.ask() && set.tokens.is_empty() && !matches!(landed, Landed::Damaged(_)) {
         tracing::warn!(revision = set.revision, "tokens are asked for and none came with the rules: nobody is let in");
     }
     match &landed {
         Landed::InForce | Landed::Same => {
-            gate.guards.replace(&set.tokens);
-            gate.origin.loaded(set.revision, &set.checksum, gate.now());
+            app.guards.replace(&set.tokens);
+            app.origin.loaded(set.revision, &set.checksum, app.now());
             if landed == Landed::InForce {
-                let rules = gate.engine.rules();
+                let rules = app.engine.rules();
                 let (count, version) = (rules.rules().len(), rules.version());
                 tracing::info!(revision = set.revision, rules = count, version, "rules loaded");
             }
         }
         Landed::Refused(why) => {
-            gate.guards.replace(&set.tokens);
-            refuse(gate, set.revision, why);
+            app.guards.replace(&set.tokens);
+            refuse(app, set.revision, why);
         }
-        Landed::Damaged(why) => refuse(gate, set.revision, why),
+        Landed::Damaged(why) => refuse(app, set.revision, why),
     }
     landed
 }
 
-fn refuse<S: Store>(gate: &Gate<S>, revision: i64, why: &str) {
-    gate.metrics.reload_refused();
-    gate.origin.refused(revision, why);
+fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
+    app.metrics.reload_refused();
+    app.origin.refused(revision, why);
     for line in why.lines() {
         tracing::error!("{line}");
     }
     tracing::error!(revision, "the rules were refused, those before stay in force");
 }
 
-fn compile<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Landed {
+fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> Landed {
     let actual = sha256(set.rules.as_bytes());
     if actual != set.checksum {
         return Landed::Damaged(format!(
@@ -76,26 +76,26 @@ fn compile<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Landed {
             set.checksum
         ));
     }
-    if gate.origin.status(gate.now()).checksum.as_deref() == Some(&*actual) {
+    if app.origin.status(app.now()).checksum.as_deref() == Some(&*actual) {
         return Landed::Same;
     }
-    match put(gate, set) {
+    match put(app, set) {
         Ok(()) => {
-            gate.metrics.reloaded();
+            app.metrics.reloaded();
             Landed::InForce
         }
         Err(mistakes) => Landed::Refused(mistakes.to_string()),
     }
 }
 
-fn put<S: Store>(gate: &Gate<S>, set: &Snapshot) -> Result<(), Mistakes> {
+fn put<S: Store>(app: &App<S>, set: &Snapshot) -> Result<(), Mistakes> {
     let name = format!("revision {}", set.revision);
     // Files that rules name are not read: whoever sets the rules of a fleet is not to look into every machine of it.
     let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }])?.kept();
     // Before, because they are compared with those in force.
-    let warnings = gate.engine.warnings(&rules);
-    gate.engine.put(&rules)?;
-    gate.origin.counted(Counts::of(&rules));
+    let warnings = app.engine.warnings(&rules);
+    app.engine.put(&rules)?;
+    app.origin.counted(Counts::of(&rules));
     for warning in warnings.iter().take(MAX_WARNINGS) {
         tracing::warn!("{warning}");
     }
@@ -110,8 +110,8 @@ pub(super) mod tests {
     use super::*;
     use tollgate_engine::{Engine, MemoryStore};
 
-    pub(in crate::retrieve) fn gate() -> Arc<Gate<MemoryStore>> {
-        Arc::new(Gate::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
+    pub(in crate::retrieve) fn app() -> Arc<App<MemoryStore>> {
+        Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
     }
 
     pub(in crate::retrieve) fn set(revision: i64, rules: &str) -> Arc<Snapshot> {
@@ -123,17 +123,17 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn the_same_rules_are_not_compiled_again() {
-        let gate = gate();
-        assert_eq!(land(&gate, &set(1, GOOD)).await, Landed::InForce);
-        assert_eq!(land(&gate, &set(2, GOOD)).await, Landed::Same);
-        let status = gate.origin.status(gate.now());
-        assert_eq!((gate.engine.rules().version(), status.revision), (1, Some(2)));
+        let app = app();
+        assert_eq!(land(&app, &set(1, GOOD)).await, Landed::InForce);
+        assert_eq!(land(&app, &set(2, GOOD)).await, Landed::Same);
+        let status = app.origin.status(app.now());
+        assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
     }
 
     #[tokio::test]
     async fn a_bad_set_never_replaces_a_good_one() {
-        let gate = gate();
-        land(&gate, &set(1, GOOD)).await;
+        let app = app();
+        land(&app, &set(1, GOOD)).await;
         let damaged = Snapshot { rules: GOOD.replace('1', "9"), ..(*set(2, GOOD)).clone() };
         for (bad, why) in [
             (set(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
@@ -144,13 +144,13 @@ pub(super) mod tests {
             ),
             (Arc::new(damaged), "checksum"),
         ] {
-            let told = match land(&gate, &bad).await {
+            let told = match land(&app, &bad).await {
                 Landed::Refused(told) | Landed::Damaged(told) => told,
                 landed @ (Landed::InForce | Landed::Same) => panic!("{landed:?}"),
             };
             assert!(told.contains(why), "{told}");
-            let status = gate.origin.status(gate.now());
-            assert_eq!((gate.engine.rules().version(), status.revision), (1, Some(1)));
+            let status = app.origin.status(app.now());
+            assert_eq!((app.engine.rules().version(), status.revision), (1, Some(1)));
             assert_eq!(status.refused.map(|refused| refused.revision), Some(2));
         }
     }

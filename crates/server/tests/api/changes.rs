@@ -3,15 +3,16 @@
 use serde_json::{Value, json};
 use tollgate_server::control::auth::Tokens;
 
-use crate::town::{Town, told};
+use crate::test_server::{TestServer, told};
 
 const RULE: &str = "/v1/domains/api/rules/login";
 
 #[tokio::test]
 async fn a_rule_is_made_changed_looked_back_at_and_deleted() {
-    let town = Town::start(Tokens::NotAsked).await;
+    let server = TestServer::start(Tokens::NotAsked).await;
     let made = told(
-        town.request("PUT", RULE)
+        server
+            .request("PUT", RULE)
             .header("tollgate-comment", "for%20the%20launch")
             .header("content-type", "application/yaml")
             .body("per: [tenant]\nlimit: 10/s\n"),
@@ -22,40 +23,40 @@ async fn a_rule_is_made_changed_looked_back_at_and_deleted() {
     let rule = made.json();
     assert_eq!((&rule["author"], &rule["comment"]), (&json!("local"), &json!("for the launch")));
     assert_eq!((&rule["rule"]["id"], &rule["enabled"]), (&json!("login"), &json!(true)));
-    let same = town.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(200);
+    let same = server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(200);
     assert_eq!(same.tag, "\"1\"", "writing what is there changes nothing");
-    assert_eq!(town.ask("PATCH", RULE, r#"{"limit":"20/s"}"#).await.is(200).tag, "\"2\"");
-    assert_eq!(town.ask("POST", &format!("{RULE}/disable"), "").await.is(200).json()["enabled"], false);
-    assert_eq!(town.ask("POST", &format!("{RULE}/enable"), "").await.is(200).tag, "\"4\"");
-    let versions = town.ask("GET", &format!("{RULE}/versions?limit=3"), "").await.is(200).json();
+    assert_eq!(server.ask("PATCH", RULE, r#"{"limit":"20/s"}"#).await.is(200).tag, "\"2\"");
+    assert_eq!(server.ask("POST", &format!("{RULE}/disable"), "").await.is(200).json()["enabled"], false);
+    assert_eq!(server.ask("POST", &format!("{RULE}/enable"), "").await.is(200).tag, "\"4\"");
+    let versions = server.ask("GET", &format!("{RULE}/versions?limit=3"), "").await.is(200).json();
     let numbers: Vec<_> =
         versions["items"].as_array().unwrap().iter().map(|version| version["version"].clone()).collect();
     assert_eq!(numbers, [4, 3, 2]);
     let next = versions["next"].as_str().expect("there is more");
-    let rest = town.ask("GET", &format!("{RULE}/versions?after={next}"), "").await.is(200).json();
+    let rest = server.ask("GET", &format!("{RULE}/versions?after={next}"), "").await.is(200).json();
     assert_eq!((rest["items"].as_array().map(Vec::len), &rest["next"]), (Some(1), &Value::Null));
-    let first = town.ask("GET", &format!("{RULE}/versions/1"), "").await.is(200).json();
+    let first = server.ask("GET", &format!("{RULE}/versions/1"), "").await.is(200).json();
     assert_eq!(first["rule"]["limit"], "10/s");
-    let diff = town.ask("GET", &format!("{RULE}/diff?from=1&to=2"), "").await.is(200);
+    let diff = server.ask("GET", &format!("{RULE}/diff?from=1&to=2"), "").await.is(200);
     assert!(diff.text.contains("-") && diff.text.contains("20/s"), "{}", diff.text);
     assert_eq!(diff.header("content-type"), "text/plain; charset=utf-8");
-    town.ask("GET", &format!("{RULE}/diff"), "").await.is(200);
-    let back = town.ask("POST", &format!("{RULE}/rollback"), r#"{"version":1}"#).await.is(200);
+    server.ask("GET", &format!("{RULE}/diff"), "").await.is(200);
+    let back = server.ask("POST", &format!("{RULE}/rollback"), r#"{"version":1}"#).await.is(200);
     assert_eq!((back.json()["rule"]["limit"].clone(), back.tag), (json!("10/s"), "\"5\"".into()));
-    town.ask("DELETE", RULE, "").await.is(204);
-    town.ask("GET", RULE, "").await.is(404);
-    town.ask("DELETE", RULE, "").await.is(404);
-    town.ask("GET", &format!("{RULE}/versions"), "").await.is(200);
-    town.ask("POST", &format!("{RULE}/rollback"), r#"{"version":1}"#).await.is(201);
+    server.ask("DELETE", RULE, "").await.is(204);
+    server.ask("GET", RULE, "").await.is(404);
+    server.ask("DELETE", RULE, "").await.is(404);
+    server.ask("GET", &format!("{RULE}/versions"), "").await.is(200);
+    server.ask("POST", &format!("{RULE}/rollback"), r#"{"version":1}"#).await.is(201);
 }
 
 #[tokio::test]
 async fn of_two_who_change_the_same_version_one_is_told_what_the_other_did() {
-    let town = Town::start(Tokens::NotAsked).await;
-    town.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
+    let server = TestServer::start(Tokens::NotAsked).await;
+    server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
     let put = |tag: &str, limit: &str| {
         let body = json!({"per": ["tenant"], "limit": limit}).to_string();
-        told(town.request("PUT", RULE).header("if-match", tag.to_owned()).body(body))
+        told(server.request("PUT", RULE).header("if-match", tag.to_owned()).body(body))
     };
     put("\"1\"", "20/s").await.is(200);
     let lost = put("\"1\"", "30/s").await.is(412).json();
@@ -65,10 +66,10 @@ async fn of_two_who_change_the_same_version_one_is_told_what_the_other_did() {
     put("*", "30/s").await.is(200);
     put("1", "40/s").await.is(400);
     let create =
-        |path: &'static str| told(town.request("PUT", path).header("if-none-match", "*").body(r#"{"limit":"1/s"}"#));
+        |path: &'static str| told(server.request("PUT", path).header("if-none-match", "*").body(r#"{"limit":"1/s"}"#));
     create(RULE).await.is(412);
     create("/v1/domains/api/rules/other").await.is(201);
-    told(town.request("PUT", "/v1/domains/api/rules/third").header("if-match", "*").body(r#"{"limit":"1/s"}"#))
+    told(server.request("PUT", "/v1/domains/api/rules/third").header("if-match", "*").body(r#"{"limit":"1/s"}"#))
         .await
         .is(412);
     for (method, path, body) in [
@@ -77,18 +78,18 @@ async fn of_two_who_change_the_same_version_one_is_told_what_the_other_did() {
         ("POST", format!("{RULE}/disable"), ""),
         ("POST", format!("{RULE}/rollback"), r#"{"version":1}"#),
     ] {
-        let request = town.request(method, &path).header("if-match", "\"1\"").body(body);
+        let request = server.request(method, &path).header("if-match", "\"1\"").body(body);
         assert_eq!(told(request).await.status, 412, "{method} {path}");
     }
 }
 
 #[tokio::test]
 async fn exactly_one_of_many_at_once_wins() {
-    let town = Town::start(Tokens::NotAsked).await;
-    town.ask("PUT", RULE, r#"{"limit":"1/s"}"#).await.is(201);
+    let server = TestServer::start(Tokens::NotAsked).await;
+    server.ask("PUT", RULE, r#"{"limit":"1/s"}"#).await.is(201);
     let tries = (2..12).map(|limit| {
         let body = json!({"limit": format!("{limit}/s")}).to_string();
-        tokio::spawn(told(town.request("PUT", RULE).header("if-match", "\"1\"").body(body)))
+        tokio::spawn(told(server.request("PUT", RULE).header("if-match", "\"1\"").body(body)))
     });
     let tries: Vec<_> = tries.collect();
     let mut statuses = Vec::new();
@@ -101,9 +102,9 @@ async fn exactly_one_of_many_at_once_wins() {
 
 #[tokio::test]
 async fn a_reader_who_has_it_already_is_sent_nothing() {
-    let town = Town::start(Tokens::NotAsked).await;
-    town.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
-    town.ask("PUT", &format!("{RULE}/overrides/acme"), r#"{"limit":"20/s"}"#).await.is(201);
+    let server = TestServer::start(Tokens::NotAsked).await;
+    server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
+    server.ask("PUT", &format!("{RULE}/overrides/acme"), r#"{"limit":"20/s"}"#).await.is(201);
     let paths = [
         "/v1/domains".to_owned(),
         "/v1/domains/api/rules".to_owned(),
@@ -119,52 +120,52 @@ async fn a_reader_who_has_it_already_is_sent_nothing() {
         "/v1/snapshot".to_owned(),
     ];
     for path in &paths {
-        let tag = town.ask("GET", path, "").await.is(200).tag;
+        let tag = server.ask("GET", path, "").await.is(200).tag;
         assert!(tag.starts_with('"') && tag.len() > 2, "{path}: {tag}");
-        let known = told(town.request("GET", path).header("if-none-match", &tag)).await.is(304);
+        let known = told(server.request("GET", path).header("if-none-match", &tag)).await.is(304);
         assert_eq!((known.text.as_str(), &known.tag), ("", &tag), "{path}");
-        told(town.request("GET", path).header("if-none-match", format!("\"0\", W/{tag}"))).await.is(304);
-        told(town.request("GET", path).header("if-none-match", "\"0\"")).await.is(200);
-        let head = town.ask("HEAD", path, "").await.is(200);
+        told(server.request("GET", path).header("if-none-match", format!("\"0\", W/{tag}"))).await.is(304);
+        told(server.request("GET", path).header("if-none-match", "\"0\"")).await.is(200);
+        let head = server.ask("HEAD", path, "").await.is(200);
         assert_eq!((head.text.as_str(), &head.tag), ("", &tag), "{path}");
     }
 }
 
 #[tokio::test]
 async fn a_customer_has_numbers_of_its_own_by_one_call() {
-    let town = Town::start(Tokens::NotAsked).await;
+    let server = TestServer::start(Tokens::NotAsked).await;
     let path = format!("{RULE}/overrides/acme");
-    town.ask("PUT", &path, r#"{"limit":"20/s"}"#).await.is(404);
-    town.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"1/h"}"#).await.is(201);
-    let made = town.ask("PUT", &path, r#"{"limit":"3/h","until":"2100-01-01T00:00:00Z"}"#).await.is(201);
+    server.ask("PUT", &path, r#"{"limit":"20/s"}"#).await.is(404);
+    server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"1/h"}"#).await.is(201);
+    let made = server.ask("PUT", &path, r#"{"limit":"3/h","until":"2100-01-01T00:00:00Z"}"#).await.is(201);
     assert_eq!(made.json()["attribute"], "tenant");
-    let again = town.ask("PUT", &path, r#"{"limit":"3/h","until":"2100-01-01T00:00:00Z"}"#).await.is(200);
+    let again = server.ask("PUT", &path, r#"{"limit":"3/h","until":"2100-01-01T00:00:00Z"}"#).await.is(200);
     assert_eq!(again.tag, made.tag);
-    told(town.request("PUT", &path).header("if-match", "\"999\"").body(r#"{"limit":"4/h"}"#)).await.is(412);
-    town.ask("PUT", &path, r#"{"limit":"4/h","attribute":"plan"}"#).await.is(409);
-    assert_eq!(town.ask("GET", &path, "").await.is(200).tag, made.tag);
-    town.settle().await;
+    told(server.request("PUT", &path).header("if-match", "\"999\"").body(r#"{"limit":"4/h"}"#)).await.is(412);
+    server.ask("PUT", &path, r#"{"limit":"4/h","attribute":"plan"}"#).await.is(409);
+    assert_eq!(server.ask("GET", &path, "").await.is(200).tag, made.tag);
+    server.settle().await;
     let check = async |tenant: &str| {
         let body = json!({"domain": "api", "attributes": {"tenant": tenant}}).to_string();
-        town.ask("POST", "/v1/check", &body).await.status
+        server.ask("POST", "/v1/check", &body).await.status
     };
     assert_eq!(
         [check("acme").await, check("acme").await, check("acme").await, check("acme").await],
         [200, 200, 200, 429]
     );
     assert_eq!([check("else").await, check("else").await], [200, 429]);
-    assert_eq!(town.ask("GET", &format!("{RULE}/overrides"), "").await.json()["items"][0]["value"], "acme");
-    town.ask("DELETE", &path, "").await.is(204);
-    town.ask("DELETE", &path, "").await.is(404);
-    town.ask("GET", &path, "").await.is(404);
+    assert_eq!(server.ask("GET", &format!("{RULE}/overrides"), "").await.json()["items"][0]["value"], "acme");
+    server.ask("DELETE", &path, "").await.is(204);
+    server.ask("DELETE", &path, "").await.is(404);
+    server.ask("GET", &path, "").await.is(404);
 }
 
 #[tokio::test]
 async fn a_file_is_planned_applied_and_written_out_again() {
-    let town = Town::start(Tokens::NotAsked).await;
+    let server = TestServer::start(Tokens::NotAsked).await;
     let file = "domain: api\nrules:\n- {id: a, limit: 1/s}\n- {id: b, limit: 2/s}\n";
     let post = |path: &str, body: &'static str| {
-        told(town.request("POST", path).header("content-type", "text/yaml").body(body))
+        told(server.request("POST", path).header("content-type", "text/yaml").body(body))
     };
     let found = post("/v1/validate", "domain: api\nrules:\n- {id: a, limt: 1/s}\n").await.is(200).json();
     assert_eq!((&found["rules"], &found["mistakes"][0]["line"]), (&json!(0), &json!(3)), "{found}");
@@ -174,16 +175,17 @@ async fn a_file_is_planned_applied_and_written_out_again() {
         (plan.json()["applied"].clone(), plan.json()["changes"].as_array().map(Vec::len)),
         (json!(false), Some(2))
     );
-    let apply = |tag: String| told(town.request("POST", "/v1/apply?others=delete").header("if-match", tag).body(file));
-    town.ask("PUT", "/v1/domains/api/rules/c", r#"{"limit":"1/s"}"#).await.is(201);
+    let apply =
+        |tag: String| told(server.request("POST", "/v1/apply?others=delete").header("if-match", tag).body(file));
+    server.ask("PUT", "/v1/domains/api/rules/c", r#"{"limit":"1/s"}"#).await.is(201);
     apply(plan.tag).await.is(412);
     let plan = post("/v1/apply?plan=true&others=delete", file).await.is(200);
     assert_eq!(plan.json()["changes"].as_array().map(Vec::len), Some(3), "{}", plan.text);
     let applied = apply(plan.tag).await.is(200).json();
     assert_eq!((&applied["applied"], &applied["changes"][2]["action"]), (&json!(true), &json!("delete")), "{applied}");
-    let exported = town.ask("GET", "/v1/export?domain=api", "").await.is(200);
+    let exported = server.ask("GET", "/v1/export?domain=api", "").await.is(200);
     assert_eq!(exported.header("content-type"), "application/yaml");
-    let again = told(town.request("POST", "/v1/apply").body(exported.text)).await.is(200).json();
+    let again = told(server.request("POST", "/v1/apply").body(exported.text)).await.is(200).json();
     assert_eq!((&again["changes"], &again["unchanged"]), (&json!([]), &json!(2)));
     let wrong = post("/v1/apply", "domain: api\nrules:\n- {id: a, limt: 1/s}\n").await.is(422).json();
     let told = wrong["mistakes"].as_array().unwrap().iter().map(|mistake| {

@@ -10,13 +10,13 @@ mod description;
 mod odd;
 mod resp;
 mod roles;
-mod town;
+mod test_server;
 mod waiting;
 
-/// What keeps the database of a town.
+/// What keeps the database of a server.
 type Keeper = ();
 
-/// A database for a town, in SQLite; the same tests are made on PostgreSQL in `api_on_postgres`.
+/// A database for a server, in SQLite; the same tests are made on PostgreSQL in `api_on_postgres`.
 fn database(folder: &Path, _number: u32) -> (String, Keeper) {
     (sqlite_url(&folder.join("rules.db")), ())
 }

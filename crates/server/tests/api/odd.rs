@@ -6,25 +6,25 @@ use tollgate_server::control::origin::Source;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::town::{Town, http_client, serve_http, told};
+use crate::test_server::{TestServer, http_client, serve_http, told};
 
 #[tokio::test]
 async fn ids_and_values_may_have_any_character_the_language_allows() {
-    let town = Town::start(Tokens::NotAsked).await;
+    let server = TestServer::start(Tokens::NotAsked).await;
     let rule = r#"{"per":["tenant"],"limit":"1/s"}"#;
     for id in ["a%2Fb", "a:b", "a.b", "-_.:%2F", "versions", "%61lpha", "0"] {
         let path = format!("/v1/domains/d%2Fe/rules/{id}");
-        town.ask("PUT", &path, rule).await.is(201);
-        town.ask("GET", &path, "").await.is(200);
+        server.ask("PUT", &path, rule).await.is(201);
+        server.ask("GET", &path, "").await.is(200);
         for value in
             ["acme", "a%2Fb%3Fc%23d", "%F0%9F%9A%A6", "a%20b", "%27%3B%20DROP%20TABLE%20rules%3B--", "100%25", "%22"]
         {
-            let told = town.ask("PUT", &format!("{path}/overrides/{value}"), r#"{"limit":"2/s"}"#).await.is(201);
+            let told = server.ask("PUT", &format!("{path}/overrides/{value}"), r#"{"limit":"2/s"}"#).await.is(201);
             assert!(!told.text.contains("%2F"), "{}", told.text);
-            town.ask("GET", &format!("{path}/overrides/{value}"), "").await.is(200);
+            server.ask("GET", &format!("{path}/overrides/{value}"), "").await.is(200);
         }
     }
-    assert_eq!(town.ask("GET", "/v1/domains/d%2Fe/rules/alpha", "").await.is(200).json()["id"], "alpha");
+    assert_eq!(server.ask("GET", "/v1/domains/d%2Fe/rules/alpha", "").await.is(200).json()["id"], "alpha");
     for (path, status) in [
         ("/v1/domains/api/rules/a%20b".to_owned(), 422),
         ("/v1/domains/api/rules/%FF".into(), 400),
@@ -35,26 +35,28 @@ async fn ids_and_values_may_have_any_character_the_language_allows() {
         ("/v1/domains/api/rules/".into(), 404),
         ("/v1/domainsx".into(), 404),
     ] {
-        let told = town.ask("PUT", &path, rule).await;
+        let told = server.ask("PUT", &path, rule).await;
         assert!(
             told.status == status || (status == 422 && told.status == 400),
             "{path}: {} {}",
             told.status,
             told.text
         );
-        let told = town.ask("GET", &path, "").await;
+        let told = server.ask("GET", &path, "").await;
         assert!(matches!(told.status, 400 | 404), "{path}: {} {}", told.status, told.text);
     }
-    town.ask("PUT", &format!("/v1/domains/d%2Fe/rules/0/overrides/{}", "v".repeat(1_025)), r#"{"limit":"2/s"}"#).await;
-    town.ask("GET", "/v1/domains/api/rules?q=%27%20OR%201%3D1--", "").await.is(200);
-    town.ask("GET", "/v1/audit?subject=%27%3B--&author=%25", "").await.is(200);
+    server
+        .ask("PUT", &format!("/v1/domains/d%2Fe/rules/0/overrides/{}", "v".repeat(1_025)), r#"{"limit":"2/s"}"#)
+        .await;
+    server.ask("GET", "/v1/domains/api/rules?q=%27%20OR%201%3D1--", "").await.is(200);
+    server.ask("GET", "/v1/audit?subject=%27%3B--&author=%25", "").await.is(200);
 }
 
 #[tokio::test]
 async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
-    let town = Town::start(Tokens::NotAsked).await;
+    let server = TestServer::start(Tokens::NotAsked).await;
     let rule = "/v1/domains/api/rules/a";
-    town.ask("PUT", rule, r#"{"limit":"1/s"}"#).await.is(201);
+    server.ask("PUT", rule, r#"{"limit":"1/s"}"#).await.is(201);
     for (method, path, body, status, expected) in [
         ("GET", "/v1/domains/api/rules?limit=0", "", 400, "1 to 1000"),
         ("GET", "/v1/domains/api/rules?limit=1001", "", 400, "1 to 1000"),
@@ -82,7 +84,7 @@ async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
         ("DELETE", "/v1/tokens/none", "", 404, "none"),
         ("GET", "/v1/domains/api", "", 404, "/openapi.json"),
     ] {
-        let told = town.ask(method, path, body).await;
+        let told = server.ask(method, path, body).await;
         // What is wrong with a text is 422 if it can be told where, and 400 otherwise.
         let right = told.status == status || (status == 422 && told.status == 400);
         assert!(right && told.text.contains(expected), "{method} {path} {body}: {} {}", told.status, told.text);
@@ -91,7 +93,7 @@ async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
 
 #[tokio::test]
 async fn methods_are_told_and_kinds_of_bodies_checked() {
-    let town = Town::start(Tokens::NotAsked).await;
+    let server = TestServer::start(Tokens::NotAsked).await;
     for (path, methods) in [
         ("/v1/domains", "GET,HEAD"),
         ("/v1/domains/api/rules/a", "GET,HEAD,PUT,PATCH,DELETE"),
@@ -102,7 +104,7 @@ async fn methods_are_told_and_kinds_of_bodies_checked() {
         let mut expected: Vec<&str> = methods.split(',').collect();
         expected.sort_unstable();
         for (method, status) in [("OPTIONS", 204), ("TRACE", 405), ("FOO", 405)] {
-            let told = town.ask(method, path, "").await.is(status);
+            let told = server.ask(method, path, "").await.is(status);
             let mut allowed: Vec<&str> = told.header("allow").split(',').map(str::trim).collect();
             allowed.sort_unstable();
             assert_eq!(allowed, expected, "{method} {path}");
@@ -110,7 +112,7 @@ async fn methods_are_told_and_kinds_of_bodies_checked() {
     }
     let rule = "/v1/domains/api/rules/a";
     let send = |method: &str, kind: &'static str, body: &'static str| {
-        told(town.request(method, rule).header("content-type", kind).body(body))
+        told(server.request(method, rule).header("content-type", kind).body(body))
     };
     let refused = send("PUT", "text/html", "{}").await.is(415);
     assert!(refused.text.contains("application/yaml"), "{}", refused.text);
@@ -118,14 +120,14 @@ async fn methods_are_told_and_kinds_of_bodies_checked() {
     send("PUT", "application/x-www-form-urlencoded", "limit: 1/s").await.is(200);
     send("PATCH", "application/yaml", "limit: 1/s").await.is(415);
     send("PATCH", "application/merge-patch+json", r#"{"limit":"2/s"}"#).await.is(200);
-    let page = told(town.request("GET", rule).header("origin", "https://evil.example")).await;
+    let page = told(server.request("GET", rule).header("origin", "https://evil.example")).await;
     page.is(403);
 }
 
 #[tokio::test]
 async fn bodies_are_bounded_before_they_are_read() {
-    let town = Town::start(Tokens::NotAsked).await;
-    let address = town.url.strip_prefix("http://").unwrap();
+    let server = TestServer::start(Tokens::NotAsked).await;
+    let address = server.url.strip_prefix("http://").unwrap();
     for (path, bytes, status) in [
         ("/v1/domains/api/rules/a", 64 * 1024 + 1, "413"),
         ("/v1/tokens", 64 * 1024 + 1, "413"),
@@ -141,10 +143,10 @@ async fn bodies_are_bounded_before_they_are_read() {
         assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{path}");
     }
     let large = format!("domain: api\nrules:\n- {{id: a, limit: 1/s}}\n{}", "# a comment\n".repeat(200_000));
-    let found = told(town.request("POST", "/v1/validate").body(large)).await.is(200).json();
+    let found = told(server.request("POST", "/v1/validate").body(large)).await.is(200).json();
     assert_eq!(found["rules"], 1, "{found}");
     let nested = "[".repeat(60_000);
-    let told = town.ask("PUT", "/v1/domains/api/rules/a", &nested).await;
+    let told = server.ask("PUT", "/v1/domains/api/rules/a", &nested).await;
     assert!(matches!(told.status, 400 | 422), "{} {}", told.status, told.text);
 }
 
@@ -152,17 +154,17 @@ async fn bodies_are_bounded_before_they_are_read() {
 async fn a_server_without_a_database_says_where_its_rules_come_from() {
     use std::sync::Arc;
     use tollgate_engine::{Engine, MemoryStore};
-    use tollgate_server::gate::Gate;
+    use tollgate_server::app::App;
 
-    let town = Town::start(Tokens::NotAsked).await;
+    let server = TestServer::start(Tokens::NotAsked).await;
     for (source, expected) in [
         (Source::Sent, "keeps no rules"),
         (Source::File("/etc/rules.yaml".into()), "/etc/rules.yaml"),
         (Source::Followed("https://rules:8080".into()), "https://rules:8080"),
     ] {
         let engine = Engine::new(MemoryStore::new(10).expect("a table")).expect("an engine");
-        let gate = Gate::new(engine, None).with_source(source);
-        let address = serve_http(Arc::new(gate)).await;
+        let app = App::new(engine, None).with_source(source);
+        let address = serve_http(Arc::new(app)).await;
         let get = async |path: &str| {
             let request = http_client().get(format!("http://{address}{path}"));
             told(request).await
@@ -174,7 +176,7 @@ async fn a_server_without_a_database_says_where_its_rules_come_from() {
         assert!(get("/v1/rules-status").await.is(200).json()["source"].is_string());
         assert!(get("/openapi.json").await.is(200).json()["paths"].is_object());
     }
-    let status = town.ask("GET", "/v1/rules-status", "").await.is(200).json();
+    let status = server.ask("GET", "/v1/rules-status", "").await.is(200).json();
     assert_eq!(status["source"], "database");
     assert!(status["revision"].is_i64() && status["checksum"].is_string(), "{status}");
 }

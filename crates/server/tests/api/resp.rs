@@ -7,11 +7,11 @@ use tokio::net::TcpStream;
 use tollgate_server::control::auth::Tokens;
 use tollgate_server::control::model::Role;
 
-use crate::town::Town;
+use crate::test_server::TestServer;
 
 /// Sends commands as lines and reads what comes back until `PING` is answered or refused at the end.
-async fn talk(town: &Town, lines: &[&str]) -> Vec<String> {
-    let mut stream = TcpStream::connect(town.resp).await.expect("it listens");
+async fn talk(server: &TestServer, lines: &[&str]) -> Vec<String> {
+    let mut stream = TcpStream::connect(server.resp).await.expect("it listens");
     let text = lines.join("\r\n") + "\r\nQUIT\r\n";
     stream.write_all(text.as_bytes()).await.expect("it reads");
     let mut told = String::new();
@@ -21,51 +21,51 @@ async fn talk(town: &Town, lines: &[&str]) -> Vec<String> {
 
 #[tokio::test]
 async fn without_a_token_nothing_is_answered_but_how_to_show_one() {
-    let town = Town::start(Tokens::Asked).await;
-    let (token, _) = town.token("reader", Role::Reader, &[], None).await;
+    let server = TestServer::start(Tokens::Asked).await;
+    let (token, _) = server.token("reader", Role::Reader, &[], None).await;
     let no = "-NOAUTH Authentication required.";
     assert_eq!(
-        talk(&town, &["PING", "CL.THROTTLE k 1 1 1", "TG.CHECK api 1", "COMMAND", "SELECT 0"]).await,
+        talk(&server, &["PING", "CL.THROTTLE k 1 1 1", "TG.CHECK api 1", "COMMAND", "SELECT 0"]).await,
         [no, no, no, no, no, "+OK"]
     );
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
-    assert_eq!(talk(&town, &["AUTH nonsense", "AUTH default nonsense", "PING"]).await, [wrong, wrong, no, "+OK"]);
-    let told = talk(&town, &[&format!("AUTH {token}"), "PING", "AUTH nonsense", "PING", "RESET", "PING"]).await;
+    assert_eq!(talk(&server, &["AUTH nonsense", "AUTH default nonsense", "PING"]).await, [wrong, wrong, no, "+OK"]);
+    let told = talk(&server, &[&format!("AUTH {token}"), "PING", "AUTH nonsense", "PING", "RESET", "PING"]).await;
     assert_eq!(told, ["+OK", "+PONG", wrong, "+PONG", "+RESET", no, "+OK"]);
-    assert_eq!(talk(&town, &[&format!("AUTH anybody {token}"), "ECHO x"]).await, ["+OK", "$1", "x", "+OK"]);
-    assert!(talk(&town, &["HELLO 3"]).await[0].starts_with("-NOAUTH HELLO must be called"));
-    assert_eq!(talk(&town, &["HELLO 3 AUTH default nonsense", "PING"]).await, [wrong, no, "+OK"]);
-    assert!(talk(&town, &[&format!("HELLO 3 AUTH default {token} SETNAME me")]).await[0].starts_with("%7"));
-    assert_eq!(talk(&town, &["AUTH", "AUTH a b c"]).await[1], "-ERR wrong number of arguments for 'auth' command");
+    assert_eq!(talk(&server, &[&format!("AUTH anybody {token}"), "ECHO x"]).await, ["+OK", "$1", "x", "+OK"]);
+    assert!(talk(&server, &["HELLO 3"]).await[0].starts_with("-NOAUTH HELLO must be called"));
+    assert_eq!(talk(&server, &["HELLO 3 AUTH default nonsense", "PING"]).await, [wrong, no, "+OK"]);
+    assert!(talk(&server, &[&format!("HELLO 3 AUTH default {token} SETNAME me")]).await[0].starts_with("%7"));
+    assert_eq!(talk(&server, &["AUTH", "AUTH a b c"]).await[1], "-ERR wrong number of arguments for 'auth' command");
 }
 
 #[tokio::test]
 async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
-    let town = Town::start(Tokens::Asked).await;
-    town.token("admin", Role::Admin, &[], None).await;
-    let (reader, id) = town.token("reader", Role::Reader, &[], None).await;
-    let (operator, _) = town.token("operator", Role::Operator, &["api"], None).await;
+    let server = TestServer::start(Tokens::Asked).await;
+    server.token("admin", Role::Admin, &[], None).await;
+    let (reader, id) = server.token("reader", Role::Reader, &[], None).await;
+    let (operator, _) = server.token("operator", Role::Operator, &["api"], None).await;
     let change = tollgate_server::control::model::Change { author: "test".into(), comment: None };
     let rule = br#"{"per":["k"],"limit":"10/h"}"#;
     for domain in ["api", "other"] {
-        town.control.put_rule(&change, domain, "a", rule, Default::default()).await.unwrap();
+        server.control.put_rule(&change, domain, "a", rule, Default::default()).await.unwrap();
     }
-    town.settle().await;
-    let told = talk(&town, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
+    server.settle().await;
+    let told = talk(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
     assert!(
         told.iter().any(|line| line.starts_with("-NOPERM this needs the role operator for the domain `api`")),
         "{told:?}"
     );
-    let told = talk(&town, &[&format!("AUTH {operator}"), "TG.RESET api 1 k x", "TG.RESET other 1 k x"]).await;
+    let told = talk(&server, &[&format!("AUTH {operator}"), "TG.RESET api 1 k x", "TG.RESET other 1 k x"]).await;
     assert_eq!(&told[..2], ["+OK", ":1"], "{told:?}");
     assert!(told[2].starts_with("-NOPERM"), "{told:?}");
-    let mut stream = TcpStream::connect(town.resp).await.unwrap();
+    let mut stream = TcpStream::connect(server.resp).await.unwrap();
     let mut answer = [0; 12];
     stream.write_all(format!("AUTH {reader}\r\nPING\r\n").as_bytes()).await.unwrap();
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"+OK\r\n+PONG\r\n");
-    town.control.revoke_token(&change, &id).await.unwrap();
-    town.settle().await;
+    server.control.revoke_token(&change, &id).await.unwrap();
+    server.settle().await;
     stream.write_all(b"PING\r\n").await.unwrap();
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"-NOAUTH Auth");
@@ -73,9 +73,9 @@ async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn redis_cli_and_redis_py_show_their_token() {
-    let town = Town::start(Tokens::Asked).await;
-    let (token, _) = town.token("reader", Role::Reader, &[], None).await;
-    let port = town.resp.port().to_string();
+    let server = TestServer::start(Tokens::Asked).await;
+    let (token, _) = server.token("reader", Role::Reader, &[], None).await;
+    let port = server.resp.port().to_string();
     let run = async |mut command: Command| {
         let output = tokio::task::spawn_blocking(move || command.output())
             .await

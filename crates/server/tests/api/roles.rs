@@ -3,7 +3,7 @@
 use tollgate_server::control::auth::Tokens;
 use tollgate_server::control::model::Role;
 
-use crate::town::{Town, told};
+use crate::test_server::{TestServer, told};
 
 /// Who may do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ struct Caller {
     may: &'static [May],
 }
 
-async fn callers(town: &Town) -> Vec<Caller> {
+async fn callers(server: &TestServer) -> Vec<Caller> {
     const READER: &[May] = &[May::Everybody, May::Readers];
     const OPERATOR: &[May] = &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll];
     const EDITOR: &[May] = &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll, May::Editors];
@@ -109,18 +109,18 @@ async fn callers(town: &Town) -> Vec<Caller> {
         ("editor of another domain", Role::Editor, &["other"], READER),
         ("admin", Role::Admin, &[], ADMIN),
     ] {
-        let (token, _) = town.token(name, role, domains, None).await;
+        let (token, _) = server.token(name, role, domains, None).await;
         callers.push(Caller { name, token: Some(token), may });
     }
-    let (revoked, id) = town.token("revoked", Role::Admin, &[], None).await;
+    let (revoked, id) = server.token("revoked", Role::Admin, &[], None).await;
     let admin = callers.last().and_then(|caller| caller.token.clone()).expect("an admin");
-    told(town.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.is(200);
-    let soon = town.gate.wall_ms() + 1_000;
-    let (expired, _) = town.token("expired", Role::Admin, &[], Some(soon)).await;
-    while town.gate.wall_ms() <= soon {
+    told(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.is(200);
+    let soon = server.app.wall_ms() + 1_000;
+    let (expired, _) = server.token("expired", Role::Admin, &[], Some(soon)).await;
+    while server.app.wall_ms() <= soon {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    town.settle().await;
+    server.settle().await;
     for (name, token) in [
         ("nobody", None),
         ("somebody with a bad token", Some("tg_0000_bad".to_owned())),
@@ -134,18 +134,18 @@ async fn callers(town: &Town) -> Vec<Caller> {
 
 #[tokio::test]
 async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
-    let town = Town::start(Tokens::Asked).await;
-    let callers = callers(&town).await;
+    let server = TestServer::start(Tokens::Asked).await;
+    let callers = callers(&server).await;
     let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
-    let put = town.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE);
+    let put = server.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE);
     told(put).await.is(201);
-    town.settle().await;
+    server.settle().await;
     for caller in &callers {
         // What has to be there so that it can be deleted.
-        let acme = town.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
+        let acme = server.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
         told(acme.body(r#"{"limit":"20/s"}"#)).await;
         for (method, path, body, may, statuses) in CALLS {
-            let mut request = town.request(method, path).header("content-type", "application/json").body(*body);
+            let mut request = server.request(method, path).header("content-type", "application/json").body(*body);
             if let Some(token) = &caller.token {
                 request = request.bearer_auth(token);
             }
@@ -166,32 +166,32 @@ async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
 
 #[tokio::test]
 async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_connections() {
-    let town = Town::start(Tokens::Asked).await;
-    town.token("admin", Role::Admin, &[], None).await;
-    let (token, id) = town.token("mine", Role::Admin, &[], None).await;
-    let with = |token: &str| told(town.request("GET", "/v1/domains").header("authorization", token));
+    let server = TestServer::start(Tokens::Asked).await;
+    server.token("admin", Role::Admin, &[], None).await;
+    let (token, id) = server.token("mine", Role::Admin, &[], None).await;
+    let with = |token: &str| told(server.request("GET", "/v1/domains").header("authorization", token));
     assert!(with("").await.is(401).text.contains("a token is needed"));
     assert!(with("Basic YTpi").await.is(401).text.contains("a token is needed"));
     assert!(with("Bearer nonsense").await.is(401).text.contains("not known"));
     with(&format!("bearer  {token} ")).await.is(200);
-    let revoked = told(town.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.is(200);
+    let revoked = told(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.is(200);
     assert!(revoked.json()["revoked_ms"].is_i64() && !revoked.text.contains(&token));
-    town.settle().await;
+    server.settle().await;
     assert!(with(&format!("Bearer {token}")).await.is(401).text.contains("revoked"));
 }
 
 #[tokio::test]
 async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
-    let town = Town::start(Tokens::Asked).await;
-    let (token, _) = town.token("a", Role::Editor, &["a"], None).await;
+    let server = TestServer::start(Tokens::Asked).await;
+    let (token, _) = server.token("a", Role::Editor, &["a"], None).await;
     let file =
         "domains:\n- domain: a\n  rules:\n  - {id: x, limit: 1/s}\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n";
-    let post = |path: &str, body: &'static str| told(town.request("POST", path).bearer_auth(&token).body(body));
+    let post = |path: &str, body: &'static str| told(server.request("POST", path).bearer_auth(&token).body(body));
     post("/v1/apply?plan=true", file).await.is(200);
     let refused = post("/v1/apply", file).await.is(403);
     assert!(refused.text.contains("for the domain `b`"), "{}", refused.text);
     assert_eq!(
-        told(town.request("GET", "/v1/domains").bearer_auth(&token)).await.json()["items"],
+        told(server.request("GET", "/v1/domains").bearer_auth(&token)).await.json()["items"],
         serde_json::json!([])
     );
     post("/v1/apply", "domain: a\nrules:\n- {id: x, limit: 1/s}\n").await.is(200);
@@ -199,12 +199,12 @@ async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
 
 #[tokio::test]
 async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
-    let town = Town::start(Tokens::Asked).await;
-    let (token, _) = town.token("Ann", Role::Operator, &[], None).await;
-    let post = |path: &str, body: &'static str| told(town.request("POST", path).bearer_auth(&token).body(body));
+    let server = TestServer::start(Tokens::Asked).await;
+    let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
+    let post = |path: &str, body: &'static str| told(server.request("POST", path).bearer_auth(&token).body(body));
     post("/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
     post("/v1/reset", r#"{"key":"k1","limit":"1/s"}"#).await.is(200);
-    let log = async || told(town.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
+    let log = async || told(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
     for _ in 0..1_000 {
         if log().await.json()["items"].as_array().is_some_and(|items| items.len() == 2) {
             break;
@@ -221,7 +221,7 @@ async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
     // A line more is something new, whatever the revision of the rules.
     let known = told_.tag.clone();
     let again = async || {
-        told(town.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
+        told(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
     };
     again().await.is(304);
     post("/v1/reset", r#"{"key":"k2","limit":"1/s"}"#).await.is(200);

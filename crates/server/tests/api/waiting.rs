@@ -4,28 +4,29 @@ use std::time::{Duration, Instant};
 
 use tollgate_server::control::auth::Tokens;
 
-use crate::town::{Town, told};
+use crate::test_server::{TestServer, told};
 
 #[tokio::test]
 async fn a_node_that_waits_is_told_of_a_change_at_once() {
-    let town = Town::start(Tokens::NotAsked).await;
-    let first = town.ask("GET", "/v1/snapshot?wait=30", "").await.is(200);
+    let server = TestServer::start(Tokens::NotAsked).await;
+    let first = server.ask("GET", "/v1/snapshot?wait=30", "").await.is(200);
     let snapshot = first.json();
     let (revision, checksum) = (&snapshot["revision"], snapshot["checksum"].as_str().unwrap());
     assert_eq!(first.tag, format!("\"{revision}-{}\"", &checksum[..16]));
     let waiting = tokio::spawn(told(
-        town.request("GET", "/v1/snapshot?wait=30")
+        server
+            .request("GET", "/v1/snapshot?wait=30")
             .header("if-none-match", &first.tag)
             .header("tollgate-node", "node-1")
             .header("tollgate-running", revision.to_string()),
     ));
-    while town.ask("GET", "/v1/nodes", "").await.json()["items"][0]["node"] != "node-1" {
+    while server.ask("GET", "/v1/nodes", "").await.json()["items"][0]["node"] != "node-1" {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!waiting.is_finished());
     #[expect(clippy::disallowed_methods, reason = "a test that measures")]
     let start = Instant::now();
-    town.ask("PUT", "/v1/domains/api/rules/a", r#"{"limit":"1/s"}"#).await.is(201);
+    server.ask("PUT", "/v1/domains/api/rules/a", r#"{"limit":"1/s"}"#).await.is(201);
     let told_ = waiting.await.unwrap().is(200);
     let took = start.elapsed();
     assert!(told_.json()["rules"].as_str().is_some_and(|rules| rules.contains("1/s")), "{}", told_.text);
@@ -34,31 +35,31 @@ async fn a_node_that_waits_is_told_of_a_change_at_once() {
 
 #[tokio::test]
 async fn whoever_waits_in_vain_is_told_so_when_the_time_is_over_or_the_server_stops() {
-    let town = Town::start(Tokens::NotAsked).await;
-    let tag = town.ask("GET", "/v1/snapshot", "").await.is(200).tag;
+    let server = TestServer::start(Tokens::NotAsked).await;
+    let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let wait = |seconds: u32| {
         let path = format!("/v1/snapshot?wait={seconds}");
-        told(town.request("GET", &path).header("if-none-match", &tag).header("tollgate-node", format!("n{seconds}")))
+        told(server.request("GET", &path).header("if-none-match", &tag).header("tollgate-node", format!("n{seconds}")))
     };
     wait(0).await.is(304);
     wait(1).await.is(304);
     let waiting = tokio::spawn(wait(60));
-    while !town.ask("GET", "/v1/nodes", "").await.text.contains("n60") {
+    while !server.ask("GET", "/v1/nodes", "").await.text.contains("n60") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    town.gate.drain.stop();
+    server.app.connections.stop();
     waiting.await.unwrap().is(304);
 }
 
 #[tokio::test]
 async fn a_slow_rules_service_holds_up_no_decision() {
-    let town = Town::start(Tokens::NotAsked).await;
-    let tag = town.ask("GET", "/v1/snapshot", "").await.is(200).tag;
+    let server = TestServer::start(Tokens::NotAsked).await;
+    let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let waiting: Vec<_> = (0..50)
-        .map(|_| tokio::spawn(told(town.request("GET", "/v1/snapshot?wait=2").header("if-none-match", &tag))))
+        .map(|_| tokio::spawn(told(server.request("GET", "/v1/snapshot?wait=2").header("if-none-match", &tag))))
         .collect();
     for _ in 0..100 {
-        town.ask("POST", "/v1/check", r#"{"key":"k","limit":"1000000/s"}"#).await.is(200);
+        server.ask("POST", "/v1/check", r#"{"key":"k","limit":"1000000/s"}"#).await.is(200);
     }
     assert!(waiting.iter().any(|waiting| !waiting.is_finished()), "decisions waited for those who wait");
     for one in waiting {
@@ -68,13 +69,13 @@ async fn a_slow_rules_service_holds_up_no_decision() {
 
 #[tokio::test]
 async fn nodes_are_shown_with_what_they_run_and_refused() {
-    let town = Town::start(Tokens::NotAsked).await;
-    let ask = town.request("GET", "/v1/snapshot").header("tollgate-node", "edge%2F1");
+    let server = TestServer::start(Tokens::NotAsked).await;
+    let ask = server.request("GET", "/v1/snapshot").header("tollgate-node", "edge%2F1");
     told(ask.header("tollgate-running", "3").header("tollgate-refused", "4 rules%3A1%3A2%3A wrong")).await.is(200);
-    let nodes = town.ask("GET", "/v1/nodes", "").await.is(200).json();
+    let nodes = server.ask("GET", "/v1/nodes", "").await.is(200).json();
     let node = &nodes["items"][0];
     assert_eq!((node["node"].as_str(), node["running"].as_i64()), (Some("edge/1"), Some(3)), "{nodes}");
     assert_eq!(node["refused"], serde_json::json!({"revision": 4, "why": "rules:1:2: wrong"}));
-    let wrong = town.request("GET", "/v1/snapshot").header("tollgate-node", "n").header("tollgate-running", "x");
+    let wrong = server.request("GET", "/v1/snapshot").header("tollgate-node", "n").header("tollgate-running", "x");
     told(wrong).await.is(400);
 }

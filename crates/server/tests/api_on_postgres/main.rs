@@ -14,19 +14,19 @@ mod odd;
 mod resp;
 #[path = "../api/roles.rs"]
 mod roles;
-#[path = "../api/town.rs"]
-mod town;
+#[path = "../api/test_server.rs"]
+mod test_server;
 #[path = "../api/waiting.rs"]
 mod waiting;
 
-/// What keeps the database of a town.
+/// What keeps the database of a server.
 type Keeper = Arc<Postgres>;
 
-/// A database for a town, on a server that is shared by those who are there at the same time.
+/// A database for a server, on a server that is shared by those who are there at the same time.
 fn database(_folder: &Path, number: u32) -> (String, Keeper) {
     static RUNNING: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let server = running.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *running = Arc::downgrade(&server);
-    (server.database(&format!("town{number}")), server)
+    (server.database(&format!("server{number}")), server)
 }

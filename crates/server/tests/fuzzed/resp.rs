@@ -1,8 +1,8 @@
 // What must hold for any bytes that are sent to the Redis protocol's port. Included by the fuzz target, which invents bytes, and
 // by the test that replays those it found worth keeping.
 
-use tollgate_server::front::resp::limits::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
-use tollgate_server::front::resp::wire::{Parsed, ProtocolError, parse};
+use tollgate_server::resp::limits::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
+use tollgate_server::resp::wire::{Parsed, ProtocolError, parse};
 
 type Commands = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
 

@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 use tollgate_engine::rules::{NoMoment, moment};
 
-use crate::front::http::problem::Problem;
+use crate::http::problem::Problem;
 
 /// Takes `at` out of an object and says when that is, in nanoseconds since 1970. Spaces are left in its place, so that
 /// everything else stays where it was. What is no object, and no JSON, is left for others to tell.

@@ -8,37 +8,40 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use tollgate_engine::Store;
 
-use crate::aside::Aside;
+use crate::app::App;
 use crate::config::{Access, Config, DatabaseConfig, RulesConfig};
 use crate::control::Control;
 use crate::control::api::Service;
 use crate::control::model::Role;
 use crate::control::origin::Source;
-use crate::gate::Gate;
+use crate::net::background::BackgroundThread;
 use crate::retrieve::file::{self, RuleFile};
 use crate::retrieve::{database, poll};
 
-/// Opens what the configuration names. The gate it returns decides by rules, unless there are to be none; on the thread it returns
+/// Opens what the configuration names. The app it returns decides by rules, unless there are to be none; on the thread it returns
 /// with it, they are followed.
 ///
 /// # Errors
 /// When the rules cannot be had, or tokens are asked for and there are none.
-pub(super) async fn open<S: Store + 'static>(config: &Config, gate: Gate<S>) -> anyhow::Result<(Arc<Gate<S>>, Aside)> {
-    let aside = Aside::start("tollgate-rules").context("cannot start the thread for rules")?;
-    let gate = match &config.rules {
-        RulesConfig::Nowhere => Arc::new(gate.with_source(Source::Sent)),
+pub(super) async fn open<S: Store + 'static>(
+    config: &Config,
+    app: App<S>,
+) -> anyhow::Result<(Arc<App<S>>, BackgroundThread)> {
+    let aside = BackgroundThread::start("tollgate-rules").context("cannot start the thread for rules")?;
+    let app = match &config.rules {
+        RulesConfig::Nowhere => Arc::new(app.with_source(Source::Sent)),
         RulesConfig::File(path) => {
-            let gate = Arc::new(gate.with_source(Source::File(path.clone())));
+            let app = Arc::new(app.with_source(Source::File(path.clone())));
             let mut watched = RuleFile::new(path.clone());
-            file::load(&gate, &mut watched)?;
-            drop(aside.handle().spawn(file::watch(gate.clone(), watched)));
-            gate
+            file::load(&app, &mut watched)?;
+            drop(aside.handle().spawn(file::watch(app.clone(), watched)));
+            app
         }
         RulesConfig::Database(database) => {
             let control = Arc::new(open_database(&aside, database).await?);
-            let service = Service::new(control.clone(), aside.handle().clone(), gate.drain.clone());
-            let gate = Arc::new(gate.with_source(Source::Service(Box::new(service))));
-            let (loading, from) = (gate.clone(), control.clone());
+            let service = Service::new(control.clone(), aside.handle().clone(), app.connections.clone());
+            let app = Arc::new(app.with_source(Source::Service(Box::new(service))));
+            let (loading, from) = (app.clone(), control.clone());
             let (changes, set) = aside.run(async move { database::load(&loading, &from).await }).await??;
             if config.access == Access::Tokens && !set.tokens.iter().any(|token| token.role == Role::Admin) {
                 let place = match &database.data {
@@ -50,23 +53,23 @@ pub(super) async fn open<S: Store + 'static>(config: &Config, gate: Gate<S>) -> 
                      yet that may make others; make one with: tollgate tokens create --role admin {place}"
                 );
             }
-            drop(aside.handle().spawn(database::follow(gate.clone(), control, changes)));
-            gate
+            drop(aside.handle().spawn(database::follow(app.clone(), control, changes)));
+            app
         }
         RulesConfig::Service(service) => {
             if service.client.shows_its_token() {
                 tracing::warn!("the token is sent to the rules service in the clear; use https:// in --rules");
             }
-            let gate = Arc::new(gate.with_source(Source::Followed(service.client.url().to_string())));
-            let follower = aside.run(poll::Follower::start(gate.clone(), service.clone())).await??;
+            let app = Arc::new(app.with_source(Source::Followed(service.client.url().to_string())));
+            let follower = aside.run(poll::Follower::start(app.clone(), service.clone())).await??;
             drop(aside.handle().spawn(follower.follow()));
-            gate
+            app
         }
     };
-    Ok((gate, aside))
+    Ok((app, aside))
 }
 
-async fn open_database(aside: &Aside, config: &DatabaseConfig) -> anyhow::Result<Control> {
+async fn open_database(aside: &BackgroundThread, config: &DatabaseConfig) -> anyhow::Result<Control> {
     if let Some(data) = &config.data {
         make_directory(data)?;
     }

@@ -27,7 +27,7 @@ use self::note::Note;
 use self::snapshot::Sent;
 use super::Control;
 use super::auth::Access;
-use crate::drain::Drain;
+use crate::net::shutdown::Connections;
 
 mod apply;
 mod audit;
@@ -72,7 +72,7 @@ struct Desk {
     waiters: Semaphore,
     /// The snapshot as it was last sent.
     sent: Sent,
-    drain: Arc<Drain>,
+    connections: Arc<Connections>,
 }
 
 impl Desk {
@@ -83,14 +83,14 @@ impl Desk {
 }
 
 impl Service {
-    /// The service of `control`, which runs on `runtime`: a thread that makes no decisions. Whoever waits is sent away when `drain` stops.
-    pub fn new(control: Arc<Control>, runtime: Handle, drain: Arc<Drain>) -> Self {
+    /// The service of `control`, which runs on `runtime`: a thread that makes no decisions. Whoever waits is sent away when `connections` stops.
+    pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
         let desk = Arc::new(Desk {
             control: control.clone(),
             nodes: Nodes::default(),
             waiters: Semaphore::new(limits::MAX_WAITERS),
             sent: Sent::default(),
-            drain,
+            connections,
         });
         let (router, _) = calls().split_for_parts();
         let router = router

@@ -22,11 +22,11 @@ const REFUSED: &str = "tollgate-refused";
 
 /// What was last heard of each node.
 #[derive(Debug, Default)]
-pub(super) struct Nodes(Mutex<HashMap<String, Heard>>);
+pub(super) struct Nodes(Mutex<HashMap<String, ReadReady>>);
 
 /// What a node said about itself.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
+pub(super) struct ReadReady {
     running: Option<i64>,
     refused: Option<Refused>,
     at: Instant,
@@ -34,7 +34,7 @@ pub(super) struct Heard {
 
 impl Nodes {
     /// Takes note of what a node said. If there are too many, the one that was silent longest is forgotten.
-    pub(super) fn heard(&self, node: &str, heard: Heard) {
+    pub(super) fn heard(&self, node: &str, heard: ReadReady) {
         let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if nodes.len() >= MAX_NODES && !nodes.contains_key(node) {
             let silent = nodes.iter().min_by_key(|(_, heard)| heard.at).map(|(name, _)| name.clone());
@@ -64,7 +64,7 @@ impl Nodes {
 ///
 /// # Errors
 /// When they cannot be understood.
-pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, Heard)>, Fault> {
+pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, ReadReady)>, Fault> {
     let Some(node) = text(headers, NODE)?.filter(|node| !node.is_empty()) else { return Ok(None) };
     if node.chars().count() > MAX_NODE_NAME {
         return Err(Fault::bad_request(format!("the name of a node has at most {MAX_NODE_NAME} characters")));
@@ -79,7 +79,7 @@ pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String
         let why = why.chars().take(MAX_WHY).collect();
         whole(revision).map(|revision| Refused { revision, why })
     });
-    Ok(Some((node, Heard { running, refused: refused.transpose()?, at: now })))
+    Ok(Some((node, ReadReady { running, refused: refused.transpose()?, at: now })))
 }
 
 /// The nodes that follow this service.
@@ -141,7 +141,7 @@ mod tests {
         let start = Instant::now();
         for number in 0..=MAX_NODES as u64 {
             let at = start + Duration::from_millis(number);
-            nodes.heard(&format!("node-{number}"), Heard { running: None, refused: None, at });
+            nodes.heard(&format!("node-{number}"), ReadReady { running: None, refused: None, at });
         }
         let reports = nodes.reports(start);
         assert_eq!(reports.len(), MAX_NODES);

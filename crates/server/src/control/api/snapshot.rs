@@ -104,7 +104,7 @@ async fn newer(desk: &Desk, headers: &HeaderMap, wait: Duration) -> Reply {
         }
         let changed = tokio::select! {
             changed = timeout_at(deadline, revisions.changed()) => matches!(changed, Ok(Ok(()))),
-            () = desk.drain.told() => false,
+            () = desk.connections.stopped() => false,
         };
         if !changed {
             return Ok(reply::unchanged(&tag));

@@ -11,7 +11,7 @@ fn verifier(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) 
     }
 }
 
-fn admit(guards: &Guards, shown: &mut Shown, token: Option<&str>, now: i64) -> Result<String, Stranger> {
+fn admit(guards: &Guards, shown: &mut Shown, token: Option<&str>, now: i64) -> Result<String, AuthError> {
     guards.admit(shown, token.map(str::as_bytes), || now).map(|access| access.author().to_owned())
 }
 
@@ -26,24 +26,24 @@ fn where_no_tokens_are_asked_for_everybody_may_do_everything() {
 #[test]
 fn a_good_token_is_let_in_and_others_are_told_why_not() {
     let guards = Guards::new(Tokens::Asked);
-    assert_eq!(admit(&guards, &mut Shown::default(), Some("a"), 0), Err(Stranger::Unknown), "there are none yet");
+    assert_eq!(admit(&guards, &mut Shown::default(), Some("a"), 0), Err(AuthError::Unknown), "there are none yet");
     guards.replace(&[verifier("a", Role::Reader, &[], None), verifier("b", Role::Reader, &[], Some(100))]);
     let mut shown = Shown::default();
     for (token, now, expected) in [
-        (None, 0, Err(Stranger::NoToken)),
-        (Some(""), 0, Err(Stranger::NoToken)),
+        (None, 0, Err(AuthError::NoToken)),
+        (Some(""), 0, Err(AuthError::NoToken)),
         (Some("a"), 0, Ok("name of a")),
         (Some("a"), i64::MAX, Ok("name of a")),
         (Some("b"), 99, Ok("name of b")),
-        (Some("b"), 100, Err(Stranger::Expired)),
-        (Some("c"), 0, Err(Stranger::Unknown)),
+        (Some("b"), 100, Err(AuthError::Expired)),
+        (Some("c"), 0, Err(AuthError::Unknown)),
         (Some("a"), 0, Ok("name of a")),
-        (None, 0, Err(Stranger::NoToken)),
+        (None, 0, Err(AuthError::NoToken)),
     ] {
         assert_eq!(admit(&guards, &mut shown, token, now), expected.map(str::to_owned), "{token:?} at {now}");
     }
     let long = "x".repeat(100_000);
-    assert_eq!(admit(&guards, &mut shown, Some(&long), 0), Err(Stranger::Unknown));
+    assert_eq!(admit(&guards, &mut shown, Some(&long), 0), Err(AuthError::Unknown));
     assert!(shown.text.len() <= MAX_TOKEN, "what is too long is not kept");
 }
 
@@ -57,8 +57,8 @@ fn a_connection_that_was_let_in_is_not_once_its_token_is_revoked_or_changed() {
     guards.replace(&[verifier("a", Role::Admin, &[], None)]);
     assert!(guards.access(&mut shown, || 0).is_ok_and(|access| access.require(Role::Admin, Place::Everywhere).is_ok()));
     guards.replace(&[]);
-    assert_eq!(guards.access(&mut shown, || 0), Err(Stranger::Unknown));
-    assert_eq!(guards.access(&mut Shown::default(), || 0), Err(Stranger::NoToken));
+    assert_eq!(guards.access(&mut shown, || 0), Err(AuthError::Unknown));
+    assert_eq!(guards.access(&mut Shown::default(), || 0), Err(AuthError::NoToken));
     let edition = guards.edition.load(Ordering::Relaxed);
     guards.replace(&[]);
     assert_eq!(guards.edition.load(Ordering::Relaxed), edition, "the same tokens change nothing");

@@ -19,14 +19,14 @@ use self::ask::{Answer, Patience, Told, ask};
 use self::last_good::LastGood;
 pub use self::schedule::{Outcome, pause};
 use super::{Landed, land};
+use crate::app::App;
 use crate::config::FollowConfig;
 use crate::control::model::{Refused, Snapshot};
-use crate::gate::Gate;
 
 /// A node that follows a service.
 #[derive(Debug)]
 pub struct Follower<S> {
-    gate: Arc<Gate<S>>,
+    app: Arc<App<S>>,
     config: FollowConfig,
     last_good: Option<LastGood>,
     told: Told,
@@ -54,12 +54,12 @@ impl<S: Store + 'static> Follower<S> {
     /// Puts in force what the service has, or else what it had when it last answered.
     ///
     /// # Errors
-    /// When neither can be had: a start without rules is an open gate.
-    pub async fn start(gate: Arc<Gate<S>>, config: FollowConfig) -> anyhow::Result<Self> {
+    /// When neither can be had: a start without rules is an open app.
+    pub async fn start(app: Arc<App<S>>, config: FollowConfig) -> anyhow::Result<Self> {
         let url = config.client.url().to_string();
         let last_good = config.data.as_deref().map(|data| LastGood::new(data, &url));
         let told = Told { node: config.node.clone(), ..Told::default() };
-        let mut follower = Self { gate, config, last_good, told, known: None, failures: 0, why: None };
+        let mut follower = Self { app, config, last_good, told, known: None, failures: 0, why: None };
         let on_disk = follower.on_disk();
         let has_some = matches!(on_disk, Ok(Some(_)));
         // Without any on disk it is worth waiting for a large set that has begun to come.
@@ -69,7 +69,7 @@ impl<S: Store + 'static> Follower<S> {
         let away = match ask(&follower.config.client, &follower.told, None, patience).await {
             Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
                 outcome @ (Outcome::Changed | Outcome::Unchanged | Outcome::Hasty) => {
-                    follower.gate.metrics.following.polled(outcome, follower.gate.now());
+                    follower.app.metrics.following.polled(outcome, follower.app.now());
                     return Ok(follower);
                 }
                 outcome @ (Outcome::Refused | Outcome::Failed) => {
@@ -81,7 +81,7 @@ impl<S: Store + 'static> Follower<S> {
             Err(why) => why,
         };
         follower.failed(&away);
-        follower.gate.metrics.following.polled(Outcome::Failed, follower.gate.now());
+        follower.app.metrics.following.polled(Outcome::Failed, follower.app.now());
         let what = || format!("the rules service {url} cannot be used: {away}");
         let Some((etag, mut set)) = on_disk.with_context(what)? else {
             bail!("{}; there are no rules on disk from an earlier time to start with", what());
@@ -89,7 +89,7 @@ impl<S: Store + 'static> Follower<S> {
         if let Some(tokens) = tokens {
             set = Arc::new(Snapshot { tokens, ..(*set).clone() });
         }
-        match land(&follower.gate, &set).await {
+        match land(&follower.app, &set).await {
             Landed::InForce | Landed::Same => {
                 tracing::warn!(
                     revision = set.revision,
@@ -99,7 +99,7 @@ impl<S: Store + 'static> Follower<S> {
                 // One that was just refused is not asked for again; otherwise what is on disk is known.
                 follower.known = follower.known.or(etag);
                 if let Some(refused) = &follower.told.refused {
-                    follower.gate.origin.refused(refused.revision, &refused.why);
+                    follower.app.origin.refused(refused.revision, &refused.why);
                 }
                 Ok(follower)
             }
@@ -130,7 +130,7 @@ impl<S: Store + 'static> Follower<S> {
             if outcome == Outcome::Unchanged && begun.elapsed() < HELD {
                 outcome = Outcome::Hasty;
             }
-            self.gate.metrics.following.polled(outcome, self.gate.now());
+            self.app.metrics.following.polled(outcome, self.app.now());
         }
     }
 
@@ -139,7 +139,7 @@ impl<S: Store + 'static> Follower<S> {
         if let Some(running) = self.told.running.filter(|running| *running > set.revision) {
             tracing::warn!(running, sent = set.revision, "the rules service went back to an earlier revision");
         }
-        match land(&self.gate, set).await {
+        match land(&self.app, set).await {
             Landed::Same if self.told.running == Some(set.revision) && self.known == etag => Outcome::Unchanged,
             Landed::InForce | Landed::Same => {
                 (self.told.running, self.told.refused) = (Some(set.revision), None);

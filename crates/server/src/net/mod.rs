@@ -1,0 +1,10 @@
+//! Sockets and threads: accepting connections, the workers that serve them, TLS, shutdown and the background thread.
+
+pub mod accept;
+pub mod background;
+pub mod shutdown;
+#[cfg(test)]
+pub(crate) mod stalled_client;
+pub mod stream;
+pub mod tls;
+pub mod workers;

@@ -1,0 +1,166 @@
+//! The open connections, and graceful shutdown: each connection finishes the requests it has received, then closes.
+//!
+//! An idle connection must notice that the server is stopping. A `select!` on every read would cost more than a decision, so
+//! each connection registers its waker here once, when it starts, and checks one flag whenever it is woken.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::Notify;
+
+/// The open connections and whether the server is stopping.
+#[derive(Debug, Default)]
+pub struct Connections {
+    stopping: AtomicBool,
+    next_id: AtomicU64,
+    /// Locked when a connection opens or closes and once at shutdown, never during a decision.
+    wakers: Mutex<HashMap<u64, Option<Waker>>>,
+    closed: Notify,
+    /// Wakes tasks that are not connections.
+    stopped: Notify,
+}
+
+/// The registration of one connection; dropping it removes the connection from the count.
+#[derive(Debug)]
+pub struct ConnectionGuard {
+    connections: Arc<Connections>,
+    id: u64,
+}
+
+impl Connections {
+    /// Registers a connection, or returns `None` if `max` are open.
+    pub fn open(self: &Arc<Self>, max: usize) -> Option<ConnectionGuard> {
+        let mut wakers = self.wakers();
+        if wakers.len() >= max {
+            return None;
+        }
+        // Relaxed: the id orders nothing, and the lock makes it unique.
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
+        wakers.insert(id, None);
+        Some(ConnectionGuard { connections: self.clone(), id })
+    }
+
+    /// Returns the number of open connections.
+    pub fn count(&self) -> usize {
+        self.wakers().len()
+    }
+
+    /// Returns whether the server is stopping.
+    #[inline]
+    pub fn is_stopping(&self) -> bool {
+        // Acquire: pairs with the release in `stop`. A connection that registers afterwards sees the flag by the lock.
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Asks every connection to close.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wakers().values().flatten().for_each(Waker::wake_by_ref);
+        self.stopped.notify_waiters();
+    }
+
+    /// Waits until [`stop`](Self::stop) is called.
+    pub async fn stopped(&self) {
+        loop {
+            // Created before the flag is read, so that a notification between the two is not missed.
+            let stopped = self.stopped.notified();
+            if self.is_stopping() {
+                return;
+            }
+            stopped.await;
+        }
+    }
+
+    /// Waits until no connection is open.
+    pub async fn all_closed(&self) {
+        loop {
+            let closed = self.closed.notified();
+            if self.count() == 0 {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    fn wakers(&self) -> MutexGuard<'_, HashMap<u64, Option<Waker>>> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ConnectionGuard {
+    /// Returns the connection's id, unique within this process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns whether the connection should close.
+    #[inline]
+    pub fn is_stopping(&self) -> bool {
+        self.connections.is_stopping()
+    }
+
+    /// Registers the calling task to be woken when the server stops; the future is ready at once. A task keeps its waker for
+    /// life, so one call per connection is enough.
+    pub fn register(&self) -> impl Future<Output = ()> + '_ {
+        struct Register<'a>(&'a ConnectionGuard);
+        impl Future for Register<'_> {
+            type Output = ();
+            fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+                self.0.connections.wakers().insert(self.0.id, Some(cx.waker().clone()));
+                Poll::Ready(())
+            }
+        }
+        Register(self)
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.connections.wakers().remove(&self.id);
+        self.connections.closed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_is_woken_by_shutdown_and_the_last_to_close_ends_the_wait() {
+        let connections = Arc::new(Connections::default());
+        let guard = connections.open(1).expect("there is room for one");
+        assert!(connections.open(1).is_none(), "there is no room for two");
+        let task = tokio::spawn(async move {
+            guard.register().await;
+            std::future::poll_fn(|_| if guard.is_stopping() { Poll::Ready(()) } else { Poll::Pending }).await;
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(connections.count(), 1);
+        connections.stop();
+        connections.all_closed().await;
+        task.await.expect("the task ends");
+    }
+
+    #[tokio::test]
+    async fn stopped_resolves_when_the_server_stops_and_afterwards() {
+        let connections = Arc::new(Connections::default());
+        let waiting = tokio::spawn({
+            let connections = connections.clone();
+            async move { connections.stopped().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        connections.stop();
+        waiting.await.expect("the task ends");
+        connections.stopped().await;
+    }
+
+    #[tokio::test]
+    async fn no_connections_are_all_closed_at_once() {
+        Connections::default().all_closed().await;
+    }
+}

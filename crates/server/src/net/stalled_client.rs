@@ -1,0 +1,34 @@
+//! Clients that send a part of something and then nothing, for the tests of the front ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tollgate_engine::{Engine, MemoryStore};
+
+use crate::app::App;
+use crate::net::shutdown::ConnectionGuard;
+
+/// Sends `sent` to a connection that is served, and nothing more: what came back before the server hung up, which must be after
+/// `timeout` and not long after. Time is to be paused, so nobody waits for it.
+pub(crate) async fn hangs_up_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
+where
+    S: FnOnce(TcpStream, Arc<App<MemoryStore>>, ConnectionGuard) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let mut client = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("it listens");
+    let (stream, _) = listener.accept().await.expect("it connects");
+    client.write_all(sent.as_bytes()).await.expect("room for a few bytes");
+    let app = Arc::new(App::new(Engine::new(MemoryStore::new(1).expect("a table")).expect("an engine"), None));
+    let guard = app.connections.open(1).expect("there is room");
+    let start = Instant::now();
+    tokio::spawn(serve(stream, app, guard));
+    let mut told = Vec::new();
+    client.read_to_end(&mut told).await.expect("an orderly end");
+    let waited = start.elapsed();
+    assert!((timeout..timeout * 2).contains(&waited), "{sent}: hung up after {waited:?}");
+    String::from_utf8(told).expect("text")
+}

@@ -1,0 +1,47 @@
+//! `CLIENT`: what clients say about themselves.
+
+use super::{Session, quoted, wrong_count};
+use crate::resp::limits::MAX_CLIENT_NAME;
+use crate::resp::wire::Replies;
+
+/// `CLIENT SETNAME`, `GETNAME`, `SETINFO`, `ID`, `INFO` and the switches that change nothing here.
+pub(super) fn client(session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
+    let Some((verb, args)) = args.split_first() else { return wrong_count("client", replies) };
+    match (verb.to_ascii_uppercase().as_slice(), args) {
+        (b"SETNAME", [name]) => match checked_name(name) {
+            Ok(name) => {
+                session.name = name;
+                replies.simple("OK");
+            }
+            Err(error) => replies.error(&error),
+        },
+        (b"GETNAME", []) => match &session.name {
+            Some(name) => replies.bulk(name),
+            None => replies.null(),
+        },
+        (b"ID", []) => replies.integer(i64::try_from(session.id).unwrap_or(i64::MAX)),
+        (b"INFO", []) => {
+            let name = session.name.as_deref().unwrap_or_default();
+            replies.bulk(format!("id={} name={}\n", session.id, String::from_utf8_lossy(name)));
+        }
+        (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => replies.simple("OK"),
+        (b"SETNAME" | b"GETNAME" | b"ID" | b"INFO" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH", _) => {
+            wrong_count(&format!("client|{}", String::from_utf8_lossy(verb).to_lowercase()), replies);
+        }
+        _ => replies.error(&format!("ERR unknown subcommand {}. Try CLIENT ID.", quoted(verb))),
+    }
+}
+
+/// A name as it is kept, for as long as the connection lasts; an empty one is none.
+///
+/// # Errors
+/// When it is too long, or would break the lists it stands in.
+pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
+    if name.len() > MAX_CLIENT_NAME {
+        return Err(format!("ERR Client names have at most {MAX_CLIENT_NAME} bytes"));
+    }
+    if name.iter().any(|byte| !byte.is_ascii_graphic()) {
+        return Err("ERR Client names cannot contain spaces, newlines or special characters.".into());
+    }
+    Ok((!name.is_empty()).then(|| Box::from(name)))
+}

@@ -1,0 +1,192 @@
+//! A server in this process: both front ends, a database in a file, and what a node does about tokens and rules.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tollgate_engine::rules::{Rules, Source as Text};
+use tollgate_engine::{Engine, MemoryStore};
+use tollgate_server::app::App;
+use tollgate_server::control::Control;
+use tollgate_server::control::api::Service;
+use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::model::{Change, NewToken, Role};
+use tollgate_server::control::origin::Source;
+use tollgate_server::{http, resp};
+
+/// How long anything in a test may take before it counts as lost.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running server; dropping it ends it.
+pub struct TestServer {
+    pub url: String,
+    pub resp: SocketAddr,
+    pub app: Arc<App<MemoryStore>>,
+    pub control: Arc<Control>,
+    client: reqwest::Client,
+    folder: PathBuf,
+    _keeper: crate::Keeper,
+    _end: oneshot::Sender<()>,
+}
+
+impl TestServer {
+    /// A server with a database of its own.
+    pub async fn start(tokens: Tokens) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tollgate-api-{}-{count}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (url, keeper) = crate::database(&folder, count);
+        // The control plane has a thread of its own, as in the program.
+        let (ready, opened) = oneshot::channel();
+        let (end, ended) = oneshot::channel::<()>();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let control = Arc::new(Control::open(&url).await.expect("a database"));
+                let _ = ready.send((control, tokio::runtime::Handle::current()));
+                let _ = ended.await;
+            });
+        });
+        let (control, runtime) = opened.await.expect("the thread runs");
+        let app = App::new(Engine::new(MemoryStore::new(1_000).expect("a table")).expect("an engine"), None);
+        let service = Service::new(control.clone(), runtime.clone(), app.connections.clone());
+        let app = Arc::new(app.with_tokens(tokens).with_source(Source::Service(Box::new(service))));
+        runtime.spawn(follow(control.clone(), app.clone()));
+        let (address, resp) = (serve_http(app.clone()).await, serve_resp(app.clone()).await);
+        let client = http_client();
+        Self { url: format!("http://{address}"), resp, app, control, client, folder, _keeper: keeper, _end: end }
+    }
+
+    /// A token that is good from now on.
+    pub async fn token(&self, name: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> (String, String) {
+        let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
+        let token = NewToken { name: name.into(), role, domains, expires_ms };
+        let change = Change { author: "test".into(), comment: None };
+        let made = self.control.make_token(&change, &token).await.expect("a token");
+        self.settle().await;
+        (made.token, made.stored.id)
+    }
+
+    /// Waits until the node has what is in the database.
+    pub async fn settle(&self) {
+        let revision = self.control.snapshot().await.expect("a snapshot").revision;
+        let told = || self.app.origin.status(self.app.now()).revision;
+        for _ in 0..3_000 {
+            if told() >= Some(revision) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the node has {:?}, not {revision}", told());
+    }
+
+    /// A request to be filled in.
+    pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
+        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        self.client.request(method, format!("{}{path}", self.url))
+    }
+
+    /// Sends a request: its status and what came back.
+    pub async fn ask(&self, method: &str, path: &str, body: &str) -> Told {
+        told(self.request(method, path).header("content-type", "application/json").body(body.to_owned())).await
+    }
+}
+
+/// What came back.
+pub struct Told {
+    pub status: u16,
+    pub tag: String,
+    pub headers: reqwest::header::HeaderMap,
+    pub text: String,
+}
+
+impl Told {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {}", self.text))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("text"))
+    }
+
+    /// Fails with what came back unless it has this status.
+    pub fn is(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.text);
+        self
+    }
+}
+
+/// Sends a request.
+pub async fn told(request: RequestBuilder) -> Told {
+    let response: Response = request.send().await.expect("an answer");
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let tag = headers.get("etag").map_or(String::new(), |tag| tag.to_str().expect("text").to_owned());
+    let told = Told { status, tag, headers, text: response.text().await.expect("a body") };
+    // A refusal is an answer; everything else of the kind is a problem.
+    if status >= 400 && status != 429 {
+        assert_eq!(told.header("content-type"), "application/problem+json", "{}", told.text);
+        assert_eq!(told.json()["status"], status, "{}", told.text);
+    }
+    told
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// What a node does whenever something changes.
+async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
+    let mut revisions = control.watch();
+    loop {
+        revisions.borrow_and_update();
+        let snapshot = control.snapshot().await.expect("a snapshot");
+        app.guards.replace(&snapshot.tokens);
+        let rules = Rules::read(&[Text { name: "snapshot", text: snapshot.rules.as_bytes() }]).expect("rules");
+        app.engine.put(&rules).expect("rules");
+        app.origin.loaded(snapshot.revision, &snapshot.checksum, app.now());
+        if revisions.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Serves HTTP on a free port.
+pub async fn serve_http(app: Arc<App<MemoryStore>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let guard = app.connections.open(10_000).expect("room");
+            tokio::spawn(http::serve(stream, app.clone(), guard));
+        }
+    });
+    address
+}
+
+async fn serve_resp(app: Arc<App<MemoryStore>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let guard = app.connections.open(10_000).expect("room");
+            let app = app.clone();
+            tokio::spawn(async move { resp::serve(stream, app, guard).await });
+        }
+    });
+    address
+}
+
+/// An HTTP client. The program's own chooses the cryptography provider when it is made; this one has to, too.
+pub fn http_client() -> reqwest::Client {
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().timeout(PATIENCE).build().expect("a client")
+}
