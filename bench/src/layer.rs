@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use anyhow::{Context as _, Result, bail};
 use http::{Request, Response};
-use tollgate_http::{ByHeader, ClientIp, ForwardedBy, LimitLayer, Tell, TrustedProxies};
+use tollgate_http::{ByHeader, ClientIp, ForwardedBy, LimitLayer, SendHeaders, TrustedProxies};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -82,16 +82,20 @@ fn add_rows(
 pub(crate) fn contender(name: &str) -> Result<Box<dyn Contender>> {
     let limiter = || anyhow::Ok(ours::Keyed::new(1_000)?.into_limiter());
     let by_header = || anyhow::Ok(LimitLayer::by_key(limiter()?, ByHeader::named("x-api-key")));
+    let quiet = SendHeaders::OnRefusal;
     Ok(match name {
         SERVICE => called(SERVICE, Nothing),
-        "layer-header" => called("layer-header", by_header()?.layer(Nothing)),
-        "layer-address" => called("layer-address", LimitLayer::by_key(limiter()?, ClientIp::direct()).layer(Nothing)),
+        "layer-header" => called("layer-header", by_header()?.send_headers(quiet).layer(Nothing)),
+        "layer-address" => {
+            let by_address = LimitLayer::by_key(limiter()?, ClientIp::direct()).send_headers(quiet);
+            called("layer-address", by_address.layer(Nothing))
+        }
         "layer-forwarded" => {
             let proxies = TrustedProxies::parse(["10.0.0.0/8", "fd00::/8"])?;
             let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
-            called("layer-forwarded", LimitLayer::by_key(limiter()?, client).layer(Nothing))
+            called("layer-forwarded", LimitLayer::by_key(limiter()?, client).send_headers(quiet).layer(Nothing))
         }
-        "layer-telling" => called("layer-telling", by_header()?.tell(Tell::Everybody).layer(Nothing)),
+        "layer-telling" => called("layer-telling", by_header()?.send_headers(SendHeaders::Always).layer(Nothing)),
         _ => bail!("unknown contender {name}"),
     })
 }

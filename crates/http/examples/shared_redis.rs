@@ -11,7 +11,7 @@ use axum::{Router, serve};
 use tokio::net::TcpListener;
 use tollgate_engine::Engine;
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_http::{Attributes, ByHeader, LimitLayer, Styles, Tell};
+use tollgate_http::{Attributes, ByHeader, LimitLayer, Styles};
 use tollgate_redis::{Config, RedisStore};
 
 /// What is limited. It can be replaced while the app runs, with `Engine::put`.
@@ -30,9 +30,8 @@ pub async fn app(config: Config) -> Result<Router, Box<dyn Error>> {
     let engine = Engine::new(RedisStore::connect(config).await)?;
     engine.put(&Rules::read(&[Source { name: "rules.yaml", text: RULES.as_bytes() }])?)?;
     let attributes = Attributes::new().path().with("api_key", ByHeader::named("x-api-key"));
-    let limits = LimitLayer::by_rules(Arc::new(engine), "app", attributes)
-        .tell(Tell::Everybody)
-        .styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
+    let limits =
+        LimitLayer::by_rules(Arc::new(engine), "app", attributes).styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
     Ok(Router::new().route("/hello", get(|| async { "hello" })).layer(limits))
 }
 

@@ -1,11 +1,14 @@
-//! Refusals that gRPC clients understand: the status in the headers of an answer without a body, which the protocol calls
-//! "trailers only", with the wait in the two forms that clients look for.
+//! gRPC refusals: the status stands in the headers of a response without a body ("trailers only"), with the wait in the two forms
+//! that clients read.
 //!
-//! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`, for those who read error details. OpenTelemetry's
-//!   exporters retry only if it is there.
-//! - `grpc-retry-pushback-ms`: for the retry policies built into clients; negative means not at all.
+//! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`. OpenTelemetry exporters retry only if it is
+//!   present.
+//! - `grpc-retry-pushback-ms`: for the retry policies built into clients; a negative value means no retry.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tollgate::{Nanos, Retry};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -13,19 +16,24 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// The statuses that are answered with.
+/// The status codes of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// The request does not say who asks.
+    /// The request has no identity.
     InvalidArgument = 3,
     /// A limit is exceeded.
     ResourceExhausted = 8,
+    /// The server is misconfigured.
+    Internal = 13,
 }
 
-/// The longest time that a protobuf `Duration` may hold.
+/// The maximum of a protobuf `Duration`.
 const MAX_SECONDS: u64 = 315_576_000_000;
 
-/// Writes a status into the headers of an answer, which must have no body.
+/// The bytes of `grpc-message` that are escaped, apart from those above ASCII.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+
+/// Writes a status into the headers of a response, which must have no body.
 pub(crate) fn write_status(
     headers: &mut HeaderMap,
     content_type: HeaderValue,
@@ -41,7 +49,7 @@ pub(crate) fn write_status(
     let Some(retry) = retry else { return };
     let wait = match retry {
         Retry::After(wait) => Some(wait),
-        // Nobody knows; a second is a good time to look.
+        // A release cannot be predicted: one second.
         Retry::OnRelease => Some(Nanos::SECOND),
         Retry::Never => None,
     };
@@ -50,7 +58,7 @@ pub(crate) fn write_status(
         None => HeaderValue::from_static("-1"),
     };
     headers.insert(GRPC_RETRY_PUSHBACK, pushback);
-    if let Ok(details) = HeaderValue::try_from(base64(&status(code, message, wait))) {
+    if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(status(code, message, wait))) {
         headers.insert(GRPC_STATUS_DETAILS, details);
     }
 }
@@ -61,7 +69,7 @@ fn status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     field_number(&mut out, 1, code as u64);
     field_bytes(&mut out, 2, message.as_bytes());
     if let Some(wait) = wait {
-        // A `google.protobuf.Duration`: seconds 1, nanos 2. Zero is left out, as protobuf does.
+        // A `google.protobuf.Duration`: seconds 1, nanos 2. protobuf leaves zeroes out.
         let mut duration = Vec::new();
         field_number(&mut duration, 1, (wait.as_nanos() / 1_000_000_000).min(MAX_SECONDS));
         field_number(&mut duration, 2, wait.as_nanos() % 1_000_000_000);
@@ -97,31 +105,8 @@ fn varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Without padding, as headers of gRPC are written.
-fn base64(bytes: &[u8]) -> Vec<u8> {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        for place in 0..=group.len() {
-            out.push(LETTERS[(bits >> (18 - 6 * place)) as usize & 63]);
-        }
-    }
-    out
-}
-
-fn percent_encoded(message: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(message.len());
-    for byte in message.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => out.push(byte),
-            _ => {
-                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-                out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-            }
-        }
-    }
-    out
+fn percent_encoded(message: &str) -> String {
+    utf8_percent_encode(message, ESCAPED).to_string()
 }
 
 #[cfg(test)]
@@ -129,27 +114,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_that_of_the_standard_without_padding() {
-        for (plain, encoded) in [
-            ("", ""),
-            ("f", "Zg"),
-            ("fo", "Zm8"),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg"),
-            ("fooba", "Zm9vYmE"),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(plain.as_bytes()), encoded.as_bytes(), "{plain}");
-        }
+    fn messages_are_percent_encoded() {
+        assert_eq!(percent_encoded("a 100% ü\n~\u{7f}"), "a 100%25 %C3%BC%0A~%7F");
     }
 
     #[test]
-    fn messages_are_encoded_where_a_header_could_not_hold_them() {
-        assert_eq!(percent_encoded("a 100% ü\n"), b"a 100%25 %C3%BC%0A");
-    }
-
-    #[test]
-    fn what_never_passes_is_not_to_be_tried_again() {
+    fn request_that_never_passes_is_not_retried() {
         let mut headers = HeaderMap::new();
         let grpc = HeaderValue::from_static("application/grpc");
         write_status(&mut headers, grpc, Code::ResourceExhausted, "no", Some(Retry::Never));

@@ -1,24 +1,23 @@
-//! What clients are told about their limits.
+//! Rate-limit headers.
 //!
-//! | style | headers | says |
+//! | style | headers | meaning |
 //! |---|---|---|
-//! | [`Styles::IETF`] | `RateLimit-Policy: "api";q=100;w=60` and `RateLimit: "api";r=7;t=12` | 100 in 60 seconds; 7 are left, and it is as new in 12 seconds, or, for what is exceeded, lets the request pass then |
-//! | [`Styles::X_RATE_LIMIT`] | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 7`, `X-RateLimit-Reset: 12` | the same of the tightest limit; seconds from now, since the answer's clock and the client's may differ |
-//! | always, when refused | `Retry-After: 12` | in how many whole seconds it is worth asking again, rounded up and never 0 |
+//! | [`Styles::IETF`] | `RateLimit-Policy: "api";q=100;w=60` and `RateLimit: "api";r=7;t=12` | 100 in 60 seconds; 7 are left; full again in 12 seconds, or, for a limit that refused, the request passes in 12 seconds |
+//! | [`Styles::X_RATE_LIMIT`] | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 7`, `X-RateLimit-Reset: 12` | the same for the tightest limit; seconds from now, since the clocks of client and server may differ |
+//! | every refusal | `Retry-After: 12` | whole seconds until the request passes, rounded up and never 0 |
 //!
-//! The first are those of draft-ietf-httpapi-ratelimit-headers since its eighth version (last looked at: the eleventh): lists of
-//! strings with parameters, as RFC 9651 writes them. They say `t` where a client has to wait, and never less than
-//! `Retry-After` does.
+//! The first style is draft-ietf-httpapi-ratelimit-headers since its eighth version (last checked: the eleventh): lists of strings
+//! with parameters, as RFC 9651 defines them. `t` is never less than `Retry-After`.
 //!
-//! [`policy`] and [`standing`] write an element of such a list into anything that takes text; [`add`] writes into a `HeaderMap`.
+//! [`write_policy`] and [`write_status`] write one element of such a list; [`add`] adds headers to a `HeaderMap`.
 
 use std::fmt::{self, Write};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate::{Nanos, Report, Retry};
 
-/// The letters of the draft in one place, since it has changed them before.
-mod letters {
+/// The parameter names of the draft, which has renamed them before.
+mod parameters {
     pub(super) const QUOTA: &str = ";q=";
     pub(super) const WINDOW: &str = ";w=";
     pub(super) const REMAINING: &str = ";r=";
@@ -26,36 +25,36 @@ mod letters {
     pub(super) const CONCURRENT: &str = ";qu=\"concurrent-requests\"";
 }
 
-/// What is between the elements of a list.
-const AND: &str = ", ";
+/// The separator of list elements.
+const SEPARATOR: &str = ", ";
 
-/// `RateLimit`: how the limits stand.
+/// `RateLimit`: the current state of the limits.
 pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// `RateLimit-Policy`: what the limits are.
+/// `RateLimit-Policy`: the limits.
 pub const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// `X-RateLimit-Limit`: what the tightest limit is.
+/// `X-RateLimit-Limit`: the capacity of the tightest limit.
 pub const X_RATE_LIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// `X-RateLimit-Remaining`: what is left of it.
+/// `X-RateLimit-Remaining`: what is left of the tightest limit.
 pub const X_RATE_LIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// `X-RateLimit-Reset`: in how many seconds it is as new.
+/// `X-RateLimit-Reset`: seconds until the tightest limit is full again.
 pub const X_RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// How many limits are told; who has more than that reads the first.
-pub const MAX_TOLD: usize = 8;
+/// The maximum number of limits in a header; further limits are left out.
+pub const MAX_LIMITS: usize = 8;
 
-/// The largest number that a structured header may hold.
+/// The largest integer of a structured header (RFC 9651).
 pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// What a limit without a name is called.
+/// The name of a limit without a name.
 pub const UNNAMED: &str = "default";
 
-/// How long a name may be in a header; the rest of it is left out.
+/// The maximum length of a name in a header; longer names are cut.
 pub const MAX_NAME: usize = 128;
 
-/// A request that does not fit at all is told to come back in an hour: `Retry-After` has no word for never.
+/// `Retry-After` of a request that never passes: an hour, since the header cannot say never.
 pub const NEVER_SECONDS: u64 = 3_600;
 
-/// Which headers tell about limits. `Retry-After` is not among them: a refusal always has it.
+/// The rate-limit headers to send. `Retry-After` is not among them: every refusal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Styles {
     ietf: bool,
@@ -63,14 +62,14 @@ pub struct Styles {
 }
 
 impl Styles {
-    /// None of them.
+    /// No headers.
     pub const NONE: Self = Self { ietf: false, x: false };
     /// `RateLimit` and `RateLimit-Policy`.
     pub const IETF: Self = Self { ietf: true, x: false };
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     pub const X_RATE_LIMIT: Self = Self { ietf: false, x: true };
 
-    /// These and those.
+    /// Returns the headers of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self { ietf: self.ietf || other.ietf, x: self.x || other.x }
@@ -92,69 +91,69 @@ impl Default for Styles {
     }
 }
 
-/// One limit, to be told.
+/// The state of one limit, for a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told<'a> {
+pub struct LimitStatus<'a> {
     /// The name of the rule or the layer it belongs to.
     pub name: &'a str,
-    /// Its place there, from 0. From the second on it is part of the name: `api:2`.
-    pub place: usize,
-    /// How it stands.
+    /// Its index there, from 0. It is part of the name from the second limit on: `api:2`.
+    pub index: usize,
+    /// What is left of it.
     pub report: Report,
-    /// The time in which as much as the limit comes back; none for what is held at a time.
+    /// The time in which the whole limit comes back; `None` for a limit on concurrency.
     pub window: Option<Nanos>,
-    /// Whether it is one of those that refused.
+    /// Whether this limit refused the request.
     pub refused: bool,
 }
 
 #[cfg(feature = "engine")]
-impl<'a> From<tollgate_engine::LimitReport<'a>> for Told<'a> {
-    fn from(told: tollgate_engine::LimitReport<'a>) -> Self {
-        Self { name: told.rule, place: told.limit, report: told.report, window: told.window, refused: told.refused }
+impl<'a> From<tollgate_engine::LimitReport<'a>> for LimitStatus<'a> {
+    fn from(from: tollgate_engine::LimitReport<'a>) -> Self {
+        Self { name: from.rule, index: from.limit, report: from.report, window: from.window, refused: from.refused }
     }
 }
 
-/// Adds what there is to tell about limits, in the given styles. `retry` is that of a refusal.
+/// Adds rate-limit headers in the given styles. `retry` is that of a refusal.
 ///
-/// `RateLimit` and `RateLimit-Policy` are lists and are added to those that are there already, from another limiter on the
-/// way; the others are not added where they are.
+/// `RateLimit` and `RateLimit-Policy` are lists: elements are added to those of other limiters. The other headers are added only
+/// where they are missing.
 pub fn add<'a>(
     headers: &mut HeaderMap,
     styles: Styles,
     retry: Option<Retry>,
-    told: impl IntoIterator<Item = Told<'a>>,
+    limits: impl IntoIterator<Item = LimitStatus<'a>>,
 ) {
     add_retry_after(headers, retry);
-    let (mut policies, mut standings) = (String::new(), String::new());
-    let mut tightest: Option<Told<'_>> = None;
-    for told in told.into_iter().filter(|told| told.report.limit != u64::MAX).take(MAX_TOLD) {
-        // While something is exceeded the rest is of no interest, and would speak of later than `Retry-After` does.
-        let counts = retry.is_none() || told.refused && told.report.retry != Retry::NOW;
+    let (mut policies, mut statuses) = (String::new(), String::new());
+    let mut tightest: Option<LimitStatus<'_>> = None;
+    for status in limits.into_iter().filter(|status| status.report.limit != u64::MAX).take(MAX_LIMITS) {
+        // A refusal lists only the limits that refused: the reset of another limit may be later than `Retry-After`.
+        let counts = retry.is_none() || status.refused && status.report.retry != Retry::NOW;
         if styles.ietf() {
-            push(&mut policies, |list| policy(list, &told));
+            push(&mut policies, |list| write_policy(list, &status));
             if counts {
-                push(&mut standings, |list| standing(list, &told));
+                push(&mut statuses, |list| write_status(list, &status));
             }
         }
-        if styles.x() && counts && tightest.is_none_or(|tightest| told.report.remaining < tightest.report.remaining) {
-            tightest = Some(told);
+        if styles.x() && counts && tightest.is_none_or(|tightest| status.report.remaining < tightest.report.remaining) {
+            tightest = Some(status);
         }
     }
     append(headers, RATE_LIMIT_POLICY, policies);
-    append(headers, RATE_LIMIT, standings);
-    if let Some(told) = tightest {
-        add_x(headers, &told.report);
+    append(headers, RATE_LIMIT, statuses);
+    if let Some(status) = tightest {
+        add_x(headers, &status.report);
     }
 }
 
-/// Adds what a decision of the engine has to tell. Limits of shadow rules are not told.
+/// Adds the rate-limit headers of a decision. Limits of shadow rules are left out.
 #[cfg(feature = "engine")]
 pub fn add_decision(headers: &mut HeaderMap, styles: Styles, decision: &tollgate_engine::Decision<'_>) {
-    let told = decision.reports().filter(|report| !report.shadow).map(Told::from);
-    add(headers, styles, decision.retry(), told);
+    let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
+    add(headers, styles, decision.retry(), limits);
 }
 
-/// Whole seconds to put into `Retry-After`, never 0. When something is let go of cannot be known; a second is a good time to look.
+/// Returns the whole seconds of `Retry-After`, never 0. A release cannot be predicted: one second.
 pub fn retry_after(retry: Retry) -> u64 {
     match retry {
         Retry::After(wait) => wait.as_secs_ceil().max(1),
@@ -163,33 +162,33 @@ pub fn retry_after(retry: Retry) -> u64 {
     }
 }
 
-/// Writes a limit as an element of `RateLimit-Policy`: `"api";q=100;w=60`.
+/// Writes an element of `RateLimit-Policy`: `"api";q=100;w=60`.
 ///
 /// # Errors
-/// Those of `out`.
-pub fn policy(out: &mut impl Write, told: &Told<'_>) -> fmt::Result {
-    name(out, told)?;
-    number(out, letters::QUOTA, told.report.limit)?;
-    match told.window {
-        Some(window) => number(out, letters::WINDOW, window.as_secs_ceil().max(1)),
-        None => out.write_str(letters::CONCURRENT),
+/// If `out` fails.
+pub fn write_policy(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
+    name(out, status)?;
+    number(out, parameters::QUOTA, status.report.limit)?;
+    match status.window {
+        Some(window) => number(out, parameters::WINDOW, window.as_secs_ceil().max(1)),
+        None => out.write_str(parameters::CONCURRENT),
     }
 }
 
-/// Writes a limit as an element of `RateLimit`: `"api";r=7;t=12`.
+/// Writes an element of `RateLimit`: `"api";r=7;t=12`.
 ///
 /// # Errors
-/// Those of `out`.
-pub fn standing(out: &mut impl Write, told: &Told<'_>) -> fmt::Result {
-    name(out, told)?;
-    let time = match told.report.retry {
-        Retry::After(wait) if told.refused => Some(wait),
-        Retry::OnRelease | Retry::Never if told.refused => None,
-        Retry::After(_) | Retry::OnRelease | Retry::Never => Some(told.report.reset),
+/// If `out` fails.
+pub fn write_status(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
+    name(out, status)?;
+    let time = match status.report.retry {
+        Retry::After(wait) if status.refused => Some(wait),
+        Retry::OnRelease | Retry::Never if status.refused => None,
+        Retry::After(_) | Retry::OnRelease | Retry::Never => Some(status.report.reset),
     };
-    number(out, letters::REMAINING, told.report.remaining)?;
+    number(out, parameters::REMAINING, status.report.remaining)?;
     match time {
-        Some(time) => number(out, letters::RESET, time.as_secs_ceil()),
+        Some(time) => number(out, parameters::RESET, time.as_secs_ceil()),
         None => Ok(()),
     }
 }
@@ -210,15 +209,15 @@ pub(crate) fn add_x(headers: &mut HeaderMap, report: &Report) {
     }
 }
 
-/// `HeaderValue::from` a number reserves more than it needs, which takes a second allocation.
+/// Formats a number. `HeaderValue::from(u64)` takes a second allocation.
 fn digits(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| HeaderValue::from(number))
 }
 
-/// Adds an element that `write` wrote to a list. Writing to a text does not fail.
+/// Adds the element that `write` writes to a list. Writing to a `String` cannot fail.
 pub(crate) fn push(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Result) {
     if !list.is_empty() {
-        list.push_str(AND);
+        list.push_str(SEPARATOR);
     }
     let _ = write(list);
 }
@@ -231,27 +230,28 @@ fn append(headers: &mut HeaderMap, name: HeaderName, list: String) {
     }
 }
 
-/// That of the rule, with the number of the limit from the second on. What a header cannot hold becomes a question mark.
-fn name(out: &mut impl Write, told: &Told<'_>) -> fmt::Result {
-    let name = if told.name.is_empty() { UNNAMED } else { told.name };
+/// Writes the name of the rule, and the number of the limit from the second on. Characters that a header cannot hold become
+/// question marks.
+fn name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
+    let name = if status.name.is_empty() { UNNAMED } else { status.name };
     out.write_char('"')?;
-    // Most names are written as they are, in one go.
+    // Most names need no escaping and are written in one call.
     if name.len() <= MAX_NAME
-        && name.bytes().all(|letter| matches!(letter, b' '..=b'~') && letter != b'"' && letter != b'\\')
+        && name.bytes().all(|character| matches!(character, b' '..=b'~') && character != b'"' && character != b'\\')
     {
         out.write_str(name)?;
     } else {
-        for letter in name.chars().take(MAX_NAME) {
-            match letter {
+        for character in name.chars().take(MAX_NAME) {
+            match character {
                 '"' => out.write_str("\\\"")?,
                 '\\' => out.write_str("\\\\")?,
-                ' '..='~' => out.write_char(letter)?,
+                ' '..='~' => out.write_char(character)?,
                 _ => out.write_char('?')?,
             }
         }
     }
-    if told.place > 0 {
-        number(out, ":", told.place as u64 + 1)?;
+    if status.index > 0 {
+        number(out, ":", status.index as u64 + 1)?;
     }
     out.write_char('"')
 }

@@ -1,53 +1,59 @@
-//! Who is asking: what a request is counted under.
+//! The identity that a request is counted under.
 
 use std::net::IpAddr;
 
 use http::header::{COOKIE, HeaderName};
 
-use crate::asked::Asked;
+use crate::request::RequestView;
 
-/// How long an identity from a header or a cookie may be. One that is longer counts as none: a key's cost grows with its
-/// length, and no key anybody hands out is that long.
+/// The maximum length of an identity from a header or a cookie, in bytes. A longer value counts as missing: the cost of
+/// hashing a key grows with its length, and API keys and session ids are far shorter.
 pub const MAX_IDENTITY: usize = 8_192;
 
-/// Tells under which identity a request is counted.
+/// Finds the identity that a request is counted under.
 ///
-/// Whatever it looks at has to be something the client cannot choose freely, or a new identity is a new allowance: an address
-/// that a trusted proxy vouches for ([`ClientIp`](crate::ClientIp)), or a token that is checked before the request gets
-/// here. An API key in a header ([`ByHeader`]) is as good as the check that unknown keys do not pass.
+/// The client must not be able to choose its identity freely, because every new identity is a new allowance. Good sources are an
+/// address that a trusted proxy vouches for ([`ClientIp`](crate::ClientIp)) and a token that was verified before the request
+/// reaches the layer. An API key in a header ([`ByHeader`]) is safe only if unknown keys are rejected.
 ///
-/// Any function is one too; [`by`] makes one of a closure.
+/// Functions implement this trait; [`by`] helps the compiler with closures.
 pub trait Identify {
-    /// The identity, or none if the request has none.
-    fn identify<'r>(&self, asked: &Asked<'r>) -> Option<Identity<'r>>;
-}
+    /// Returns the identity, or `None` if the request has none.
+    fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>>;
 
-impl<F: for<'r> Fn(&Asked<'r>) -> Option<Identity<'r>>> Identify for F {
-    #[inline]
-    fn identify<'r>(&self, asked: &Asked<'r>) -> Option<Identity<'r>> {
-        self(asked)
+    /// Returns how to configure the server if a request without this identity can only mean that the server is
+    /// misconfigured, as it does for the address of the peer. Returns `None` if clients may leave the identity out.
+    fn setup_hint(&self) -> Option<&'static str> {
+        None
     }
 }
 
-/// A closure as [`Identify`]. It does nothing but tell the compiler what kind of closure it is.
+impl<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>> Identify for F {
+    #[inline]
+    fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
+        self(request)
+    }
+}
+
+/// Returns the closure unchanged; the signature tells the compiler that it may return parts of the request.
 ///
 /// ```
-/// use tollgate_http::{Asked, Identify, Identity, by};
+/// use tollgate_http::{RequestView, Identify, Identity, by};
 ///
-/// /// Put into the request's extensions by whatever checked its token.
+/// /// Put into the request's extensions by the middleware that verified its token.
 /// #[derive(Clone)]
 /// struct User(String);
 ///
-/// let by_user = by(|asked| Some(Identity::from(&*asked.extensions().get::<User>()?.0)));
+/// let by_user = by(|request| Some(Identity::from(&*request.extensions().get::<User>()?.0)));
 /// let mut request = http::Request::new(());
 /// request.extensions_mut().insert(User("alice".into()));
-/// assert_eq!(by_user.identify(&Asked::of(&request)).unwrap().as_ref(), b"alice");
+/// assert_eq!(by_user.identify(&RequestView::of(&request)).unwrap().as_ref(), b"alice");
 /// ```
-pub fn by<F: for<'r> Fn(&Asked<'r>) -> Option<Identity<'r>>>(closure: F) -> F {
+pub fn by<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>>(closure: F) -> F {
     closure
 }
 
-/// What is counted: some bytes, borrowed from the request where possible.
+/// The bytes that a request is counted under, borrowed from the request where possible.
 #[derive(Clone, Debug)]
 pub struct Identity<'r>(Bytes<'r>);
 
@@ -96,7 +102,7 @@ impl From<String> for Identity<'_> {
 }
 
 impl From<IpAddr> for Identity<'_> {
-    /// All bits of it; see [`ClientIp`](crate::ClientIp) for counting by networks.
+    /// Uses all bits of the address; [`ClientIp`](crate::ClientIp) counts IPv6 addresses by network.
     fn from(address: IpAddr) -> Self {
         Self(match address {
             IpAddr::V4(address) => Bytes::V4(address.octets()),
@@ -105,23 +111,23 @@ impl From<IpAddr> for Identity<'_> {
     }
 }
 
-/// Counts by the value of a header, as it is sent.
+/// Counts by the raw value of a header.
 ///
-/// None if it is missing, empty or longer than [`MAX_IDENTITY`]. If it is there several times the first counts, as it does
-/// for whoever asks a `HeaderMap` for it.
+/// A header that is missing, empty or longer than [`MAX_IDENTITY`] gives no identity. If the header is repeated, the first value
+/// counts, as it does for `HeaderMap::get`.
 #[derive(Clone, Debug)]
 pub struct ByHeader(HeaderName);
 
 impl ByHeader {
-    /// By this header.
+    /// Counts by the header `name`.
     pub const fn new(name: HeaderName) -> Self {
         Self(name)
     }
 
-    /// By the header of this name, in lower case: `x-api-key`.
+    /// Counts by the header of this name, in lower case: `x-api-key`.
     ///
     /// # Panics
-    /// When that cannot be the name of a header.
+    /// If `name` is not a valid header name in lower case.
     pub const fn named(name: &'static str) -> Self {
         Self(HeaderName::from_static(name))
     }
@@ -129,36 +135,36 @@ impl ByHeader {
 
 impl Identify for ByHeader {
     #[inline]
-    fn identify<'r>(&self, asked: &Asked<'r>) -> Option<Identity<'r>> {
-        bounded(asked.headers().get(&self.0)?.as_bytes())
+    fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
+        bounded(request.headers().get(&self.0)?.as_bytes())
     }
 }
 
 /// Counts by the value of a cookie.
 ///
-/// None if it is missing, empty or longer than [`MAX_IDENTITY`]. The first of several counts. Of each `Cookie` header only
-/// the first [`MAX_IDENTITY`] bytes are looked at, and of these headers only the first 32.
+/// A cookie that is missing, empty or longer than [`MAX_IDENTITY`] gives no identity. If the cookie is repeated, the first value
+/// counts. Only the first [`MAX_IDENTITY`] bytes of each of the first 32 `Cookie` headers are searched.
 #[derive(Clone, Debug)]
 pub struct ByCookie(String);
 
 impl ByCookie {
-    /// By the cookie of this name.
+    /// Counts by the cookie `name`.
     pub fn new(name: impl Into<String>) -> Self {
         Self(name.into())
     }
 }
 
 impl Identify for ByCookie {
-    fn identify<'r>(&self, asked: &Asked<'r>) -> Option<Identity<'r>> {
-        cookie(asked, self.0.as_bytes())
+    fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
+        cookie(request, self.0.as_bytes())
     }
 }
 
-/// HTTP/2 may send each cookie in a header of its own.
+/// HTTP/2 clients may send each cookie in a separate header.
 const MAX_COOKIE_HEADERS: usize = 32;
 
-pub(crate) fn cookie<'r>(asked: &Asked<'r>, name: &[u8]) -> Option<Identity<'r>> {
-    let lines = asked.headers().get_all(COOKIE).iter().take(MAX_COOKIE_HEADERS);
+pub(crate) fn cookie<'r>(request: &RequestView<'r>, name: &[u8]) -> Option<Identity<'r>> {
+    let lines = request.headers().get_all(COOKIE).iter().take(MAX_COOKIE_HEADERS);
     let pairs = lines.flat_map(|line| {
         let line = line.as_bytes();
         line[..line.len().min(MAX_IDENTITY)].split(|byte| *byte == b';')
@@ -182,12 +188,12 @@ mod tests {
             request = request.header(*name, *value);
         }
         let request = request.body(()).unwrap();
-        let identity = identify.identify(&Asked::of(&request))?;
+        let identity = identify.identify(&RequestView::of(&request))?;
         Some(String::from_utf8(identity.as_ref().to_vec()).unwrap())
     }
 
     #[test]
-    fn a_header_counts_by_its_first_value() {
+    fn first_value_of_a_header_is_the_identity() {
         let by = ByHeader::named("x-api-key");
         assert_eq!(identity(&by, &[("x-api-key", "a"), ("X-Api-Key", "b")]).as_deref(), Some("a"));
         assert_eq!(identity(&by, &[]), None);
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_found_among_others() {
+    fn cookie_is_found_among_others() {
         let by = ByCookie::new("id");
         for (line, expected) in [
             ("id=7", Some("7")),
@@ -218,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn closures_identify_too() {
-        let by_method = by(|asked| Some(Identity::from(asked.method().as_str())));
+    fn closures_identify() {
+        let by_method = by(|request| Some(Identity::from(request.method().as_str())));
         assert_eq!(identity(&by_method, &[]).as_deref(), Some("GET"));
     }
 }

@@ -1,4 +1,4 @@
-//! Limits for HTTP and gRPC: who is asking, what they are told, and a tower layer for axum, hyper and tonic that does both.
+//! Rate limits for HTTP and gRPC: client identification, rate-limit headers, and a tower layer for axum, hyper and tonic.
 //!
 //! ```
 //! use tollgate::{Keyed, TokenBucket};
@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Whoever exceeds a limit is answered
+//! A client that exceeds a limit receives
 //!
 //! ```text
 //! HTTP/1.1 429 Too Many Requests
@@ -23,69 +23,79 @@
 //! content-type: application/problem+json
 //! ```
 //!
-//! or, where the request is gRPC, `RESOURCE_EXHAUSTED` with a `google.rpc.RetryInfo` and `grpc-retry-pushback-ms`.
+//! or, if the request is gRPC, `RESOURCE_EXHAUSTED` with a `google.rpc.RetryInfo` and `grpc-retry-pushback-ms`.
 //!
-//! # Who is asking
+//! # Client identification
 //!
-//! | counted by | use | if there is none |
+//! | counted by | use | no identity if |
 //! |---|---|---|
-//! | address, through proxies you trust | [`ClientIp`] | only if nobody knows who opened the connection |
+//! | address, through trusted proxies | [`ClientIp`] | the server does not provide the peer address |
 //! | a header, such as an API key | [`ByHeader`] | missing, empty or longer than [`MAX_IDENTITY`] |
 //! | a cookie | [`ByCookie`] | the same |
-//! | anything else | [`by`] a closure | it says so |
+//! | anything else | [`by`] a closure | the closure returns `None` |
 //!
-//! Requests without an identity are [counted together](Missing::Together), unless the layer is told to let them pass or to refuse them.
-//! A client must not be able to choose its identity: every new one is a new allowance. [`client_address`] says whom it
-//! believes, and what comes of headers that are malformed or forged.
+//! `LimitLayer::on_unidentified` decides about requests without an identity. By default, requests without the header or the cookie
+//! are counted together, as one client. A missing peer address means that the server is misconfigured: the layer answers
+//! with status 500 and says what to configure, instead of counting all clients as one.
 //!
-//! # What is limited
+//! **axum**: enable the feature `axum` and serve the app with `into_make_service_with_connect_info::<SocketAddr>()`. **tonic** and
+//! others: [`ClientIp::peer`].
 //!
-//! - **How often**: [`LimitLayer::by_key`] with any algorithm of `tollgate`, or several of them together.
-//! - **With waiting instead of refusing**: the same with a [`LeakyBucket`](tollgate::LeakyBucket). Its requests wait their turn before the
-//!   service sees them; who goes away meanwhile gives the turn back.
-//! - **How many at a time**: [`LimitLayer::in_flight`]. A place is held until the answer's body has ended.
-//! - **By rules**, with the state in memory or shared in Redis: `LimitLayer::by_rules`, with the feature `engine`.
+//! A client must not be able to choose its identity, since every new identity is a new allowance. [`client_address`] defines which
+//! proxies are trusted, and how malformed and forged headers are handled.
 //!
-//! To try a limit before it is enforced, [observe](LimitLayer::observe). Several layers may be around one service; the outermost,
-//! which axum's `layer` adds last, decides first, and what it refuses is not charged to the others.
+//! # Limits
 //!
-//! # What clients are told
+//! - **Rate per client**: `LimitLayer::by_key`, with any algorithm of `tollgate`, or several of them together.
+//! - **Rate of the whole service**: `LimitLayer::global`.
+//! - **Waiting instead of refusing**: either of them with a [`LeakyBucket`](tollgate::LeakyBucket). Requests wait for their turn before
+//!   the service sees them; abandoned requests give their turn back.
+//! - **Concurrency**: `LimitLayer::in_flight` and `LimitLayer::global_in_flight`. A request holds its slot until the body of the
+//!   response has ended.
+//! - **Rules**, with the state in memory or shared in Redis: `LimitLayer::by_rules`, with the feature `engine`.
 //!
-//! See [`headers`] for the styles. Refusals are always told; other answers only with [`Tell::Everybody`], since that costs several
-//! times as much as deciding.
+//! `LimitLayer::observe` tries a limit before enforcing it. Several layers may stand around one service; the outermost, which axum's
+//! `layer` adds last, decides first, and requests that it refuses are not charged to the others.
 //!
-//! # What it costs
+//! # Headers
 //!
-//! A request that passes and is told nothing allocates nothing and takes about twice what the bare `Keyed::check` takes
-//! (`scripts/bench lib layer`). Allocations per request:
+//! [`headers`] describes the styles. Every response carries rate-limit headers, as those of the server do; of several limits by
+//! key, `RateLimit` lists the tightest. `SendHeaders::OnRefusal` leaves the headers out of other responses, since writing them
+//! takes several times as long as deciding.
 //!
-//! | | |
+//! # Cost
+//!
+//! With `SendHeaders::OnRefusal`, a request that passes allocates nothing and takes about twice as long as the bare
+//! `Keyed::check` (`scripts/bench lib layer`). Allocations per request:
+//!
+//! | request | allocations |
 //! |---|---|
-//! | passes, by header, cookie or address | 0 |
-//! | passes and is told, IETF style | 1, and 2 more if the answer had no headers |
-//! | passes and is told, both styles | 4, and 2 more if the answer had no headers |
-//! | is held as one in flight | 2 |
-//! | waits | 3, and what tokio's timer takes |
-//! | is refused | 7, the whole answer |
-//! | is decided by rules | those of the rules' attributes, and 3 |
+//! | passes without headers, by header, cookie or address | 0 |
+//! | passes, IETF headers | 1, and 2 more if the response had no headers |
+//! | passes, both styles of headers | 4, and 2 more if the response had no headers |
+//! | holds a slot in flight | 2 |
+//! | waits | 3, and those of tokio's timer |
+//! | is refused | 7, the whole response |
+//! | is decided by rules | those of the attributes, and 3 |
 //!
 //! # Features
 //!
 //! - `tower` (default): the layer.
-//! - `engine`: headers from the decisions of `tollgate-engine`, and, together with `tower`, limits by rules.
+//! - `axum`: [`ClientIp`] finds the peer address in axum's `ConnectInfo<SocketAddr>`.
+//! - `engine`: headers from the decisions of `tollgate-engine` and, together with `tower`, limits by rules.
 
-mod asked;
 mod client;
 #[cfg(feature = "tower")]
 mod grpc;
 pub mod headers;
 mod identify;
+mod request;
 #[cfg(feature = "tower")]
 mod tower;
 
-pub use asked::Asked;
 pub use client::{ClientIp, ForwardedBy, MAX_ELEMENT, MAX_HOPS, Network, NetworkError, TrustedProxies, client_address};
 pub use headers::Styles;
 pub use identify::{ByCookie, ByHeader, Identify, Identity, MAX_IDENTITY, by};
+pub use request::RequestView;
 #[cfg(feature = "tower")]
 pub use tower::*;

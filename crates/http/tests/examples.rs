@@ -1,4 +1,4 @@
-//! The examples, served on real ports and asked over HTTP.
+//! The examples, served on real ports and called over HTTP.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 

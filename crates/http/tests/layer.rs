@@ -13,8 +13,10 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use support::{Inner, call, get};
 use tollgate::clock::ManualClock;
-use tollgate::{Algorithm, Concurrency, FixedWindow, Keyed, LeakyBucket, Limits, Nanos, Outcome, Retry, TokenBucket};
-use tollgate_http::{ByHeader, ClientIp, LimitLayer, Missing, Observed, Reason, Styles, Tell};
+use tollgate::{
+    Algorithm, Concurrency, FixedWindow, Keyed, LeakyBucket, Limiter, Limits, Nanos, Outcome, Retry, TokenBucket,
+};
+use tollgate_http::{ByHeader, ClientIp, LimitLayer, Observed, OnUnidentified, Reason, SendHeaders, Styles};
 use tower_layer::Layer;
 
 fn keyed<A: Algorithm>(limit: A) -> (Arc<Keyed<A, Arc<ManualClock>>>, Arc<ManualClock>) {
@@ -33,13 +35,13 @@ fn header<'a, B>(response: &'a Response<B>, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn each_key_has_its_own_limit_and_what_is_refused_says_when_to_come_back() {
+async fn each_key_has_its_own_limit_and_refusals_carry_the_wait() {
     let (keyed, clock) = keyed(bucket("1/s", 2));
     let inner = Inner::default();
     let mut service = LimitLayer::by_key(keyed, USER).name("per-user").layer(inner.clone());
     for _ in 0..2 {
         let passed = call(&mut service, get("alice")).await;
-        assert_eq!((passed.status(), passed.headers().len()), (StatusCode::OK, 0));
+        assert_eq!((passed.status(), header(&passed, "ratelimit-policy")), (StatusCode::OK, r#""per-user";q=2;w=2"#));
     }
     let refused = call(&mut service, get("alice")).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -56,59 +58,62 @@ async fn each_key_has_its_own_limit_and_what_is_refused_says_when_to_come_back()
 }
 
 #[tokio::test]
-async fn everybody_is_told_where_that_is_wanted_in_the_styles_that_are_wanted() {
+async fn allowed_responses_carry_headers_in_the_configured_styles() {
     let (keyed, _) = keyed(bucket("1/s", 10));
-    let layer = LimitLayer::by_key(keyed, USER).tell(Tell::Everybody);
+    let layer = LimitLayer::by_key(keyed, USER);
     let passed = call(&mut layer.clone().layer(Inner::default()), get("alice")).await;
     assert_eq!(header(&passed, "ratelimit"), r#""default";r=9;t=1"#);
     assert_eq!(header(&passed, "x-ratelimit-limit"), "");
     let layer = layer.styles(Styles::X_RATE_LIMIT);
-    let passed = call(&mut layer.layer(Inner::default()), get("alice")).await;
+    let passed = call(&mut layer.clone().layer(Inner::default()), get("alice")).await;
     assert_eq!(header(&passed, "x-ratelimit-limit"), "10");
     assert_eq!(header(&passed, "x-ratelimit-remaining"), "8");
     assert_eq!(header(&passed, "x-ratelimit-reset"), "2");
     assert_eq!(header(&passed, "ratelimit"), "");
+    let layer = layer.send_headers(SendHeaders::OnRefusal);
+    let passed = call(&mut layer.layer(Inner::default()), get("alice")).await;
+    assert_eq!((passed.status(), passed.headers().len()), (StatusCode::OK, 0));
 }
 
 #[tokio::test]
-async fn several_limits_are_told_by_the_tightest() {
+async fn tightest_of_several_limits_is_in_the_header() {
     let limits =
         Limits::new([bucket("10/s", 10).into(), FixedWindow::new(3, Nanos::from_secs(86_400)).unwrap().into()]);
     let (keyed, _) = keyed(limits.unwrap());
-    let mut service = LimitLayer::by_key(keyed, USER).name("api").tell(Tell::Everybody).layer(Inner::default());
+    let mut service = LimitLayer::by_key(keyed, USER).name("api").layer(Inner::default());
     let passed = call(&mut service, get("alice")).await;
     assert_eq!(header(&passed, "ratelimit-policy"), r#""api";q=10;w=1, "api:2";q=3;w=86400"#);
     assert!(header(&passed, "ratelimit").starts_with(r#""api:2";r=2;t="#), "{}", header(&passed, "ratelimit"));
 }
 
 #[tokio::test]
-async fn two_layers_are_both_told() {
+async fn headers_of_two_layers_are_both_present() {
     let ((outer, _), (inner, _)) = (keyed(bucket("1/s", 10)), keyed(bucket("1/s", 5)));
-    let inner = LimitLayer::by_key(inner, USER).name("inner").tell(Tell::Everybody).layer(Inner::default());
-    let mut both = LimitLayer::by_key(outer, USER).name("outer").tell(Tell::Everybody).layer(inner);
+    let inner = LimitLayer::by_key(inner, USER).name("inner").layer(Inner::default());
+    let mut both = LimitLayer::by_key(outer, USER).name("outer").layer(inner);
     let passed = call(&mut both, get("alice")).await;
     let told: Vec<&str> = passed.headers().get_all("ratelimit").iter().map(|value| value.to_str().unwrap()).collect();
     assert_eq!(told, [r#""inner";r=4;t=1"#, r#""outer";r=9;t=1"#]);
 }
 
 #[tokio::test]
-async fn who_is_not_known_is_counted_together_or_passes_or_is_refused() {
+async fn unidentified_requests_are_counted_together_allowed_or_refused() {
     let anonymous = || Request::new(Full::default());
-    let layer = |missing| LimitLayer::by_key(keyed(bucket("1/s", 1)).0, USER).missing(missing);
+    let layer = |missing| LimitLayer::by_key(keyed(bucket("1/s", 1)).0, USER).on_unidentified(missing);
     let mut together = LimitLayer::by_key(keyed(bucket("1/s", 1)).0, USER).layer(Inner::default());
     assert_eq!(call(&mut together, anonymous()).await.status(), StatusCode::OK);
     assert_eq!(call(&mut together, anonymous()).await.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(call(&mut together, get("alice")).await.status(), StatusCode::OK);
-    let mut pass = layer(Missing::Pass).layer(Inner::default());
+    let mut pass = layer(OnUnidentified::Allow).layer(Inner::default());
     for _ in 0..3 {
         assert_eq!(call(&mut pass, anonymous()).await.status(), StatusCode::OK);
     }
-    let refused = call(&mut layer(Missing::Refuse).layer(Inner::default()), anonymous()).await;
+    let refused = call(&mut layer(OnUnidentified::Refuse).layer(Inner::default()), anonymous()).await;
     assert_eq!((refused.status(), header(&refused, "retry-after")), (StatusCode::BAD_REQUEST, ""));
 }
 
 #[tokio::test]
-async fn an_answer_of_ones_own_gets_the_headers_too() {
+async fn custom_response_gets_the_headers() {
     let (keyed, _) = keyed(bucket("1/m", 1));
     let layer = LimitLayer::by_key(keyed, USER).name("mine").answer(|refusal| {
         assert!(matches!(refusal.reason(), Reason::Exceeded(Retry::After(_))));
@@ -123,19 +128,19 @@ async fn an_answer_of_ones_own_gets_the_headers_too() {
 }
 
 #[tokio::test]
-async fn observing_lets_everybody_pass_and_says_what_it_would_have_done() {
+async fn observing_lets_requests_pass_and_reports_the_refusal() {
     let (keyed, _) = keyed(bucket("1/m", 1));
     let mut service = LimitLayer::by_key(keyed, USER).observe().layer(Inner::default());
     let passed = call(&mut service, get("alice")).await;
     assert_eq!(passed.extensions().get::<Observed>(), None);
     let observed = call(&mut service, get("alice")).await;
-    assert_eq!((observed.status(), observed.headers().len()), (StatusCode::OK, 0));
+    assert_eq!(observed.status(), StatusCode::OK);
     let would_have = observed.extensions().get::<Observed>().unwrap().0;
     assert_eq!(would_have, Outcome::Deny(Retry::After(Nanos::from_secs(60))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leaky_bucket_makes_requests_wait_their_turn() {
+async fn leaky_bucket_makes_requests_wait() {
     let (keyed, _) = keyed(LeakyBucket::new("10/s".parse().unwrap(), 3).unwrap());
     let mut service = LimitLayer::by_key(keyed, USER).layer(Inner::default());
     let start = tokio::time::Instant::now();
@@ -151,7 +156,7 @@ async fn a_leaky_bucket_makes_requests_wait_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_gives_the_turn_back() {
+async fn abandoned_wait_gives_the_turn_back() {
     let (keyed, _) = keyed(LeakyBucket::new("10/s".parse().unwrap(), 3).unwrap());
     let inner = Inner::default();
     let mut service = LimitLayer::by_key(keyed.clone(), USER).layer(inner.clone());
@@ -174,9 +179,9 @@ async fn observing_does_not_wait() {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_comes_back_at_the_end_of_the_body() {
+async fn slot_in_flight_is_freed_at_the_end_of_the_body() {
     let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
-    let layer = LimitLayer::in_flight(keyed.clone(), USER).name("in-flight").tell(Tell::Everybody);
+    let layer = LimitLayer::in_flight(keyed.clone(), USER).name("in-flight");
     let mut service = layer.layer(Inner::default());
     let first = call(&mut service, get("alice")).await;
     assert_eq!(first.status(), StatusCode::OK);
@@ -198,7 +203,7 @@ async fn what_is_in_flight_comes_back_at_the_end_of_the_body() {
 }
 
 #[tokio::test]
-async fn a_stream_is_in_flight_until_its_last_frame() {
+async fn stream_is_in_flight_until_its_last_frame() {
     for (frames, places_after_each) in [("dd.", &[0, 0, 1][..]), ("dt", &[0, 1]), ("de", &[0, 1])] {
         let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
         let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Streaming(frames));
@@ -212,7 +217,7 @@ async fn a_stream_is_in_flight_until_its_last_frame() {
 }
 
 #[tokio::test]
-async fn what_is_in_flight_comes_back_when_the_service_fails_or_nobody_waits_for_it() {
+async fn slot_in_flight_is_freed_when_the_service_fails_or_the_request_is_abandoned() {
     let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
     let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Failing);
     let error = support::try_call(&mut service, get("alice")).await.unwrap_err();
@@ -225,7 +230,7 @@ async fn what_is_in_flight_comes_back_when_the_service_fails_or_nobody_waits_for
 }
 
 #[tokio::test]
-async fn what_is_in_flight_comes_back_from_clients_for_whom_the_table_has_no_room() {
+async fn slot_in_flight_is_freed_for_clients_without_a_table_slot() {
     let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
     let limit = Concurrency::new(2, Nanos::from_secs(60)).unwrap();
     let keyed = Arc::new(Keyed::with_clock(limit, 1, clock).unwrap());
@@ -241,7 +246,61 @@ async fn what_is_in_flight_comes_back_from_clients_for_whom_the_table_has_no_roo
 }
 
 #[tokio::test]
-async fn addresses_are_counted_by_what_the_proxy_says() {
+async fn global_limit_counts_all_clients_together() {
+    let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
+    let limiter = Arc::new(Limiter::with_clock(bucket("1/s", 2), clock.clone()));
+    let mut service = LimitLayer::global(limiter).name("all").layer(Inner::default());
+    let passed = call(&mut service, get("alice")).await;
+    assert_eq!((passed.status().as_u16(), header(&passed, "ratelimit")), (200, r#""all";r=1;t=1"#));
+    assert_eq!(call(&mut service, get("bob")).await.status().as_u16(), 200);
+    let refused = call(&mut service, get("carol")).await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "1"));
+    assert_eq!(header(&refused, "ratelimit-policy"), r#""all";q=2;w=2"#);
+    clock.advance(Nanos::SECOND);
+    assert_eq!(call(&mut service, get("carol")).await.status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn global_limit_on_concurrency_frees_slots_at_the_end_of_the_body() {
+    let limiter = Arc::new(Limiter::new(Concurrency::new(1, Nanos::from_secs(60)).unwrap()));
+    let mut service = LimitLayer::global_in_flight(limiter.clone()).layer(Inner::default());
+    let first = call(&mut service, get("alice")).await;
+    assert_eq!(call(&mut service, get("bob")).await.status().as_u16(), 429);
+    drop(first);
+    assert_eq!(call(&mut service, get("bob")).await.status().as_u16(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn global_leaky_bucket_makes_requests_wait() {
+    let limiter = Arc::new(Limiter::new(LeakyBucket::new("10/s".parse().unwrap(), 3).unwrap()));
+    let mut service = LimitLayer::global(limiter).layer(Inner::default());
+    let start = tokio::time::Instant::now();
+    call(&mut service, get("alice")).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    call(&mut service, get("bob")).await;
+    assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn unknown_peer_address_is_a_visible_misconfiguration() {
+    let layer = || LimitLayer::by_key(keyed(bucket("1/s", 9)).0, ClientIp::direct());
+    let refused = call(&mut layer().layer(Inner::default()), get("alice")).await;
+    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (500, ""));
+    let body = refused.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("ClientIp::peer"), "{body:?}");
+    let mut grpc = get("alice");
+    grpc.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    assert_eq!(header(&call(&mut layer().layer(Inner::default()), grpc).await, "grpc-status"), "13");
+    // Observing never refuses, and reports what it would have done.
+    let observed = call(&mut layer().observe().layer(Inner::default()), get("alice")).await;
+    assert_eq!(observed.extensions().get::<Observed>().unwrap().0, Outcome::Deny(Retry::Never));
+    // A deliberate choice is respected: behind a Unix socket there is no address.
+    let mut together = layer().on_unidentified(OnUnidentified::CountTogether).layer(Inner::default());
+    assert_eq!(header(&call(&mut together, get("alice")).await, "ratelimit"), r#""default";r=8;t=1"#);
+}
+
+#[tokio::test]
+async fn clients_are_counted_by_the_address_that_the_proxy_forwards() {
     let (keyed, _) = keyed(bucket("1/m", 1));
     let proxies = tollgate_http::TrustedProxies::private();
     let client = ClientIp::behind(proxies, Default::default()).peer(|_| Some(IpAddr::from([10, 0, 0, 1])));
@@ -261,7 +320,7 @@ async fn addresses_are_counted_by_what_the_proxy_says() {
 }
 
 #[tokio::test]
-async fn grpc_is_answered_in_its_own_way() {
+async fn grpc_refusal_is_a_grpc_status() {
     let grpc = |content_type: &str| {
         let request = Request::builder().header("x-user", "alice").header("content-type", content_type);
         request.body(Full::default()).unwrap()
@@ -291,7 +350,7 @@ async fn grpc_is_answered_in_its_own_way() {
 }
 
 #[test]
-fn errors_of_the_service_are_its_own() {
+fn error_type_of_the_service_is_unchanged() {
     fn assert_error<S: tower_service::Service<Request<Full<bytes::Bytes>>, Error = Infallible>>(_: &S) {}
     assert_error(&LimitLayer::by_key(keyed(bucket("1/s", 1)).0, USER).layer(Inner::default()));
 }

@@ -15,7 +15,7 @@ use tollgate::clock::ManualClock;
 use tollgate::{Nanos, Outcome, Retry};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Enforcement, Engine, Entry, Item, MemoryStore};
-use tollgate_http::{Attributes, ByRules, ClientIp, LimitLayer, LimitedBody, Observed, Styles, Tell};
+use tollgate_http::{Attributes, ByRules, ClientIp, LimitLayer, LimitedBody, Observed, OnUnidentified, Styles};
 use tower_layer::Layer;
 
 type Memory = MemoryStore<ManualClock>;
@@ -77,10 +77,10 @@ async fn rules_see_the_attributes_of_a_request() {
 }
 
 #[tokio::test]
-async fn a_refusal_names_the_rule_and_everybody_can_be_told() {
+async fn refusal_names_the_rule_and_allowed_responses_carry_headers() {
     let (layer, _) =
         rig("{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}");
-    let layer = layer.tell(Tell::Everybody).styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
+    let layer = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
     let mut service = layer.layer(Inner::default());
     let passed = call(&mut service, get("/", &[])).await;
     assert_eq!(header(&passed, "ratelimit"), r#""slow";r=1;t=30, "fast";r=9;t=1"#);
@@ -95,7 +95,7 @@ async fn a_refusal_names_the_rule_and_everybody_can_be_told() {
 }
 
 #[tokio::test]
-async fn observing_is_the_engines_or_the_layers() {
+async fn engine_or_layer_can_observe() {
     let (layer, engine) = rig("{id: r, limit: 1/m}");
     let would_refuse = Some(Observed(Outcome::Deny(Retry::After(Nanos::from_secs(60)))));
     let mut observing = layer.clone().observe().layer(Inner::default());
@@ -111,7 +111,7 @@ async fn observing_is_the_engines_or_the_layers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_may_say_to_wait_and_who_stops_waiting_gives_back_what_was_taken() {
+async fn abandoned_wait_of_a_rule_refunds_its_tokens() {
     let (layer, engine) = rig("{id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}");
     let inner = Inner::default();
     let mut service = layer.layer(inner.clone());
@@ -140,7 +140,7 @@ async fn a_rule_may_say_to_wait_and_who_stops_waiting_gives_back_what_was_taken(
 }
 
 #[tokio::test]
-async fn a_domain_without_rules_limits_nothing_and_what_passes_is_counted() {
+async fn domain_without_rules_allows_and_counts_requests() {
     let (known, engine) = rig("{id: r, limit: 1/m}");
     let layer = LimitLayer::by_rules(engine, "other", Attributes::new());
     let mut service = layer.clone().layer(Inner::default());
@@ -152,11 +152,23 @@ async fn a_domain_without_rules_limits_nothing_and_what_passes_is_counted() {
 }
 
 #[tokio::test]
-async fn values_beyond_what_the_engine_takes_are_cut_and_counted() {
+async fn values_above_the_maximum_length_are_cut() {
     let (layer, _) = rig("{id: r, per: [path], limit: 1/m}");
     let mut service = layer.layer(Inner::default());
     let long = format!("/{}", "a".repeat(Item::MAX_BYTES));
     assert_eq!(call(&mut service, get(&long, &[])).await.status().as_u16(), 200);
     assert_eq!(call(&mut service, get(&format!("{long}b"), &[])).await.status().as_u16(), 429);
     assert_eq!(call(&mut service, get("/short", &[])).await.status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn unknown_peer_address_is_a_visible_misconfiguration() {
+    let (layer, _) = rig("{id: r, per: [client_ip], limit: 1/m}");
+    let request = || Request::builder().uri("/").body(Full::default()).unwrap();
+    let refused = call(&mut layer.clone().layer(Inner::default()), request()).await;
+    assert_eq!(refused.status().as_u16(), 500);
+    let refuse = layer.clone().on_unidentified(OnUnidentified::Refuse);
+    assert_eq!(call(&mut refuse.layer(Inner::default()), request()).await.status().as_u16(), 400);
+    let allow = layer.on_unidentified(OnUnidentified::Allow);
+    assert_eq!(call(&mut allow.layer(Inner::default()), request()).await.status().as_u16(), 200);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut};
 use tokio::net::TcpListener;
 use tollgate::{Concurrency, Keyed, Nanos, TokenBucket};
-use tollgate_http::{ByHeader, ClientIp, LimitLayer, Missing};
+use tollgate_http::{ByHeader, ClientIp, LimitLayer, OnUnidentified};
 use tonic::body::Body;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -139,8 +139,9 @@ async fn a_client_sees_that_it_is_limited_and_when_to_come_back() {
 #[tokio::test]
 async fn the_peer_is_found_where_tonic_puts_it() {
     let keyed = Keyed::new(TokenBucket::new("1/m".parse().unwrap(), 1).unwrap(), 1_000).unwrap();
-    let client = ClientIp::direct().peer(|asked| Some(asked.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip()));
-    let channel = serve!(LimitLayer::by_key(keyed, client).missing(Missing::Pass));
+    let client =
+        ClientIp::direct().peer(|request| Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip()));
+    let channel = serve!(LimitLayer::by_key(keyed, client).on_unidentified(OnUnidentified::Allow));
     assert!(echo(&channel, None).await.is_ok());
     assert_eq!(echo(&channel, None).await.unwrap_err().code(), Code::ResourceExhausted);
 }
@@ -148,7 +149,7 @@ async fn the_peer_is_found_where_tonic_puts_it() {
 #[tokio::test]
 async fn who_is_not_known_has_made_a_mistake_where_that_is_wanted() {
     let keyed = Keyed::new(TokenBucket::new("1/m".parse().unwrap(), 1).unwrap(), 1_000).unwrap();
-    let channel = serve!(LimitLayer::by_key(keyed, USER).missing(Missing::Refuse));
+    let channel = serve!(LimitLayer::by_key(keyed, USER).on_unidentified(OnUnidentified::Refuse));
     assert_eq!(echo(&channel, None).await.unwrap_err().code(), Code::InvalidArgument);
 }
 

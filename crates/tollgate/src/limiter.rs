@@ -72,6 +72,15 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.write(now, |limit, state, now| limit.decide(state, now, Ask::Exactly(cost)))
     }
 
+    /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns the state of the limit after that.
+    pub fn check_and_report(&self, cost: u64) -> (Verdict<A::Stamp>, Report) {
+        let cost = Cost::new(cost);
+        self.write(self.now(), |limit, state, now| {
+            let verdict = limit.decide(state, now, Ask::Exactly(cost));
+            (verdict, limit.report(&*state, now, cost))
+        })
+    }
+
     /// Takes as much of `cost` as fits; [`Verdict::taken`] says how much.
     pub fn take_up_to(&self, cost: u64) -> Verdict<A::Stamp> {
         self.decide(Ask::UpTo(Cost::new(cost)))

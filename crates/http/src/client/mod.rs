@@ -1,4 +1,4 @@
-//! Who is asking, by address.
+//! The address of the client.
 
 mod forwarded;
 mod network;
@@ -10,13 +10,17 @@ pub use forwarded::{ForwardedBy, MAX_ELEMENT, MAX_HOPS, client_address};
 use network::masked;
 pub use network::{Network, NetworkError, TrustedProxies};
 
-use crate::asked::Asked;
 use crate::identify::{Identify, Identity};
+use crate::request::RequestView;
 
-/// Counts by the address of the client: an IPv4 address by itself, IPv6 addresses by their network of 64 bits.
+/// Counts by the address of the client: IPv4 addresses one by one, IPv6 addresses by their /64 network.
 ///
-/// A customer is given a whole IPv6 network, at least 64 bits of addresses; counted one by one, each of its 2⁶⁴ addresses would be
-/// a new client with a full allowance.
+/// Providers assign whole IPv6 networks of at least 2⁶⁴ addresses to one customer; counted one by one, each address would be a new
+/// client with a full allowance.
+///
+/// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide it, the layer answers every
+/// request with status 500 and says what to configure, because it would count all clients as one otherwise. Choose another
+/// behaviour with `LimitLayer::on_unidentified`.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -34,47 +38,47 @@ pub struct ClientIp {
     proxies: TrustedProxies,
     by: ForwardedBy,
     ipv6_prefix: u8,
-    peer: fn(&Asked<'_>) -> Option<IpAddr>,
+    peer: fn(&RequestView<'_>) -> Option<IpAddr>,
 }
 
 impl ClientIp {
-    /// How many bits of an IPv6 address are counted by unless said otherwise.
+    /// The default prefix length for IPv6 addresses.
     pub const IPV6_PREFIX: u8 = 64;
 
-    /// Whoever connects is the client; what headers say is not believed.
+    /// Counts by the peer address of the connection; ignores forwarding headers.
     pub fn direct() -> Self {
         Self::behind(TrustedProxies::none(), ForwardedBy::default())
     }
 
-    /// Clients come through these proxies, which write that header; see [`client_address`] for who is believed.
+    /// Counts clients that connect through these proxies by the address in the header that the proxies write;
+    /// [`client_address`] defines which addresses are trusted.
     pub fn behind(proxies: TrustedProxies, by: ForwardedBy) -> Self {
         Self { proxies, by, ipv6_prefix: Self::IPV6_PREFIX, peer: peer_in_extensions }
     }
 
-    /// With IPv6 addresses counted by another number of bits: 56 or 48 where customers are given that much, 128 for each
-    /// address by itself. Above 128 is 128.
+    /// Sets the IPv6 prefix length: 56 or 48 where customers are given such networks, 128 to count each address by itself.
+    /// Values above 128 mean 128.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { ipv6_prefix: bits.min(128), ..self }
     }
 
-    /// With another way to find who opened the connection. Without, it is a [`SocketAddr`] or an [`IpAddr`] among the request's
-    /// extensions.
+    /// Sets how to find the address that opened the connection.
     ///
-    /// - axum: `|asked| Some(asked.extensions().get::<ConnectInfo<SocketAddr>>()?.0.ip())`, where the app is served with
-    ///   `into_make_service_with_connect_info::<SocketAddr>()`.
-    /// - tonic: `|asked| Some(asked.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip())`.
+    /// By default it is a `SocketAddr` or an `IpAddr` in the request's extensions and, with the feature `axum`, axum's
+    /// `ConnectInfo<SocketAddr>`. For tonic:
+    /// `|request| Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip())`.
     #[must_use]
-    pub fn peer(self, peer: fn(&Asked<'_>) -> Option<IpAddr>) -> Self {
+    pub fn peer(self, peer: fn(&RequestView<'_>) -> Option<IpAddr>) -> Self {
         Self { peer, ..self }
     }
 
-    /// The address of the client of a request with these headers, from this peer.
+    /// Returns the client address of a request with these headers from this peer.
     pub fn address(&self, headers: &http::HeaderMap, peer: IpAddr) -> IpAddr {
         client_address(headers, peer, &self.proxies, self.by)
     }
 
-    /// What an address is counted by: itself, or the network it is in.
+    /// Returns what an address is counted by: the IPv4 address itself, or the IPv6 network.
     pub fn network(&self, address: IpAddr) -> IpAddr {
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) => v4,
@@ -82,16 +86,16 @@ impl ClientIp {
         }
     }
 
-    /// The network of the client of a request, if it is known who opened the connection.
-    pub(crate) fn network_of(&self, asked: &Asked<'_>) -> Option<IpAddr> {
-        let peer = (self.peer)(asked)?;
-        Some(self.network(self.address(asked.headers(), peer)))
+    /// Returns the network of the client, or `None` if the peer address is unknown.
+    pub(crate) fn network_of(&self, request: &RequestView<'_>) -> Option<IpAddr> {
+        let peer = (self.peer)(request)?;
+        Some(self.network(self.address(request.headers(), peer)))
     }
 
-    /// As it is written in rules: `203.0.113.7`, `2001:db8:1:2::/64`.
+    /// Formats the network as rules write it: `203.0.113.7`, `2001:db8:1:2::/64`.
     #[cfg(all(feature = "tower", feature = "engine"))]
-    pub(crate) fn text_of(&self, asked: &Asked<'_>) -> Option<String> {
-        Some(match self.network_of(asked)? {
+    pub(crate) fn text_of(&self, request: &RequestView<'_>) -> Option<String> {
+        Some(match self.network_of(request)? {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(network) if self.ipv6_prefix == 128 => network.to_string(),
             IpAddr::V6(network) => format!("{network}/{}", self.ipv6_prefix),
@@ -101,8 +105,12 @@ impl ClientIp {
 
 impl Identify for ClientIp {
     #[inline]
-    fn identify<'r>(&self, asked: &Asked<'r>) -> Option<Identity<'r>> {
-        self.network_of(asked).map(Identity::from)
+    fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
+        self.network_of(request).map(Identity::from)
+    }
+
+    fn setup_hint(&self) -> Option<&'static str> {
+        Some(PEER_UNKNOWN)
     }
 }
 
@@ -116,9 +124,24 @@ impl fmt::Debug for ClientIp {
     }
 }
 
-fn peer_in_extensions(asked: &Asked<'_>) -> Option<IpAddr> {
-    let socket = asked.extensions().get::<SocketAddr>().map(SocketAddr::ip);
-    socket.or_else(|| asked.extensions().get::<IpAddr>().copied())
+const PEER_UNKNOWN: &str = if cfg!(feature = "axum") {
+    "the server does not provide the peer address: serve the axum app with \
+     `into_make_service_with_connect_info::<SocketAddr>()`, or set `ClientIp::peer`"
+} else {
+    "the server does not provide the peer address: enable the feature `axum` of tollgate-http for axum, put a `SocketAddr` \
+     into the request's extensions, or set `ClientIp::peer`"
+};
+
+fn peer_in_extensions(request: &RequestView<'_>) -> Option<IpAddr> {
+    let extensions = request.extensions();
+    if let Some(socket) = extensions.get::<SocketAddr>() {
+        return Some(socket.ip());
+    }
+    #[cfg(feature = "axum")]
+    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0.ip());
+    }
+    extensions.get::<IpAddr>().copied()
 }
 
 #[cfg(test)]
@@ -129,22 +152,22 @@ mod tests {
     fn identity(client: &ClientIp, peer: &str) -> Vec<u8> {
         let mut request = Request::new(());
         request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
-        client.identify(&Asked::of(&request)).unwrap().as_ref().to_vec()
+        client.identify(&RequestView::of(&request)).unwrap().as_ref().to_vec()
     }
 
     #[test]
-    fn ipv6_counts_by_network_and_ipv4_by_address_however_it_is_written() {
+    fn ipv6_counts_by_network_and_ipv4_by_address() {
         let client = ClientIp::direct();
         assert_eq!(identity(&client, "2001:db8:1:2:3::4"), identity(&client, "2001:db8:1:2:ffff::"));
         assert_ne!(identity(&client, "2001:db8:1:2::"), identity(&client, "2001:db8:1:3::"));
         assert_ne!(identity(&client, "203.0.113.7"), identity(&client, "203.0.113.8"));
         assert_eq!(identity(&client, "203.0.113.7"), identity(&client, "::ffff:203.0.113.7"));
-        // Not mapped, only alike: an IPv6 address whose network is all zeroes.
+        // `::` is an IPv6 network of zeroes, not a mapped IPv4 address.
         assert_ne!(identity(&client, "0.0.0.0"), identity(&client, "::"));
     }
 
     #[test]
-    fn the_number_of_bits_can_be_chosen() {
+    fn ipv6_prefix_length_can_be_set() {
         let wide = ClientIp::direct().ipv6_prefix(48);
         assert_eq!(identity(&wide, "2001:db8:1:2::"), identity(&wide, "2001:db8:1:3::"));
         let each = ClientIp::direct().ipv6_prefix(200);
@@ -154,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_found_where_one_is_told_to_look() {
+    fn peer_comes_from_the_extensions_or_a_custom_function() {
         let mut request = Request::new(());
-        assert!(ClientIp::direct().identify(&Asked::of(&request)).is_none());
+        assert!(ClientIp::direct().identify(&RequestView::of(&request)).is_none());
         request.extensions_mut().insert(SocketAddr::from(([203, 0, 113, 7], 4711)));
-        let found = ClientIp::direct().network_of(&Asked::of(&request)).unwrap();
+        let found = ClientIp::direct().network_of(&RequestView::of(&request)).unwrap();
         assert_eq!(found.to_string(), "203.0.113.7");
         let elsewhere = ClientIp::direct().peer(|_| Some(IpAddr::from([192, 0, 2, 1])));
-        assert_eq!(elsewhere.network_of(&Asked::of(&request)).unwrap().to_string(), "192.0.2.1");
+        assert_eq!(elsewhere.network_of(&RequestView::of(&request)).unwrap().to_string(), "192.0.2.1");
     }
 }

@@ -82,7 +82,7 @@ pub enum NetworkError {
     },
     /// The address has fewer bits.
     PrefixTooLong {
-        /// What was asked for.
+        /// The string that was parsed.
         prefix: u8,
         /// What the address has.
         bits: u8,

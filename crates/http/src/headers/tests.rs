@@ -1,8 +1,8 @@
 use super::*;
 use sfv::{List, ListEntry, Parser};
 
-fn told(name: &str, place: usize, report: Report, window_ms: Option<u64>, refused: bool) -> Told<'_> {
-    Told { name, place, report, window: window_ms.map(Nanos::from_millis), refused }
+fn status(name: &str, index: usize, report: Report, window_ms: Option<u64>, refused: bool) -> LimitStatus<'_> {
+    LimitStatus { name, index, report, window: window_ms.map(Nanos::from_millis), refused }
 }
 
 fn report(limit: u64, remaining: u64, retry_ms: u64, reset_ms: u64) -> Report {
@@ -10,30 +10,30 @@ fn report(limit: u64, remaining: u64, retry_ms: u64, reset_ms: u64) -> Report {
     Report { limit, remaining, retry, reset: Nanos::from_millis(reset_ms) }
 }
 
-fn text(write: fn(&mut String, &Told<'_>) -> fmt::Result, told: &[Told<'_>]) -> String {
+fn text(write: fn(&mut String, &LimitStatus<'_>) -> fmt::Result, status: &[LimitStatus<'_>]) -> String {
     let mut list = String::new();
-    told.iter().for_each(|told| push(&mut list, |list| write(list, told)));
+    status.iter().for_each(|status| push(&mut list, |list| write(list, status)));
     list
 }
 
-fn some_limits() -> [Told<'static>; 3] {
+fn some_limits() -> [LimitStatus<'static>; 3] {
     [
-        told("api", 0, report(100, 99, 0, 600), Some(60_000), false),
-        told("api", 1, report(u64::MAX - 1, 0, 1, 86_400_000), Some(1), true),
-        told("a\"ü", 0, report(3, 2, 0, 0), None, false),
+        status("api", 0, report(100, 99, 0, 600), Some(60_000), false),
+        status("api", 1, report(u64::MAX - 1, 0, 1, 86_400_000), Some(1), true),
+        status("a\"ü", 0, report(3, 2, 0, 0), None, false),
     ]
 }
 
 #[test]
 fn limits_are_told_as_the_draft_has_them() {
     let expected = r#""api";q=100;w=60, "api:2";q=999999999999999;w=1, "a\"?";q=3;qu="concurrent-requests""#;
-    assert_eq!(text(policy, &some_limits()), expected);
-    assert_eq!(text(standing, &some_limits()), r#""api";r=99;t=1, "api:2";r=0;t=1, "a\"?";r=2;t=0"#);
+    assert_eq!(text(write_policy, &some_limits()), expected);
+    assert_eq!(text(write_status, &some_limits()), r#""api";r=99;t=1, "api:2";r=0;t=1, "a\"?";r=2;t=0"#);
 }
 
 #[test]
 fn a_reader_of_structured_headers_understands_them() {
-    for text in [text(policy, &some_limits()), text(standing, &some_limits())] {
+    for text in [text(write_policy, &some_limits()), text(write_status, &some_limits())] {
         let list: List = Parser::new(&text).parse().unwrap();
         let names = list.iter().map(|entry| match entry {
             ListEntry::Item(item) => item.bare_item.as_string().unwrap().as_str(),
@@ -47,8 +47,11 @@ fn a_reader_of_structured_headers_understands_them() {
 fn a_long_name_is_cut_and_a_missing_one_replaced() {
     let long = "x".repeat(MAX_NAME + 1);
     let report = report(1, 1, 0, 0);
-    assert_eq!(text(standing, &[told(&long, 0, report, None, false)]), format!("\"{}\";r=1;t=0", "x".repeat(MAX_NAME)));
-    assert_eq!(text(standing, &[told("", 0, report, None, false)]), "\"default\";r=1;t=0");
+    assert_eq!(
+        text(write_status, &[status(&long, 0, report, None, false)]),
+        format!("\"{}\";r=1;t=0", "x".repeat(MAX_NAME))
+    );
+    assert_eq!(text(write_status, &[status("", 0, report, None, false)]), "\"default\";r=1;t=0");
 }
 
 #[test]
@@ -61,9 +64,9 @@ fn a_refusal_never_says_zero() {
 }
 
 #[track_caller]
-fn check(styles: Styles, retry: Option<Retry>, told: &[Told<'_>], expected: &[&str]) {
+fn check(styles: Styles, retry: Option<Retry>, status: &[LimitStatus<'_>], expected: &[&str]) {
     let mut headers = HeaderMap::new();
-    add(&mut headers, styles, retry, told.iter().copied());
+    add(&mut headers, styles, retry, status.iter().copied());
     let mut lines: Vec<String> =
         headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
     lines.sort();
@@ -72,48 +75,48 @@ fn check(styles: Styles, retry: Option<Retry>, told: &[Told<'_>], expected: &[&s
 
 #[test]
 fn styles_can_be_chosen_and_combined() {
-    let told = [
-        told("a", 0, report(10, 4, 0, 9_000), Some(10_000), false),
-        told("b", 0, report(5, 3, 0, 1_500), Some(1), false),
+    let status = [
+        status("a", 0, report(10, 4, 0, 9_000), Some(10_000), false),
+        status("b", 0, report(5, 3, 0, 1_500), Some(1), false),
     ];
-    check(Styles::NONE, None, &told, &[]);
+    check(Styles::NONE, None, &status, &[]);
     let ietf = [r#"ratelimit-policy: "a";q=10;w=10, "b";q=5;w=1"#, r#"ratelimit: "a";r=4;t=9, "b";r=3;t=2"#];
-    check(Styles::IETF, None, &told, &ietf);
+    check(Styles::IETF, None, &status, &ietf);
     let x = ["x-ratelimit-limit: 5", "x-ratelimit-remaining: 3", "x-ratelimit-reset: 2"];
-    check(Styles::X_RATE_LIMIT, None, &told, &x);
-    check(Styles::IETF.and(Styles::X_RATE_LIMIT), None, &told, &[&ietf[..], &x[..]].concat());
+    check(Styles::X_RATE_LIMIT, None, &status, &x);
+    check(Styles::IETF.and(Styles::X_RATE_LIMIT), None, &status, &[&ietf[..], &x[..]].concat());
 }
 
 #[test]
 fn a_refusal_tells_of_what_refused() {
     let wait = Some(Retry::After(Nanos::from_millis(2_500)));
-    let told = [
-        told("a", 0, report(10, 0, 0, 9_000), Some(10_000), false),
-        told("b", 0, report(5, 3, 2_500, 4_000), Some(1), true),
+    let status = [
+        status("a", 0, report(10, 0, 0, 9_000), Some(10_000), false),
+        status("b", 0, report(5, 3, 2_500, 4_000), Some(1), true),
     ];
     let policies = r#"ratelimit-policy: "a";q=10;w=10, "b";q=5;w=1"#;
-    check(Styles::NONE, wait, &told, &["retry-after: 3"]);
-    check(Styles::IETF, wait, &told, &[policies, r#"ratelimit: "b";r=3;t=3"#, "retry-after: 3"]);
+    check(Styles::NONE, wait, &status, &["retry-after: 3"]);
+    check(Styles::IETF, wait, &status, &[policies, r#"ratelimit: "b";r=3;t=3"#, "retry-after: 3"]);
     let x = ["retry-after: 3", "x-ratelimit-limit: 5", "x-ratelimit-remaining: 3", "x-ratelimit-reset: 4"];
-    check(Styles::X_RATE_LIMIT, wait, &told, &x);
+    check(Styles::X_RATE_LIMIT, wait, &status, &x);
 }
 
 #[test]
 fn no_more_is_told_than_fits_and_nothing_of_what_is_unlimited() {
-    let unlimited = told("u", 0, report(u64::MAX, u64::MAX, 0, 0), None, false);
+    let unlimited = status("u", 0, report(u64::MAX, u64::MAX, 0, 0), None, false);
     check(Styles::IETF.and(Styles::X_RATE_LIMIT), None, &[unlimited], &[]);
     let mut headers = HeaderMap::new();
-    add(&mut headers, Styles::IETF, None, [told("a", 0, report(1, 1, 0, 0), None, false); MAX_TOLD + 1]);
-    assert_eq!(headers[RATE_LIMIT].to_str().unwrap().matches("\"a\"").count(), MAX_TOLD);
+    add(&mut headers, Styles::IETF, None, [status("a", 0, report(1, 1, 0, 0), None, false); MAX_LIMITS + 1]);
+    assert_eq!(headers[RATE_LIMIT].to_str().unwrap().matches("\"a\"").count(), MAX_LIMITS);
 }
 
 #[test]
 fn what_another_limiter_told_stays() {
     let mut headers = HeaderMap::new();
     for (name, remaining) in [("inner", 1), ("outer", 2)] {
-        let told = [told(name, 0, report(9, remaining, 0, 0), Some(1), false)];
-        add(&mut headers, Styles::IETF.and(Styles::X_RATE_LIMIT), Some(Retry::OnRelease), told);
-        add(&mut headers, Styles::IETF.and(Styles::X_RATE_LIMIT), None, told);
+        let status = [status(name, 0, report(9, remaining, 0, 0), Some(1), false)];
+        add(&mut headers, Styles::IETF.and(Styles::X_RATE_LIMIT), Some(Retry::OnRelease), status);
+        add(&mut headers, Styles::IETF.and(Styles::X_RATE_LIMIT), None, status);
     }
     assert_eq!(headers.get_all(RATE_LIMIT).iter().count(), 2);
     assert_eq!(

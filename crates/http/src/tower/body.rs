@@ -1,4 +1,4 @@
-//! The body of an answer: that of the service, or the few words of a refusal.
+//! The body of a response: that of the service, or that of a refusal.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -8,14 +8,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-/// What is held while an answer is on its way; dropping it lets go.
+/// What a response holds until its body has ended; dropping it gives it back.
 pub(super) type Held = Box<dyn Any + Send + Sync>;
 
 pin_project! {
-    /// The body of an answer that went through a [`LimitLayer`](super::LimitLayer): the service's own, or a refusal.
+    /// The body of a response from behind a [`LimitLayer`](super::LimitLayer): that of the service, or that of a refusal.
     ///
-    /// With limits on what is in flight it also holds the place, and lets go of it with the last frame of the body, or when the
-    /// body is dropped.
+    /// With a limit on requests in flight it holds the slot, and frees it with the last frame or when the body is dropped.
     #[derive(Debug)]
     pub struct LimitedBody<B> {
         #[pin]

@@ -1,4 +1,4 @@
-//! What becomes of a request whose decision is made: the service's answer, the same after a wait, or a refusal.
+//! The future of a decided request: the response of the service, at once or after a wait, or a refusal.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use tollgate::{Outcome, Report};
 use tower_service::Service;
 
 use super::body::{Held, LimitedBody};
-use super::hold::Pledge;
-use super::manners::Manners;
+use super::config::LayerConfig;
+use super::grant::Grant;
 use super::refusal::Observed;
 
 pin_project! {
-    /// The answer of a service with limits by key around it.
+    /// The response of a service behind a [`LimitLayer`](super::LimitLayer) that decides in process.
     pub struct ResponseFuture<S, Q, F, B> {
         #[pin]
         state: State<S, Q, F, B>,
@@ -28,7 +28,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<S, Q, F, B> {
         Passing { #[pin] future: F, note: Note, held: Option<Held> },
-        // In a box, since it is large and rare.
+        // Boxed: large and rare.
         Waiting { waiting: Pin<Box<Waiting<S, Q>>> },
         Refused { response: Option<Box<Response<LimitedBody<B>>>> },
     }
@@ -41,14 +41,14 @@ pin_project! {
         service: S,
         request: Option<Q>,
         note: Option<Note>,
-        pledge: Box<dyn Pledge>,
+        grant: Box<dyn Grant>,
     }
 }
 
-/// What is to be added to the answer.
+/// What the layer adds to the response of the service.
 pub(super) enum Note {
     Nothing,
-    Told(Arc<Manners>, Report),
+    Report(Arc<LayerConfig>, Report),
     Observed(Outcome),
 }
 
@@ -58,9 +58,9 @@ impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
         Self { state: State::Passing { future, note, held } }
     }
 
-    /// Calls the ready `service` when the wait is over. Dropped before that, what was reserved is given back.
-    pub(super) fn waiting(sleep: Sleep, service: S, request: Q, note: Note, pledge: Box<dyn Pledge>) -> Self {
-        let waiting = Waiting { sleep, service, request: Some(request), note: Some(note), pledge };
+    /// Calls the ready `service` when the wait is over. Dropped before, it gives back what the request took.
+    pub(super) fn waiting(sleep: Sleep, service: S, request: Q, note: Note, grant: Box<dyn Grant>) -> Self {
+        let waiting = Waiting { sleep, service, request: Some(request), note: Some(note), grant };
         Self { state: State::Waiting { waiting: Box::pin(waiting) } }
     }
 
@@ -84,7 +84,7 @@ where
                     let mut response = ready!(future.poll(context))?;
                     match note {
                         Note::Nothing => {}
-                        Note::Told(manners, report) => manners.tell(response.headers_mut(), report, None),
+                        Note::Report(config, report) => config.add_headers(response.headers_mut(), report, None),
                         Note::Observed(outcome) => _ = response.extensions_mut().insert(Observed(*outcome)),
                     }
                     let held = held.take();
@@ -93,15 +93,15 @@ where
                 StateProjection::Waiting { waiting } => {
                     let waiting = waiting.as_mut().project();
                     ready!(waiting.sleep.poll(context));
-                    // None of them is taken twice: this state is left at once.
+                    // Neither is taken twice: the future leaves this state at once.
                     let (Some(request), Some(note)) = (waiting.request.take(), waiting.note.take()) else {
                         return Poll::Pending;
                     };
-                    waiting.pledge.keep();
+                    waiting.grant.commit();
                     State::Passing { future: waiting.service.call(request), note, held: None }
                 }
                 StateProjection::Refused { response } => {
-                    // Who asks again after the answer gets nothing more.
+                    // A future that is polled after it finished stays pending.
                     return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(*response)));
                 }
             };

@@ -1,4 +1,4 @@
-//! The layer and the service it makes.
+//! The layer and the service that it makes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,66 +7,69 @@ use bytes::Bytes;
 use http::Response;
 use tower_layer::Layer;
 
-use super::manners::{Manners, Missing, Tell};
+use super::config::{LayerConfig, OnUnidentified, SendHeaders};
 use super::refusal::Refusal;
 use crate::headers::Styles;
 
 /// Puts limits around a service.
 ///
-/// Made by [`by_key`](LimitLayer::by_key), [`in_flight`](LimitLayer::in_flight) or, with the feature `engine`, `by_rules`. All services
-/// made from one layer, and from its clones, share the same state.
+/// Made by [`by_key`](LimitLayer::by_key), [`global`](LimitLayer::global), [`in_flight`](LimitLayer::in_flight) or, with the
+/// feature `engine`, `by_rules`. All services made from one layer and its clones share the same state.
 pub struct LimitLayer<G> {
     pub(super) gate: Arc<G>,
-    manners: Arc<Manners>,
+    config: Arc<LayerConfig>,
 }
 
 impl<G> LimitLayer<G> {
-    pub(super) fn with(gate: G, manners: Manners) -> Self {
-        Self { gate: Arc::new(gate), manners: Arc::new(manners) }
+    pub(super) fn with(gate: G, config: LayerConfig) -> Self {
+        Self { gate: Arc::new(gate), config: Arc::new(config) }
     }
 
-    /// With a name for the limit, to be told in headers and refusals. Without one it is `default`. Limits by rules have the
-    /// names of the rules.
+    /// Sets the name of the limit in headers and refusals; `default` if it is not set. Limits by rules have the names of the
+    /// rules.
     #[must_use]
     pub fn name(self, name: &str) -> Self {
-        self.manner(|manners| manners.policy = manners.policy.renamed(name))
+        self.configure(|config| config.policy = config.policy.renamed(name))
     }
 
-    /// With other headers than those of [`Styles::IETF`].
+    /// Sets the style of the rate-limit headers; [`Styles::IETF`] if it is not set.
     #[must_use]
     pub fn styles(self, styles: Styles) -> Self {
-        self.manner(|manners| manners.styles = styles)
+        self.configure(|config| config.styles = styles)
     }
 
-    /// With limits told to others than those who are refused.
+    /// Sets which responses carry rate-limit headers; all of them if it is not set.
     #[must_use]
-    pub fn tell(self, tell: Tell) -> Self {
-        self.manner(|manners| manners.tell = tell)
+    pub fn send_headers(self, send_headers: SendHeaders) -> Self {
+        self.configure(|config| config.send_headers = send_headers)
     }
 
-    /// With another fate for requests of which it is not known who sent them. Rules see no identity, but attributes, and decide
-    /// for themselves: this is not for them.
+    /// Sets what happens to requests without an identity.
+    ///
+    /// If it is not set, a missing header or cookie counts all such requests together, and a missing peer address, which
+    /// only a misconfigured server leaves out, is answered with status 500 and what to configure. With limits by rules this is
+    /// about the peer address alone: rules decide about other missing attributes.
     #[must_use]
-    pub fn missing(self, missing: Missing) -> Self {
-        self.manner(|manners| manners.missing = missing)
+    pub fn on_unidentified(self, choice: OnUnidentified) -> Self {
+        self.configure(|config| config.on_unidentified = Some(choice))
     }
 
-    /// With an answer of your own to those who are refused, except for gRPC. `Retry-After` and the headers about limits are added to
-    /// it, unless it has a `Retry-After` already.
+    /// Sets the function that makes the response to a refused request, except for gRPC. The layer adds the rate-limit headers,
+    /// and `Retry-After` unless the response has one.
     #[must_use]
     pub fn answer(self, answer: impl Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static) -> Self {
-        self.manner(|manners| manners.answer = Some(Arc::new(answer)))
+        self.configure(|config| config.answer = Some(Arc::new(answer)))
     }
 
-    /// Everybody passes, at once. What would have been done instead is told in the extensions of the answer, as
-    /// [`Observed`](super::Observed): for trying a limit before it is enforced.
+    /// Lets all requests pass at once, and puts what the layer would have done into the extensions of the response, as
+    /// [`Observed`](super::Observed): for trying a limit before enforcing it.
     #[must_use]
     pub fn observe(self) -> Self {
-        self.manner(|manners| manners.observing = true)
+        self.configure(|config| config.observing = true)
     }
 
-    fn manner(mut self, change: impl FnOnce(&mut Manners)) -> Self {
-        change(Arc::make_mut(&mut self.manners));
+    fn configure(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {
+        change(Arc::make_mut(&mut self.config));
         self
     }
 }
@@ -75,19 +78,19 @@ impl<S, G> Layer<S> for LimitLayer<G> {
     type Service = Limited<S, G>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Limited { inner, gate: self.gate.clone(), manners: self.manners.clone() }
+        Limited { inner, gate: self.gate.clone(), config: self.config.clone() }
     }
 }
 
 impl<G> Clone for LimitLayer<G> {
     fn clone(&self) -> Self {
-        Self { gate: self.gate.clone(), manners: self.manners.clone() }
+        Self { gate: self.gate.clone(), config: self.config.clone() }
     }
 }
 
 impl<G> fmt::Debug for LimitLayer<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LimitLayer").field(&self.manners).finish()
+        f.debug_tuple("LimitLayer").field(&self.config).finish()
     }
 }
 
@@ -95,11 +98,11 @@ impl<G> fmt::Debug for LimitLayer<G> {
 pub struct Limited<S, G> {
     pub(super) inner: S,
     pub(super) gate: Arc<G>,
-    pub(super) manners: Arc<Manners>,
+    pub(super) config: Arc<LayerConfig>,
 }
 
 impl<S: Clone, G> Limited<S, G> {
-    /// The service that was found ready, to be called later. Its clone takes its place and is asked for readiness anew.
+    /// Takes out the service that reported ready, to be called later, and leaves a clone, which is polled for readiness again.
     pub(super) fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         std::mem::replace(&mut self.inner, clone)
@@ -108,12 +111,12 @@ impl<S: Clone, G> Limited<S, G> {
 
 impl<S: Clone, G> Clone for Limited<S, G> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), gate: self.gate.clone(), manners: self.manners.clone() }
+        Self { inner: self.inner.clone(), gate: self.gate.clone(), config: self.config.clone() }
     }
 }
 
 impl<S: fmt::Debug, G> fmt::Debug for Limited<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limited").field("inner", &self.inner).field("manners", &self.manners).finish()
+        f.debug_struct("Limited").field("inner", &self.inner).field("config", &self.config).finish()
     }
 }

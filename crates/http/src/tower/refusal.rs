@@ -1,47 +1,50 @@
-//! Why a request did not pass.
+//! Why a request was refused.
 
 use tollgate::{Outcome, Retry};
 
-/// A request that does not pass, for whoever makes the answer.
+/// A refused request, as the function given to [`LimitLayer::answer`](super::LimitLayer::answer) sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal<'a> {
     pub(super) policy: &'a str,
     pub(super) reason: Reason,
 }
 
-/// Why it does not pass.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A limit is exceeded: 429, or `RESOURCE_EXHAUSTED`.
+    /// A limit is exceeded: status 429, or `RESOURCE_EXHAUSTED`.
     Exceeded(Retry),
-    /// It does not say who asks, and [`Missing::Refuse`](super::Missing::Refuse) is in force: 400, or `INVALID_ARGUMENT`.
+    /// The request has no identity, and the layer was configured with
+    /// [`OnUnidentified::Refuse`](super::OnUnidentified::Refuse): status 400, or `INVALID_ARGUMENT`.
     Unidentified,
+    /// The server does not provide what the layer identifies clients by, and would count all clients as one: status 500, or
+    /// `INTERNAL`. Holds what to configure.
+    Misconfigured(&'static str),
 }
 
 impl<'a> Refusal<'a> {
-    /// The name of the layer or of the rule that refused.
+    /// Returns the name of the layer or the rule that refused.
     pub fn policy(&self) -> &'a str {
         self.policy
     }
 
-    /// Why.
+    /// Returns the reason.
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// When it is worth asking again; none if that does not depend on time.
+    /// Returns when to try again, or `None` if time does not help.
     pub fn retry(&self) -> Option<Retry> {
         match self.reason {
             Reason::Exceeded(retry) => Some(retry),
-            Reason::Unidentified => None,
+            Reason::Unidentified | Reason::Misconfigured(_) => None,
         }
     }
 }
 
-/// What would have been done with a request, had the layer not only observed. It is among the extensions of the answer, for whoever
-/// counts or logs.
+/// What an observing layer would have done with a request. Stands in the extensions of the response, for metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed(
-    /// A refusal or a wait.
+    /// The refusal or the wait.
     pub Outcome,
 );

@@ -1,4 +1,4 @@
-//! Limits by rules, with the state in any store.
+//! Limits by rules, with the state in memory or in a shared store.
 
 use std::fmt;
 use std::pin::Pin;
@@ -6,169 +6,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use http::header::{HOST, HeaderMap, HeaderName, RETRY_AFTER};
+use http::header::{HeaderMap, RETRY_AFTER};
 use http::{Request, Response};
 use tollgate::{Nanos, Outcome, Retry};
 use tollgate_engine::{Decision, Engine, Entry, Item, Lent, Receipt, Store};
 use tower_service::Service;
 
+use super::attributes::Attributes;
 use super::body::LimitedBody;
+use super::config::{LayerConfig, Policy, SendHeaders};
 use super::layer::{LimitLayer, Limited};
-use super::manners::{Manners, Policy, Tell};
 use super::refusal::{Observed, Reason, Refusal};
-use crate::asked::Asked;
-use crate::client::ClientIp;
 use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, UNNAMED, add_decision};
-use crate::identify::{ByCookie, ByHeader, Identify, Identity, MAX_IDENTITY};
-
-/// What rules may ask about a request: names and how to find their values.
-///
-/// | call | name in rules | value |
-/// |---|---|---|
-/// | [`method`](Self::method) | `method` | `GET` |
-/// | [`path`](Self::path) | `path` | `/v1/items`, as it was sent: nothing is decoded or taken out |
-/// | [`host`](Self::host) | `host` | `api.example.org`, in lower case and without a port |
-/// | [`client_ip`](Self::client_ip) | `client_ip` | `203.0.113.7`, `2001:db8:1:2::/64` |
-/// | [`header`](Self::header) | `header.x` | as it was sent; the first, if there are several |
-/// | [`cookie`](Self::cookie) | `cookie.x` | the same |
-/// | [`query`](Self::query) | `query.x` | the same, not decoded |
-/// | [`with`](Self::with) | any | any |
-///
-/// What a request does not have is not there for the rules either. Values longer than [`Item::MAX_BYTES`] are cut.
-#[derive(Default)]
-pub struct Attributes {
-    list: Vec<(String, Box<Find>)>,
-}
-
-type Find = dyn Identify + Send + Sync;
-
-impl Attributes {
-    /// The most there may be; further ones are left out.
-    pub const MAX: usize = Item::MAX_ENTRIES;
-
-    /// None.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// And what `find` finds, under this name.
-    #[must_use]
-    pub fn with(mut self, name: impl Into<String>, find: impl Identify + Send + Sync + 'static) -> Self {
-        if self.list.len() < Self::MAX {
-            self.list.push((name.into(), Box::new(find)));
-        }
-        self
-    }
-
-    /// And the method.
-    #[must_use]
-    pub fn method(self) -> Self {
-        self.with("method", method)
-    }
-
-    /// And the path.
-    #[must_use]
-    pub fn path(self) -> Self {
-        self.with("path", path)
-    }
-
-    /// And the host: that of the target, else that of the header.
-    #[must_use]
-    pub fn host(self) -> Self {
-        self.with("host", host)
-    }
-
-    /// And the client's address.
-    #[must_use]
-    pub fn client_ip(self, client: ClientIp) -> Self {
-        self.with("client_ip", ClientText(client))
-    }
-
-    /// And a header.
-    #[must_use]
-    pub fn header(self, name: HeaderName) -> Self {
-        self.with(format!("header.{name}"), ByHeader::new(name))
-    }
-
-    /// And a cookie.
-    #[must_use]
-    pub fn cookie(self, name: &str) -> Self {
-        self.with(format!("cookie.{name}"), ByCookie::new(name))
-    }
-
-    /// And a parameter of the query.
-    #[must_use]
-    pub fn query(self, name: &str) -> Self {
-        self.with(format!("query.{name}"), ByQuery(name.to_owned()))
-    }
-
-    fn read<'a>(&'a self, asked: &Asked<'a>) -> Vec<(&'a str, Identity<'a>)> {
-        self.list.iter().filter_map(|(name, find)| Some((&**name, find.identify(asked)?))).collect()
-    }
-}
-
-impl fmt::Debug for Attributes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.list.iter().map(|(name, _)| name)).finish()
-    }
-}
-
-fn method<'r>(asked: &Asked<'r>) -> Option<Identity<'r>> {
-    Some(asked.method().as_str().into())
-}
-
-fn path<'r>(asked: &Asked<'r>) -> Option<Identity<'r>> {
-    Some(asked.uri().path().into())
-}
-
-fn host<'r>(asked: &Asked<'r>) -> Option<Identity<'r>> {
-    let host = match asked.uri().host() {
-        Some(host) => host,
-        None => {
-            let authority: http::uri::Authority = asked.headers().get(HOST)?.as_bytes().try_into().ok()?;
-            return Some(authority.host().to_ascii_lowercase().into());
-        }
-    };
-    Some(host.to_ascii_lowercase().into())
-}
-
-struct ClientText(ClientIp);
-
-impl Identify for ClientText {
-    fn identify<'r>(&self, asked: &Asked<'r>) -> Option<Identity<'r>> {
-        self.0.text_of(asked).map(Identity::from)
-    }
-}
-
-struct ByQuery(String);
-
-impl Identify for ByQuery {
-    fn identify<'r>(&self, asked: &Asked<'r>) -> Option<Identity<'r>> {
-        let query = asked.uri().query()?.as_bytes();
-        let mut pairs = query[..query.len().min(MAX_IDENTITY)].split(|byte| *byte == b'&');
-        pairs.find_map(|pair| pair.strip_prefix(self.0.as_bytes())?.strip_prefix(b"=")).map(Identity::from)
-    }
-}
+use crate::request::RequestView;
 
 /// Decides by the rules of an engine.
 pub struct ByRules<T, F> {
     engine: Arc<Engine<T, F>>,
     domain: String,
     attributes: Attributes,
-    /// Only counted; it orders nothing.
+    /// Relaxed: a count that orders nothing.
     without_rules: AtomicU64,
 }
 
 impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
-    /// Each request is decided by the rules of `domain`, which see its `attributes`.
+    /// Decides each request by the rules of `domain`, which see its `attributes`.
     ///
-    /// - Where a rule says to wait, the request waits before the service sees it. Who goes away meanwhile gives back what was
-    ///   taken, in a task of its own.
-    /// - What happens when the store does not answer is said by the rules; there is always a decision.
-    /// - If there are no rules for the domain, because its name is misspelt or its rules were taken away, everything passes,
-    ///   uncounted by any limit. [`passed_without_rules`](Self::passed_without_rules) says how often that happened: watch it.
-    /// - What a rule counts as in flight comes back when its lease ends; use [`in_flight`](LimitLayer::in_flight) for places that
-    ///   are given back at the end of an answer.
+    /// - Where a rule says to wait, the request waits before the service sees it. A request that is abandoned while it waits
+    ///   gives back what it took, in a task of its own.
+    /// - If the store does not answer, `on_fault` of the rule decides; there is always a decision.
+    /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass, uncounted.
+    ///   [`passed_without_rules`](Self::passed_without_rules) counts them: watch it.
+    /// - A concurrency slot that a rule takes comes back when its lease ends; [`in_flight`](LimitLayer::in_flight) frees slots
+    ///   at the end of the response.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -185,16 +55,17 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     pub fn by_rules(engine: Arc<Engine<T, F>>, domain: &str, attributes: Attributes) -> Self {
         let policy = Policy::new(UNNAMED, None);
         let gate = ByRules { engine, domain: domain.to_owned(), attributes, without_rules: AtomicU64::new(0) };
-        Self::with(gate, Manners::new(policy))
+        Self::with(gate, LayerConfig::new(policy))
     }
 
-    /// How many requests passed, in all services of this layer and its clones, because the engine has no rules for the domain.
+    /// Returns how many requests passed because the engine has no rules for the domain, in all services of this layer and its
+    /// clones.
     pub fn passed_without_rules(&self) -> u64 {
         self.gate.without_rules.load(Ordering::Relaxed)
     }
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 enum Ruling<B> {
     Pass,
     Wait(Nanos, Receipt),
@@ -203,9 +74,12 @@ enum Ruling<B> {
 }
 
 impl<T: Store, F: Store> ByRules<T, F> {
-    /// Decides, and writes down what everybody is to be told.
-    async fn rule<B>(&self, asked: &Asked<'_>, manners: &Manners, told: &mut HeaderMap) -> Ruling<B> {
-        let values = self.attributes.read(asked);
+    /// Decides, and writes the headers of an allowed response into `headers`.
+    async fn rule<B>(&self, request: &RequestView<'_>, config: &LayerConfig, headers: &mut HeaderMap) -> Ruling<B> {
+        let values = match self.attributes.read(request, config.on_unidentified) {
+            Ok(values) => values,
+            Err(reason) => return refuse_uncounted(request, config, reason),
+        };
         let entries: Vec<Entry<'_>> = values
             .iter()
             .map(|(name, value)| {
@@ -214,25 +88,34 @@ impl<T: Store, F: Store> ByRules<T, F> {
             })
             .collect();
         let items = [Item::new(&entries)];
-        let request = tollgate_engine::Request::new(&self.domain, &items);
+        let asked = tollgate_engine::Request::new(&self.domain, &items);
         let mut decisions = Lent::take();
-        // Only an unknown domain is left of what could be wrong with it.
-        let Ok(decision) = self.engine.check(&request, &mut decisions).await else {
+        // The attributes are within the bounds of the engine, so the only possible error is an unknown domain.
+        let Ok(decision) = self.engine.check(&asked, &mut decisions).await else {
             self.without_rules.fetch_add(1, Ordering::Relaxed);
             return Ruling::Pass;
         };
-        if manners.tell == Tell::Everybody && decision.is_allowed() {
-            add_decision(told, manners.styles, &decision);
+        if config.send_headers == SendHeaders::Always && decision.is_allowed() {
+            add_decision(headers, config.styles, &decision);
         }
-        ruling(asked, manners, &decision)
+        ruling(request, config, &decision)
     }
 }
 
-fn ruling<B>(asked: &Asked<'_>, manners: &Manners, decision: &Decision<'_>) -> Ruling<B> {
+/// Refuses a request that lacks its client's address, or reports the refusal where the layer only observes.
+fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: Reason) -> Ruling<B> {
+    if config.observing {
+        return Ruling::Observed(Outcome::Deny(Retry::Never));
+    }
+    let refusal = Refusal { policy: UNNAMED, reason };
+    Ruling::Refuse(Box::new(config.refuse(request, &refusal, |_| {})))
+}
+
+fn ruling<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decision<'_>) -> Ruling<B> {
     let outcome = match (decision.observed(), decision.outcome()) {
         (Some(observed), _) => return Ruling::Observed(observed),
         (None, Outcome::Allow) => return Ruling::Pass,
-        (None, outcome @ (Outcome::Delay(_) | Outcome::Deny(_))) if manners.observing => {
+        (None, outcome @ (Outcome::Delay(_) | Outcome::Deny(_))) if config.observing => {
             return Ruling::Observed(outcome);
         }
         (None, outcome) => outcome,
@@ -244,27 +127,27 @@ fn ruling<B>(asked: &Asked<'_>, manners: &Manners, decision: &Decision<'_>) -> R
     };
     let policy = decision.rule().filter(|rule| !rule.is_empty()).unwrap_or(UNNAMED);
     let refusal = Refusal { policy, reason: Reason::Exceeded(retry) };
-    let response = manners.refuse(asked, &refusal, |headers| {
-        add_decision(headers, manners.styles, decision);
-        // Who speaks gRPC has been told in its own way.
-        if asked.is_grpc() {
+    let response = config.refuse(request, &refusal, |headers| {
+        add_decision(headers, config.styles, decision);
+        // gRPC has its own headers for the wait.
+        if request.is_grpc() {
             headers.remove(RETRY_AFTER);
         }
     });
     Ruling::Refuse(Box::new(response))
 }
 
-/// Adds what was written down, beside what the service or another layer had to tell.
-fn extend(headers: &mut HeaderMap, told: &HeaderMap) {
+/// Adds headers beside those of the service and of other layers.
+fn extend(headers: &mut HeaderMap, added: &HeaderMap) {
     let lists = [RATE_LIMIT, RATE_LIMIT_POLICY];
-    for (name, value) in told {
+    for (name, value) in added {
         if lists.contains(name) || !headers.contains_key(name) {
             headers.append(name, value.clone());
         }
     }
 }
 
-/// Gives back what was taken when somebody stops waiting for it.
+/// Refunds a decision if the request is abandoned while it waits.
 struct Reserved<T: Store + 'static, F: Store + 'static> {
     gate: Arc<ByRules<T, F>>,
     receipt: Option<Receipt>,
@@ -276,7 +159,7 @@ impl<T: Store + 'static, F: Store + 'static> Drop for Reserved<T, F> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let gate = self.gate.clone();
-            // If the store does not take it back it stays taken, as with everything that is abandoned.
+            // If the refund fails, the tokens stay taken, as those of every abandoned request.
             runtime.spawn(async move { _ = gate.engine.refund(&receipt).await });
         }
     }
@@ -294,7 +177,7 @@ where
 {
     type Response = Response<LimitedBody<R>>;
     type Error = S::Error;
-    // In a box, since a store's own future has no name.
+    // Boxed, because the future of a store has no name.
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -302,12 +185,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (gate, manners, mut inner) = (self.gate.clone(), self.manners.clone(), self.take_ready());
+        let (gate, config, mut inner) = (self.gate.clone(), self.config.clone(), self.take_ready());
         Box::pin(async move {
-            // Apart from its body, which need not be shareable between threads.
+            // Without its body, which need not be `Sync`.
             let (parts, body) = request.into_parts();
-            let mut told = HeaderMap::new();
-            let ruling = gate.rule(&Asked::of_parts(&parts), &manners, &mut told).await;
+            let mut headers = HeaderMap::new();
+            let ruling = gate.rule(&RequestView::of_parts(&parts), &config, &mut headers).await;
             let observed = match ruling {
                 Ruling::Pass => None,
                 Ruling::Observed(outcome) => Some(outcome),
@@ -320,7 +203,7 @@ where
                 }
             };
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            extend(response.headers_mut(), &told);
+            extend(response.headers_mut(), &headers);
             if let Some(outcome) = observed {
                 response.extensions_mut().insert(Observed(outcome));
             }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
-use tollgate_http::{Asked, ByCookie, ForwardedBy, Identify, MAX_IDENTITY, TrustedProxies, client_address};
+use tollgate_http::{ByCookie, ForwardedBy, Identify, MAX_IDENTITY, RequestView, TrustedProxies, client_address};
 
 /// The lines of the input are those of the header; what cannot be part of one is left out.
 pub fn check(input: &[u8]) {
@@ -40,7 +40,7 @@ pub fn check(input: &[u8]) {
     }
     let mut request = http::Request::new(());
     lines.iter().for_each(|line| _ = request.headers_mut().append("cookie", line.clone()));
-    if let Some(identity) = ByCookie::new("id").identify(&Asked::of(&request)) {
+    if let Some(identity) = ByCookie::new("id").identify(&RequestView::of(&request)) {
         assert!(!identity.as_ref().is_empty() && identity.as_ref().len() <= MAX_IDENTITY);
     }
 }

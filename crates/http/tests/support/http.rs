@@ -1,9 +1,9 @@
 //! A client that writes HTTP/1.1 by hand, so that it can say what no proper client would.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 
 /// An answer.
 #[derive(Debug)]
@@ -20,12 +20,19 @@ impl Answer {
     }
 }
 
-/// Asks on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) async fn ask(server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> Answer {
+    ask_from(Ipv4Addr::LOCALHOST, server, line, headers).await
+}
+
+/// Sends one request on a new connection from this address.
+pub(crate) async fn ask_from(client: Ipv4Addr, server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> Answer {
     let mut text = format!("{line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 0\r\n");
     headers.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
     text.push_str("\r\n");
-    let mut stream = TcpStream::connect(server).await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((client, 0).into()).unwrap();
+    let mut stream = socket.connect(server).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.unwrap();

@@ -1,19 +1,19 @@
-//! A request as far as limits look at it.
+//! The parts of a request that limits look at.
 
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
-/// Everything of a request but its body, borrowed.
+/// A borrowed view of a request without its body.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'r> {
+pub struct RequestView<'r> {
     method: &'r Method,
     uri: &'r Uri,
     headers: &'r HeaderMap,
     extensions: &'r Extensions,
 }
 
-impl<'r> Asked<'r> {
-    /// What is to be seen of a request.
+impl<'r> RequestView<'r> {
+    /// Borrows everything but the body of a request.
     #[inline]
     pub fn of<B>(request: &'r Request<B>) -> Self {
         Self {
@@ -24,32 +24,32 @@ impl<'r> Asked<'r> {
         }
     }
 
-    /// What is to be seen of a request without its body.
+    /// Borrows the parts of a request that was taken apart already.
     pub fn of_parts(parts: &'r Parts) -> Self {
         Self { method: &parts.method, uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions }
     }
 
-    /// Its method.
+    /// Returns the method.
     pub fn method(&self) -> &'r Method {
         self.method
     }
 
-    /// Its target.
+    /// Returns the request target.
     pub fn uri(&self) -> &'r Uri {
         self.uri
     }
 
-    /// Its headers.
+    /// Returns the headers.
     pub fn headers(&self) -> &'r HeaderMap {
         self.headers
     }
 
-    /// What the server and other middleware know about it.
+    /// Returns the extensions, where servers and other middleware put what they know about the request.
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
     }
 
-    /// Whether the answer has to be one that gRPC clients understand.
+    /// Returns whether the caller speaks gRPC, and so needs a gRPC status instead of an HTTP one.
     #[cfg(feature = "tower")]
     pub(crate) fn is_grpc(&self) -> bool {
         let content_type = self.headers.get(http::header::CONTENT_TYPE);

@@ -1,4 +1,4 @@
-//! How a layer deals with requests and answers, whatever decides.
+//! The configuration of a layer, and the responses it makes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,50 +10,50 @@ use tollgate::{Algorithm, Limits, Report, Retry};
 
 use super::body::LimitedBody;
 use super::refusal::{Reason, Refusal};
-use crate::asked::Asked;
 use crate::grpc::{Code, write_status};
 use crate::headers::{
-    MAX_NAME, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, Told, add_retry_after, add_x, policy, push, standing,
+    LimitStatus, MAX_NAME, RATE_LIMIT, RATE_LIMIT_POLICY, Styles, add_retry_after, add_x, push, write_policy,
+    write_status as write_limit_status,
 };
+use crate::request::RequestView;
 
-/// Who is told about limits.
+/// Which responses carry rate-limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tell {
-    /// Those who are refused. The default, since telling costs several times as much as deciding.
+pub enum SendHeaders {
+    /// All of them, as the server sends them. The default: clients can slow down before they are refused.
     #[default]
-    Refused,
-    /// Everybody, with each answer.
-    Everybody,
+    Always,
+    /// Refusals only. Writing headers takes several times as long as deciding.
+    OnRefusal,
 }
 
-/// What happens to a request of which it is not known who sent it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Missing {
-    /// All of them are counted together, as if they were one client. The default: leaving out a header gets nobody around the
-    /// limit, and a server that was set up wrongly is noticed, but not closed.
-    #[default]
-    Together,
-    /// It passes and is not counted. For identities that not everybody has, with another layer for the rest.
-    Pass,
-    /// It is refused as a bad request.
+/// What happens to a request without an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUnidentified {
+    /// Counts all such requests together, as one client, so that leaving out a header does not evade the limit.
+    CountTogether,
+    /// Lets the request pass uncounted: for identities that are optional, with another layer for the rest.
+    Allow,
+    /// Refuses the request with status 400.
     Refuse,
 }
 
-/// Makes the answer to a refusal.
+/// Makes the response to a refused request.
 pub(super) type Answer = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
 
-/// Everything about a layer but what it decides by.
+/// Everything about a layer except the limiter.
 #[derive(Clone)]
-pub(super) struct Manners {
+pub(super) struct LayerConfig {
     pub(super) styles: Styles,
-    pub(super) tell: Tell,
-    pub(super) missing: Missing,
+    pub(super) send_headers: SendHeaders,
+    /// `None`: it depends on the identity; see [`LimitLayer::on_unidentified`](super::LimitLayer::on_unidentified).
+    pub(super) on_unidentified: Option<OnUnidentified>,
     pub(super) observing: bool,
     pub(super) answer: Option<Arc<Answer>>,
     pub(super) policy: Policy,
 }
 
-/// What is told about the limits of a layer, as far as it is always the same.
+/// The name of a layer and its `RateLimit-Policy` header, which is the same in every response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Policy {
     name: String,
@@ -64,11 +64,11 @@ pub(super) struct Policy {
 impl Policy {
     pub(super) fn new(name: &str, limits: Option<Limits>) -> Self {
         let mut text = String::new();
-        for (place, limit) in limits.iter().flat_map(Limits::as_slice).enumerate() {
+        for (index, limit) in limits.iter().flat_map(Limits::as_slice).enumerate() {
             let report = Report { limit: limit.capacity(), remaining: 0, retry: Retry::NOW, reset: Default::default() };
             if limit.capacity() < u64::MAX {
-                let told = Told { name, place, report, window: limit.window(), refused: false };
-                push(&mut text, |list| policy(list, &told));
+                let status = LimitStatus { name, index, report, window: limit.window(), refused: false };
+                push(&mut text, |list| write_policy(list, &status));
             }
         }
         let header = HeaderValue::try_from(text).ok().filter(|text| !text.is_empty());
@@ -79,19 +79,19 @@ impl Policy {
         Self::new(name, self.limits.clone())
     }
 
-    /// Which of several limits a report is about: the first with that capacity.
-    fn place_of(&self, report: &Report) -> usize {
+    /// Finds which of several limits a report is about: the first of that capacity.
+    fn index_of(&self, report: &Report) -> usize {
         let limits = self.limits.as_ref().map_or(&[][..], Limits::as_slice);
         limits.iter().position(|limit| limit.capacity() == report.limit).unwrap_or(0)
     }
 }
 
-impl Manners {
+impl LayerConfig {
     pub(super) fn new(policy: Policy) -> Self {
         Self {
             styles: Styles::default(),
-            tell: Tell::default(),
-            missing: Missing::default(),
+            send_headers: SendHeaders::default(),
+            on_unidentified: None,
             observing: false,
             answer: None,
             policy,
@@ -102,8 +102,8 @@ impl Manners {
         &self.policy.name
     }
 
-    /// Tells about the layer's own limits.
-    pub(super) fn tell(&self, headers: &mut HeaderMap, report: &Report, retry: Option<Retry>) {
+    /// Adds the rate-limit headers of the layer.
+    pub(super) fn add_headers(&self, headers: &mut HeaderMap, report: &Report, retry: Option<Retry>) {
         if report.limit == u64::MAX {
             return;
         }
@@ -112,10 +112,10 @@ impl Manners {
                 headers.append(RATE_LIMIT_POLICY, policy.clone());
             }
             let report = Report { retry: retry.unwrap_or(Retry::NOW), ..*report };
-            let place = self.policy.place_of(&report);
+            let index = self.policy.index_of(&report);
             let mut text = Line::default();
-            let told = Told { name: &self.policy.name, place, report, window: None, refused: retry.is_some() };
-            if standing(&mut text, &told).is_ok()
+            let status = LimitStatus { name: &self.policy.name, index, report, window: None, refused: retry.is_some() };
+            if write_limit_status(&mut text, &status).is_ok()
                 && let Ok(value) = HeaderValue::from_bytes(text.as_bytes())
             {
                 headers.append(RATE_LIMIT, value);
@@ -126,15 +126,15 @@ impl Manners {
         }
     }
 
-    /// The answer to a request that does not pass.
+    /// Makes the response to a refused request.
     pub(super) fn refuse<B>(
         &self,
-        asked: &Asked<'_>,
+        request: &RequestView<'_>,
         refusal: &Refusal<'_>,
-        tell: impl FnOnce(&mut HeaderMap),
+        add_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<LimitedBody<B>> {
-        let mut response = if asked.is_grpc() {
-            grpc_answer(asked, refusal)
+        let mut response = if request.is_grpc() {
+            grpc_answer(request, refusal)
         } else {
             let mut response = match &self.answer {
                 Some(answer) => answer(refusal),
@@ -143,32 +143,32 @@ impl Manners {
             add_retry_after(response.headers_mut(), refusal.retry());
             response.map(LimitedBody::refusal)
         };
-        tell(response.headers_mut());
+        add_headers(response.headers_mut());
         response
     }
 }
 
-impl fmt::Debug for Manners {
+impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Manners")
+        f.debug_struct("LayerConfig")
             .field("name", &self.policy.name)
             .field("styles", &self.styles)
-            .field("tell", &self.tell)
-            .field("missing", &self.missing)
+            .field("send_headers", &self.send_headers)
+            .field("on_unidentified", &self.on_unidentified)
             .field("observing", &self.observing)
             .finish_non_exhaustive()
     }
 }
 
-/// A short text on the stack: from a `String` a header would take two allocations.
+/// A short string on the stack: a header made from a `String` takes two allocations.
 struct Line {
-    bytes: [u8; Self::ROOM],
+    bytes: [u8; Self::CAPACITY],
     length: usize,
 }
 
 impl Line {
-    /// For a name in which every letter is escaped, and its numbers.
-    const ROOM: usize = 2 * MAX_NAME + 64;
+    /// Holds a name in which every character is escaped, and the parameters.
+    const CAPACITY: usize = 2 * MAX_NAME + 64;
 
     fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
@@ -177,7 +177,7 @@ impl Line {
 
 impl Default for Line {
     fn default() -> Self {
-        Self { bytes: [0; Self::ROOM], length: 0 }
+        Self { bytes: [0; Self::CAPACITY], length: 0 }
     }
 }
 
@@ -190,7 +190,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// A problem (RFC 9457) of the type that the draft of the rate-limit headers registers.
+/// A problem document (RFC 9457) of the type that the draft of the rate-limit headers registers.
 fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
     let (status, text) = match refusal.reason {
         Reason::Exceeded(_) => {
@@ -203,8 +203,14 @@ fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
             (StatusCode::TOO_MANY_REQUESTS, Bytes::from(text))
         }
         Reason::Unidentified => {
-            let text = br#"{"title":"Bad Request","status":400,"detail":"the request does not say who is asking"}"#;
+            let text = br#"{"title":"Bad Request","status":400,"detail":"the request does not identify its client"}"#;
             (StatusCode::BAD_REQUEST, Bytes::from_static(text))
+        }
+        Reason::Misconfigured(hint) => {
+            let mut text = br#"{"title":"Internal Server Error","status":500,"detail":"#.to_vec();
+            quoted(&mut text, hint);
+            text.push(b'}');
+            (StatusCode::INTERNAL_SERVER_ERROR, Bytes::from(text))
         }
     };
     let mut response = Response::new(text);
@@ -213,25 +219,26 @@ fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
     response
 }
 
-fn grpc_answer<B>(asked: &Asked<'_>, refusal: &Refusal<'_>) -> Response<LimitedBody<B>> {
+fn grpc_answer<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response<LimitedBody<B>> {
     let mut response = Response::new(LimitedBody::refusal(Bytes::new()));
-    let content_type = asked.headers().get(CONTENT_TYPE).cloned();
+    let content_type = request.headers().get(CONTENT_TYPE).cloned();
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/grpc"));
     let (code, message) = match refusal.reason {
         Reason::Exceeded(_) => (Code::ResourceExhausted, format!("the limit `{}` is exceeded", refusal.policy)),
-        Reason::Unidentified => (Code::InvalidArgument, "the request does not say who is asking".to_owned()),
+        Reason::Unidentified => (Code::InvalidArgument, "the request does not identify its client".to_owned()),
+        Reason::Misconfigured(hint) => (Code::Internal, hint.to_owned()),
     };
     write_status(response.headers_mut(), content_type, code, &message, refusal.retry());
     response
 }
 
-/// As JSON. What is not printable ASCII becomes a question mark, as it does in headers.
+/// Writes a JSON string. Characters outside printable ASCII become question marks, as they do in headers.
 fn quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => out.extend([b'\\', letter as u8]),
-            ' '..='~' => out.push(letter as u8),
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend([b'\\', character as u8]),
+            ' '..='~' => out.push(character as u8),
             _ => out.push(b'?'),
         }
     }

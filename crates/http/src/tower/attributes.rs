@@ -1,0 +1,167 @@
+//! The attributes of a request that rules see.
+
+use std::fmt;
+
+use http::header::{HOST, HeaderName};
+use tollgate_engine::Item;
+
+use super::config::OnUnidentified;
+use super::refusal::Reason;
+use crate::client::ClientIp;
+use crate::identify::{ByCookie, ByHeader, Identify, Identity, MAX_IDENTITY};
+use crate::request::RequestView;
+
+/// The attributes that rules see: names, and how to find their values.
+///
+/// | call | name in rules | value |
+/// |---|---|---|
+/// | [`method`](Self::method) | `method` | `GET` |
+/// | [`path`](Self::path) | `path` | `/v1/items`, as it was sent: neither decoded nor normalised |
+/// | [`host`](Self::host) | `host` | `api.example.org`, in lower case and without a port |
+/// | [`client_ip`](Self::client_ip) | `client_ip` | `203.0.113.7`, `2001:db8:1:2::/64` |
+/// | [`header`](Self::header) | `header.x` | as it was sent; the first of several |
+/// | [`cookie`](Self::cookie) | `cookie.x` | the same |
+/// | [`query`](Self::query) | `query.x` | the same, not decoded |
+/// | [`with`](Self::with) | any | any |
+///
+/// An attribute that the request does not have is missing for the rules as well. Values longer than [`Item::MAX_BYTES`] are cut.
+#[derive(Default)]
+pub struct Attributes {
+    list: Vec<(String, Box<Find>)>,
+}
+
+type Find = dyn Identify + Send + Sync;
+
+impl Attributes {
+    /// The maximum number of attributes; further ones are ignored.
+    pub const MAX: usize = Item::MAX_ENTRIES;
+
+    /// Returns an empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an attribute whose value `find` finds.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, find: impl Identify + Send + Sync + 'static) -> Self {
+        if self.list.len() < Self::MAX {
+            self.list.push((name.into(), Box::new(find)));
+        }
+        self
+    }
+
+    /// Adds the method.
+    #[must_use]
+    pub fn method(self) -> Self {
+        self.with("method", method)
+    }
+
+    /// Adds the path.
+    #[must_use]
+    pub fn path(self) -> Self {
+        self.with("path", path)
+    }
+
+    /// Adds the host: that of the request target, else that of the `Host` header.
+    #[must_use]
+    pub fn host(self) -> Self {
+        self.with("host", host)
+    }
+
+    /// Adds the address of the client.
+    #[must_use]
+    pub fn client_ip(self, client: ClientIp) -> Self {
+        self.with("client_ip", ClientText(client))
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(self, name: HeaderName) -> Self {
+        self.with(format!("header.{name}"), ByHeader::new(name))
+    }
+
+    /// Adds a cookie.
+    #[must_use]
+    pub fn cookie(self, name: &str) -> Self {
+        self.with(format!("cookie.{name}"), ByCookie::new(name))
+    }
+
+    /// Adds a query parameter.
+    #[must_use]
+    pub fn query(self, name: &str) -> Self {
+        self.with(format!("query.{name}"), ByQuery(name.to_owned()))
+    }
+
+    /// Finds the values of all attributes.
+    ///
+    /// # Errors
+    /// If the server does not provide the address of the client, unless `on_unidentified` lets rules decide without it.
+    pub(super) fn read<'a>(
+        &'a self,
+        request: &RequestView<'a>,
+        on_unidentified: Option<OnUnidentified>,
+    ) -> Result<Vec<(&'a str, Identity<'a>)>, Reason> {
+        let mut values = Vec::with_capacity(self.list.len());
+        for (name, find) in &self.list {
+            if let Some(value) = find.identify(request) {
+                values.push((&**name, value));
+            } else if let Some(hint) = find.setup_hint() {
+                match on_unidentified {
+                    None => return Err(Reason::Misconfigured(hint)),
+                    Some(OnUnidentified::Refuse) => return Err(Reason::Unidentified),
+                    Some(OnUnidentified::Allow | OnUnidentified::CountTogether) => {}
+                }
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl fmt::Debug for Attributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.list.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+fn method<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
+    Some(request.method().as_str().into())
+}
+
+fn path<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
+    Some(request.uri().path().into())
+}
+
+fn host<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
+    let host = match request.uri().host() {
+        Some(host) => host,
+        None => {
+            let authority: http::uri::Authority = request.headers().get(HOST)?.as_bytes().try_into().ok()?;
+            return Some(authority.host().to_ascii_lowercase().into());
+        }
+    };
+    Some(host.to_ascii_lowercase().into())
+}
+
+/// The address of the client as rules write it.
+struct ClientText(ClientIp);
+
+impl Identify for ClientText {
+    fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
+        self.0.text_of(request).map(Identity::from)
+    }
+
+    fn setup_hint(&self) -> Option<&'static str> {
+        self.0.setup_hint()
+    }
+}
+
+/// The raw value of a query parameter.
+struct ByQuery(String);
+
+impl Identify for ByQuery {
+    fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
+        let query = request.uri().query()?.as_bytes();
+        let mut pairs = query[..query.len().min(MAX_IDENTITY)].split(|byte| *byte == b'&');
+        pairs.find_map(|pair| pair.strip_prefix(self.0.as_bytes())?.strip_prefix(b"=")).map(Identity::from)
+    }
+}

@@ -1,0 +1,129 @@
+//! Decisions in process: the steps that a limit per key and a global limit share, and the service that carries them out.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tollgate::{Nanos, Outcome, Report, Retry, Verdict};
+use tower_service::Service;
+
+use super::body::{Held, LimitedBody};
+use super::config::{LayerConfig, SendHeaders};
+use super::future::{Note, ResponseFuture};
+use super::grant::{Grant, Taken};
+use super::layer::Limited;
+use super::refusal::{Reason, Refusal};
+use crate::request::RequestView;
+
+/// Decides requests without waiting for anything outside the process.
+pub(super) trait Gate {
+    fn decide(&self, request: &RequestView<'_>, config: &Arc<LayerConfig>) -> Decision;
+}
+
+/// What happens to a request.
+pub(super) enum Decision {
+    Pass(Note, Option<Held>),
+    Wait(Nanos, Note, Box<dyn Grant>),
+    Refuse(Reason, Option<Report>),
+}
+
+/// When a request gives back what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Release {
+    /// Never: a rate is used up.
+    Never,
+    /// When the body of the response has ended, or was dropped.
+    AtEnd,
+}
+
+/// The limit that one request is counted against: a limiter, or a keyed limiter together with a key.
+pub(super) trait Counter {
+    type Stamp: Copy;
+
+    fn check(&self) -> Verdict<Self::Stamp>;
+    fn check_and_report(&self) -> (Verdict<Self::Stamp>, Report);
+    fn report(&self) -> Report;
+    /// Returns the function that refunds `verdict`.
+    fn refund(&self, verdict: Verdict<Self::Stamp>) -> impl FnOnce() + Send + Sync + 'static;
+}
+
+/// Takes 1 from `counter`.
+#[inline]
+pub(super) fn take<C: Counter>(counter: &C, release: Release, config: &Arc<LayerConfig>) -> Decision {
+    if config.send_headers == SendHeaders::OnRefusal {
+        let verdict = counter.check();
+        if verdict.outcome() == Outcome::Allow && release == Release::Never {
+            return Decision::Pass(Note::Nothing, None);
+        }
+        return carry_out(counter, verdict, None, release, config);
+    }
+    let (verdict, report) = counter.check_and_report();
+    carry_out(counter, verdict, Some(report), release, config)
+}
+
+fn carry_out<C: Counter>(
+    counter: &C,
+    verdict: Verdict<C::Stamp>,
+    report: Option<Report>,
+    release: Release,
+    config: &Arc<LayerConfig>,
+) -> Decision {
+    let note = report.map_or(Note::Nothing, |report| Note::Report(config.clone(), report));
+    match verdict.outcome() {
+        Outcome::Allow => {
+            let held = (release == Release::AtEnd).then(|| Box::new(Taken::new(counter.refund(verdict))) as Held);
+            Decision::Pass(note, held)
+        }
+        outcome @ (Outcome::Delay(_) | Outcome::Deny(_)) if config.observing => {
+            Decision::Pass(Note::Observed(outcome), None)
+        }
+        Outcome::Delay(wait) => Decision::Wait(wait, note, Box::new(Taken::new(counter.refund(verdict)))),
+        Outcome::Deny(retry) => {
+            let report = report.unwrap_or_else(|| counter.report());
+            Decision::Refuse(Reason::Exceeded(retry), Some(report))
+        }
+    }
+}
+
+/// Refuses a request without counting it, or reports the refusal where the layer only observes.
+pub(super) fn refuse_uncounted(reason: Reason, config: &LayerConfig) -> Decision {
+    if config.observing {
+        return Decision::Pass(Note::Observed(Outcome::Deny(Retry::Never)), None);
+    }
+    Decision::Refuse(reason, None)
+}
+
+impl<S, G, B, R> Service<Request<B>> for Limited<S, G>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    G: Gate,
+{
+    type Response = Response<LimitedBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, Request<B>, S::Future, R>;
+
+    #[inline]
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.gate.decide(&RequestView::of(&request), &self.config) {
+            Decision::Pass(note, held) => ResponseFuture::passing(self.inner.call(request), note, held),
+            Decision::Wait(wait, note, grant) => {
+                let sleep = tokio::time::sleep(wait.into());
+                ResponseFuture::waiting(sleep, self.take_ready(), request, note, grant)
+            }
+            Decision::Refuse(reason, report) => {
+                let refusal = Refusal { policy: self.config.name(), reason };
+                let response = self.config.refuse(&RequestView::of(&request), &refusal, |headers| {
+                    if let Some(report) = report {
+                        self.config.add_headers(headers, &report, refusal.retry());
+                    }
+                });
+                ResponseFuture::refused(response)
+            }
+        }
+    }
+}
