@@ -1,4 +1,4 @@
-//! What the buckets are the same in: an amount that is owed and flows off at a steady rate.
+//! Arithmetic shared by the bucket algorithms: an amount that is owed and flows off at a steady rate.
 //!
 //! The state is the instant at which nothing will be owed any more, in ticks. Nothing has to happen while time passes: what
 //! is owed now is that instant minus now.
@@ -11,9 +11,10 @@ use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{BucketTerms, Kept};
 use crate::ticks::{Flow, HORIZON, Ticks};
-use crate::verdict::{Report, Retry, Spent};
+use crate::tokens::Tokens;
+use crate::verdict::{Ask, Report, Retry, Spent};
 
-/// The numbers of a bucket, and its state read with them.
+/// The parameters of a bucket, and its state read with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Bucket {
     flow: Flow,
@@ -137,6 +138,30 @@ impl Bucket {
         if ahead <= self.believable { ahead } else { self.deepest }
     }
 
+    /// Writes a state in which `used` is used up, rounded up to a tick.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        self.set_owed(state, now, used.units_ceil(self.flow.rate().per().as_nanos()).min(self.deepest));
+    }
+
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        Tokens::of(self.owed(state, now), self.flow.rate().per().as_nanos())
+    }
+
+    /// How long until no more than `at_most` is used up.
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        let room = at_most.units_floor(self.flow.rate().per().as_nanos());
+        self.retry(self.owed(state, now), Some(room))
+    }
+
+    /// The most that may be used up for `ask` to fit; `None` if it never does. Taking up to an amount needs one.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Ticks> {
+        match ask {
+            Ask::Exactly(cost) => self.room(cost),
+            Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
+            Ask::Regardless(cost) => self.room_with_debt(cost),
+        }
+    }
+
     #[inline]
     fn set_owed<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
         self.flow.store(state, self.one_word, self.flow.instant(now.mono()) + owed);
@@ -255,10 +280,5 @@ impl Bucket {
 
     pub(crate) fn spent(&self, owed: Ticks) -> Spent {
         Spent::of(owed, self.capacity)
-    }
-
-    pub(crate) fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let owed = self.flow.rescale(&old.flow, old.owed(state, now));
-        self.set_owed(state, now, owed.min(self.deepest));
     }
 }

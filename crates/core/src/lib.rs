@@ -17,7 +17,7 @@
 //! | Guava with warm-up | [`Pacing::warm_up`] with a cold factor of 3000 thousandths | the same; a warm-up of no time is an error instead of no limit |
 //! | bucket4j `refillGreedy` | [`TokenBucket`] | waits round up, so waiting as told succeeds; never above capacity |
 //! | bucket4j `refillIntervally`, aligned or not | [`IntervalBucket`] with [`Steps::Aligned`]; several in [`Limits`] | as above; a cost above capacity never passes, also when waiting |
-//! | bucket4j `replaceConfiguration` | [`Algorithm::convert`] | what was spent stays spent, which is its `ADDITIVE` for larger capacities |
+//! | bucket4j `replaceConfiguration` | [`Algorithm::weigh_from`] | what was spent stays spent, which is its `ADDITIVE` for larger capacities |
 //! | resilience4j `AtomicRateLimiter` | [`IntervalBucket`] with an offset and a [`max_wait`](IntervalBucket::max_wait) | a refused call returns at once; a cost above the limit never passes; a changed limit counts at once; draining takes what there is now and forgives no debt |
 //! | redis-cell `CL.THROTTLE` | [`TokenBucket`] with a burst one larger; [`redis_cell`] translates replies | exact for any rate, no overflow, nothing expires early |
 //! | rolling-rate-limiter | [`SlidingLog`], with `count_refused` and `minimum_gap` | refused attempts count only if asked; the wait is what is left of the gap, and never zero |
@@ -31,6 +31,7 @@
 
 pub mod algorithm;
 mod bucket;
+mod change;
 mod error;
 mod limit;
 mod limits;
@@ -41,6 +42,7 @@ mod rate;
 pub mod redis_cell;
 mod terms;
 mod ticks;
+mod tokens;
 mod verdict;
 
 pub use algorithm::concurrency::Concurrency;
@@ -59,4 +61,5 @@ pub use pacer::{Pace, Pacing};
 pub use quantity::{Cost, Mono, Nanos, Now, Time, Wall, Window};
 pub use rate::Rate;
 pub use terms::{BucketTerms, Kept, Terms, WindowTerms};
+pub use tokens::Tokens;
 pub use verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};

@@ -9,8 +9,10 @@ use crate::algorithm::sliding_slices::SlidingSlices;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Cells, CellsMut};
+use crate::change::changed_parameters;
 use crate::limits::Limits;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
 /// An algorithm with its numbers, or one of the two limits that need neither.
@@ -47,6 +49,15 @@ macro_rules! from_algorithm {
             }
         }
 
+        /// Gives the group back unless it is a single limit of this algorithm.
+        impl TryFrom<Limits> for $algorithm {
+            type Error = Limits;
+
+            fn try_from(limits: Limits) -> Result<Self, Limits> {
+                if let [Limit::$algorithm(limit)] = limits.as_slice() { Ok(*limit) } else { Err(limits) }
+            }
+        }
+
         impl From<$algorithm> for Limits {
             fn from(limit: $algorithm) -> Self {
                 Limit::from(limit).into()
@@ -65,6 +76,15 @@ from_algorithm!(
     SlidingLog,
     Concurrency
 );
+
+/// Gives the group back unless it is a single limit.
+impl TryFrom<Limits> for Limit {
+    type Error = Limits;
+
+    fn try_from(limits: Limits) -> Result<Self, Limits> {
+        if let [limit] = limits.as_slice() { Ok(*limit) } else { Err(limits) }
+    }
+}
 
 /// Asks the algorithm, or answers for the two that have none.
 macro_rules! ask {
@@ -171,25 +191,39 @@ impl Algorithm for Limit {
         }
     }
 
-    /// To other numbers of the same algorithm as that algorithm does it. To another algorithm, what was used up is charged
-    /// to a new state; leases and instants mean nothing there and are lost.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        match (self, old) {
-            (Self::TokenBucket(new), Self::TokenBucket(old)) => new.convert(old, state, now),
-            (Self::LeakyBucket(new), Self::LeakyBucket(old)) => new.convert(old, state, now),
-            (Self::IntervalBucket(new), Self::IntervalBucket(old)) => new.convert(old, state, now),
-            (Self::FixedWindow(new), Self::FixedWindow(old)) => new.convert(old, state, now),
-            (Self::SlidingWindow(new), Self::SlidingWindow(old)) => new.convert(old, state, now),
-            (Self::SlidingSlices(new), Self::SlidingSlices(old)) => new.convert(old, state, now),
-            (Self::SlidingLog(new), Self::SlidingLog(old)) => new.convert(old, state, now),
-            (Self::Concurrency(new), Self::Concurrency(old)) => new.convert(old, state, now),
-            (new, old) => {
-                let report = old.report(state, now, Cost::ZERO);
-                let used = report.limit.saturating_sub(report.remaining).min(new.capacity());
-                new.fresh(state, now);
-                new.decide(state, now, Ask::UpTo(Cost::new(used)));
+    /// To other parameters of the same algorithm as that algorithm does it. To another algorithm, what is used up is charged to
+    /// a state with nothing used; leases and instants mean nothing there and are lost.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        if self == own {
+            return;
+        }
+        match (self, own) {
+            (Self::IntervalBucket(new), Self::IntervalBucket(own)) => new.convert(own, state, now),
+            (Self::FixedWindow(new), Self::FixedWindow(own)) => new.convert(own, state, now),
+            (Self::SlidingWindow(new), Self::SlidingWindow(own)) => new.convert(own, state, now),
+            (Self::SlidingSlices(new), Self::SlidingSlices(own)) => new.convert(own, state, now),
+            (Self::SlidingLog(new), Self::SlidingLog(own)) => new.convert(own, state, now),
+            (Self::Concurrency(new), Self::Concurrency(own)) => new.convert(own, state, now),
+            (new, own) => {
+                let used = own.used(state, &now.without_windows());
+                ask!(new, unlimited: (), deny_all: (), algorithm => algorithm.start_with(state, now, used));
             }
         }
+    }
+
+    changed_parameters!();
+}
+
+impl Limit {
+    /// How much is used up at `now`, exactly. Debt counts, so it may be more than the capacity.
+    pub fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        ask!(self, unlimited: Tokens::ZERO, deny_all: Tokens::ZERO, algorithm => algorithm.used(state, now))
+    }
+
+    /// How long until no more than `at_most` is used up, if nothing is taken: no time if that is so now, and
+    /// [`Retry::OnRelease`] if it takes a holder to let go.
+    pub fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        ask!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used(state, now, at_most))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Several limits on one key, charged together or not at all: ten a second, and a thousand a day, and three at a time.
 
 use crate::algorithm::{Algorithm, Cells, CellsMut};
+use crate::change::with_copy;
 use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
@@ -65,6 +66,21 @@ impl Limits {
         self.parts().map(move |(limit, first, _)| limit.report(&Part { state, first }, now, cost))
     }
 
+    /// The same for a state that belongs to the limits `own`; see [`Algorithm::report_from`].
+    pub fn reports_from<'a, S: Cells + ?Sized>(
+        &'a self,
+        own: &'a Self,
+        state: &'a S,
+        now: &'a Now<'_>,
+        cost: Cost,
+    ) -> impl Iterator<Item = Report> + 'a {
+        let mut owns = own.parts();
+        self.limits.iter().map(move |limit| match owns.next() {
+            Some((own, first, _)) => limit.report_from(own, &Part { state, first }, now, cost),
+            None => with_new(limit, now, |state| limit.report(state, now, cost)),
+        })
+    }
+
     /// [`take_from_word`](Algorithm::take_from_word), with what may be told about the only limit then.
     #[inline(always)]
     pub fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
@@ -111,12 +127,13 @@ impl Limits {
         })
     }
 
-    fn weigh_together<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
+    #[inline]
+    fn weigh_each(&self, ask: Ask, mut weigh: impl FnMut(&Limit, usize) -> Verdict) -> Verdict<Stamps> {
         let mut outcome = Outcome::Allow;
         let mut taken = ask.cost();
         let mut stamps = Stamps::default();
         for (limit, first, place) in self.parts() {
-            let verdict = limit.weigh(&Part { state, first }, now, ask);
+            let verdict = weigh(limit, first);
             outcome = outcome.and(verdict.outcome());
             taken = taken.min(verdict.taken());
             stamps.each[place] = verdict.stamp();
@@ -183,7 +200,7 @@ impl Algorithm for Limits {
 
     /// All must pass. The longest wait and the latest retry count.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
-        self.weigh_together(state, now, ask)
+        self.weigh_each(ask, |limit, first| limit.weigh(&Part { state, first }, now, ask))
     }
 
     /// A refusal is told only to those that refused: they may count it.
@@ -207,11 +224,7 @@ impl Algorithm for Limits {
 
     /// The numbers of the limit with the least remaining, and the longest times.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        let nothing = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
-        self.reports(state, now, cost).fold(nothing, |all, one| {
-            let tightest = if one.remaining < all.remaining { one } else { all };
-            Report { retry: all.retry.max(one.retry), reset: all.reset.max(one.reset), ..tightest }
-        })
+        tightest(self.reports(state, now, cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
@@ -241,24 +254,79 @@ impl Algorithm for Limits {
         }
     }
 
-    /// Each limit takes over from the one in its place; one that has none starts as new.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        // The words may move, so the old ones are set aside first. This is not on the way of a decision and may allocate.
-        let before: Vec<u64> = (0..old.words).map(|word| state.get(word)).collect();
-        let mut olds = old.parts();
+    /// Each limit takes over from the one at its position; one that has none starts as new.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        if self == own {
+            return;
+        }
+        // The words may move, so the old ones are set aside first.
+        let before: Vec<u64> = (0..own.words).map(|word| state.get(word)).collect();
+        let mut owns = own.parts();
         for (limit, first, _) in self.parts() {
             let mut words = vec![0; limit.words()];
-            match olds.next() {
-                Some((old, old_first, _)) => {
-                    words.resize(limit.words().max(old.words()), 0);
-                    words[..old.words()].copy_from_slice(&before[old_first..][..old.words()]);
-                    limit.convert(old, &mut *words, now);
+            match owns.next() {
+                Some((own, own_first, _)) => {
+                    words.resize(limit.words().max(own.words()), 0);
+                    words[..own.words()].copy_from_slice(&before[own_first..][..own.words()]);
+                    limit.convert(own, &mut *words, now);
                 }
                 None => limit.fresh(&mut *words, now),
             }
             words[..limit.words()].iter().enumerate().for_each(|(word, value)| state.set(first + word, *value));
         }
     }
+
+    /// Position by position; one that `own` does not have decides as for a new key.
+    fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
+        let mut owns = own.parts();
+        self.weigh_each(ask, |limit, _| match owns.next() {
+            Some((own, first, _)) => limit.weigh_from(own, &Part { state, first }, now, ask),
+            None => with_new(limit, now, |state| limit.weigh(state, now, ask)),
+        })
+    }
+
+    /// The whole list is written, or none of it.
+    fn commit_from<S: CellsMut + ?Sized>(
+        &self,
+        own: &Self,
+        state: &mut S,
+        now: &Now<'_>,
+        verdict: &Verdict<Stamps>,
+    ) -> bool {
+        if verdict.taken() > Cost::ZERO && self.words > 0 {
+            self.convert(own, state, now);
+            self.commit(state, now, verdict);
+            return true;
+        }
+        for ((limit, _, place), (own, first, _)) in self.parts().zip(own.parts()) {
+            if verdict.is_allowed() || verdict.stamp().has_refused(place) {
+                let part = Verdict::pass(verdict.outcome(), Cost::ZERO, verdict.stamp().get(place));
+                limit.commit_from(own, &mut PartMut { state, first }, now, &part);
+            }
+        }
+        false
+    }
+
+    fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        tightest(self.reports_from(own, state, now, cost))
+    }
+}
+
+/// Runs `read` on the state of a new key.
+fn with_new<R>(limit: &Limit, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
+    with_copy(&[0; 0], limit.words(), |state| {
+        limit.fresh(state, now);
+        read(state)
+    })
+}
+
+/// The numbers of the limit with the least remaining, and the longest times.
+fn tightest(reports: impl Iterator<Item = Report>) -> Report {
+    let nothing = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
+    reports.fold(nothing, |all, one| {
+        let tightest = if one.remaining < all.remaining { one } else { all };
+        Report { retry: all.retry.max(one.retry), reset: all.reset.max(one.reset), ..tightest }
+    })
 }
 
 /// The words of one limit among those of a group.

@@ -231,6 +231,12 @@ impl<'a> Now<'a> {
         self
     }
 
+    /// Without the windows that were handed in: they are of other limits.
+    #[must_use]
+    pub(crate) const fn without_windows(&self) -> Now<'static> {
+        Now { mono: self.mono, wall: self.wall, spread: self.spread, windows: &[] }
+    }
+
     /// The monotonic reading.
     pub const fn mono(&self) -> Time<Mono> {
         self.mono

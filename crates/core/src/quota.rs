@@ -1,10 +1,12 @@
-//! What the windows are the same in: so much per length of time, and when a count that was kept still counts.
+//! Arithmetic shared by the window algorithms: a limit per length of time, and when a stored count still counts.
 
 use crate::algorithm::STALE;
 use crate::error::LimitError;
 use crate::quantity::{Nanos, Time};
 use crate::rate::Rate;
 use crate::terms::WindowTerms;
+use crate::tokens::Tokens;
+use crate::verdict::Ask;
 
 /// The numbers of a window. They are bounded so that no sum of lengths leaves 64 bits and no length times an amount 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +64,16 @@ impl Quota {
     /// The limit and all debt: no taking leaves more counted.
     pub(crate) const fn deepest(&self) -> u64 {
         self.limit + self.max_debt
+    }
+
+    /// The most that may be counted for `ask` to fit; `None` if it never does. Taking up to an amount needs one.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        let room = match ask {
+            Ask::Exactly(cost) => self.limit.checked_sub(cost.get()),
+            Ask::UpTo(cost) => self.limit.checked_sub(cost.get().min(1)),
+            Ask::Regardless(cost) => self.deepest().checked_sub(cost.get()),
+        };
+        room.map(Tokens::whole)
     }
 
     pub(crate) const fn terms(&self) -> WindowTerms {

@@ -71,14 +71,6 @@ impl Flow {
         self.tokens(self.instant(Time::from_nanos(time.as_nanos())))
     }
 
-    /// What was `ticks` under another flow, as the same number of units under this one, rounded up.
-    pub(crate) fn rescale(self, old: &Self, ticks: Ticks) -> Ticks {
-        let (old_unit, unit) = (u128::from(old.rate.per().as_nanos()), u128::from(self.rate.per().as_nanos()));
-        let (whole, part) = (ticks / old_unit, ticks % old_unit);
-        // Both factors of the second product are below 2⁶⁴; the first saturates, and callers clamp to their capacity.
-        whole.saturating_mul(unit).saturating_add((part * unit).div_ceil(old_unit))
-    }
-
     /// Whether instants up to `deepest` ahead of any within the horizon fit 64 bits.
     #[inline]
     pub(crate) const fn fits_a_word(self, deepest: Ticks) -> bool {

@@ -120,8 +120,26 @@ impl<A: Algorithm> Algorithm for Live<A> {
         self.read().is_new(state, now)
     }
 
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        self.read().convert(&old.read(), state, now);
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        self.read().convert(&own.read(), state, now);
+    }
+
+    fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<A::Stamp> {
+        self.read().weigh_from(&own.read(), state, now, ask)
+    }
+
+    fn commit_from<S: CellsMut + ?Sized>(
+        &self,
+        own: &Self,
+        state: &mut S,
+        now: &Now<'_>,
+        verdict: &Verdict<A::Stamp>,
+    ) -> bool {
+        self.read().commit_from(&own.read(), state, now, verdict)
+    }
+
+    fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        self.read().report_from(&own.read(), state, now, cost)
     }
 
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {

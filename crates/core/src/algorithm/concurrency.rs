@@ -40,10 +40,12 @@
 mod book;
 
 use super::{Algorithm, Cells, CellsMut, STALE};
+use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::Terms;
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 use book::{Book, Lease};
 
@@ -72,7 +74,7 @@ impl Concurrency {
     /// The most leases there may be, limit and debt together.
     pub const MAX_LEASES: u64 = 1024;
 
-    /// At most `limit` at a time, each for `lease` unless renewed. No debt.
+    /// At most `limit` at a time, each for `lease` unless renewed. Debt is bounded by another limit, as far as the slots go.
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`].
@@ -87,7 +89,8 @@ impl Concurrency {
         if lease.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
             return Err(LimitError::PeriodTooLong { given: lease, max: Rate::MAX_PERIOD });
         }
-        Ok(Self { limit, lease, max_debt: 0 })
+        let most = Self::MAX_LEASES - limit;
+        Ok(Self { limit, lease, max_debt: if limit < most { limit } else { most } })
     }
 
     /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit is three words of state.
@@ -142,6 +145,31 @@ impl Concurrency {
     /// Whether leases last longer than this clock can have promised: it was read long ago, or stepped back.
     fn stepped_back<S: Cells + ?Sized>(&self, book: &Book, state: &S, now: Time<Mono>) -> bool {
         book.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(STALE))
+    }
+
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        Tokens::whole(Book::load(state, self.slots()).held(state, now.mono()))
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        if self.used(state, now).ceil() <= at_most.floor() { Retry::NOW } else { Retry::OnRelease }
+    }
+
+    /// The most that may be held for `ask` to fit; `None` if it never does.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        let room = match ask {
+            Ask::Exactly(cost) => self.limit.checked_sub(cost.get()),
+            Ask::UpTo(cost) => self.limit.checked_sub(cost.get().min(1)),
+            Ask::Regardless(cost) => self.slots().checked_sub(cost.get()),
+        };
+        room.map(Tokens::whole)
+    }
+
+    /// Writes a state in which one lease weighs `used`, rounded up. Its number is nobody's, so only time gives it back.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        self.fresh(state, now);
+        let used = Cost::new(used.ceil().min(self.slots()));
+        self.decide(state, now, Ask::Regardless(used));
     }
 
     const fn slots(&self) -> u64 {
@@ -263,16 +291,17 @@ impl Algorithm for Concurrency {
         Book::load(state, self.slots()).next_end(state, now.mono())
     }
 
-    /// No lease lasts longer than the new length from now: its holder has that long to renew it. If there are more leases than
-    /// the new limit has slots, those that end last are kept: it is full either way. The cells must hold the larger of
-    /// both states.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let book = Book::load(state, old.slots());
+    /// No lease lasts longer than the new length from now: its holder has that long to renew it. Leases that have not ended
+    /// fit the slots of the new limit, since each weighs at least one.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        let book = Book::load(state, own.slots());
         book.cut_short(state, now.mono().saturating_add(self.lease));
-        if self.slots() < old.slots() {
+        if self.slots() < own.slots() {
             book.move_to(state, now.mono(), self.slots());
         }
     }
+
+    changed_parameters!();
 }
 
 #[cfg(test)]

@@ -38,10 +38,12 @@
 //! all come back at it: use a sliding window or a token bucket, or spread the windows.
 
 use super::{Algorithm, Cells, CellsMut};
+use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time, Window};
 use crate::quota::{Quota, instant};
 use crate::terms::{Kept, Terms};
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// So much per window.
@@ -163,6 +165,32 @@ impl FixedWindow {
         if self.phase == Phase::FirstRequest {
             state.set(0, Time::from_nanos(state.get(0)).rebased(from, to).as_nanos());
         }
+    }
+
+    /// Whether the windows of both lie alike.
+    pub(crate) fn lies_as(&self, other: &Self) -> bool {
+        (self.phase, self.length()) == (other.phase, other.length())
+    }
+
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        Tokens::whole(self.current(state, now).used)
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        Retry::After(self.wait(&self.current(state, now), at_most.floor()))
+    }
+
+    /// The most that may be counted for `ask` to fit; `None` if it never does.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        self.quota.room_for(ask)
+    }
+
+    /// Writes a state in which `used` is counted in the present window, rounded up to a whole number.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        let used = used.ceil().min(self.quota.deepest());
+        // Where nothing is counted, it does not matter in which window.
+        let end = if used == 0 { 0 } else { self.begin(now) };
+        self.write(state, end, used);
     }
 
     /// The instant on the clock that the windows are told by, and how they lie around it.
@@ -310,10 +338,7 @@ impl Algorithm for FixedWindow {
 
     #[inline]
     fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        let used = self.quota.used_at_first();
-        // Where nothing is counted, it does not matter in which window.
-        let end = if used == 0 { 0 } else { self.begin(now) };
-        self.write(state, end, used);
+        self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 
     #[inline]
@@ -371,16 +396,16 @@ impl Algorithm for FixedWindow {
         self.retry(&current, cost, self.quota.limit())
     }
 
-    /// Windows that lie as they did keep their count; otherwise it counts in the present one of the new windows. What
-    /// was spent beyond the new limit uses the window up, but is no debt unless it was one before.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let current = old.current(state, now);
-        let lie = |limit: &Self| (limit.phase, limit.length());
-        let end = if lie(self) == lie(old) { current.end } else { self.begin(now) };
-        let debt = current.used.saturating_sub(old.limit());
-        let used = (current.used - debt).min(self.limit()).saturating_add(debt);
-        self.write(state, end, used.min(self.quota.deepest()));
+    /// Windows that lie as they did keep their count; otherwise it counts in the present one of the new windows.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        if !self.lies_as(own) {
+            return self.start_with(state, now, own.used(state, &now.without_windows()));
+        }
+        let current = own.current(state, now);
+        self.write(state, current.end, current.used.min(self.quota.deepest()));
     }
+
+    changed_parameters!();
 }
 
 #[cfg(test)]

@@ -40,10 +40,13 @@
 //! **Poor choice** where callers should come evenly: all who wait come back at the step. Use a token bucket.
 
 use super::{Algorithm, Cells, CellsMut, STALE};
+use crate::change::changed_parameters;
 use crate::error::LimitError;
+use crate::limit::Limit;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// So much every so often.
@@ -248,6 +251,77 @@ impl IntervalBucket {
         }
     }
 
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        Tokens::whole(self.current(state, now).owed)
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        let current = self.current(state, now);
+        let steps = self.steps_for(current.owed, 0, at_most.floor());
+        Retry::After(Nanos::from_nanos(self.until(&current, now, steps)))
+    }
+
+    /// Writes a state in which `used` is owed, rounded up to a whole number.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        // Where nothing is owed, it does not matter since when.
+        self.keep(state, 0, 0);
+        let owed = used.ceil().min(self.deepest);
+        if owed > 0 {
+            let current = self.current(state, now);
+            self.write(state, &current, owed);
+        }
+    }
+
+    /// Whether steps from the first request on stay where they are when a state of `own` comes under these parameters. Aligned
+    /// steps lie where the clock says in any case.
+    fn keeps_grid_of(&self, own: &Self) -> bool {
+        self.steps == Steps::FirstRequest && (self.steps, self.period) == (own.steps, own.period)
+    }
+
+    /// How much of the present step has elapsed when a state of `own` comes under these parameters; `None` if steps begin with
+    /// whatever request is admitted.
+    pub(crate) fn elapsed_from<S: Cells + ?Sized>(&self, own: &Limit, state: &S, now: &Now<'_>) -> Option<u64> {
+        match (self.steps, own) {
+            (Steps::Aligned(offset), _) => Some(self.grid(now.wall().as_nanos(), offset.as_nanos()).0),
+            (Steps::FirstRequest, Limit::IntervalBucket(own)) if self.keeps_grid_of(own) => {
+                Some(own.current(state, now).elapsed)
+            }
+            (Steps::FirstRequest, _) => None,
+        }
+    }
+
+    /// How long until `ask` is let in, if `wait` says how long until no more than an amount is used up, by steps of which the
+    /// present one has `elapsed`.
+    ///
+    /// The steps that come within the longest wait are as many as fit it, or one more while the present step is nearly over. So
+    /// the request is let in when the fewer leave room, or at the first such time from when the more do.
+    pub(crate) fn retry_from(&self, elapsed: Option<u64>, ask: Ask, wait: impl Fn(Tokens) -> Retry) -> Retry {
+        let cost = match ask {
+            Ask::Exactly(cost) => cost.get(),
+            Ask::UpTo(cost) => cost.get().min(1),
+            Ask::Regardless(cost) => {
+                let room = (self.burst + self.max_debt).checked_sub(cost.get());
+                return room.map_or(Retry::Never, |room| wait(Tokens::whole(room)));
+            }
+        };
+        if cost > self.burst {
+            return Retry::Never;
+        }
+        let (steps, rest) = (self.max_wait / self.period, self.max_wait % self.period);
+        let room = self.burst - cost + steps * self.refill;
+        let with_fewer = wait(Tokens::whole(room));
+        let (Some(elapsed), 1..) = (elapsed, rest) else { return with_fewer };
+        let Retry::After(with_more) = wait(Tokens::whole(room + self.refill)) else { return with_fewer };
+        let (late, then) = (self.period - rest, (elapsed + with_more.as_nanos() % self.period) % self.period);
+        with_fewer.min(Retry::After(with_more.saturating_add(Nanos::from_nanos(late.saturating_sub(then)))))
+    }
+
+    /// What is let in beside `used`, by steps of which the present one has `elapsed`.
+    pub(crate) fn remaining_beside(&self, used: Tokens, elapsed: Option<u64>) -> u64 {
+        let steps = (self.max_wait + elapsed.unwrap_or(0)) / self.period;
+        (self.burst + steps * self.refill).saturating_sub(used.ceil()).min(self.burst)
+    }
+
     #[inline]
     fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
         let mark = state.get(0);
@@ -426,13 +500,7 @@ impl Algorithm for IntervalBucket {
 
     #[inline]
     fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        // Where nothing is owed, it does not matter since when.
-        self.keep(state, 0, 0);
-        let owed = self.burst - self.initial;
-        if owed > 0 {
-            let current = self.current(state, now);
-            self.write(state, &current, owed);
-        }
+        self.start_with(state, now, Tokens::whole(self.burst - self.initial));
     }
 
     #[inline]
@@ -497,16 +565,16 @@ impl Algorithm for IntervalBucket {
     }
 
     /// What is owed stays owed, by the steps of the new grid: that of before if it lies as it did.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let before = old.current(state, now);
-        self.keep(state, 0, 0);
-        let mut current = self.current(state, now);
-        if self.steps == Steps::FirstRequest && (self.steps, self.period) == (old.steps, old.period) {
-            let steps = before.base / old.refill;
-            current = Current { origin: before.origin, base: steps * self.refill, ..before };
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        let before = own.current(state, now);
+        if !self.keeps_grid_of(own) {
+            return self.start_with(state, now, own.used(state, now));
         }
-        self.write(state, &current, before.owed.min(self.deepest));
+        let base = before.base / own.refill * self.refill;
+        self.write(state, &Current { base, ..before }, before.owed.min(self.deepest));
     }
+
+    changed_parameters!();
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
-//! Leaky bucket: whatever comes in, it goes out at a steady rate; who comes early waits, who would wait too long is refused.
+//! Leaky bucket: requests go out at a steady rate; an early request waits, and one that would wait too long is refused.
 //!
-//! **The naive method** is a queue with a timer that lets one request out per tick. It needs memory for everybody who waits
+//! **The naive method** is a queue with a timer that lets one request out per tick. It needs memory for every waiting request
 //! and a thread for every key, and the tick rounds the rate: 300 per second from a timer of 3 ms are 333.
 //!
-//! **The idea** is that nobody has to stand in the queue to know when its turn comes. It is enough to store when the
-//! bucket will have run dry: a request that finds an amount in the bucket has its turn when that has flowed out. It is
-//! told this wait at once, and pouring its own cost in reserves the place. The arithmetic is that of the
-//! [token bucket](super::token_bucket), exact for any rate; the two differ in who is told to wait.
+//! **The idea** is that a request need not stand in a queue to know when its turn comes. It is enough to store when the bucket
+//! will have run dry. A unit that finds an amount in the bucket has its turn when that amount has flowed out, and a request of
+//! several units has its turn when the last of them has, as if they had come one after the other. The request is given this
+//! wait at once, and pouring its own cost in reserves the turn. The arithmetic is that of the
+//! [token bucket](super::token_bucket), exact for any rate; the two differ in which requests wait.
 //!
 //! Two bounds keep the queue short: `burst`, the most that can be in the bucket (nginx counts one less), and `max_wait`,
-//! beyond which a request is refused instead of delayed. A part of the burst can be `free`: so much may be in the bucket
-//! before anybody has to wait (the `delay` of nginx; `free` as large as the burst is its `nodelay`).
+//! beyond which a request is refused instead of delayed. A part of the burst can be `free`: a unit that finds no more than this
+//! in the bucket does not wait (the `delay` of nginx; `free` as large as the burst is its `nodelay`).
 //!
 //! **Example**: 10 per second, burst 6, free 2, six requests of cost 1 at time 0 and a seventh. They find 0, 1, 2, 3, 4 and 5
 //! in the bucket, of which 2 are free: the first three pass at once, the others wait 100, 200 and 300 ms. The
-//! seventh does not fit, and is told to try again in 100 ms; it would then find 5 and wait 300 ms.
+//! seventh does not fit and is refused for 100 ms; it would then find 5 and wait 300 ms. One request of cost 6 on the empty
+//! bucket waits 300 ms, like the last of the six.
 //!
 //! ```text
 //!             now        now + free                  empty_at    now + burst
@@ -24,15 +26,17 @@
 //! ```
 //!
 //! **Guarantee**: over any interval of length `T`, what is let in is at most `burst + rate × T`, and what has its turn is at
-//! most `free + cost + rate × (T + 1 ns)`, where `cost` is that of the last one of them and the nanosecond is the rounding of
-//! waits. Nobody waits longer than `max_wait`, nor than `(burst − free) / rate` takes. Turns come in the order of
-//! arrival. What is charged regardless or refunded is outside of this, as follows.
+//! most `free + cost + rate × (T + 1 ns)`, where `cost` is that of the first of them, which goes out as a whole, and the nanosecond
+//! is the rounding of waits; from an instant on at which the bucket is empty, it is at most `free + 1 + rate × (T + 1 ns)`. No
+//! request waits longer than `max_wait`, nor than `(burst − 1 − free) / rate` takes. Turns come in the order of arrival. Charges
+//! and refunds are outside of this, as follows.
 //!
-//! **Verbs**: a cost waits for what was in the bucket before it, not for itself, and goes out as a whole. Taking up to an
-//! amount takes what fits, with one wait for all of it. A charge records what has already happened, so it never waits:
-//! it goes into the bucket regardless of the bounds, up to `max_debt` above the burst, and those who come after wait
-//! for it. A refund takes out what it put in, as far as that is still in the bucket; who was given a wait keeps it, and the
-//! next to come may have its turn together with one of those. What takes nothing waits for nothing.
+//! **Verbs**: a request goes out as a whole, when its last unit has its turn; a cost whose last unit would wait longer than
+//! `max_wait` even on an empty bucket never passes. Taking up to an amount takes what fits both bounds, with one wait for all
+//! of it. A charge records what has already happened, so it never waits: it goes into the bucket regardless of the bounds,
+//! up to `max_debt` above the burst, and later requests wait for it. A refund takes out what it put in, as far as that is still
+//! in the bucket; waits that were given stay as they are, and the next request may have its turn together with one of
+//! those. A cost of zero does not wait.
 //!
 //! **State**: the instant at which the bucket will be empty, in ticks, as one word or two like that of the token bucket.
 //! **Cost**: a few multiplications, and one division if the answer is a wait.
@@ -41,11 +45,13 @@
 
 use super::{Algorithm, Cells, CellsMut};
 use crate::bucket::Bucket;
+use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// A steady rate out, a bounded queue in.
@@ -67,8 +73,7 @@ pub struct LeakyBucket {
     bucket: Bucket,
     free: u64,
     max_wait: Nanos,
-    /// The most that may be in the bucket for somebody to have to wait no longer than `max_wait`: `free` and what flows
-    /// out in that time.
+    /// The most that a unit may find in the bucket to wait no longer than `max_wait`: `free` and what flows out in that time.
     patience: Ticks,
 }
 
@@ -83,7 +88,7 @@ impl LeakyBucket {
         Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, patience: 0 }.with_patience())
     }
 
-    /// With nobody waiting until more than `free` is in the bucket.
+    /// With no wait for a unit that finds no more than `free` in the bucket: `free + 1` units pass at once.
     ///
     /// # Errors
     /// When it is more than the burst.
@@ -94,7 +99,7 @@ impl LeakyBucket {
         Ok(Self { free, ..self }.with_patience())
     }
 
-    /// With a refusal for whoever would wait longer than `max_wait`; zero refuses everybody who would wait at all.
+    /// With a refusal for a request that would wait longer than `max_wait`; zero refuses every request that would wait.
     #[must_use]
     pub fn max_wait(self, max_wait: Nanos) -> Self {
         Self { max_wait, ..self }.with_patience()
@@ -154,22 +159,60 @@ impl LeakyBucket {
         self.bucket.rebase(state, from, to);
     }
 
-    /// The most that may be in the bucket when `cost` comes, for both bounds to hold.
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        self.bucket.used(state, now)
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        self.bucket.until_used(state, now, at_most)
+    }
+
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        self.bucket.start_with(state, now, used);
+    }
+
+    fn tokens(&self, ticks: Ticks) -> Tokens {
+        Tokens::of(ticks, self.rate().per().as_nanos())
+    }
+
+    /// The most that may be used up for `ask` to be let in; `None` if it never is.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        let room = match ask {
+            Ask::Exactly(cost) => self.room(cost),
+            Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
+            Ask::Regardless(_) => self.bucket.room_for(ask),
+        };
+        room.map(|room| self.tokens(room))
+    }
+
+    /// What is let in beside `used`.
+    pub(crate) fn remaining_beside(&self, used: Tokens) -> u64 {
+        self.available(used.units_ceil(self.rate().per().as_nanos()))
+    }
+
+    /// What of a cost comes before its last unit, in ticks.
+    #[inline]
+    fn before_last(&self, cost: Cost) -> Ticks {
+        self.bucket.flow().ticks(cost.get().saturating_sub(1))
+    }
+
+    /// The most that may be in the bucket when `cost` comes, for both bounds to hold; `None` if they never do.
     #[inline]
     fn room(&self, cost: Cost) -> Option<Ticks> {
-        self.bucket.room(cost).map(|room| room.min(self.patience))
+        Some(self.bucket.room(cost)?.min(self.patience.checked_sub(self.before_last(cost))?))
     }
 
-    /// Whole units that fit, with the wait that `owed` in the bucket means for them.
+    /// Whole units that are let in on top of `owed`: those that fit, and whose last one waits no longer than allowed.
     fn available(&self, owed: Ticks) -> u64 {
-        if owed <= self.patience { self.bucket.available(owed) } else { 0 }
+        let patient = self.patience.checked_sub(owed);
+        patient.map_or(0, |left| self.bucket.available(owed).min(self.bucket.flow().tokens(left).saturating_add(1)))
     }
 
-    /// What passes behind `owed` in the bucket, now or when all but the free part of that has flowed out.
+    /// What passes on top of `owed` in the bucket: now, or when all before its last unit but the free part has flowed out.
     #[inline]
     fn pass(&self, owed: Ticks, taken: Cost) -> Verdict {
         let flow = self.bucket.flow();
-        let early = owed.saturating_sub(flow.ticks(self.free));
+        let early = (owed + self.before_last(taken)).saturating_sub(flow.ticks(self.free));
         if early == 0 || taken == Cost::ZERO {
             return Verdict::allow(taken);
         }
@@ -235,15 +278,19 @@ impl Algorithm for LeakyBucket {
         self.bucket.owed(state, now) == 0
     }
 
-    /// Until it would pass undelayed.
+    /// Until it would pass undelayed. A cost that never does, because more than the free part and one unit, until the bucket
+    /// is empty.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        let undelayed = self.bucket.flow().ticks(self.free);
-        self.bucket.retry_behind(state, now, ahead, self.bucket.room(cost).map(|room| room.min(undelayed)))
+        let undelayed = self.bucket.flow().ticks(self.free).saturating_sub(self.before_last(cost));
+        self.bucket.retry_behind(state, now, ahead, self.room(cost).map(|room| room.min(undelayed)))
     }
 
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        self.bucket.convert(&old.bucket, state, now);
+    /// What is owed stays owed, rounded up to a tick of the new rate.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        self.start_with(state, now, own.used(state, now));
     }
+
+    changed_parameters!();
 }
 
 #[cfg(test)]

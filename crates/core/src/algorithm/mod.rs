@@ -62,8 +62,53 @@ pub trait Algorithm {
     /// How much is used up. [`Spent::NOTHING`] means the state may be forgotten without loss.
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent;
 
-    /// Rewrites a state written under the numbers of `old` so that what was spent stays spent under these.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>);
+    /// Re-expresses a state of the parameters `own` under these, so that they say the same is used up, rounded up to what they
+    /// can tell apart. The cells must hold the larger of both states.
+    ///
+    /// Only for a state that these parameters can hold, which has at most the capacity and the debt used: one that a request
+    /// was just admitted to by [`weigh_from`](Self::weigh_from). Of any other, what is above that would be forgotten.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>);
+
+    /// [`weigh`](Self::weigh) for a state that belongs to the parameters `own`: those it was last charged under. What is used up
+    /// is judged by them, and what fits by these; see the law of changed parameters in ARCHITECTURE.md.
+    fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
+
+    /// Applies a verdict that [`weigh_from`](Self::weigh_from) just gave, and returns whether the state belongs to these
+    /// parameters from now on. It does if something was taken; otherwise it still belongs to `own`, and nothing was written but
+    /// refused attempts that count and the repair of a stepped clock.
+    fn commit_from<S: CellsMut + ?Sized>(
+        &self,
+        own: &Self,
+        state: &mut S,
+        now: &Now<'_>,
+        verdict: &Verdict<Self::Stamp>,
+    ) -> bool;
+
+    /// Decides and applies; `true` if the state belongs to these parameters from now on.
+    fn decide_from<S: CellsMut + ?Sized>(
+        &self,
+        own: &Self,
+        state: &mut S,
+        now: &Now<'_>,
+        ask: Ask,
+    ) -> (Verdict<Self::Stamp>, bool) {
+        let verdict = self.weigh_from(own, state, now, ask);
+        let adopted = self.commit_from(own, state, now, &verdict);
+        (verdict, adopted)
+    }
+
+    /// [`report`](Self::report) for a state that belongs to the parameters `own`: the limit and what remains are of these
+    /// parameters, the waits are true under `own`.
+    fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
+
+    /// [`wait_behind`](Self::wait_behind) for a state that belongs to the parameters `own`. Requests ahead are not counted.
+    fn wait_behind_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Retry {
+        match self.weigh_from(own, state, now, Ask::Exactly(cost)).outcome() {
+            Outcome::Allow => Retry::NOW,
+            Outcome::Delay(wait) => Retry::After(wait),
+            Outcome::Deny(retry) => retry,
+        }
+    }
 
     /// The short way of [`check`](Ask::Exactly) for a state of one word: the word after taking `cost`, if it passes at once
     /// and undelayed. `None` says nothing but that the long way has to be gone.

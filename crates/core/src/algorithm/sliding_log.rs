@@ -37,10 +37,12 @@
 //! smoothing, since a whole limit may pass at one instant: use a bucket.
 
 use super::{Algorithm, Cells, CellsMut, STALE};
+use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Terms, WindowTerms};
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// Never more than the limit in any window.
@@ -79,7 +81,8 @@ impl SlidingLog {
     /// The most entries a log may have, limit and debt together.
     pub const MAX_ENTRIES: u64 = 1024;
 
-    /// At most `limit` in any window of `length`. Starts empty; no debt, no minimum gap, refused attempts do not count.
+    /// At most `limit` in any window of `length`. Starts empty; no minimum gap, refused attempts do not count. Debt is bounded by
+    /// another limit, as far as the entries go.
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
@@ -94,7 +97,9 @@ impl SlidingLog {
         if length.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
             return Err(LimitError::PeriodTooLong { given: length, max: Rate::MAX_PERIOD });
         }
-        Ok(Self { limit, length, max_debt: 0, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
+        let most = Self::MAX_ENTRIES - limit;
+        let max_debt = if limit < most { limit } else { most };
+        Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
     }
 
     /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit is a word of state.
@@ -109,7 +114,8 @@ impl SlidingLog {
         Ok(Self { max_debt, ..self })
     }
 
-    /// With only `initial` left for a new key. The rest counts as one request made when the key was first seen.
+    /// With only `initial` left for a new key. The rest counts as used when the key was first seen, by no request: no minimum gap
+    /// is kept from it.
     ///
     /// # Errors
     /// When it is more than the limit.
@@ -161,13 +167,51 @@ impl SlidingLog {
         }
     }
 
-    const fn slots(&self) -> u64 {
-        self.limit + self.max_debt
+    pub(crate) const fn gap(&self) -> Nanos {
+        self.minimum_gap
     }
 
-    /// How long the newest entry matters to anybody.
-    fn memory(&self) -> Nanos {
-        self.length.max(self.minimum_gap)
+    pub(crate) const fn counts_refused(&self) -> bool {
+        self.refused_count
+    }
+
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        let now = now.mono();
+        Tokens::whole(self.used_entries(self.ring(state, now), state, now))
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        let now = now.mono();
+        let entry = self.ring(state, now).entry(state, at_most.floor());
+        Retry::After(entry.map_or(Nanos::ZERO, |entry| outlasts(entry, now, self.length)))
+    }
+
+    /// How long until `gap` has passed since the last request.
+    pub(crate) fn until_gap<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
+        let now = now.mono();
+        let last = self.ring(state, now).last_request(state);
+        Retry::After(last.map_or(Nanos::ZERO, |last| outlasts(last, now, gap)))
+    }
+
+    /// The most that may be inside the window for `ask` to fit; `None` if it never does.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        let room = match ask {
+            Ask::Exactly(cost) => self.limit.checked_sub(cost.get()),
+            Ask::UpTo(cost) => self.limit.checked_sub(cost.get().min(1)),
+            Ask::Regardless(cost) => self.slots().checked_sub(cost.get()),
+        };
+        room.map(Tokens::whole)
+    }
+
+    /// Writes a state in which `used` counts as used now, rounded up to a whole number, by no request.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        let used = used.ceil().min(self.slots());
+        let ring = (0..used).fold(Ring::empty(self.slots()), |ring, _| ring.push(state, now.mono()));
+        Ring { opening: used, ..ring }.store(state);
+    }
+
+    const fn slots(&self) -> u64 {
+        self.limit + self.max_debt
     }
 
     /// The ring as this clock can believe it. Threads that read the clock before they got their turn differ by little, and
@@ -183,16 +227,16 @@ impl SlidingLog {
     }
 
     /// How many entries are inside the window.
-    fn used<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>) -> u64 {
+    fn used_entries<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>) -> u64 {
         partition(0..ring.len, |place| {
             ring.entry(state, place).is_some_and(|entry| outlasts(entry, now, self.length) > Nanos::ZERO)
         })
     }
 
-    /// How many entries cannot be forgotten yet: those inside, or the newest alone when only the gap needs it.
+    /// How many entries cannot be forgotten yet: those inside, or the last request alone when only the gap needs it.
     fn remembered<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>) -> u64 {
-        let newest = ring.entry(state, 0).is_some_and(|entry| outlasts(entry, now, self.memory()) > Nanos::ZERO);
-        self.used(ring, state, now).max(u64::from(newest))
+        let newest = ring.last_request(state).is_some_and(|last| outlasts(last, now, self.minimum_gap) > Nanos::ZERO);
+        self.used_entries(ring, state, now).max(u64::from(newest))
     }
 
     /// How long until what is wanted passes, once `written` further entries are made now. It is no more than its ceiling.
@@ -201,11 +245,12 @@ impl SlidingLog {
             Some(place) => ring.entry(state, place),
             None => Some(ring.instant(state, now)),
         };
+        let previous = if written > 0 { entry(0) } else { ring.last_request(state) };
         let room = entry(wanted.ceiling - wanted.cost).map_or(Nanos::ZERO, |entry| outlasts(entry, now, self.length));
         if wanted.gap == Nanos::ZERO || wanted.cost == 0 {
             return room;
         }
-        room.max(entry(0).map_or(Nanos::ZERO, |previous| outlasts(previous, now, wanted.gap)))
+        room.max(previous.map_or(Nanos::ZERO, |previous| outlasts(previous, now, wanted.gap)))
     }
 }
 
@@ -221,7 +266,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        Ring::empty(self.slots()).write(state, now.mono(), self.limit - self.initial);
+        self.start_with(state, now, Tokens::whole(self.limit - self.initial));
     }
 
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
@@ -233,7 +278,7 @@ impl Algorithm for SlidingLog {
             Ask::Regardless(cost) => Wanted { cost: cost.get(), ceiling: self.slots(), gap: Nanos::ZERO },
             Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
             Ask::UpTo(cost) => {
-                let available = self.limit.saturating_sub(self.used(ring, state, now));
+                let available = self.limit.saturating_sub(self.used_entries(ring, state, now));
                 // With nothing left it asks for one, which is refused with the wait for one.
                 checked(cost.get().min(available.max(1)))
             }
@@ -252,7 +297,7 @@ impl Algorithm for SlidingLog {
         // The attempt will itself be in the log that the next one meets. Its stamp carries how much to write down.
         // Who takes what fits comes back for one unit.
         let again = if let Ask::UpTo(_) = ask { checked(1) } else { wanted };
-        let wait = self.wait(ring, state, now, again, wanted.cost);
+        let wait = wait.max(self.wait(ring, state, now, again, wanted.cost));
         Verdict::pass(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
     }
 
@@ -273,7 +318,7 @@ impl Algorithm for SlidingLog {
     /// Without it, the oldest entries: nobody knows which one is meant, and what is about to leave grants the least.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let ring = self.ring(state, now.mono());
-        let used = self.used(ring, state, now.mono());
+        let used = self.used_entries(ring, state, now.mono());
         let places = match stamp {
             None => used - cost.get().min(used)..used,
             Some(stamp) => {
@@ -293,13 +338,16 @@ impl Algorithm for SlidingLog {
         let wanted = Wanted { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
         Report {
             limit: self.limit,
-            remaining: self.limit.saturating_sub(self.used(ring, state, now)),
+            remaining: self.limit.saturating_sub(self.used_entries(ring, state, now)),
             retry: if wanted.cost > wanted.ceiling {
                 Retry::Never
             } else {
                 Retry::After(self.wait(ring, state, now, wanted, 0))
             },
-            reset: ring.entry(state, 0).map_or(Nanos::ZERO, |newest| outlasts(newest, now, self.memory())),
+            reset: {
+                let until = |entry: Option<_>, span| entry.map_or(Nanos::ZERO, |entry| outlasts(entry, now, span));
+                until(ring.entry(state, 0), self.length).max(until(ring.last_request(state), self.minimum_gap))
+            },
         }
     }
 
@@ -308,22 +356,30 @@ impl Algorithm for SlidingLog {
         Spent::of(self.remembered(ring, state, now.mono()).into(), self.limit.into())
     }
 
-    /// Keeps the newest entries that were inside the old window and fit the new ring. What had left stays away even if the
-    /// new window is longer: it might as well have been forgotten. The cells must hold the larger of both states.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let ring = old.ring(state, now.mono());
-        let kept = old.remembered(ring, state, now.mono()).min(self.slots());
-        // The rings overlap, so the entries step aside; 8 KiB of stack, and only when numbers change.
+    /// Keeps the entries inside the window of `own`, and the newest request if only its gap needs it. What had left stays away
+    /// even if the new window is longer: it might as well have been forgotten. Entries older than a shorter new window count as
+    /// made at its beginning, so that at this instant as much is used as before.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        let now = now.mono();
+        let ring = own.ring(state, now);
+        let used = own.used_entries(ring, state, now);
+        let kept = own.remembered(ring, state, now).min(self.slots());
+        let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
+        // The rings overlap, so the entries step aside; 8 KiB of stack, and only when parameters change.
         let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
         for (place, entry) in (0..kept).zip(&mut aside) {
-            *entry = ring.entry(state, place).unwrap_or(Time::ZERO);
+            let instant = ring.entry(state, place).unwrap_or(Time::ZERO);
+            *entry = if place < used { instant.max(oldest) } else { instant };
         }
+        let opening = kept.saturating_sub(ring.len - ring.opening);
         let mut ring = Ring::empty(self.slots());
         for entry in aside.iter().take(kept as usize).rev() {
             ring = ring.push(state, *entry);
         }
-        ring.store(state);
+        Ring { opening, ..ring }.store(state);
     }
+
+    changed_parameters!();
 }
 
 /// Where the entries lie in the state. Entries are named by their place before the newest, which is at place 0.
@@ -334,6 +390,9 @@ struct Ring {
     next: u64,
     /// How many entries there are, inside the window or not, at most `slots`.
     len: u64,
+    /// How many of them, the oldest ones, stand for no request: what `initial` leaves out, or what was used up under another
+    /// algorithm. No gap is kept from these.
+    opening: u64,
     /// Entries later than this count as made then.
     latest: Time<Mono>,
 }
@@ -342,18 +401,20 @@ const END_OF_TIME: Time<Mono> = Time::from_nanos(u64::MAX);
 
 impl Ring {
     const fn empty(slots: u64) -> Self {
-        Self { slots, next: 0, len: 0, latest: END_OF_TIME }
+        Self { slots, next: 0, len: 0, opening: 0, latest: END_OF_TIME }
     }
 
     fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
-        let (next, len) = (state.get(0) >> 32, state.get(0) & u64::from(u32::MAX));
+        let (next, opening, len) =
+            (state.get(0) >> 32, state.get(0) >> 16 & u64::from(u16::MAX), state.get(0) & u64::from(u16::MAX));
         // Words that we did not write must not lead outside the ring.
         let next = if next < slots { next } else { next % slots };
-        Self { next, len: len.min(slots), ..Self::empty(slots) }
+        let len = len.min(slots);
+        Self { next, len, opening: opening.min(len), ..Self::empty(slots) }
     }
 
     fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
-        state.set(0, self.next << 32 | self.len);
+        state.set(0, self.next << 32 | self.opening << 16 | self.len);
     }
 
     /// The word of the entry at `place`, which is below `slots`.
@@ -370,6 +431,11 @@ impl Ring {
         (place < self.len).then(|| self.latest.min(Time::from_nanos(state.get(self.word(place)))))
     }
 
+    /// The newest entry, if it stands for a request.
+    fn last_request<S: Cells + ?Sized>(self, state: &S) -> Option<Time<Mono>> {
+        if self.len > self.opening { self.entry(state, 0) } else { None }
+    }
+
     /// The instant under which an entry made now is kept: never before the newest, so that the order holds.
     fn instant<S: Cells + ?Sized>(self, state: &S, now: Time<Mono>) -> Time<Mono> {
         self.entry(state, 0).map_or(now, |newest| newest.max(now))
@@ -379,7 +445,8 @@ impl Ring {
     fn push<S: CellsMut + ?Sized>(self, state: &mut S, entry: Time<Mono>) -> Self {
         state.set(1 + self.next as usize, entry.as_nanos());
         let next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
-        Self { next, len: self.slots.min(self.len + 1), ..self }
+        let opening = if self.len == self.slots { self.opening.saturating_sub(1) } else { self.opening };
+        Self { next, len: self.slots.min(self.len + 1), opening, ..self }
     }
 
     /// Makes `units` entries now, after writing down what was believed of the others.
@@ -402,7 +469,11 @@ impl Ring {
         for place in (0..from).rev() {
             state.set(self.word(place + units), state.get(self.word(place)));
         }
-        Self { next: self.back(units), len: self.len - units, ..self }.store(state);
+        let len = self.len - units;
+        // Those that are left out of the oldest ones stood for no request.
+        let requests = (self.len - self.opening).saturating_sub(from);
+        let opening = self.opening - units.saturating_sub(requests).min(self.opening);
+        Self { next: self.back(units), len, opening, ..self }.store(state);
     }
 }
 

@@ -21,7 +21,8 @@
 //! the slice that ends at 0:10, which leaves the window at 1:10. It is told to wait 11 s. At 1:10 pass 4, and 6 more at 1:40.
 //!
 //! **Guarantee**: in any interval of `length`, what passes is at most `limit` (`limit + max_debt` with charges), like that of
-//! the log; and a request is refused only if it does not fit together with all that passed in `length` and one slice.
+//! the log; and a request is refused only if it does not fit together with all that passed in `length` and one slice. (A length
+//! that no number of slices up to 64 divides, so one that is not of whole milliseconds, is rounded up to less than 64 ns more.)
 //!
 //! Debt counts like anything else until it leaves. The clock is the wall clock, and slices lie at multiples of their
 //! length. Set back by up to a window (or a second), the slice that was reached is used as it is; set back by more, all that
@@ -37,10 +38,12 @@
 use ring::{Head, Ring};
 
 use super::{Algorithm, Cells, CellsMut};
+use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::quota::{Quota, instant};
 use crate::terms::Terms;
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// Never more than the limit in any window, to the precision of a slice.
@@ -99,8 +102,8 @@ impl SlidingSlices {
     /// The most words a state has.
     pub const MAX_WORDS: usize = 3 + Self::MAX_SLICES as usize;
 
-    /// `limit` in any `length`, by slices of `precision`. If those do not make up the length exactly, the window is as much longer as
-    /// makes them. Debt is bounded by another limit.
+    /// `limit` in any `length`, by slices of `precision`. If those do not make up the length exactly, the slices are as much
+    /// shorter as makes them: 10 s by 6 s are two slices of 5 s. Debt is bounded by another limit.
     ///
     /// # Errors
     /// When one of them is zero, the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or there are more than
@@ -112,11 +115,13 @@ impl SlidingSlices {
         }
         // A slice longer than the window serves nobody.
         let precision = precision.min(length).as_nanos();
-        let slices = quota.length().div_ceil(precision);
+        let fewest = quota.length().div_ceil(precision);
+        let slices = (fewest..=Self::MAX_SLICES).find(|slices| quota.length() % slices == 0).unwrap_or(fewest);
         if slices > Self::MAX_SLICES {
             let what = "the number of slices (the length divided by the precision)";
             return Err(LimitError::OutOfRange { what, given: slices, min: 1, max: Self::MAX_SLICES });
         }
+        let precision = quota.length().div_ceil(slices);
         // Neither sum is above three times the longest period.
         let believable = precision + quota.slack(slices * precision);
         Ok(Self { quota, precision, slices, believable, ring: Ring::new(slices, quota.deepest()) })
@@ -151,7 +156,7 @@ impl SlidingSlices {
         Nanos::from_nanos(self.quota.length())
     }
 
-    /// The length of a slice.
+    /// The length of a slice, at most what was asked for.
     pub const fn precision(&self) -> Nanos {
         Nanos::from_nanos(self.precision)
     }
@@ -172,6 +177,28 @@ impl SlidingSlices {
             ring.set(state, place, count);
         }
         self.write_head(state, end, sum, present.min(deepest));
+    }
+
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        Tokens::whole(self.current(state, now).sum)
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        Retry::After(Nanos::from_nanos(self.wait(state, &self.current(state, now), at_most.floor())))
+    }
+
+    /// The most that may be counted for `ask` to fit; `None` if it never does.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        self.quota.room_for(ask)
+    }
+
+    /// Writes a state in which `used` is counted in the present slice, rounded up to a whole number.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        let used = used.ceil().min(self.quota.deepest());
+        // Where nothing is counted, it does not matter in which slice.
+        let end = if used == 0 { 0 } else { self.enter(&[0u64; 0], instant(now.wall()), 0, 0).end };
+        self.ring.clear(state);
+        self.write_head(state, end, used, used);
     }
 
     /// The sum and the present count, no more than can be.
@@ -360,11 +387,7 @@ impl Algorithm for SlidingSlices {
 
     #[inline]
     fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        let used = self.quota.used_at_first();
-        // Where nothing is counted, it does not matter in which slice.
-        let end = if used == 0 { 0 } else { self.enter(&[0u64; 0], instant(now.wall()), 0, 0).end };
-        self.ring.clear(state);
-        self.write_head(state, end, used, used);
+        self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 
     #[inline]
@@ -430,24 +453,20 @@ impl Algorithm for SlidingSlices {
         self.current(state, now).sum == 0
     }
 
-    /// Slices as long as they were keep their counts as far as they are still in the window. Otherwise all of it counts in the present
-    /// one of the new slices. More than the new limit and its debt is counted as that much, and the oldest goes first.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let before = old.current(state, now);
-        let mut counts = [0; Self::MAX_SLICES as usize];
-        old.older(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
-        self.ring.clear(state);
-        self.write_head(state, 0, 0, 0);
-        let end = self.enter(state, instant(now.wall()), 0, 0).end;
-        let mut room = self.quota.deepest();
-        if self.precision != old.precision {
-            let sum = before.sum.min(room);
-            return self.write_head(state, end, sum, sum);
+    /// Slices as long as they were, in a window at least as long, keep their counts. Otherwise all of it counts in the present one
+    /// of the new slices.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        if self.precision != own.precision || self.slices < own.slices {
+            return self.start_with(state, now, own.used(state, now));
         }
-        let present = before.present.min(room);
-        room -= present;
+        let before = own.current(state, now);
+        let mut counts = [0; Self::MAX_SLICES as usize];
+        own.older(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
+        self.ring.clear(state);
         // A clock that was set back left the old slices ahead of it, and so they stay.
         let (ring, number) = (self.ring, self.number(before.end));
+        let present = before.present.min(self.quota.deepest());
+        let mut room = self.quota.deepest() - present;
         for (back, count) in counts.iter().take(self.slices as usize).enumerate() {
             let kept = (*count).min(room);
             room -= kept;
@@ -455,6 +474,8 @@ impl Algorithm for SlidingSlices {
         }
         self.write_head(state, before.end, self.quota.deepest() - room, present);
     }
+
+    changed_parameters!();
 }
 
 mod ring;

@@ -42,10 +42,12 @@
 //! must hold in every interval, which only a log can promise.
 
 use super::{Algorithm, Cells, CellsMut};
+use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::quota::{Quota, instant};
 use crate::terms::{Kept, Terms};
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
 /// About so much in the time just past.
@@ -129,6 +131,27 @@ impl SlidingWindow {
         self.write(state, end, previous.min(self.quota.deepest()), used.min(self.quota.deepest()));
     }
 
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        Tokens::of(self.estimate(&self.current(state, now)), self.quota.length())
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        Retry::After(self.wait(&self.current(state, now), at_most.units_floor(self.quota.length())))
+    }
+
+    /// The most that the estimate may be for `ask` to fit; `None` if it never does.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        self.quota.room_for(ask)
+    }
+
+    /// Writes a state in which `used` is counted in the present window, rounded up to a whole number.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        let used = used.ceil().min(self.quota.deepest());
+        // Where nothing is counted, it does not matter in which window.
+        let end = if used == 0 { 0 } else { self.begin(now) };
+        self.write(state, end, 0, used);
+    }
+
     const fn is_packed(&self) -> bool {
         self.quota.deepest() <= HALF
     }
@@ -209,23 +232,28 @@ impl SlidingWindow {
 
     /// How long until `cost` fits under `ceiling`.
     fn retry(&self, current: &Current, cost: Cost, ceiling: u64) -> Retry {
-        let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
-        if self.fits(current, cost, ceiling) {
-            return Retry::NOW;
+        ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.scaled(room))))
+    }
+
+    /// How long until the estimate is no more than `room`, which is an amount times the length.
+    fn wait(&self, current: &Current, room: u128) -> Nanos {
+        if self.estimate(current) <= room {
+            return Nanos::ZERO;
         }
         // In this window only the weight of the previous one falls. Where that is not enough, the next window begins
         // without it, and in that one the weight of this one falls, to nothing at its end.
-        let wait = match self.overlap(current.previous, room.saturating_sub(current.used)) {
-            overlap @ 1.. if current.used <= room => current.left - overlap,
+        let beside_used = room.checked_sub(self.scaled(current.used));
+        let wait = match beside_used.map(|room| self.overlap(current.previous, room)) {
+            Some(overlap @ 1..) => current.left - overlap,
             _ => current.left + (self.quota.length() - self.overlap(current.used, room)),
         };
-        Retry::After(Nanos::from_nanos(wait))
+        Nanos::from_nanos(wait)
     }
 
-    /// The largest overlap with a window of `count` that weighs no more than `room`, rounded down.
-    fn overlap(&self, count: u64, room: u64) -> u64 {
+    /// The largest overlap with a window of `count` that weighs no more than `room`, which is an amount times the length.
+    fn overlap(&self, count: u64, room: u128) -> u64 {
         let length = self.quota.length();
-        self.scaled(room).checked_div(count.into()).map_or(length, |overlap| overlap.min(length.into()) as u64)
+        room.checked_div(count.into()).map_or(length, |overlap| overlap.min(length.into()) as u64)
     }
 
     /// Decides, once it is known what is counted.
@@ -278,10 +306,7 @@ impl Algorithm for SlidingWindow {
 
     #[inline]
     fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        let used = self.quota.used_at_first();
-        // Where nothing is counted, it does not matter in which window.
-        let end = if used == 0 { 0 } else { self.begin(now) };
-        self.write(state, end, 0, used);
+        self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 
     #[inline]
@@ -344,17 +369,17 @@ impl Algorithm for SlidingWindow {
         current.previous == 0 && current.used == 0
     }
 
-    /// Windows as long as they were keep both counts. Otherwise the estimate, rounded up, counts in the present one of the
-    /// new windows. More than the new limit and its debt is counted as that much.
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        let current = old.current(state, now);
-        let most = self.quota.deepest();
-        if self.length() == old.length() {
-            return self.write(state, current.end, current.previous.min(most), current.used.min(most));
+    /// Windows as long as they were keep both counts, unless more was counted in the previous one than these parameters can
+    /// hold. Otherwise the estimate, rounded up, counts in the present one of the new windows.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        let current = own.current(state, now);
+        if self.length() != own.length() || current.previous > self.quota.deepest() {
+            return self.start_with(state, now, own.used(state, now));
         }
-        let spent = old.estimate(&current).div_ceil(old.quota.length().into());
-        self.write(state, self.begin(now), 0, spent.min(most.into()) as u64);
+        self.write(state, current.end, current.previous, current.used.min(self.quota.deepest()));
     }
+
+    changed_parameters!();
 }
 
 #[cfg(test)]

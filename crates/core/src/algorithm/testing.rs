@@ -103,7 +103,7 @@ pub(super) fn waits_are_true<'a, A: Algorithm>(
 }
 
 /// Whatever the words, the time and the cost: every verb returns, and a refusal names a time.
-pub(super) fn survives_anything<A: Algorithm<Stamp = crate::Stamp>>(limits: &[A]) {
+pub(super) fn survives_anything<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug>(limits: &[A]) {
     let words = [0, 1, 2, 1 << 32, u64::MAX / 2, u64::MAX - 1, u64::MAX];
     for limit in limits {
         for (a, b, c) in words.iter().flat_map(|a| words.iter().flat_map(move |b| words.map(|c| (*a, *b, c)))) {
@@ -123,6 +123,10 @@ pub(super) fn survives_anything<A: Algorithm<Stamp = crate::Stamp>>(limits: &[A]
                     }
                 }
                 for old in limits {
+                    let mut state = [a, b, c];
+                    limit.report_from(old, &state, &now, Cost::ONE);
+                    let (verdict, _) = limit.decide_from(old, &mut state, &now, Ask::Exactly(Cost::ONE));
+                    assert_ne!(verdict.outcome(), Outcome::Deny(Retry::NOW), "from {old:?}");
                     let mut state = [a, b, c];
                     limit.convert(old, &mut state, &now);
                     limit.report(&state, &now, Cost::ONE);

@@ -35,11 +35,13 @@
 
 use super::{Algorithm, Cells, CellsMut};
 use crate::bucket::Bucket;
+use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
 use crate::terms::{Kept, Terms};
 use crate::ticks::Ticks;
+use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
 /// A burst at once, then a steady rate.
@@ -116,6 +118,27 @@ impl TokenBucket {
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         self.bucket.rebase(state, from, to);
+    }
+
+    pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
+        self.bucket.used(state, now)
+    }
+
+    pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
+        self.bucket.until_used(state, now, at_most)
+    }
+
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        self.bucket.start_with(state, now, used);
+    }
+
+    fn tokens(&self, ticks: Ticks) -> Tokens {
+        Tokens::of(ticks, self.rate().per().as_nanos())
+    }
+
+    /// The most that may be used up for `ask` to fit; `None` if it never does.
+    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+        self.bucket.room_for(ask).map(|room| self.tokens(room))
     }
 }
 
@@ -198,9 +221,12 @@ impl Algorithm for TokenBucket {
         self.bucket.retry_behind(state, now, ahead, self.bucket.room(cost))
     }
 
-    fn convert<S: CellsMut + ?Sized>(&self, old: &Self, state: &mut S, now: &Now<'_>) {
-        self.bucket.convert(&old.bucket, state, now);
+    /// What is owed stays owed, rounded up to a tick of the new rate.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        self.start_with(state, now, own.used(state, now));
     }
+
+    changed_parameters!();
 }
 
 #[cfg(test)]

@@ -195,9 +195,18 @@ fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
 }
 
 #[test]
+fn debt_may_be_as_much_again_as_far_as_the_slots_go() {
+    let debt = |limit| match Concurrency::new(limit, Nanos::SECOND).unwrap().terms() {
+        Terms::Concurrency { max_debt, .. } => max_debt,
+        terms => panic!("{terms:?}"),
+    };
+    assert_eq!([1, 10, 512, 1_000, 1_024].map(debt), [1, 10, 512, 24, 0]);
+}
+
+#[test]
 fn new_numbers_keep_what_is_held_and_its_stamps() {
     let old = leases(40, 100);
-    for new in [leases(50, 100), leases(40, 100), leases(39, 100), leases(12, 100), leases(3, 100), leases(12, 7)] {
+    for new in [leases(50, 100), leases(40, 100), leases(39, 100), leases(12, 100), leases(10, 100), leases(12, 7)] {
         let mut state = vec![0; old.words().max(new.words())];
         let state = state.as_mut_slice();
         // Of forty, those of every fourth remain: they sit in slots all over, one renewed so that it is out of order.
@@ -211,7 +220,7 @@ fn new_numbers_keep_what_is_held_and_its_stamps() {
         new.convert(&old, state, &Now::at(50));
         assert_sound(&new, state, "converted");
         assert!(Cells::get(state, 0) != 0);
-        let kept = 10.min(new.limit);
+        let kept = 10;
         let report = new.report(state, &Now::at(50), Cost::ONE);
         assert_eq!(report.remaining, new.limit - kept, "{new:?}");
         assert_eq!(report.reset, Nanos::from_nanos(95).min(new.lease), "{new:?}");

@@ -174,22 +174,26 @@ fn the_wait_is_true_while_the_clock_is_behind() {
 
 #[test]
 fn other_numbers_keep_what_was_spent() {
-    // Spent at 100 s under 5 per 60 s, then what remains at 110 s and how long until as good as new.
-    let check = |spent: u64, new: FixedWindow, remaining: u64, reset: u64| {
-        let mut state = [0; 2];
+    // Spent at 100 s under 5 per 60 s. At 110 s: what remains and how long until as good as new under the other parameters,
+    // and the same once 1 was taken under them.
+    let check = |spent: u64, new: FixedWindow, before: (u64, u64), after: Option<(u64, u64)>| {
+        let (mut state, now) = ([0; 2], Now::at(110 * S));
         limit().decide(&mut state, &Now::at(100 * S), Ask::Regardless(Cost::new(spent)));
-        new.convert(&limit(), &mut state, &Now::at(110 * S));
-        let report = new.report(&state, &Now::at(110 * S), Cost::ONE);
-        assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{spent} under {new:?}");
+        let report = new.report_from(&limit(), &state, &now, Cost::ONE);
+        assert_eq!((report.remaining, report.reset.as_nanos() / S), before, "{spent} under {new:?}");
+        let (_, adopted) = new.decide_from(&limit(), &mut state, &now, Ask::Exactly(Cost::ONE));
+        let report = new.report(&state, &now, Cost::ONE);
+        let now_its_own = adopted.then_some((report.remaining, report.reset.as_nanos() / S));
+        assert_eq!(now_its_own, after, "1 after {spent} under {new:?}");
     };
     let new = |limit, secs| FixedWindow::new(limit, Nanos::from_secs(secs)).unwrap();
-    check(3, new(9, 60), 6, 10);
-    check(3, new(9, 50), 6, 40);
-    check(3, new(9, 60).phase(Phase::FirstRequest), 6, 60);
-    check(5, new(2, 60), 0, 10);
-    check(7, new(2, 60), 0, 10 + 60);
-    check(7, new(9, 60), 2, 10);
-    check(0, new(9, 50), 9, 0);
+    check(3, new(9, 60), (6, 10), Some((5, 10)));
+    check(3, new(9, 50), (6, 10), Some((5, 40)));
+    check(3, new(9, 60).phase(Phase::FirstRequest), (6, 10), Some((5, 60)));
+    check(5, new(2, 60), (0, 10), None);
+    check(7, new(2, 60), (0, 10 + 60), None);
+    check(7, new(9, 60), (2, 10 + 60), Some((1, 10)));
+    check(0, new(9, 50), (9, 0), Some((8, 40)));
 }
 
 #[test]

@@ -46,15 +46,33 @@ fn who_would_wait_too_long_is_refused() {
 }
 
 #[test]
-fn a_cost_waits_for_those_before_it_and_not_for_itself() {
+fn request_waits_for_the_turn_of_its_last_unit() {
     let limit = limit("10/s", 6);
     let mut state = [0; 2];
     let mut ask = |ask| limit.decide(&mut state, &Now::at(0), ask);
-    assert_eq!(ask(Ask::Exactly(Cost::new(4))).outcome(), Outcome::Allow);
-    assert_eq!(ask(Ask::UpTo(Cost::new(9))).outcome(), Outcome::Delay(Nanos::from_millis(400)));
+    assert_eq!(ask(Ask::Exactly(Cost::new(4))).outcome(), Outcome::Delay(Nanos::from_millis(300)));
+    assert_eq!(ask(Ask::UpTo(Cost::new(9))).outcome(), Outcome::Delay(Nanos::from_millis(500)));
     assert_eq!(ask(Ask::UpTo(Cost::new(9))).outcome(), Outcome::Deny(Retry::After(Nanos::from_millis(100))));
     assert_eq!(ask(Ask::Exactly(Cost::new(7))).outcome(), Outcome::Deny(Retry::Never));
     assert_eq!(ask(Ask::UpTo(Cost::ZERO)).outcome(), Outcome::Allow);
+}
+
+#[test]
+fn large_cost_on_a_new_key_is_let_out_at_the_rate() {
+    // 1/s, two at once, and room for what flows in a minute.
+    let limit = LeakyBucket::new("1/s".parse().unwrap(), 62).unwrap().free(1).unwrap();
+    let ask = |limit: LeakyBucket, ask| {
+        let mut state = [0; 2];
+        limit.decide(&mut state, &Now::at(0), ask)
+    };
+    let twelve = Ask::Exactly(Cost::new(12));
+    assert_eq!(ask(limit, Ask::Exactly(Cost::new(2))).outcome(), Outcome::Allow);
+    assert_eq!(ask(limit, twelve).outcome(), Outcome::Delay(Nanos::from_secs(10)));
+    assert_eq!(ask(limit.max_wait(Nanos::from_secs(10)), twelve).outcome(), Outcome::Delay(Nanos::from_secs(10)));
+    let hasty = limit.max_wait(Nanos::from_secs(9));
+    assert_eq!(ask(hasty, twelve).outcome(), Outcome::Deny(Retry::Never));
+    let most = ask(hasty, Ask::UpTo(Cost::MAX));
+    assert_eq!((most.outcome(), most.taken()), (Outcome::Delay(Nanos::from_secs(9)), Cost::new(11)));
 }
 
 #[test]
@@ -105,12 +123,17 @@ fn no_interval_exceeds_the_guarantee() {
         let mut passed = walk(&limit, Now::at, 0, 1_500, &paths);
         passed.retain(|passed| passed.cost > 0);
         let flows = |time: u64| limit.bucket.flow().instant(Time::from_nanos(time));
+        let mut from_empty = 0;
+        for to in &passed {
+            from_empty += limit.bucket.flow().ticks(to.cost);
+            assert!(from_empty <= limit.bucket.flow().ticks(free + 1) + flows(to.turn + 1), "from empty on: {to:?}");
+        }
         for (first, from) in passed.iter().enumerate() {
             let mut sum = 0;
             for to in passed[first..].iter().take(40) {
                 sum += limit.bucket.flow().ticks(to.cost);
                 assert!(sum <= limit.bucket.flow().ticks(5) + flows(to.asked - from.asked), "let in: {from:?} {to:?}");
-                let out = limit.bucket.flow().ticks(free + to.cost) + flows(to.turn - from.turn + 1);
+                let out = limit.bucket.flow().ticks(free + from.cost) + flows(to.turn - from.turn + 1);
                 assert!(sum <= out, "turns: {from:?} {to:?}");
             }
         }

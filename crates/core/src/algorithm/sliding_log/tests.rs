@@ -3,7 +3,7 @@ use super::*;
 const CHECK: Ask = Ask::Exactly(Cost::ONE);
 
 fn log(limit: u64, length: u64) -> SlidingLog {
-    SlidingLog::new(limit, Nanos::from_nanos(length)).unwrap()
+    SlidingLog::new(limit, Nanos::from_nanos(length)).unwrap().max_debt(0).unwrap()
 }
 
 fn exactly(cost: u64) -> Ask {
@@ -128,7 +128,10 @@ fn decisions_equal_those_of_a_list_that_is_counted_anew() {
             assert_eq!(report.remaining, limit.limit.saturating_sub(list.inside(at)), "{what}");
             let wait = list.wait(at, exactly(cost.min(limit.limit)));
             assert_eq!(report.retry, Retry::After(Nanos::from_nanos(wait)), "{what}");
-            let reset = list.entries.last().map_or(0, |last| (last + limit.memory().as_nanos()).saturating_sub(at));
+            let reset = list
+                .entries
+                .last()
+                .map_or(0, |last| (last + limit.length.max(limit.minimum_gap).as_nanos()).saturating_sub(at));
             assert_eq!(report.reset, Nanos::from_nanos(reset), "{what}");
             assert_eq!(limit.is_new(state, &now), reset == 0, "{what}");
         }
@@ -273,12 +276,39 @@ fn new_numbers_keep_what_was_spent() {
     let after = |wait| Retry::After(Nanos::from_nanos(wait));
     assert_eq!(convert(log(4, 10), log(4, 10), 9), (0, after(1), 9));
     assert_eq!(convert(log(4, 10), log(9, 10), 9), (5, Retry::NOW, 9));
-    assert_eq!(convert(log(4, 10), log(2, 10), 9), (0, after(6), 9));
     assert_eq!(convert(log(4, 10), log(4, 100), 12), (1, Retry::NOW, 96), "the entry of 0 had left");
-    assert_eq!(convert(log(4, 10), log(4, 5), 9), (2, Retry::NOW, 4));
-    assert_eq!(convert(log(5, 10), log(1, 10).max_debt(2).unwrap(), 9), (0, after(9), 9));
+    assert_eq!(
+        convert(log(4, 10), log(4, 5), 9),
+        (0, after(1), 4),
+        "all were inside, so all count for an instant more"
+    );
     let gap = log(4, 2).minimum_gap(Nanos::from_nanos(9)).unwrap();
     assert_eq!(convert(gap, gap, 8), (4, after(1), 1), "only the entry of 0 passed, and only the gap recalls it");
+}
+
+#[test]
+fn first_request_of_a_new_key_passes_whatever_the_gap() {
+    let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
+    let mut state = [u64::MAX; 4];
+    limit.fresh(&mut state, &Now::at(100));
+    assert!(limit.weigh(&state, &Now::at(100), CHECK).is_allowed());
+    assert_eq!(limit.report(&state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
+    let first = limit.decide(&mut state, &Now::at(101), CHECK);
+    assert!(first.is_allowed() && !limit.weigh(&state, &Now::at(102), CHECK).is_allowed());
+    assert_eq!(limit.refund(&mut state, &Now::at(102), Cost::ONE, Some(first.stamp())), Cost::ONE);
+    assert!(limit.decide(&mut state, &Now::at(102), CHECK).is_allowed(), "a gap from a request that was given back");
+    assert!(!limit.weigh(&state, &Now::at(105), CHECK).is_allowed(), "a gap of 4 from 102");
+    assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 0);
+    assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 2, "what was withheld comes back");
+}
+
+#[test]
+fn debt_may_be_as_much_again_as_far_as_the_entries_go() {
+    let debt = |limit| match SlidingLog::new(limit, Nanos::SECOND).unwrap().terms() {
+        Terms::SlidingLog { window, .. } => window.max_debt,
+        terms => panic!("{terms:?}"),
+    };
+    assert_eq!([1, 10, 512, 1_000, 1_024].map(debt), [1, 10, 512, 24, 0]);
 }
 
 #[test]
