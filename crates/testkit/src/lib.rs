@@ -5,4 +5,5 @@ pub mod conformance;
 pub mod history;
 pub mod model;
 pub mod oracle;
+pub mod rule_model;
 pub mod servers;

@@ -1,0 +1,235 @@
+//! Calendars and schedules by counting days and by the laws of three places. No library of zones is asked.
+
+const SECOND: u64 = 1_000_000_000;
+const HOUR: i64 = 3_600;
+const DAY: i64 = 86_400;
+
+/// A place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zone {
+    /// No daylight saving.
+    Utc,
+    /// Summer from the last Sunday of March to the last Sunday of October, changed at 1:00 UTC.
+    Paris,
+    /// Summer from the second Sunday of March to the first Sunday of November, changed at 2:00 there.
+    NewYork,
+}
+
+/// A window of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calendar {
+    /// How long a window is.
+    pub unit: Unit,
+    /// Where.
+    pub zone: Zone,
+}
+
+/// The windows that rules can write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// An hour of the clock.
+    Hour,
+    /// From midnight to midnight.
+    Day,
+    /// From midnight on this weekday, Monday being 0.
+    Week(u8),
+    /// From midnight on this day of the month, or on the last of a shorter month.
+    Month(u8),
+    /// From midnight on this day of this month.
+    Year(u8, u8),
+}
+
+/// Days since 1970 of a date of the Gregorian calendar.
+pub fn days(year: i64, month: i64, day: i64) -> i64 {
+    let leap_days = |year: i64| year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let lengths = [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let in_year: i64 = lengths[..(month - 1) as usize].iter().sum();
+    365 * (year - 1970) + leap_days(year - 1) - leap_days(1969) + in_year + day - 1
+}
+
+const fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+/// Year, month and day of a number of days since 1970.
+fn date(day: i64) -> (i64, i64, i64) {
+    let mut year = 1970 + day / 366;
+    while days(year + 1, 1, 1) <= day {
+        year += 1;
+    }
+    let month = (1..=12).rfind(|month| days(year, *month, 1) <= day).expect("every day is in a month");
+    (year, month, day - days(year, month, 1) + 1)
+}
+
+/// Monday is 0. The first of January 1970 was a Thursday.
+fn weekday(day: i64) -> i64 {
+    (day + 3).rem_euclid(7)
+}
+
+/// The last Sunday not after a day.
+fn sunday_until(day: i64) -> i64 {
+    day - (weekday(day) + 1) % 7
+}
+
+impl Zone {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Utc, Self::Paris, Self::NewYork];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Utc => "UTC",
+            Self::Paris => "Europe/Paris",
+            Self::NewYork => "America/New_York",
+        }
+    }
+
+    /// Seconds east of UTC at an instant in seconds since 1970.
+    fn offset(self, at: i64) -> i64 {
+        let (year, ..) = date(at.div_euclid(DAY));
+        let (standard, summer) = match self {
+            Self::Utc => return 0,
+            Self::Paris => {
+                let change = |month| sunday_until(days(year, month, 31)) * DAY + HOUR;
+                (HOUR, change(3)..change(10))
+            }
+            Self::NewYork => {
+                let begins = sunday_until(days(year, 3, 14)) * DAY + 7 * HOUR;
+                let ends = sunday_until(days(year, 11, 7)) * DAY + 6 * HOUR;
+                (-5 * HOUR, begins..ends)
+            }
+        };
+        standard + if summer.contains(&at) { HOUR } else { 0 }
+    }
+
+    /// What the clock there shows, in seconds since its own 1970.
+    fn local(self, at: i64) -> i64 {
+        at + self.offset(at)
+    }
+
+    /// The instant of midnight there. None of these places changes its clock at midnight.
+    fn midnight(self, day: i64) -> i64 {
+        let instants = [-5, -4, 0, 1, 2].map(|hours| day * DAY - hours * HOUR);
+        instants.into_iter().find(|at| self.local(*at) == day * DAY).expect("midnight comes once a day")
+    }
+}
+
+impl Calendar {
+    /// The name of the window in a rate.
+    pub const fn unit(&self) -> &'static str {
+        match self.unit {
+            Unit::Hour => "h",
+            Unit::Day => "day",
+            Unit::Week(_) => "week",
+            Unit::Month(_) => "month",
+            Unit::Year(..) => "year",
+        }
+    }
+
+    /// The `anchor` of a rule, where the unit has one.
+    pub fn anchor(&self) -> Option<String> {
+        match self.unit {
+            Unit::Hour | Unit::Day => None,
+            Unit::Week(day) => Some(["mon", "tue", "wed", "thu", "fri", "sat", "sun"][usize::from(day)].into()),
+            Unit::Month(day) => Some(day.to_string()),
+            Unit::Year(month, day) => Some(format!("'{month:02}-{day:02}'")),
+        }
+    }
+
+    /// The first instant of the window around `at`, and the first after it, in nanoseconds.
+    pub fn window(&self, at: u64) -> (u64, u64) {
+        let seconds = (at / SECOND) as i64;
+        let nanos = |seconds: i64| u64::try_from(seconds).expect("after 1970") * SECOND;
+        if self.unit == Unit::Hour {
+            // All of these places are whole hours away from UTC.
+            let start = seconds.div_euclid(HOUR) * HOUR;
+            return (nanos(start), nanos(start + HOUR));
+        }
+        let today = self.zone.local(seconds).div_euclid(DAY);
+        // One of the last 400 days began a window, and one of the next 400 begins the next.
+        let start = (today - 400..=today).rfind(|day| self.begins(*day)).expect("windows are at most a year long");
+        let end = (today + 1..=today + 400).find(|day| self.begins(*day)).expect("windows are at most a year long");
+        (nanos(self.zone.midnight(start)), nanos(self.zone.midnight(end)))
+    }
+
+    /// Whether a window begins with this day.
+    fn begins(&self, day: i64) -> bool {
+        let (year, month, of_month) = date(day);
+        match self.unit {
+            Unit::Hour | Unit::Day => true,
+            Unit::Week(first) => weekday(day) == i64::from(first),
+            Unit::Month(anchor) => {
+                let next = if month == 12 { days(year + 1, 1, 1) } else { days(year, month + 1, 1) };
+                let last = next - days(year, month, 1);
+                of_month == i64::from(anchor).min(last)
+            }
+            Unit::Year(first, anchor) => (month, of_month) == (first.into(), anchor.into()),
+        }
+    }
+}
+
+/// When a rule applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Weekdays, Monday being 0; all if empty.
+    pub days: Vec<u8>,
+    /// Minutes of the day at which it begins and ends; on the next day if the end is not later.
+    pub from: u16,
+    /// See `from`.
+    pub to: u16,
+    /// Where.
+    pub zone: Zone,
+}
+
+impl Schedule {
+    /// Whether the rule applies at `at`, in nanoseconds.
+    pub fn holds(&self, at: u64) -> bool {
+        let local = self.zone.local((at / SECOND) as i64);
+        let (today, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));
+        let (from, to) = (i64::from(self.from) * 60, i64::from(self.to) * 60);
+        let begins = |day: i64| self.days.is_empty() || self.days.contains(&(weekday(day) as u8));
+        if from < to {
+            return begins(today) && from <= second && second < to;
+        }
+        begins(today) && from <= second || begins(today - 1) && second < to
+    }
+
+    /// The schedule as a map of the rule language.
+    pub fn text(&self) -> String {
+        let names = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+        let time = |minutes: u16| format!("'{:02}:{:02}'", minutes / 60, minutes % 60);
+        let mut text = format!("{{from: {}, to: {}, zone: {}", time(self.from), time(self.to), self.zone.name());
+        if !self.days.is_empty() {
+            let days: Vec<&str> = self.days.iter().map(|day| names[usize::from(*day)]).collect();
+            text += &format!(", days: [{}]", days.join(", "));
+        }
+        text + "}"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_of_daylight_saving_are_an_hour_shorter_or_longer() {
+        let hours = |zone, year, month, day| {
+            let noon = (days(year, month, day) * DAY + 12 * HOUR) as u64 * SECOND;
+            let (start, end) = Calendar { unit: Unit::Day, zone }.window(noon);
+            (end - start) / SECOND / HOUR as u64
+        };
+        assert_eq!(hours(Zone::Paris, 2027, 3, 28), 23);
+        assert_eq!(hours(Zone::Paris, 2027, 10, 31), 25);
+        assert_eq!(hours(Zone::NewYork, 2027, 3, 14), 23);
+        assert_eq!(hours(Zone::NewYork, 2027, 11, 7), 25);
+        assert_eq!(hours(Zone::Utc, 2027, 3, 28), 24);
+    }
+
+    #[test]
+    fn a_billing_month_begins_on_the_last_day_of_a_shorter_one() {
+        let calendar = Calendar { unit: Unit::Month(31), zone: Zone::Utc };
+        let noon = (days(2028, 3, 10) * DAY + 12 * HOUR) as u64 * SECOND;
+        let midnight = |month, day| days(2028, month, day) as u64 * DAY as u64 * SECOND;
+        assert_eq!(calendar.window(noon), (midnight(2, 29), midnight(3, 31)));
+    }
+}

@@ -1,0 +1,344 @@
+//! Decisions: which rules apply, what each is charged, and what comes of it.
+
+use std::collections::HashMap;
+use std::mem::discriminant;
+
+use tollgate_core::{Nanos, Outcome, Report, Retry};
+
+use super::ban::BanState;
+use super::limit::{Algorithm, Ask, Limit};
+use super::rules::{Does, OnChange, Request, Rule, RuleSet};
+use super::settle::{Receipt, Taken};
+use super::states::State;
+use super::{Answer, LimitAnswer, Verb};
+
+/// What a counter is known by: the rule's id, what it counts by with the values of the request, and for
+/// `on_change: reset` the rule's own limits.
+pub type Key = (String, Vec<(&'static str, Option<String>)>, Option<String>);
+
+/// All counters, and the rules in force.
+#[derive(Clone, Debug)]
+pub struct RuleModel {
+    /// How far apart instants are, in nanoseconds.
+    pub(super) tick: u64,
+    pub(super) at: u64,
+    pub(super) rules: RuleSet,
+    /// Only keys that something was written for.
+    pub(super) counters: HashMap<Key, Vec<State>>,
+    pub(super) bans: HashMap<Key, BanState>,
+    pub(super) leases: u64,
+}
+
+/// A rule that a request is charged to.
+#[derive(Clone, Debug)]
+pub(super) struct Charge {
+    pub(super) rule: Rule,
+    pub(super) key: Key,
+    pub(super) limits: Vec<Limit>,
+    pub(super) cost: u64,
+}
+
+/// What a group of charges comes to.
+struct Decided {
+    outcome: Outcome,
+    /// How much each charge takes.
+    taken: Vec<u64>,
+    /// Whether each charge's own limits refuse.
+    refused: Vec<bool>,
+    banned: bool,
+}
+
+impl RuleModel {
+    /// No rules and no counters, on a clock whose instants are `tick` nanoseconds apart.
+    pub fn new(tick: u64, at: u64) -> Self {
+        Self { tick, at, rules: RuleSet::default(), counters: HashMap::new(), bans: HashMap::new(), leases: 0 }
+    }
+
+    /// Puts rules in force. What was spent stays.
+    pub fn put(&mut self, rules: &RuleSet) {
+        self.rules = rules.clone();
+    }
+
+    /// Time passes.
+    pub fn advance_to(&mut self, at: u64) {
+        assert!(at >= self.at && at.is_multiple_of(self.tick), "time goes forward, tick by tick");
+        self.at = at;
+    }
+
+    /// The present.
+    pub const fn now(&self) -> u64 {
+        self.at
+    }
+
+    /// Decides, and returns what undoes it.
+    pub fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, Receipt) {
+        let matched: Vec<Rule> =
+            self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
+        if let Some(rule) = matched.iter().find(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
+            let denied = Answer::denied();
+            let allowed = Answer { outcome: Outcome::Allow, taken: Some(request.cost.unwrap_or(1)), ..denied.clone() };
+            return (if rule.does == Does::Allow { allowed } else { denied }, Receipt::default());
+        }
+        // So does a rule whose override refuses.
+        if matched.iter().any(|rule| !rule.is_shadow() && rule.does_for(request) == Does::Deny) {
+            return (Answer::denied(), Receipt::default());
+        }
+        let (shadows, enforced): (Vec<Rule>, Vec<Rule>) = matched.into_iter().partition(Rule::is_shadow);
+        let enforced = self.charges(&enforced, request);
+        let shadows = self.charges(&shadows, request);
+        let mut receipt = Receipt::default();
+        let decided = self.group(verb, &enforced, &mut receipt);
+        let mut limits = self.reports(&enforced, request, false);
+        let passes = decided.outcome.is_allowed();
+        let least = decided.taken.iter().copied().min();
+        let mut shadow_refused = false;
+        if passes {
+            // Shadows are asked for what passed.
+            let shadows: Vec<Charge> = shadows
+                .into_iter()
+                .map(|charge| match (verb, least) {
+                    (Verb::TakeUpTo, Some(least)) => Charge { cost: least, ..charge },
+                    _ => charge,
+                })
+                .collect();
+            shadow_refused = !self.group(verb, &shadows, &mut receipt).outcome.is_allowed();
+            limits.extend(self.reports(&shadows, request, true));
+        }
+        let order = |limit: &LimitAnswer| self.rules.rules.iter().position(|rule| rule.id == limit.rule);
+        limits.sort_by_key(order);
+        let taken = if passes { least.unwrap_or(request.cost.unwrap_or(1)) } else { 0 };
+        let answer =
+            Answer { outcome: decided.outcome, taken: Some(taken), banned: decided.banned, shadow_refused, limits };
+        (answer, receipt)
+    }
+
+    /// What the request is charged to, of these rules.
+    fn charges(&self, rules: &[Rule], request: &Request) -> Vec<Charge> {
+        let charge = |rule: &Rule| {
+            let limits = match rule.does_for(request) {
+                Does::Limits(limits) => limits,
+                Does::Unlimited | Does::Allow | Does::Deny | Does::Count(_) => return None,
+            };
+            let cost = rule.cost_of(request);
+            Some(Charge { rule: rule.clone(), key: key_of(rule, request), limits, cost })
+        };
+        rules.iter().filter_map(charge).collect()
+    }
+
+    /// The state of one limit of a key, as a request under `limit` finds it.
+    pub(super) fn state(&self, key: &Key, position: usize, limit: &Limit) -> State {
+        let known = self.counters.get(key).and_then(|states| states.get(position));
+        known.cloned().unwrap_or_else(|| State::new(limit, self.at))
+    }
+
+    /// Decides about several charges together, all or none, and applies it.
+    fn group(&mut self, verb: Verb, charges: &[Charge], receipt: &mut Receipt) -> Decided {
+        let decided = self.weigh(verb, charges);
+        if verb == Verb::Peek {
+            return decided;
+        }
+        self.begin_keys(charges);
+        if decided.outcome.is_allowed() {
+            for (charge, taken) in charges.iter().zip(&decided.taken) {
+                self.take(charge, *taken, receipt);
+            }
+            return decided;
+        }
+        self.count_refused(charges, verb);
+        self.note_refusals(charges, decided)
+    }
+
+    /// Decides about several charges together. Changes nothing.
+    fn weigh(&self, verb: Verb, charges: &[Charge]) -> Decided {
+        let mut taken: Vec<u64> = charges.iter().map(|charge| charge.cost).collect();
+        if verb == Verb::TakeUpTo && charges.iter().any(|charge| charge.cost > 0) {
+            // As much as the tightest has, at least one. Shadows hold nothing back, neither each other.
+            taken = charges.iter().map(|charge| self.remaining(charge).min(charge.cost).max(1)).collect();
+            let least = taken.iter().copied().min().unwrap_or(0);
+            if !charges.iter().any(|charge| charge.rule.is_shadow()) {
+                taken.fill(least);
+            }
+        }
+        let mut refused = Vec::new();
+        let mut outcome = Outcome::Allow;
+        let mut banned = false;
+        for (charge, amount) in charges.iter().zip(&taken) {
+            let mut refuses = false;
+            for said in self.outcomes(verb, charge, *amount) {
+                refuses |= !said.is_allowed();
+                outcome = both(outcome, said);
+            }
+            refused.push(refuses);
+            let left = self.bans.get(&charge.key).map_or(0, |ban| ban.left(self.at));
+            if left > 0 && charge.rule.ban.is_some() {
+                banned = true;
+                outcome = both(outcome, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
+            }
+        }
+        Decided { outcome: self.to_ticks(outcome), taken, refused, banned }
+    }
+
+    /// What every limit of a charge says by itself.
+    fn outcomes(&self, verb: Verb, charge: &Charge, amount: u64) -> Vec<Outcome> {
+        let ask = match verb {
+            Verb::Charge => Ask::Regardless(amount),
+            // Taking up to nothing takes nothing, and is never refused.
+            Verb::TakeUpTo if amount == 0 => return Vec::new(),
+            Verb::Check | Verb::Peek | Verb::TakeUpTo => Ask::Exactly(amount),
+        };
+        let decide = |(position, limit): (usize, &Limit)| {
+            let mut state = self.state(&charge.key, position, limit);
+            // A log that counts refused attempts tells the wait with this one written down.
+            let attempt = self.attempt(verb, charge, position, limit);
+            if attempt > 0 {
+                state.count_refused(self.at, attempt);
+                let ask = if verb == Verb::TakeUpTo { Ask::Exactly(1) } else { ask };
+                return Outcome::Deny(limit.retry(&state, self.at, ask));
+            }
+            match limit.decide(&state, self.at, ask) {
+                // Refused is who cannot have even one.
+                Outcome::Deny(_) if verb == Verb::TakeUpTo => limit.decide(&state, self.at, Ask::Exactly(1)),
+                outcome => outcome,
+            }
+        };
+        charge.limits.iter().enumerate().map(decide).collect()
+    }
+
+    /// The most that all limits of a charge have left.
+    fn remaining(&self, charge: &Charge) -> u64 {
+        let left =
+            |(position, limit): (usize, &Limit)| limit.remaining(&self.state(&charge.key, position, limit), self.at);
+        charge.limits.iter().enumerate().map(left).min().unwrap_or(u64::MAX)
+    }
+
+    /// A new key that does not have everything begins when it is first asked for.
+    fn begin_keys(&mut self, charges: &[Charge]) {
+        for charge in charges {
+            let limits = &charge.limits;
+            if limits.iter().any(|limit| limit.spent_at_first() > 0) {
+                let at = self.at;
+                let new = || limits.iter().map(|limit| State::new(limit, at)).collect();
+                self.counters.entry(charge.key.clone()).or_insert_with(new);
+            }
+        }
+    }
+
+    pub(super) fn take(&mut self, charge: &Charge, amount: u64, receipt: &mut Receipt) {
+        let limits = &charge.limits;
+        if amount == 0 {
+            return;
+        }
+        let mut states: Vec<State> = Vec::new();
+        let mut stamps = Vec::new();
+        self.leases += 1;
+        for (position, limit) in limits.iter().enumerate() {
+            let mut state = self.state(&charge.key, position, limit);
+            stamps.push(state.charge(limit, self.at, amount, self.tick, self.leases));
+            states.push(state);
+        }
+        self.counters.insert(charge.key.clone(), states);
+        let own = charge.rule.does == Does::Limits(limits.clone());
+        let rule = charge.rule.id.clone();
+        let algorithms = limits.iter().map(|limit| discriminant(&limit.algorithm)).collect();
+        let limits = (!own).then(|| limits.clone());
+        receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, algorithms, limits });
+    }
+
+    /// What a log that counts refused attempts writes down for this one: 0 if it does not refuse, or always would.
+    fn attempt(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
+        let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };
+        let state = self.state(&charge.key, position, limit);
+        let ask = match verb {
+            Verb::Charge => Ask::Regardless(charge.cost),
+            Verb::Check | Verb::Peek => Ask::Exactly(charge.cost),
+            Verb::TakeUpTo => Ask::Exactly(limit.remaining(&state, self.at).min(charge.cost).max(1)),
+        };
+        let refused = matches!(limit.decide(&state, self.at, ask), Outcome::Deny(Retry::After(_)));
+        if refused { ask.cost() } else { 0 }
+    }
+
+    /// Logs that count refused attempts write them down, each for itself, if it refuses.
+    fn count_refused(&mut self, charges: &[Charge], verb: Verb) {
+        for charge in charges {
+            for (position, limit) in charge.limits.iter().enumerate() {
+                let attempt = self.attempt(verb, charge, position, limit);
+                if let Some(states) = self.counters.get_mut(&charge.key).filter(|_| attempt > 0)
+                    && let Some(state) = states.get_mut(position)
+                {
+                    state.count_refused(self.at, attempt);
+                }
+            }
+        }
+    }
+
+    /// Refusals by a rule's own limits count towards its ban.
+    fn note_refusals(&mut self, charges: &[Charge], mut decided: Decided) -> Decided {
+        for (charge, refused) in charges.iter().zip(&decided.refused) {
+            let Some(ban) = charge.rule.ban.filter(|_| *refused) else { continue };
+            let state = self.bans.entry(charge.key.clone()).or_default();
+            if state.left(self.at) > 0 {
+                continue;
+            }
+            if let Some(length) = state.note(&ban, self.at) {
+                decided.banned = true;
+                decided.outcome = both(decided.outcome, Outcome::Deny(Retry::After(Nanos::from_nanos(length))));
+            }
+        }
+        decided
+    }
+
+    fn reports(&self, charges: &[Charge], request: &Request, shadow: bool) -> Vec<LimitAnswer> {
+        let mut answers = Vec::new();
+        for charge in charges {
+            for (position, limit) in charge.limits.iter().enumerate() {
+                let state = self.state(&charge.key, position, limit);
+                let cost = request.cost.unwrap_or(charge.cost);
+                let Report { limit, remaining, retry, reset } = limit.report(&state, self.at, cost);
+                let report =
+                    Report { limit, remaining, retry: self.retry_to_ticks(retry), reset: self.wait_to_ticks(reset) };
+                answers.push(LimitAnswer { rule: charge.rule.id.clone(), shadow, report });
+            }
+        }
+        answers
+    }
+
+    fn to_ticks(&self, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Allow => Outcome::Allow,
+            Outcome::Delay(wait) => Outcome::Delay(self.wait_to_ticks(wait)),
+            Outcome::Deny(retry) => Outcome::Deny(self.retry_to_ticks(retry)),
+        }
+    }
+
+    fn retry_to_ticks(&self, retry: Retry) -> Retry {
+        match retry {
+            Retry::After(wait) => Retry::After(self.wait_to_ticks(wait)),
+            Retry::OnRelease | Retry::Never => retry,
+        }
+    }
+
+    const fn wait_to_ticks(&self, wait: Nanos) -> Nanos {
+        Nanos::from_nanos(wait.as_nanos().next_multiple_of(self.tick))
+    }
+}
+
+/// What two limits come to together: a refusal wins, then the longer wait.
+fn both(one: Outcome, other: Outcome) -> Outcome {
+    match (one, other) {
+        (Outcome::Deny(one), Outcome::Deny(other)) => Outcome::Deny(one.max(other)),
+        (Outcome::Deny(retry), _) | (_, Outcome::Deny(retry)) => Outcome::Deny(retry),
+        (Outcome::Delay(one), Outcome::Delay(other)) => Outcome::Delay(one.max(other)),
+        (Outcome::Delay(wait), Outcome::Allow) | (Outcome::Allow, Outcome::Delay(wait)) => Outcome::Delay(wait),
+        (Outcome::Allow, Outcome::Allow) => Outcome::Allow,
+    }
+}
+
+/// What a rule counts a request under.
+pub(super) fn key_of(rule: &Rule, request: &Request) -> Key {
+    let values = rule.per.iter().map(|name| (*name, request.value(name).map(str::to_owned))).collect();
+    let limits = match (&rule.does, rule.on_change) {
+        (Does::Limits(limits), OnChange::Reset) => Some(format!("{limits:?}")),
+        _ => None,
+    };
+    (rule.id.clone(), values, limits)
+}

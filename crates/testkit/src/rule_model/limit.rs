@@ -1,0 +1,299 @@
+//! One limit: its parameters, and the decision about one request under them.
+//!
+//! The state that a request finds may belong to other parameters ([`State`] knows which). The parameters of the request
+//! say how much fits and how long a request may be told to wait; the state says what is spent, and when less will be.
+
+use tollgate_core::{Nanos, Outcome, Report, Retry};
+
+use super::calendar::Calendar;
+use super::states::{State, When};
+use super::{Tokens, floor, tokens};
+
+/// The parameters of a limit, as a rule writes them. `None` is what is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// How much in a period; how much at a time, for concurrency.
+    pub count: u64,
+    /// In what time, in nanoseconds. Not used by concurrency and calendars.
+    pub period: u64,
+    /// How it is counted.
+    pub algorithm: Algorithm,
+    /// The most at one instant, for buckets.
+    pub burst: Option<u64>,
+    /// What a new key has.
+    pub initial: Option<u64>,
+    /// How far a charge may go into debt.
+    pub max_debt: Option<u64>,
+}
+
+/// How a limit counts. Lengths of time are nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Refills steadily. With `delay` (of the rule's `on_exceed`), a request may wait that long for its tokens.
+    TokenBucket {
+        /// The longest wait.
+        delay: Option<u64>,
+    },
+    /// Lets out at a constant pace.
+    LeakyBucket {
+        /// What may be in the bucket before a request waits.
+        free: u64,
+        /// The longest wait.
+        max_wait: Option<u64>,
+    },
+    /// Refills in steps.
+    IntervalBucket {
+        /// Where the steps lie.
+        grid: Grid,
+        /// The longest wait for a later step.
+        max_wait: u64,
+    },
+    /// Counts by window.
+    FixedWindow(Windows),
+    /// Counts the present window and a part of the previous one.
+    SlidingWindow,
+    /// Counts the last period by slices.
+    SlidingSlices {
+        /// The length of a slice; a tenth of the period if left out.
+        precision: Option<u64>,
+    },
+    /// Counts the last period exactly.
+    SlidingLog {
+        /// The least time between two requests.
+        gap: u64,
+        /// Whether refused attempts are written down.
+        count_refused: bool,
+    },
+    /// Counts what is held at a time.
+    Concurrency {
+        /// How long a slot is held that is not given back.
+        lease: u64,
+    },
+}
+
+/// Where the steps of an interval bucket lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grid {
+    /// At multiples of the period, moved by this offset.
+    Aligned(u64),
+    /// From the charge on that finds the bucket full.
+    FirstRequest,
+}
+
+/// Where windows lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    /// At multiples of the period.
+    Epoch,
+    /// From the charge on that finds nothing counted.
+    FirstRequest,
+    /// By the calendar.
+    Calendar(Calendar),
+}
+
+/// How much is asked of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// All of it, within the capacity.
+    Exactly(u64),
+    /// All of it, up to `max_debt` above the capacity.
+    Regardless(u64),
+}
+
+impl Ask {
+    /// The amount.
+    pub const fn cost(self) -> u64 {
+        match self {
+            Self::Exactly(cost) | Self::Regardless(cost) => cost,
+        }
+    }
+}
+
+impl Limit {
+    /// The burst of a bucket, without what a delay adds.
+    fn burst(&self) -> u64 {
+        self.burst.unwrap_or(self.count)
+    }
+
+    /// Tokens per nanosecond.
+    pub fn rate(&self) -> Tokens {
+        Tokens::new(self.count.into(), self.period.into())
+    }
+
+    /// The most that is spent when a request has passed, debt aside.
+    fn most(&self) -> Tokens {
+        match self.algorithm {
+            Algorithm::TokenBucket { delay: Some(wait) } => tokens(self.burst()) + tokens(wait) * self.rate(),
+            Algorithm::TokenBucket { delay: None }
+            | Algorithm::LeakyBucket { .. }
+            | Algorithm::IntervalBucket { .. } => tokens(self.burst()),
+            _ => tokens(self.count),
+        }
+    }
+
+    /// The largest cost that can pass.
+    pub fn capacity(&self) -> u64 {
+        floor(self.most())
+    }
+
+    fn max_debt(&self) -> u64 {
+        self.max_debt.unwrap_or(match self.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::IntervalBucket { .. } => {
+                self.burst()
+            }
+            _ => self.count,
+        })
+    }
+
+    /// The most that is ever spent.
+    pub fn deepest(&self) -> Tokens {
+        self.most() + tokens(self.max_debt())
+    }
+
+    /// What counts as spent for a new key.
+    pub fn spent_at_first(&self) -> u64 {
+        let whole = match self.algorithm {
+            Algorithm::TokenBucket { .. } => self.burst(),
+            _ => self.capacity(),
+        };
+        self.initial.map_or(0, |initial| whole - initial)
+    }
+
+    /// The length of a slice.
+    pub fn precision(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::SlidingSlices { precision: Some(precision) } => precision,
+            _ => self.period.div_ceil(10),
+        }
+    }
+
+    /// The highest `spent` at which `ask` passes, gaps and steps to come aside.
+    fn room(&self, ask: Ask) -> Tokens {
+        let cost = tokens(ask.cost());
+        match (ask, &self.algorithm) {
+            (Ask::Regardless(_), _) => self.deepest() - cost,
+            (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
+                (self.most() - cost).min(tokens(*free) + tokens(*wait) * self.rate())
+            }
+            (Ask::Exactly(_), _) => self.most() - cost,
+        }
+    }
+
+    /// How many steps of an interval bucket lie in `(from, to]`.
+    fn steps_between(&self, state: &State, from: u64, to: u64) -> u64 {
+        let origin = state.origin_under(self, from);
+        let number = |at: u64| (i128::from(at) - i128::from(origin)).div_euclid(self.period.into());
+        u64::try_from(number(to) - number(from)).expect("time goes forward")
+    }
+
+    /// Whether `ask` passes at `at`.
+    pub fn passes(&self, state: &State, at: u64, ask: Ask) -> bool {
+        if let (Ask::Exactly(cost), Algorithm::IntervalBucket { max_wait, .. }) = (ask, &self.algorithm) {
+            let brought = self.steps_between(state, at, at + max_wait) * self.count;
+            return cost <= self.burst() && state.spent(at) <= self.room(ask) + tokens(brought);
+        }
+        state.spent(at) <= self.room(ask) && self.gap_ends(state, ask) <= at
+    }
+
+    /// When the minimum gap lets `ask` pass.
+    fn gap_ends(&self, state: &State, ask: Ask) -> u64 {
+        match (ask, &self.algorithm) {
+            (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => state.last_unit().map_or(0, |last| last + gap),
+            _ => 0,
+        }
+    }
+
+    /// How long until `ask` passes if nothing else is asked.
+    pub fn retry(&self, state: &State, at: u64, ask: Ask) -> Retry {
+        let room = self.room(ask);
+        if room < tokens(0) {
+            return Retry::Never;
+        }
+        if self.passes(state, at, ask) {
+            return Retry::NOW;
+        }
+        if let (Ask::Exactly(_), Algorithm::IntervalBucket { max_wait: 1.., .. }) = (ask, &self.algorithm) {
+            return After(first(at, |later| self.passes(state, later, ask)) - at);
+        }
+        match state.until(at, room) {
+            When::At(instant) => After(instant.max(self.gap_ends(state, ask)) - at),
+            When::OnRelease => Retry::OnRelease,
+        }
+    }
+
+    /// How long a request that passes at `at` is told to wait.
+    fn wait(&self, state: &State, at: u64, ask: Ask) -> u64 {
+        let Ask::Exactly(cost @ 1..) = ask else { return 0 };
+        let level = match self.algorithm {
+            Algorithm::TokenBucket { delay: Some(_) } => state.spent(at) + tokens(cost) - tokens(self.burst()),
+            Algorithm::LeakyBucket { free, .. } => state.spent(at) - tokens(free),
+            Algorithm::IntervalBucket { .. } => {
+                let short = state.spent(at) + tokens(cost) - tokens(self.burst());
+                let covered = |later| short <= tokens(self.steps_between(state, at, later) * self.count);
+                return first(at, covered) - at;
+            }
+            _ => return 0,
+        };
+        super::ceil(level / self.rate())
+    }
+
+    /// Decides `ask`, which changes nothing.
+    pub fn decide(&self, state: &State, at: u64, ask: Ask) -> Outcome {
+        if !self.passes(state, at, ask) {
+            return Outcome::Deny(self.retry(state, at, ask));
+        }
+        match self.wait(state, at, ask) {
+            0 => Outcome::Allow,
+            wait => Outcome::Delay(Nanos::from_nanos(wait)),
+        }
+    }
+
+    /// The largest cost that passes now, gaps aside.
+    pub fn remaining(&self, state: &State, at: u64) -> u64 {
+        let spent = state.spent(at);
+        match self.algorithm {
+            Algorithm::LeakyBucket { free, max_wait: Some(wait) }
+                if spent > tokens(free) + tokens(wait) * self.rate() =>
+            {
+                0
+            }
+            Algorithm::IntervalBucket { max_wait, .. } => {
+                let brought = self.steps_between(state, at, at + max_wait) * self.count;
+                floor(self.most() + tokens(brought) - spent).min(self.burst())
+            }
+            _ => floor(self.most() - spent),
+        }
+    }
+
+    /// What is reported about the limit, with the retry for another request of `cost`.
+    pub fn report(&self, state: &State, at: u64, cost: u64) -> Report {
+        Report {
+            limit: self.capacity(),
+            remaining: self.remaining(state, at),
+            retry: self.retry(state, at, Ask::Exactly(cost)),
+            reset: Nanos::from_nanos(state.is_unused_at(at) - at),
+        }
+    }
+}
+
+#[expect(non_snake_case, reason = "reads like the variant it makes")]
+const fn After(wait: u64) -> Retry {
+    Retry::After(Nanos::from_nanos(wait))
+}
+
+/// The first instant from `at` on at which `holds`, which once true stays true.
+pub fn first(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut step) = (at, 1);
+    if holds(low) {
+        return low;
+    }
+    while !holds(low + step) {
+        (low, step) = (low + step, step * 2);
+    }
+    let mut high = low + step;
+    while low + 1 < high {
+        let middle = low.midpoint(high);
+        (low, high) = if holds(middle) { (low, middle) } else { (middle, high) };
+    }
+    high
+}

@@ -1,0 +1,246 @@
+//! Walks the model and a program under test through a trace and compares every answer. A trace that shows a difference is
+//! shortened before it is reported.
+
+use std::fmt::Write as _;
+
+use tollgate_core::{Outcome, Retry};
+
+use super::random::{Act, Amount, Pause, Rng, Step, Topic, Trace};
+use super::settle::{Receipt, Settled};
+use super::{Answer, Request, RuleModel, RuleSet, Verb};
+
+/// The program under test.
+pub trait Subject {
+    /// How far apart the instants of its clock are, in nanoseconds.
+    fn tick(&self) -> u64;
+    /// Forgets everything, and sets the clock.
+    fn begin(&mut self, at: u64);
+    /// Sets the clock forward.
+    fn advance_to(&mut self, at: u64);
+    /// Puts rules in force.
+    fn put(&mut self, rules: &RuleSet);
+    /// Decides; returns the answer and what undoes it.
+    fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String);
+    /// Gives back; returns how much was accepted.
+    fn refund(&mut self, receipt: &str) -> u64;
+    /// Settles.
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settled;
+    /// Renews; whether all leases were still held.
+    fn renew(&mut self, receipt: &str) -> bool;
+    /// Forgets the counters of a request; returns how many they are.
+    fn reset(&mut self, request: &Request) -> usize;
+}
+
+/// How a trace ended.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// The step that showed it.
+    pub step: usize,
+    /// What was done, and both answers.
+    pub what: String,
+}
+
+/// A model and a program, side by side.
+struct Pair<'a, S> {
+    subject: &'a mut S,
+    model: RuleModel,
+    takings: Vec<(String, Receipt)>,
+    last: Option<(Verb, Request)>,
+    answer: Option<(u64, Answer)>,
+    decisions: u64,
+}
+
+/// Runs a trace from the beginning. Returns how many decisions were compared.
+///
+/// # Errors
+/// The first difference.
+pub fn run<S: Subject>(subject: &mut S, trace: &Trace) -> Result<u64, Difference> {
+    subject.begin(trace.start);
+    let mut model = RuleModel::new(subject.tick(), trace.start);
+    let Some(first) = trace.versions.first() else { return Ok(0) };
+    subject.put(first);
+    model.put(first);
+    let mut pair = Pair { subject, model, takings: Vec::new(), last: None, answer: None, decisions: 0 };
+    for (number, step) in trace.steps.iter().enumerate() {
+        pair.step(step, &trace.versions).map_err(|what| Difference { step: number, what })?;
+    }
+    Ok(pair.decisions)
+}
+
+impl<S: Subject> Pair<'_, S> {
+    fn step(&mut self, step: &Step, versions: &[RuleSet]) -> Result<(), String> {
+        self.wait(step.pause);
+        match &step.act {
+            Act::Ask(verb, request, amount) => {
+                let request = Request { cost: self.amount(*amount, request), ..request.clone() };
+                self.ask(*verb, request)
+            }
+            Act::Again => self.last.clone().map_or(Ok(()), |(verb, request)| self.ask(verb, request)),
+            Act::PeekAgain => self.last.clone().map_or(Ok(()), |(_, request)| self.ask(Verb::Peek, request)),
+            Act::Refund(ago) => self.settle(*ago, "refund", |subject, text| subject.refund(text), RuleModel::refund),
+            Act::Renew(ago) => self.settle(*ago, "renew", |subject, text| subject.renew(text), RuleModel::renew),
+            Act::Commit(ago, amount) => {
+                let cost = match amount {
+                    Amount::Exactly(cost) => *cost,
+                    Amount::Unsaid | Amount::Remaining(_) | Amount::All => 3,
+                };
+                let commit = |subject: &mut S, text: &str| subject.commit(text, cost);
+                self.settle(*ago, "commit", commit, |model, receipt| model.commit(receipt, cost))
+            }
+            Act::Reset(request) => {
+                let (said, expected) = (self.subject.reset(request), self.model.reset(request));
+                equal(&said, &expected, || format!("reset {request:?}"))
+            }
+            Act::Put(version) => {
+                let Some(rules) = versions.get(*version) else { return Ok(()) };
+                self.subject.put(rules);
+                self.model.put(rules);
+                Ok(())
+            }
+        }
+    }
+
+    fn wait(&mut self, pause: Pause) {
+        let (now, tick) = (self.model.now(), self.subject.tick());
+        let last = self.answer.as_ref();
+        let retry = last.and_then(|(at, answer)| match answer.outcome {
+            Outcome::Deny(Retry::After(wait)) => Some(at + wait.as_nanos()),
+            _ => None,
+        });
+        let reset = |limit: usize| {
+            let (at, answer) = last?;
+            Some(at + answer.limits.get(limit)?.report.reset.as_nanos())
+        };
+        let target = match pause {
+            Pause::None => None,
+            Pause::Ticks(ticks) => Some(now + ticks * tick),
+            Pause::Nanos(nanos) => Some((now + nanos).next_multiple_of(tick)),
+            Pause::BeforeRetry => retry.map(|at| at - tick),
+            Pause::Retry => retry,
+            Pause::BeforeReset(limit) => reset(limit).map(|at| at - tick),
+            Pause::Reset(limit) => reset(limit),
+        };
+        // Two years are enough: a year of the calendar and its debt.
+        let horizon = now + 63_072_000_000_000_000;
+        if let Some(target) = target.filter(|target| *target > now && *target < horizon) {
+            self.subject.advance_to(target);
+            self.model.advance_to(target);
+        }
+    }
+
+    fn amount(&self, amount: Amount, request: &Request) -> Option<u64> {
+        match amount {
+            Amount::Unsaid => None,
+            Amount::Exactly(cost) => Some(cost),
+            Amount::All => Some(u64::MAX >> 1),
+            Amount::Remaining(more) => {
+                let (seen, _) = self.model.clone().ask(Verb::Peek, request);
+                let left = seen.limits.iter().map(|limit| limit.report.remaining).min().unwrap_or(1);
+                Some(left.saturating_add_signed(more))
+            }
+        }
+    }
+
+    fn ask(&mut self, verb: Verb, request: Request) -> Result<(), String> {
+        // A take needs to say how much.
+        let request =
+            if verb == Verb::TakeUpTo { Request { cost: request.cost.or(Some(1)), ..request } } else { request };
+        let (said, text) = self.subject.ask(verb, &request);
+        let (mut expected, receipt) = self.model.ask(verb, &request);
+        if said.taken.is_none() || request.cost.is_none() {
+            expected.taken = said.taken;
+        }
+        self.decisions += 1;
+        if verb != Verb::Peek && !receipt.taken.is_empty() {
+            self.takings.push((text, receipt));
+        }
+        let at = self.model.now();
+        equal(&said, &expected, || format!("{verb:?} {request:?} at {at}"))?;
+        self.answer = Some((at, said));
+        self.last = Some((verb, request));
+        Ok(())
+    }
+
+    fn settle<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        ago: usize,
+        name: &str,
+        subject: impl FnOnce(&mut S, &str) -> T,
+        model: impl FnOnce(&mut RuleModel, &Receipt) -> T,
+    ) -> Result<(), String> {
+        let Some((text, receipt)) = self.takings.iter().rev().nth(ago).cloned() else { return Ok(()) };
+        // What a refund means to another algorithm than it was taken from is not defined.
+        if !self.model.counts_alike(&receipt) {
+            return Ok(());
+        }
+        let (said, expected) = (subject(self.subject, &text), model(&mut self.model, &receipt));
+        self.decisions += 1;
+        equal(&said, &expected, || format!("{name} of {receipt:?} at {}", self.model.now()))
+    }
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(said: &T, expected: &T, what: impl Fn() -> String) -> Result<(), String> {
+    if said == expected {
+        return Ok(());
+    }
+    Err(format!("{}\n  the model says {expected:#?}\n  and the program {said:#?}", what()))
+}
+
+/// The shortest trace that still shows a difference, found by leaving out steps and rules.
+pub fn shorten<S: Subject>(subject: &mut S, mut trace: Trace) -> (Trace, Difference) {
+    let mut found = run(subject, &trace).expect_err("it showed a difference");
+    trace.steps.truncate(found.step + 1);
+    let mut size = trace.steps.len() / 2;
+    while size > 0 {
+        let mut from = 0;
+        while from < trace.steps.len() {
+            let mut shorter = trace.clone();
+            shorter.steps.drain(from..(from + size).min(trace.steps.len()));
+            match run(subject, &shorter) {
+                Err(difference) => (trace, found) = (shorter, difference),
+                Ok(_) => from += size,
+            }
+        }
+        size /= 2;
+    }
+    for id in ["r0", "r1", "r2"] {
+        let mut smaller = trace.clone();
+        smaller.versions.iter_mut().for_each(|version| version.rules.retain(|rule| rule.id != id));
+        if let Err(difference) = run(subject, &smaller) {
+            (trace, found) = (smaller, difference);
+        }
+    }
+    (trace, found)
+}
+
+/// Compares traces of consecutive seeds until so many decisions were compared, without those that have a topic of
+/// `left_out`. Returns how many decisions and traces there were.
+///
+/// # Panics
+/// With the shortened trace, when there is a difference.
+pub fn compare<S: Subject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
+    let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
+    while compared < decisions {
+        let trace = Trace::random(&mut Rng::new(seed), subject.tick(), 60).without(left_out);
+        if let Some(trace) = trace {
+            let Ok(count) = run(subject, &trace) else {
+                let (trace, difference) = shorten(subject, trace);
+                panic!("{}", describe(seed, &trace, &difference));
+            };
+            (compared, traces) = (compared + count, traces + 1);
+        }
+        seed += 1;
+    }
+    (compared, traces)
+}
+
+/// A difference, so that it can be followed by hand.
+pub fn describe(seed: u64, trace: &Trace, difference: &Difference) -> String {
+    let mut text = format!("seed {seed}: the model and the program differ\n");
+    let mut line = |line: String| writeln!(text, "{line}").expect("strings take everything");
+    trace.versions.iter().enumerate().for_each(|(n, version)| line(format!("# version {n}\n{}", version.text())));
+    line(format!("start {}", trace.start));
+    trace.steps.iter().for_each(|step| line(format!("  {:?}, {:?}", step.pause, step.act)));
+    line(difference.what.clone());
+    text
+}

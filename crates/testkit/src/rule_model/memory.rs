@@ -1,0 +1,160 @@
+//! The engine on its memory store, with a clock moved by hand: the program under test that is fastest to ask.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tollgate::clock::ManualClock;
+use tollgate_core::{Cost, Nanos};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Receipt, Request as Asked, Store};
+
+use super::lockstep::Subject;
+use super::settle::Settled;
+use super::{Answer, LimitAnswer, Request, RuleSet, Verb};
+
+/// The engine in this process.
+#[expect(missing_debug_implementations, reason = "the engine has none")]
+pub struct InMemory {
+    clock: Arc<ManualClock>,
+    at: u64,
+    engine: Engine<MemoryStore<ManualClock>, MemoryStore<ManualClock>>,
+}
+
+impl InMemory {
+    /// An engine without rules.
+    pub fn new() -> Self {
+        Self::at(0)
+    }
+
+    fn at(at: u64) -> Self {
+        let clock = Arc::new(ManualClock::at(at));
+        let memory = || MemoryStore::with_clock(200, clock.clone()).expect("a small table");
+        Self { engine: Engine::with_fallback(memory(), memory()).with_clock(clock.clone()), clock, at }
+    }
+}
+
+impl Default for InMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Subject for InMemory {
+    fn tick(&self) -> u64 {
+        1
+    }
+
+    fn begin(&mut self, at: u64) {
+        *self = Self::at(at);
+    }
+
+    fn advance_to(&mut self, at: u64) {
+        self.clock.advance(Nanos::from_nanos(at - self.at));
+        self.at = at;
+    }
+
+    fn put(&mut self, rules: &RuleSet) {
+        put(&self.engine, rules);
+    }
+
+    fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
+        ready(ask(&self.engine, verb, request))
+    }
+
+    fn refund(&mut self, receipt: &str) -> u64 {
+        ready(self.engine.refund(&read(receipt))).expect("memory answers").get()
+    }
+
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+        settled(ready(self.engine.commit(&read(receipt), Cost::new(cost))).expect("memory answers"))
+    }
+
+    fn renew(&mut self, receipt: &str) -> bool {
+        ready(self.engine.renew(&read(receipt))).expect("memory answers")
+    }
+
+    fn reset(&mut self, request: &Request) -> usize {
+        ready(reset(&self.engine, request))
+    }
+}
+
+/// Puts rules in force.
+///
+/// # Panics
+/// When the rules cannot be read or kept: the generator made them wrong.
+pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
+    let text = rules.text();
+    let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }])
+        .unwrap_or_else(|mistakes| panic!("{mistakes}\n{text}"));
+    engine.put(&rules).unwrap_or_else(|mistakes| panic!("{mistakes}\n{text}"));
+}
+
+/// Asks an engine.
+///
+/// # Panics
+/// When the request is not understood.
+pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request: &Request) -> (Answer, String) {
+    let entries = entries(request);
+    let items = [Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) }];
+    let asked = Asked::new("d", &items);
+    let mut decisions = Decisions::default();
+    let decision = match verb {
+        Verb::Check => engine.check(&asked, &mut decisions).await,
+        Verb::Peek => engine.peek(&asked, &mut decisions).await,
+        Verb::TakeUpTo => engine.take_up_to(&asked, &mut decisions).await,
+        Verb::Charge => engine.charge(&asked, &mut decisions).await,
+    };
+    let decision = decision.expect("a request that is understood");
+    (answer(verb, &decision), decision.receipt().to_string())
+}
+
+/// What a decision says.
+pub fn answer(verb: Verb, decision: &Decision<'_>) -> Answer {
+    let limits = decision.reports().map(|limit| LimitAnswer {
+        rule: limit.rule.to_owned(),
+        shadow: limit.shadow,
+        report: limit.report,
+    });
+    Answer {
+        outcome: decision.outcome(),
+        taken: (verb != Verb::Peek).then(|| decision.taken().get()),
+        banned: decision.is_banned(),
+        shadow_refused: decision.is_shadow_refused(),
+        limits: limits.collect(),
+    }
+}
+
+/// Forgets the counters of a request.
+///
+/// # Panics
+/// When the request is not understood.
+pub async fn reset<S: Store, F: Store>(engine: &Engine<S, F>, request: &Request) -> usize {
+    let entries = entries(request);
+    let items = [Item::new(&entries)];
+    engine.reset(&Asked::new("d", &items), &mut Decisions::default()).await.expect("a request that is understood")
+}
+
+fn entries(request: &Request) -> Vec<Entry<'_>> {
+    request.attributes.iter().map(|(name, value)| Entry::new(*name, value)).collect()
+}
+
+/// A receipt that was text.
+///
+/// # Panics
+/// When it is not a receipt.
+pub fn read(receipt: &str) -> Receipt {
+    receipt.parse().expect("a receipt of the engine")
+}
+
+/// What a commit came to.
+pub fn settled(settled: tollgate_engine::Settled) -> Settled {
+    Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
+}
+
+/// Runs a future that is ready at once, as all are that wait for nothing but memory.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("memory is always ready"),
+    }
+}

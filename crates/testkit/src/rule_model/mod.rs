@@ -1,0 +1,106 @@
+//! A model of rules: slow, exact, and written from the documents (`docs/rules.md`, `docs/verbs.md`), not from the engine.
+//!
+//! ```text
+//!  RuleSet, as data ──┬─ text() ──▶ the program under test ──▶ Answer ┐
+//!                     │                                               ├─ equal, after every step
+//!                     └───────────▶ RuleModel ───────────────▶ Answer ┘
+//! ```
+//!
+//! The model keeps, for every limit of every key, the parameters it was last *charged* under and what was counted under
+//! them ([`states`]). A request may arrive under other parameters: another override, or a later version of the rule.
+//! Everything follows from two definitions:
+//!
+//! - `spent(t)` is what the state says is used up at `t` under its own parameters.
+//! - A request of cost `c` under parameters with capacity `n` is admitted exactly when `spent(t) + c ≤ n`
+//!   ([`limit`] has the few additions: waits, gaps, debt).
+//!
+//! Only an admitted request of at least 1 writes. It re-expresses what was spent under its own parameters, rounded up to
+//! what those can tell apart, and adds its cost ([`states::State::convert`]).
+//!
+//! What the model answers on top of that is in [`decide`] (groups, shadows, overrides, costs), [`ban`] and [`settle`]
+//! (refunds, reservations, leases). [`random`] makes rule sets and traces of a seed; [`lockstep`] walks the model and a
+//! program under test through a trace and compares every answer.
+
+pub mod ban;
+pub mod calendar;
+pub mod decide;
+pub mod limit;
+pub mod lockstep;
+pub mod memory;
+pub mod random;
+pub mod rules;
+pub mod settle;
+pub mod states;
+mod text;
+
+use num_rational::Ratio;
+use tollgate_core::{Outcome, Report, Retry};
+
+pub use decide::RuleModel;
+pub use limit::{Algorithm, Grid, Limit, Windows};
+pub use rules::{Ban, Cost, Exceed, OnChange, Override, Request, Rule, RuleSet, Schedule};
+
+/// An exact number of tokens.
+pub type Tokens = Ratio<i128>;
+
+/// A whole number of tokens.
+pub fn tokens(count: u64) -> Tokens {
+    Tokens::from_integer(count.into())
+}
+
+/// The largest whole number that is not above `amount`, at least 0.
+pub fn floor(amount: Tokens) -> u64 {
+    u64::try_from(amount.floor().to_integer().max(0)).expect("the traces stay far below 2^64")
+}
+
+/// The smallest whole number that is not below `amount`, at least 0.
+pub fn ceil(amount: Tokens) -> u64 {
+    u64::try_from(amount.ceil().to_integer().max(0)).expect("the traces stay far below 2^64")
+}
+
+/// What is asked of the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Take the cost or be refused.
+    Check,
+    /// Look and take nothing.
+    Peek,
+    /// Take as much of the cost as there is.
+    TakeUpTo,
+    /// Take the cost, into debt if necessary.
+    Charge,
+}
+
+/// What a decision says, by the model and by the program under test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether the request passes.
+    pub outcome: Outcome,
+    /// How much may be used; 0 if refused. `None`: not reported for this verb.
+    pub taken: Option<u64>,
+    /// Whether a ban refused, or begins with this refusal.
+    pub banned: bool,
+    /// Whether a shadow rule would have refused.
+    pub shadow_refused: bool,
+    /// Every limit of every rule that was asked, in the order of the rules.
+    pub limits: Vec<LimitAnswer>,
+}
+
+impl Answer {
+    /// Refused permanently, without asking any limit.
+    pub const fn denied() -> Self {
+        let outcome = Outcome::Deny(Retry::Never);
+        Self { outcome, taken: Some(0), banned: false, shadow_refused: false, limits: Vec::new() }
+    }
+}
+
+/// How one limit stands after a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitAnswer {
+    /// The id of its rule.
+    pub rule: String,
+    /// Whether that is a shadow.
+    pub shadow: bool,
+    /// Capacity, remaining, retry for another such request, and reset.
+    pub report: Report,
+}

@@ -1,0 +1,152 @@
+//! Rule sets, and versions of them that follow each other.
+
+use super::super::calendar::{Schedule, Zone};
+use super::super::limit::{Algorithm, Limit, Windows};
+use super::super::rules::{Ban, Cost, Does, Exceed, OnChange, Override, Rule, RuleSet};
+use super::{Rng, limits};
+
+/// A few versions of a rule set, the first of which is in force first.
+pub fn versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
+    let first: Vec<Rule> = (0..rng.of(&[1, 1, 2, 3])).map(|n| rule(rng, tick, &format!("r{n}"))).collect();
+    let mut versions = vec![RuleSet { rules: first }];
+    for _ in 0..rng.of(&[0, 1, 2]) {
+        let last = versions.last().expect("there is one").clone();
+        versions.push(next(rng, tick, last));
+    }
+    versions
+}
+
+/// The rule sells steps to come: what that comes to under other parameters is not defined.
+fn is_fixed(rule: &Rule) -> bool {
+    let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
+    matches!(&rule.does, Does::Limits(limits) if limits.iter().any(sells))
+}
+
+fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
+    for rule in &mut set.rules {
+        if is_fixed(rule) || rng.one_in(3) {
+            continue;
+        }
+        if let Does::Limits(own) = &rule.does
+            && rng.one_in(2)
+        {
+            let delay = delay_of(rule);
+            let limits = if rng.one_in(3) {
+                some(rng, tick, delay, false)
+            } else {
+                own.iter().map(|limit| limits::changed(rng, tick, limit)).collect()
+            };
+            rule.does = Does::Limits(limits);
+            rule.overrides.retain(|other| !matches!(other.does, Does::Count(_)));
+        }
+        if rng.one_in(4) {
+            rule.cost = cost(rng);
+        }
+    }
+    if set.rules.len() > 1 && rng.one_in(4) {
+        set.rules.remove(0);
+    }
+    set
+}
+
+const fn delay_of(rule: &Rule) -> Option<u64> {
+    match rule.on_exceed {
+        Exceed::Delay(wait) => Some(wait),
+        Exceed::Deny | Exceed::Shadow => None,
+    }
+}
+
+/// One or a few limits.
+fn some(rng: &mut Rng, tick: u64, delay: Option<u64>, alone: bool) -> Vec<Limit> {
+    let count = rng.of(&[1, 1, 1, 2, 3]);
+    match delay {
+        Some(delay) => vec![limits::delayed(rng, tick, delay)],
+        None => (0..count).map(|_| limits::any(rng, tick, alone)).collect(),
+    }
+}
+
+fn cost(rng: &mut Rng) -> Cost {
+    match rng.below(6) {
+        0 => Cost::Number(rng.below(4)),
+        1 => Cost::From { max: rng.between(1, 9), missing: rng.below(3) },
+        _ => Cost::Number(1),
+    }
+}
+
+/// A rule with this id.
+pub fn rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
+    let on_exceed = match rng.below(8) {
+        0 | 1 => Exceed::Shadow,
+        2 => Exceed::Delay(limits::delay(rng, tick)),
+        _ => Exceed::Deny,
+    };
+    let mut rule = Rule {
+        id: id.into(),
+        when: rng.of(&[vec![], vec![], vec![("path", "x")]]),
+        per: rng.of(&[vec!["user"], vec!["user"], vec![], vec!["user", "path"]]),
+        does: Does::Unlimited,
+        overrides: Vec::new(),
+        cost: cost(rng),
+        on_exceed,
+        on_change: if rng.one_in(6) { OnChange::Reset } else { OnChange::Keep },
+        ban: None,
+        schedule: rng.one_in(10).then(|| schedule(rng)),
+    };
+    if rng.one_in(20) {
+        (rule.on_exceed, rule.on_change) = (Exceed::Deny, OnChange::Keep);
+        rule.when = vec![("plan", "own")];
+        (rule.per, rule.cost) = (Vec::new(), Cost::Number(1));
+        rule.does = rng.of(&[Does::Allow, Does::Deny, Does::Unlimited]);
+        return rule;
+    }
+    let delay = delay_of(&rule);
+    let own = some(rng, tick, delay, true);
+    rule.does = Does::Limits(own.clone());
+    if on_exceed == Exceed::Deny && rng.one_in(4) {
+        rule.ban = Some(ban(rng, tick));
+    }
+    if is_fixed(&rule) {
+        return rule;
+    }
+    // Then an override belongs to a counter, which never sees other parameters.
+    if rng.one_in(3) {
+        rule.per.push("plan");
+    }
+    for plan in ["pro", "own"] {
+        if rng.one_in(2) {
+            let does = overriding(rng, tick, &rule, &own);
+            rule.overrides.push(Override { when: vec![("plan", plan)], does });
+        }
+    }
+    rule
+}
+
+fn overriding(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> Does {
+    match rng.below(10) {
+        0 => Does::Unlimited,
+        1 if !rule.is_shadow() => Does::Deny,
+        2..5 if own.len() == 1 && takes_a_count(&own[0]) => Does::Count(limits::changed(rng, tick, &own[0]).count),
+        2..7 => Does::Limits(own.iter().map(|limit| limits::changed(rng, tick, limit)).collect()),
+        _ => Does::Limits(some(rng, tick, delay_of(rule), false)),
+    }
+}
+
+/// Whether an override may give the limit another count and nothing else: not where `free` was written for this one, and
+/// not for a calendar, which would get the usual debt.
+const fn takes_a_count(limit: &Limit) -> bool {
+    !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
+}
+
+fn ban(rng: &mut Rng, tick: u64) -> Ban {
+    let mut length = |most: u64| rng.between(1, most).next_multiple_of(tick);
+    let (within, lasts) = (length(20_000_000_000), length(60_000_000_000));
+    Ban { after: rng.between(1, 4) as usize, within, length: lasts }
+}
+
+fn schedule(rng: &mut Rng) -> Schedule {
+    let days = if rng.one_in(2) { Vec::new() } else { vec![rng.below(7) as u8, 6] };
+    let mut days = days;
+    days.dedup();
+    let mut minutes = || (rng.below(96) * 15) as u16;
+    Schedule { days, from: minutes(), to: minutes(), zone: rng.of(&Zone::ALL) }
+}

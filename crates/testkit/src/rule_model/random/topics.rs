@@ -1,0 +1,102 @@
+//! What a trace is about: tests choose traces by it.
+
+use super::super::Verb;
+use super::super::limit::{Algorithm, Limit};
+use super::super::rules::{Does, Exceed, OnChange, Rule, RuleSet};
+use super::{Act, Trace};
+
+/// Something that a trace may contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// A counter is asked under several parameters.
+    ChangedParameters,
+    /// A rule bans.
+    Ban,
+    /// A rule delays.
+    Delay,
+    /// A reservation is committed.
+    Commit,
+    /// A new key does not have everything.
+    Initial,
+    /// A log or concurrency with the debt that is usual.
+    UsualDebt,
+    /// Slices that do not divide the period.
+    UnevenSlices,
+    /// A log counts refused attempts.
+    CountRefused,
+    /// Several rules are asked for as much as there is.
+    TakeUpToOfSeveral,
+}
+
+impl Trace {
+    /// The trace without what is about a topic of `left_out`; none if that is a rule.
+    pub fn without(mut self, left_out: &[Topic]) -> Option<Self> {
+        let several = self.versions.iter().any(|version| version.rules.len() > 1);
+        self.steps.retain(|step| match step.act {
+            Act::Commit(..) => !left_out.contains(&Topic::Commit),
+            Act::Ask(Verb::TakeUpTo, ..) => !(several && left_out.contains(&Topic::TakeUpToOfSeveral)),
+            _ => true,
+        });
+        if left_out.iter().any(|topic| topic.is_in(&self)) { None } else { Some(self) }
+    }
+}
+
+impl Topic {
+    /// Whether the trace contains it.
+    pub fn is_in(self, trace: &Trace) -> bool {
+        let rules = || trace.versions.iter().flat_map(|version| &version.rules);
+        let limits = |is_meant: &dyn Fn(&Limit) -> bool| rules().flat_map(limits_of).any(|limit| is_meant(&limit));
+        let acts = |is_meant: &dyn Fn(&Act) -> bool| trace.steps.iter().any(|step| is_meant(&step.act));
+        match self {
+            Self::ChangedParameters => rules().any(is_overridden) || has_other_limits(&trace.versions),
+            Self::Ban => rules().any(|rule| rule.ban.is_some()),
+            Self::Delay => rules().any(|rule| matches!(rule.on_exceed, Exceed::Delay(_))),
+            Self::Commit => acts(&|act| matches!(act, Act::Commit(..))),
+            Self::Initial => limits(&|limit| limit.spent_at_first() > 0),
+            Self::UsualDebt => limits(&|limit| {
+                let kind = matches!(limit.algorithm, Algorithm::SlidingLog { .. } | Algorithm::Concurrency { .. });
+                kind && limit.max_debt.is_none()
+            }),
+            Self::UnevenSlices => limits(&|limit| {
+                let slices = matches!(limit.algorithm, Algorithm::SlidingSlices { .. });
+                slices && !limit.period.is_multiple_of(limit.precision())
+            }),
+            Self::CountRefused => {
+                limits(&|limit| matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }))
+            }
+            Self::TakeUpToOfSeveral => {
+                trace.versions.iter().any(|version| version.rules.len() > 1)
+                    && acts(&|act| matches!(act, Act::Ask(Verb::TakeUpTo, ..)))
+            }
+        }
+    }
+}
+
+/// All limits of a rule and its overrides.
+fn limits_of(rule: &Rule) -> Vec<Limit> {
+    let limits = |does: &Does| match does {
+        Does::Limits(limits) => limits.clone(),
+        Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => Vec::new(),
+    };
+    let overridden = rule.overrides.iter().flat_map(|other| match (&other.does, &rule.does) {
+        (Does::Count(_), Does::Limits(own)) => vec![Limit { max_debt: None, ..own[0].clone() }],
+        (other, _) => limits(other),
+    });
+    limits(&rule.does).into_iter().chain(overridden).collect()
+}
+
+/// Whether a counter of the rule may be asked by an override and without it.
+fn is_overridden(rule: &Rule) -> bool {
+    let changes = rule.overrides.iter().any(|other| matches!(other.does, Does::Limits(_) | Does::Count(_)));
+    changes && !rule.per.contains(&"plan")
+}
+
+/// Whether a rule has other limits in another version, and keeps what was spent.
+fn has_other_limits(versions: &[RuleSet]) -> bool {
+    let mut rules = versions.iter().flat_map(|version| &version.rules);
+    rules.any(|rule| {
+        let others = versions.iter().filter_map(|version| version.find(&rule.id));
+        let mut others = others.filter(|other| other.on_change == OnChange::Keep);
+        others.any(|other| other.does != rule.does || other.overrides != rule.overrides)
+    })
+}

@@ -1,0 +1,162 @@
+//! Traces: what is asked, and when. Times and amounts refer to what was answered last, so that the edges of limits are
+//! among them: the advertised retry and one tick before it, the reset and one tick before it, all that remains and one
+//! more.
+
+use super::super::Verb;
+use super::super::calendar::days;
+use super::super::rules::{Request, RuleSet};
+use super::{Rng, versions};
+
+/// Rules, and what is asked of them.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// When it begins, in nanoseconds since 1970.
+    pub start: u64,
+    /// Versions of the rules; the first is in force at the beginning.
+    pub versions: Vec<RuleSet>,
+    /// What happens.
+    pub steps: Vec<Step>,
+}
+
+/// Waits, and then does something.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// How long.
+    pub pause: Pause,
+    /// What.
+    pub act: Act,
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug)]
+pub enum Pause {
+    /// Not at all.
+    None,
+    /// So many ticks.
+    Ticks(u64),
+    /// So many nanoseconds, rounded to ticks.
+    Nanos(u64),
+    /// Until one tick before the retry that was advertised last.
+    BeforeRetry,
+    /// Until that retry.
+    Retry,
+    /// Until one tick before the reset of this limit of the last answer.
+    BeforeReset(usize),
+    /// Until that reset.
+    Reset(usize),
+}
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// A request is decided. The cost of the request is resolved by the amount.
+    Ask(Verb, Request, Amount),
+    /// The last request is decided again, as it was.
+    Again,
+    /// The last request is looked at again.
+    PeekAgain,
+    /// What was taken so many takings ago is given back.
+    Refund(usize),
+    /// It is settled at this amount.
+    Commit(usize, Amount),
+    /// Its leases are renewed.
+    Renew(usize),
+    /// The counters of a request are forgotten.
+    Reset(Request),
+    /// This version of the rules is put in force.
+    Put(usize),
+}
+
+/// How much.
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    /// What the rules say.
+    Unsaid,
+    /// This much.
+    Exactly(u64),
+    /// What the tightest limit has left, and this much more.
+    Remaining(i64),
+    /// Everything.
+    All,
+}
+
+impl Trace {
+    /// A trace of `steps` steps.
+    pub fn random(rng: &mut Rng, tick: u64, steps: usize) -> Self {
+        let versions = versions(rng, tick);
+        let steps = (0..steps).map(|_| step(rng, versions.len())).collect();
+        Self { start: start(rng, tick), versions, steps }
+    }
+}
+
+/// Some instant, often shortly before a change of clocks.
+fn start(rng: &mut Rng, tick: u64) -> u64 {
+    let (year, month, day) =
+        rng.of(&[(2026, 9, 21), (2027, 3, 27), (2027, 3, 13), (2027, 10, 30), (2027, 11, 6), (2028, 2, 28)]);
+    let second = days(year, month, day) as u64 * 86_400 + rng.below(2 * 86_400);
+    (second * 1_000_000_000 + rng.below(1_000_000_000)).next_multiple_of(tick)
+}
+
+fn step(rng: &mut Rng, versions: usize) -> Step {
+    let pause = match rng.below(16) {
+        0..5 => Pause::None,
+        5 => Pause::Ticks(rng.between(1, 3)),
+        6 => Pause::Nanos(rng.between(1, 1_000_000)),
+        7 | 8 => Pause::Nanos(rng.between(1, 3_000_000_000)),
+        9 => Pause::Nanos(rng.between(1, 4_000_000_000_000)),
+        10 => Pause::BeforeReset(rng.below(4) as usize),
+        11 => Pause::Reset(rng.below(4) as usize),
+        12 | 13 => return Step { pause: Pause::BeforeRetry, act: rng.of(&[Act::Again, Act::PeekAgain]) },
+        _ => return Step { pause: Pause::Retry, act: rng.of(&[Act::Again, Act::PeekAgain]) },
+    };
+    Step { pause, act: act(rng, versions) }
+}
+
+fn act(rng: &mut Rng, versions: usize) -> Act {
+    match rng.below(40) {
+        0..21 => ask(rng, Verb::Check),
+        21..24 => ask(rng, Verb::Peek),
+        24..27 => ask(rng, Verb::TakeUpTo),
+        27..30 => ask(rng, Verb::Charge),
+        30 | 31 => Act::Again,
+        32..34 => Act::Refund(rng.below(4) as usize),
+        34..36 => Act::Commit(rng.below(3) as usize, amount(rng)),
+        36 => Act::Renew(rng.below(3) as usize),
+        37 => Act::Reset(request(rng)),
+        _ => Act::Put(rng.below(versions as u64) as usize),
+    }
+}
+
+fn ask(rng: &mut Rng, verb: Verb) -> Act {
+    let amount = match (verb, amount(rng)) {
+        (Verb::TakeUpTo, Amount::Unsaid) => Amount::All,
+        (_, amount) => amount,
+    };
+    Act::Ask(verb, request(rng), amount)
+}
+
+fn amount(rng: &mut Rng) -> Amount {
+    match rng.below(10) {
+        0..3 => Amount::Unsaid,
+        3..5 => Amount::Exactly(rng.between(1, 5)),
+        5 => Amount::Exactly(rng.below(400)),
+        6 => Amount::Exactly(0),
+        7 => Amount::Remaining(rng.of(&[0, 1, 2])),
+        8 => Amount::Remaining(-(rng.between(0, 3) as i64)),
+        _ => rng.of(&[Amount::All, Amount::Remaining(0)]),
+    }
+}
+
+fn request(rng: &mut Rng) -> Request {
+    let mut attributes = vec![("user", rng.of(&["a", "a", "b"]).to_owned())];
+    if rng.one_in(2) {
+        attributes.push(("path", rng.of(&["x", "y"]).to_owned()));
+    }
+    if rng.one_in(2) {
+        attributes.push(("plan", rng.of(&["pro", "pro", "own"]).to_owned()));
+    }
+    if rng.one_in(3) {
+        attributes.push(("weight", rng.of(&["0", "2", "5", "12", "many"]).to_owned()));
+    }
+    Request { attributes, cost: None }
+}

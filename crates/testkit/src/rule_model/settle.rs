@@ -1,0 +1,162 @@
+//! What happens after a decision: refunds, reservations, leases and resets. All of it applies under the state's own
+//! parameters, whatever the rules say by now; only a commit above the reservation is a new charge.
+
+use std::mem::{Discriminant, discriminant};
+
+use super::decide::{Charge, Key, RuleModel, key_of};
+use super::limit::{Algorithm, Ask, Limit};
+use super::rules::{Does, Request, Rule};
+use super::states::{Stamp, State};
+
+/// What a decision took, to give it back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// By counter.
+    pub taken: Vec<Taken>,
+}
+
+/// What was taken from one counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The id of the rule.
+    pub rule: String,
+    /// The counter.
+    pub key: Key,
+    /// How much.
+    pub cost: u64,
+    /// Where, by limit.
+    pub stamps: Vec<Stamp>,
+    /// How each limit counted.
+    pub algorithms: Vec<Discriminant<Algorithm>>,
+    /// The limits of the override that applied.
+    pub limits: Option<Vec<Limit>>,
+}
+
+/// What a commit came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// What was too much and given back.
+    pub refunded: u64,
+    /// What was too little and charged.
+    pub charged: u64,
+    /// What was too little and could not be charged.
+    pub unpaid: u64,
+}
+
+impl RuleModel {
+    /// Gives back what a decision took; returns the least that any counter accepted.
+    pub fn refund(&mut self, receipt: &Receipt) -> u64 {
+        let known: Vec<&Taken> = receipt.taken.iter().filter(|taken| self.limits_of(taken).is_some()).collect();
+        let mut least = None;
+        for taken in known {
+            let at = self.at;
+            let states = self.counters.get_mut(&taken.key).map_or(&mut [][..], |states| states);
+            let refunds =
+                states.iter_mut().zip(&taken.stamps).map(|(state, stamp)| state.refund(at, taken.cost, Some(*stamp)));
+            let accepted = refunds.min().unwrap_or(0);
+            least = Some(least.map_or(accepted, |least: u64| least.min(accepted)));
+        }
+        least.unwrap_or(0)
+    }
+
+    /// Settles a reservation at what it weighed.
+    pub fn commit(&mut self, receipt: &Receipt, cost: u64) -> Settled {
+        let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost);
+        let too_much = too_much.map(|taken| Taken { cost: taken.cost - cost, ..taken.clone() }).collect();
+        let refunded = self.refund(&Receipt { taken: too_much });
+        // What was too little is charged, to all or to none.
+        let owed = receipt.taken.iter().filter(|taken| taken.cost < cost);
+        let owed: Vec<Charge> = owed
+            .filter_map(|taken| {
+                let limits = self.limits_of(taken)?;
+                let rule = self.rules.find(&taken.rule)?.clone();
+                Some(Charge { rule, key: taken.key.clone(), limits, cost: cost - taken.cost })
+            })
+            .collect();
+        let most = owed.iter().map(|charge| charge.cost).max().unwrap_or(0);
+        let passes = |charge: &Charge| {
+            let mut limits = charge.limits.iter().enumerate();
+            limits.all(|(position, limit)| {
+                limit.passes(&self.state(&charge.key, position, limit), self.at, Ask::Regardless(charge.cost))
+            })
+        };
+        if !owed.iter().all(passes) {
+            return Settled { refunded, charged: 0, unpaid: most };
+        }
+        for charge in &owed {
+            self.take(charge, charge.cost, &mut Receipt::default());
+        }
+        Settled { refunded, charged: most, unpaid: 0 }
+    }
+
+    /// Lets the leases of a decision last from now; whether all of them were still held.
+    pub fn renew(&mut self, receipt: &Receipt) -> bool {
+        let mut all = None;
+        for taken in &receipt.taken {
+            let at = self.at;
+            for (state, stamp) in self.counters.get_mut(&taken.key).into_iter().flatten().zip(&taken.stamps) {
+                if let Some(held) = state.renew(at, *stamp) {
+                    all = Some(all.unwrap_or(true) && held);
+                }
+            }
+        }
+        all.unwrap_or(false)
+    }
+
+    /// Forgets everything about the counters of a request, and returns how many they are.
+    pub fn reset(&mut self, request: &Request) -> usize {
+        let matched: Vec<Rule> =
+            self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
+        // A rule that decides alone has no counters, and no other rule is asked.
+        let decides = |rule: &Rule| match rule.does_for(request) {
+            Does::Allow => true,
+            Does::Deny => rule.does == Does::Deny || !rule.is_shadow(),
+            Does::Limits(_) | Does::Count(_) | Does::Unlimited => false,
+        };
+        if matched.iter().any(decides) {
+            return 0;
+        }
+        let mut count = 0;
+        for rule in &matched {
+            let Does::Limits(limits) = rule.does_for(request) else { continue };
+            let key = key_of(rule, request);
+            self.bans.remove(&key);
+            count += 1;
+            // A key that was known begins again now, any other one when it is first asked for.
+            if self.counters.remove(&key).is_some() && limits.iter().any(|limit| limit.spent_at_first() > 0) {
+                self.counters.insert(key, limits.iter().map(|limit| State::new(limit, self.at)).collect());
+            }
+        }
+        count
+    }
+
+    /// Whether all counters of a receipt still count by the algorithms they were charged under.
+    pub fn counts_alike(&self, receipt: &Receipt) -> bool {
+        let kinds = |limits: &[Limit]| limits.iter().map(|limit| discriminant(&limit.algorithm)).collect::<Vec<_>>();
+        receipt.taken.iter().all(|taken| {
+            let states = self.counters.get(&taken.key);
+            let held = states.map(|states| states.iter().map(|state| discriminant(&state.limit.algorithm)).collect());
+            let now = self.limits_of(taken).map(|limits| kinds(&limits));
+            held.is_none_or(|held: Vec<_>| held == taken.algorithms) && now.is_none_or(|now| now == taken.algorithms)
+        })
+    }
+
+    /// The limits that a counter is under now: those of the override if there still is one like it, or the rule's own.
+    fn limits_of(&self, taken: &Taken) -> Option<Vec<Limit>> {
+        let rule = self.rules.find(&taken.rule)?;
+        let overrides = rule.overrides.iter().filter_map(|other| {
+            let request = Request {
+                attributes: other.when.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+                cost: None,
+            };
+            match rule.does_for(&request) {
+                Does::Limits(limits) => Some(limits),
+                _ => None,
+            }
+        });
+        let overrides: Vec<Vec<Limit>> = overrides.collect();
+        let same = taken.limits.as_ref().filter(|limits| overrides.contains(limits));
+        let Does::Limits(own) = &rule.does else { return same.cloned() };
+        Some(same.unwrap_or(own).clone())
+    }
+}

@@ -1,0 +1,44 @@
+//! Token and leaky buckets: what is spent flows off at the rate.
+
+use super::super::limit::Limit;
+use super::super::{Tokens, ceil, tokens};
+use super::{Stamp, When};
+
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    /// Tokens per nanosecond.
+    rate: Tokens,
+    /// What was spent at `at`.
+    spent: Tokens,
+    at: u64,
+}
+
+impl Bucket {
+    pub(super) const fn new(rate: Tokens, spent: Tokens, at: u64) -> Self {
+        Self { rate, spent, at }
+    }
+
+    pub(super) fn spent(&self, at: u64) -> Tokens {
+        (self.spent - tokens(at - self.at) * self.rate).max(tokens(0))
+    }
+
+    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+        When::At(at + ceil((self.spent(at) - room) / self.rate))
+    }
+
+    pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
+        (self.spent, self.at) = (self.spent(at) + tokens(amount), at);
+        Stamp::Anywhere
+    }
+
+    /// Not used: buckets are converted by what is spent, which is exact where the rate is the same.
+    pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
+        *self = Self::new(limit.rate(), self.spent(at), at);
+    }
+
+    pub(super) fn refund(&mut self, at: u64, amount: u64, _: Option<Stamp>) -> u64 {
+        let spent = self.spent(at);
+        (self.spent, self.at) = ((spent - tokens(amount)).max(tokens(0)), at);
+        amount.min(ceil(spent))
+    }
+}

@@ -1,0 +1,71 @@
+//! Concurrency: leases, each with its weight and its end.
+
+use super::super::limit::{Algorithm, Limit};
+use super::super::{Tokens, tokens};
+use super::{Stamp, When};
+
+#[derive(Clone, Debug)]
+pub(super) struct Leases {
+    length: u64,
+    held: Vec<Lease>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    /// `None`: it stands for what was spent under another algorithm.
+    number: Option<u64>,
+    weight: u64,
+    end: u64,
+}
+
+impl Leases {
+    pub(super) fn new(length: u64, spent: u64, at: u64) -> Self {
+        Self { length, held: vec![Lease { number: None, weight: spent, end: at + length }] }
+    }
+
+    fn held(&self, at: u64) -> impl Iterator<Item = &Lease> {
+        self.held.iter().filter(move |lease| at < lease.end && lease.weight > 0)
+    }
+
+    pub(super) fn last_end(&self, at: u64) -> u64 {
+        self.held(at).map(|lease| lease.end).max().unwrap_or(at)
+    }
+
+    pub(super) fn spent(&self, at: u64) -> Tokens {
+        tokens(self.held(at).map(|lease| lease.weight).sum())
+    }
+
+    pub(super) fn until(&self, _: u64, _: Tokens) -> When {
+        When::OnRelease
+    }
+
+    pub(super) fn charge(&mut self, at: u64, amount: u64, number: u64) -> Stamp {
+        self.held.push(Lease { number: Some(number), weight: amount, end: at + self.length });
+        Stamp::Lease(number)
+    }
+
+    pub(super) fn adopt(&mut self, limit: &Limit, _: u64) {
+        let Algorithm::Concurrency { lease } = limit.algorithm else { return };
+        self.length = lease;
+    }
+
+    fn find(&mut self, at: u64, stamp: Option<Stamp>) -> Option<&mut Lease> {
+        let Some(Stamp::Lease(number)) = stamp else { return None };
+        self.held.iter_mut().find(|lease| lease.number == Some(number) && at < lease.end && lease.weight > 0)
+    }
+
+    /// Only a holder can give back.
+    pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
+        let Some(lease) = self.find(at, stamp) else { return 0 };
+        let accepted = amount.min(lease.weight);
+        lease.weight -= accepted;
+        accepted
+    }
+
+    pub(super) fn renew(&mut self, at: u64, stamp: Stamp) -> bool {
+        let end = at + self.length;
+        let Some(lease) = self.find(at, Some(stamp)) else { return false };
+        lease.end = lease.end.max(end);
+        true
+    }
+}

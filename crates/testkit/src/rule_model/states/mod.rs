@@ -1,0 +1,225 @@
+//! What is counted for one limit of one key, together with the parameters it was last charged under.
+//!
+//! Time works on a state under its own parameters, whichever parameters a request brings. Only an admitted charge changes
+//! them ([`State::convert`]).
+
+mod bucket;
+mod leases;
+mod log;
+mod slices;
+mod sliding;
+mod steps;
+mod window;
+
+use super::limit::{Algorithm, Grid, Limit, Windows};
+use super::{Tokens, ceil, tokens};
+
+use bucket::Bucket;
+use leases::Leases;
+use log::Log;
+use slices::Slices;
+use sliding::Sliding;
+use steps::Steps;
+use window::Window;
+
+/// When something is so that only time brings about, or a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// From this instant on.
+    At(u64),
+    /// When a holder lets go.
+    OnRelease,
+}
+
+/// Where in a state something was taken. A refund names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    /// Anywhere: buckets.
+    Anywhere,
+    /// In the window or slice with this end, or at this instant of a log.
+    Time(u64),
+    /// As this lease.
+    Lease(u64),
+}
+
+/// A state and the parameters it belongs to.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The parameters it was last charged under.
+    pub limit: Limit,
+    counted: Counted,
+}
+
+#[derive(Clone, Debug)]
+enum Counted {
+    Bucket(Bucket),
+    Steps(Steps),
+    Window(Window),
+    Sliding(Sliding),
+    Slices(Slices),
+    Log(Log),
+    Leases(Leases),
+}
+
+/// Calls the same method of whichever state there is.
+macro_rules! each {
+    ($counted:expr, $state:ident => $call:expr) => {
+        match $counted {
+            Counted::Bucket($state) => $call,
+            Counted::Steps($state) => $call,
+            Counted::Window($state) => $call,
+            Counted::Sliding($state) => $call,
+            Counted::Slices($state) => $call,
+            Counted::Log($state) => $call,
+            Counted::Leases($state) => $call,
+        }
+    };
+}
+
+impl State {
+    /// The state of a new key at `at`.
+    pub fn new(limit: &Limit, at: u64) -> Self {
+        Self::with_spent(limit, at, tokens(limit.spent_at_first()), true)
+    }
+
+    /// A state of which `spent` is used up at `at`; `initially`, because a new key does not have it.
+    fn with_spent(limit: &Limit, at: u64, spent: Tokens, initially: bool) -> Self {
+        let whole = ceil(spent);
+        let counted = match limit.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
+                Counted::Bucket(Bucket::new(limit.rate(), spent, at))
+            }
+            Algorithm::IntervalBucket { grid, .. } => Counted::Steps(Steps::new(limit, grid, whole, at)),
+            Algorithm::FixedWindow(windows) => Counted::Window(Window::new(limit, windows, whole, at)),
+            Algorithm::SlidingWindow => Counted::Sliding(Sliding::new(limit.period, whole, at)),
+            Algorithm::SlidingSlices { .. } => Counted::Slices(Slices::new(limit, whole, at)),
+            Algorithm::SlidingLog { gap, .. } => Counted::Log(Log::new(limit, gap, whole, at, initially)),
+            Algorithm::Concurrency { lease } => Counted::Leases(Leases::new(lease, whole, at)),
+        };
+        Self { limit: limit.clone(), counted }
+    }
+
+    /// What is used up at `at`.
+    pub fn spent(&self, at: u64) -> Tokens {
+        each!(&self.counted, state => state.spent(at))
+    }
+
+    /// When at most `room` is spent, from `at` on.
+    pub fn until(&self, at: u64, room: Tokens) -> When {
+        if self.spent(at) <= room {
+            return When::At(at);
+        }
+        each!(&self.counted, state => state.until(at, room))
+    }
+
+    /// The first instant at which the state is that of an unused key.
+    pub fn is_unused_at(&self, at: u64) -> u64 {
+        match (&self.counted, self.until(at, tokens(0))) {
+            (Counted::Leases(leases), _) => leases.last_end(at),
+            (Counted::Log(log), When::At(instant)) => instant.max(log.gap_ends()),
+            (_, When::At(instant)) => instant,
+            (_, When::OnRelease) => at,
+        }
+    }
+
+    /// When the newest unit of a log passed.
+    pub fn last_unit(&self) -> Option<u64> {
+        match &self.counted {
+            Counted::Log(log) => log.last(),
+            _ => None,
+        }
+    }
+
+    /// Where a step of the grid of `limit` lies, for a charge at `at`.
+    pub fn origin_under(&self, limit: &Limit, at: u64) -> u64 {
+        match (&limit.algorithm, &self.counted) {
+            (Algorithm::IntervalBucket { grid: Grid::Aligned(offset), .. }, _) => *offset,
+            (Algorithm::IntervalBucket { grid: Grid::FirstRequest, .. }, Counted::Steps(steps))
+                if self.limit.algorithm_and_period() == limit.algorithm_and_period() =>
+            {
+                steps.origin(at)
+            }
+            _ => at,
+        }
+    }
+
+    /// Takes `amount` at `at` under `limit`, which was found to fit. `tick` is how far apart instants are in nanoseconds:
+    /// what is spent is rounded up to what a bucket of the new rate can tell apart by such instants.
+    pub fn charge(&mut self, limit: &Limit, at: u64, amount: u64, tick: u64, lease: u64) -> Stamp {
+        self.convert(limit, at, tick);
+        match &mut self.counted {
+            Counted::Bucket(state) => state.charge(at, amount),
+            Counted::Steps(state) => state.charge(at, amount),
+            Counted::Window(state) => state.charge(at, amount),
+            Counted::Sliding(state) => state.charge(at, amount),
+            Counted::Slices(state) => state.charge(at, amount),
+            Counted::Log(state) => state.charge(at, amount),
+            Counted::Leases(state) => state.charge(at, amount, lease),
+        }
+    }
+
+    /// Re-expresses what is spent under `limit`. States that count alike keep where it was spent; otherwise it is spent now.
+    fn convert(&mut self, limit: &Limit, at: u64, tick: u64) {
+        if self.limit == *limit {
+            return;
+        }
+        let alike = match (&self.limit.algorithm, &limit.algorithm) {
+            (Algorithm::IntervalBucket { grid: old, .. }, Algorithm::IntervalBucket { grid: new, .. }) => {
+                old == new && self.limit.period == limit.period
+            }
+            (Algorithm::FixedWindow(Windows::Calendar(old)), Algorithm::FixedWindow(Windows::Calendar(new))) => {
+                old == new
+            }
+            (Algorithm::FixedWindow(old), Algorithm::FixedWindow(new)) => {
+                old == new && self.limit.period == limit.period
+            }
+            (Algorithm::SlidingWindow, Algorithm::SlidingWindow)
+            | (Algorithm::SlidingLog { .. }, Algorithm::SlidingLog { .. }) => self.limit.period == limit.period,
+            (Algorithm::SlidingSlices { .. }, Algorithm::SlidingSlices { .. }) => {
+                (self.limit.period, self.limit.precision()) == (limit.period, limit.precision())
+            }
+            (Algorithm::Concurrency { .. }, Algorithm::Concurrency { .. }) => true,
+            _ => false,
+        };
+        if alike {
+            each!(&mut self.counted, state => state.adopt(limit, at));
+            self.limit = limit.clone();
+            return;
+        }
+        let mut spent = self.spent(at);
+        if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = limit.algorithm {
+            let part = Tokens::from_integer(*(limit.rate() * tokens(tick)).denom());
+            spent = (spent * part).ceil() / part;
+        }
+        *self = Self::with_spent(limit, at, spent, false);
+    }
+
+    /// Gives back up to `amount` of what was taken at `stamp`, and returns how much was accepted.
+    pub fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
+        each!(&mut self.counted, state => state.refund(at, amount, stamp))
+    }
+
+    /// Lets a lease last from now. `None`: there are no leases.
+    pub fn renew(&mut self, at: u64, stamp: Stamp) -> Option<bool> {
+        match &mut self.counted {
+            Counted::Leases(leases) => Some(leases.renew(at, stamp)),
+            _ => None,
+        }
+    }
+
+    /// Writes down a refused attempt, if this is a log.
+    pub fn count_refused(&mut self, at: u64, amount: u64) {
+        if let Counted::Log(log) = &mut self.counted {
+            log.charge(at, amount);
+        }
+    }
+}
+
+impl Limit {
+    fn algorithm_and_period(&self) -> (Option<Grid>, u64) {
+        match self.algorithm {
+            Algorithm::IntervalBucket { grid, .. } => (Some(grid), self.period),
+            _ => (None, self.period),
+        }
+    }
+}

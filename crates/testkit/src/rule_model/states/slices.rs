@@ -1,0 +1,68 @@
+//! Sliding slices: what was taken in which slice. A slice counts until all of it is a whole period ago.
+
+use super::super::limit::Limit;
+use super::super::{Tokens, floor, tokens};
+use super::{Stamp, When};
+
+#[derive(Clone, Debug)]
+pub(super) struct Slices {
+    length: u64,
+    precision: u64,
+    /// The end of each slice and what is counted in it.
+    counts: Vec<(u64, u64)>,
+}
+
+impl Slices {
+    pub(super) fn new(limit: &Limit, spent: u64, at: u64) -> Self {
+        let mut new = Self { length: limit.period, precision: limit.precision(), counts: Vec::new() };
+        new.charge(at, spent);
+        new
+    }
+
+    fn inside(&self, at: u64) -> impl Iterator<Item = &(u64, u64)> {
+        self.counts.iter().filter(move |(end, _)| at < end + self.length)
+    }
+
+    fn present_end(&self, at: u64) -> u64 {
+        at - at % self.precision + self.precision
+    }
+
+    pub(super) fn spent(&self, at: u64) -> Tokens {
+        tokens(self.inside(at).map(|(_, count)| count).sum())
+    }
+
+    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+        let mut left = floor(self.spent(at));
+        for (end, count) in self.inside(at) {
+            left -= count;
+            if left <= floor(room) {
+                return When::At(end + self.length);
+            }
+        }
+        unreachable!("nothing is left when all slices have left")
+    }
+
+    pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
+        let end = self.present_end(at);
+        match self.counts.last_mut() {
+            Some((last, count)) if *last == end => *count += amount,
+            _ => self.counts.push((end, amount)),
+        }
+        Stamp::Time(end)
+    }
+
+    pub(super) fn adopt(&mut self, _: &Limit, _: u64) {}
+
+    /// In the slice that it was taken in, if that still counts; without a stamp in the present one.
+    pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
+        let present = self.present_end(at);
+        let length = self.length;
+        let is_meant = |end: u64| stamp.map_or(end == present, |stamp| stamp == Stamp::Time(end));
+        let Some((_, count)) = self.counts.iter_mut().find(|(end, _)| is_meant(*end) && at < end + length) else {
+            return 0;
+        };
+        let accepted = amount.min(*count);
+        *count -= accepted;
+        accepted
+    }
+}

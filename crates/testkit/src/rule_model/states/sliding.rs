@@ -1,0 +1,70 @@
+//! Sliding windows: the count of the present window, and that of the one before by how much it overlaps.
+
+use super::super::limit::{Limit, first};
+use super::super::{Tokens, tokens};
+use super::{Stamp, When};
+
+#[derive(Clone, Debug)]
+pub(super) struct Sliding {
+    length: u64,
+    /// Which window is the present one.
+    window: u64,
+    present: u64,
+    previous: u64,
+}
+
+impl Sliding {
+    pub(super) const fn new(length: u64, present: u64, at: u64) -> Self {
+        Self { length, window: at / length, present, previous: 0 }
+    }
+
+    /// The state as of `at`.
+    fn at(&self, at: u64) -> Self {
+        let window = at / self.length;
+        let (present, previous) = match window - self.window {
+            0 => (self.present, self.previous),
+            1 => (0, self.present),
+            _ => (0, 0),
+        };
+        Self { window, present, previous, ..*self }
+    }
+
+    fn end(&self) -> u64 {
+        (self.window + 1) * self.length
+    }
+
+    pub(super) fn spent(&self, at: u64) -> Tokens {
+        let state = self.at(at);
+        let overlap = Tokens::new((state.end() - at).into(), self.length.into());
+        tokens(state.present) + tokens(state.previous) * overlap
+    }
+
+    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+        When::At(first(at, |later| self.spent(later) <= room))
+    }
+
+    pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
+        *self = self.at(at);
+        self.present += amount;
+        Stamp::Time(self.end())
+    }
+
+    pub(super) fn adopt(&mut self, _: &Limit, at: u64) {
+        *self = self.at(at);
+    }
+
+    /// In the window that it was taken in, if that still counts; without a stamp in the present one.
+    pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
+        *self = self.at(at);
+        let end = self.end();
+        let count = match stamp {
+            None => &mut self.present,
+            Some(stamp) if stamp == Stamp::Time(end) => &mut self.present,
+            Some(stamp) if stamp == Stamp::Time(end - self.length) => &mut self.previous,
+            Some(_) => return 0,
+        };
+        let accepted = amount.min(*count);
+        *count -= accepted;
+        accepted
+    }
+}

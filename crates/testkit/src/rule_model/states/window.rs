@@ -1,0 +1,85 @@
+//! Fixed windows: a count, and the window it is counted in. What is above the limit counts in the windows that follow,
+//! `limit` of it in each.
+
+use super::super::limit::{Limit, Windows};
+use super::super::{Tokens, floor, tokens};
+use super::{Stamp, When};
+
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    windows: Windows,
+    length: u64,
+    /// What one window takes off a debt.
+    limit: u64,
+    used: u64,
+    /// The end of the window that `used` is counted in.
+    end: u64,
+}
+
+impl Window {
+    pub(super) fn new(limit: &Limit, windows: Windows, used: u64, at: u64) -> Self {
+        let mut new = Self { windows, length: limit.period, limit: limit.count, used, end: 0 };
+        new.end = new.end_around(at);
+        new
+    }
+
+    /// The end of the window around `at`, if it does not depend on the one before.
+    fn end_around(&self, at: u64) -> u64 {
+        match self.windows {
+            Windows::Epoch => at - at % self.length + self.length,
+            Windows::FirstRequest => at + self.length,
+            Windows::Calendar(calendar) => calendar.window(at).1,
+        }
+    }
+
+    /// The end of the window that begins at `start`.
+    fn next_end(&self, start: u64) -> u64 {
+        if let Windows::Calendar(calendar) = self.windows { calendar.window(start).1 } else { start + self.length }
+    }
+
+    /// What is used at `at`, and the end of the window that it is counted in.
+    fn current(&self, at: u64) -> (u64, u64) {
+        let (mut used, mut end) = (self.used, self.end);
+        while at >= end && used > 0 {
+            (used, end) = (used.saturating_sub(self.limit), self.next_end(end));
+        }
+        if used == 0 { (0, self.end_around(at)) } else { (used, end) }
+    }
+
+    pub(super) fn spent(&self, at: u64) -> Tokens {
+        tokens(self.current(at).0)
+    }
+
+    pub(super) fn until(&self, at: u64, room: Tokens) -> When {
+        let (mut used, mut end) = self.current(at);
+        loop {
+            used = used.saturating_sub(self.limit);
+            if used <= floor(room) {
+                return When::At(end);
+            }
+            end = self.next_end(end);
+        }
+    }
+
+    pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
+        let (used, end) = self.current(at);
+        (self.used, self.end) = (used + amount, end);
+        Stamp::Time(end)
+    }
+
+    pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
+        (self.used, self.end) = self.current(at);
+        self.limit = limit.count;
+    }
+
+    /// Only in the window that it was taken in.
+    pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
+        let (used, end) = self.current(at);
+        if stamp.is_some_and(|stamp| stamp != Stamp::Time(end)) {
+            return 0;
+        }
+        let accepted = amount.min(used);
+        (self.used, self.end) = (used - accepted, end);
+        accepted
+    }
+}

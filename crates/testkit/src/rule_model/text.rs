@@ -1,0 +1,87 @@
+//! Limits and lengths of time as the rule language writes them.
+
+use std::fmt::Write as _;
+
+use super::limit::{Algorithm, Grid, Limit, Windows};
+
+impl Limit {
+    /// The limit as a map of the rule language.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut put = |key: &str, value: String| {
+            let comma = if text.is_empty() { "" } else { ", " };
+            write!(text, "{comma}{key}: {value}").expect("strings take everything");
+        };
+        match &self.algorithm {
+            Algorithm::Concurrency { .. } => put("limit", self.count.to_string()),
+            Algorithm::FixedWindow(Windows::Calendar(calendar)) => {
+                put("limit", format!("{}/{}", self.count, calendar.unit()));
+            }
+            _ => put("limit", format!("{}/{}", self.count, length(self.period))),
+        }
+        let name = match &self.algorithm {
+            Algorithm::TokenBucket { .. } => "token_bucket",
+            Algorithm::LeakyBucket { .. } => "leaky_bucket",
+            Algorithm::IntervalBucket { .. } => "interval_bucket",
+            Algorithm::FixedWindow(_) => "fixed_window",
+            Algorithm::SlidingWindow => "sliding_window",
+            Algorithm::SlidingSlices { .. } => "sliding_slices",
+            Algorithm::SlidingLog { .. } => "sliding_log",
+            Algorithm::Concurrency { .. } => "concurrency",
+        };
+        put("algorithm", name.into());
+        match &self.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::SlidingWindow | Algorithm::FixedWindow(Windows::Epoch) => {}
+            Algorithm::LeakyBucket { free, max_wait } => {
+                put("free", free.to_string());
+                max_wait.iter().for_each(|wait| put("max_wait", length(*wait)));
+            }
+            Algorithm::IntervalBucket { grid, max_wait } => {
+                match grid {
+                    Grid::Aligned(0) => {}
+                    Grid::Aligned(offset) => put("offset", length(*offset)),
+                    Grid::FirstRequest => put("phase", "first_request".into()),
+                }
+                if *max_wait > 0 {
+                    put("max_wait", length(*max_wait));
+                }
+            }
+            Algorithm::FixedWindow(Windows::FirstRequest) => put("phase", "first_request".into()),
+            Algorithm::FixedWindow(Windows::Calendar(calendar)) => {
+                put("zone", calendar.zone.name().into());
+                calendar.anchor().into_iter().for_each(|anchor| put("anchor", anchor));
+            }
+            Algorithm::SlidingSlices { precision } => {
+                precision.iter().for_each(|slice| put("precision", length(*slice)));
+            }
+            Algorithm::SlidingLog { gap, count_refused } => {
+                if *gap > 0 {
+                    put("minimum_gap", length(*gap));
+                }
+                if *count_refused {
+                    put("count_refused", "true".into());
+                }
+            }
+            Algorithm::Concurrency { lease } => put("lease", length(*lease)),
+        }
+        for (key, value) in [("burst", self.burst), ("initial", self.initial), ("max_debt", self.max_debt)] {
+            value.iter().for_each(|value| put(key, value.to_string()));
+        }
+        text
+    }
+}
+
+/// A length of time in the largest unit that divides it.
+pub(super) fn length(nanos: u64) -> String {
+    let units = [
+        (86_400_000_000_000, "day"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "m"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+        (1_000, "us"),
+        (1, "ns"),
+    ];
+    let (unit, name) = units.into_iter().find(|(unit, _)| nanos.is_multiple_of(*unit)).expect("one divides all");
+    format!("{}{name}", nanos / unit)
+}
