@@ -237,16 +237,25 @@ impl<'d> Decision<'d> {
         })
     }
 
-    /// How much may be used of what was asked for: the least that any rule took, nothing if it was refused. All of it where
-    /// nothing was counted, or refusals are only observed.
+    /// Returns how much may be used of what was asked for: the least that any rule took, nothing if it was refused. All of it where
+    /// nothing was counted, or refusals are only observed; but a drain, which asks for [`Cost::MAX`], never takes more than
+    /// was counted.
     pub fn taken(&self) -> Cost {
-        let weighs = self.all.plan.asked[self.place].weighs;
-        match self.all.least_taken(self.place) {
-            _ if self.all.observing => weighs,
+        let (asked, counted) = (self.all.plan.asked[self.place].weighs, self.all.least_taken(self.place));
+        let drains = self.all.plan.taking() == Taking::UpTo && asked == Cost::MAX;
+        match counted {
+            _ if drains => counted.unwrap_or(Cost::ZERO),
+            _ if self.all.observing => asked,
             _ if !self.is_allowed() => Cost::ZERO,
             Some(least) => least,
-            None => weighs,
+            None => asked,
         }
+    }
+
+    /// Returns whether any limit that is enforced was counted. Otherwise nothing limits the request: it matches no rule with
+    /// limits, or the store did not answer and its rules let it pass then.
+    pub fn is_counted(&self) -> bool {
+        self.all.least_taken(self.place).is_some()
     }
 
     /// What undoes this decision. Empty if nothing was taken.

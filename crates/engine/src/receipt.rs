@@ -129,7 +129,14 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
         let stamps = Stamps::from_stamps(stamps?);
         taken.push(Taken { key, sent, fallback: flags & FALLBACK != 0, cost, stamps });
     }
-    rest.is_empty().then_some(Receipt { taken })
+    (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
+}
+
+/// No receipt of a decision does, and no group of a store may.
+fn names_a_counter_twice(taken: &[Taken]) -> bool {
+    let mut keys: Vec<&[u8]> = taken.iter().map(|taken| &*taken.key).collect();
+    keys.sort_unstable();
+    keys.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 /// Seven bits to a byte, the lowest first; the top bit says that more follow.
@@ -353,11 +360,11 @@ mod tests {
         let stamps = Stamps::from_stamps([Stamp::NONE, Stamp::from_bits(u64::MAX), Stamp::from_bits(7)]);
         let rule = Taken { key: b"\x01r\x03api"[..].into(), sent: None, fallback: true, cost: Cost::MAX, stamps };
         let sent = Taken {
+            key: b"\x01r\x03other"[..].into(),
             sent: Some(one_of_each()),
             fallback: false,
             cost: Cost::ZERO,
             stamps: Stamps::default(),
-            ..rule.clone()
         };
         for receipt in [Receipt::default(), Receipt { taken: vec![rule.clone()] }, Receipt { taken: vec![rule, sent] }]
         {
@@ -392,6 +399,15 @@ mod tests {
             assert_eq!(text[..length].parse::<Receipt>(), Err(BadReceipt), "{length} of {} letters", text.len());
         }
         assert_eq!((text + "A").parse::<Receipt>(), Err(BadReceipt));
+    }
+
+    #[test]
+    fn receipt_that_names_a_counter_twice_is_refused() {
+        let stamps = Stamps::default();
+        let one = Taken { key: (*b"key").into(), sent: None, fallback: false, cost: Cost::ONE, stamps };
+        let other = Taken { cost: Cost::new(2), ..one.clone() };
+        let text = Receipt { taken: vec![one, other] }.to_string();
+        assert_eq!(text.parse::<Receipt>(), Err(BadReceipt));
     }
 
     proptest! {

@@ -46,9 +46,43 @@ fn what_was_too_little_is_charged_into_debt_as_far_as_the_limits_allow() {
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 850]);
-    let mut bench = support::bench(RULES);
+}
+
+#[test]
+fn commit_above_the_reservation_charges_all_limits_or_none() {
+    let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
-    assert_eq!(commit(&bench, &receipt, 151), (0, 121, 121), "one counter has room, the other would owe 51");
+    // `all` has room for 121 more, `mine` would owe 51 of at most 50.
+    assert_eq!(commit(&bench, &receipt, 151), (0, 0, 121));
+    assert_eq!(bench.remaining(&[("user", "a")]), [70, 970], "nothing of the extra is charged");
+    assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0), "the receipt can still be settled at what fits");
+    assert_eq!(bench.remaining(&[("user", "a")]), [0, 850]);
+}
+
+#[test]
+fn commit_above_the_reservation_charges_all_limits_of_one_rule_or_none() {
+    let mut bench = bench("- {id: r, limits: [{limit: 100/m, max_debt: 0}, {limit: 1000/h, max_debt: 0}]}\n");
+    let receipt = reserve(&mut bench, 30);
+    assert_eq!(commit(&bench, &receipt, 101), (0, 0, 71));
+    assert_eq!(bench.remaining(&[("user", "a")]), [70, 970]);
+    assert_eq!(commit(&bench, &receipt, 100), (0, 70, 0));
+    assert_eq!(bench.remaining(&[("user", "a")]), [0, 900]);
+}
+
+#[test]
+fn shadow_without_capacity_does_not_keep_a_commit_from_charging_the_others() {
+    let mut bench = bench(
+        "- {id: mine, per: [user], limit: 100/h, max_debt: 0}\n\
+         - {id: shadow, limit: 50/h, max_debt: 0, on_exceed: shadow}\n",
+    );
+    let receipt = reserve(&mut bench, 30);
+    assert_eq!(commit(&bench, &receipt, 90), (0, 60, 0));
+    assert_eq!(bench.remaining(&[("user", "a")]), [10, 20], "the shadow has no room for 60 more");
+    // And a shadow is charged only where the enforced rules are.
+    let receipt = reserve(&mut bench, 5);
+    assert_eq!(bench.remaining(&[("user", "a")]), [5, 15]);
+    assert_eq!(commit(&bench, &receipt, 15), (0, 0, 10));
+    assert_eq!(bench.remaining(&[("user", "a")]), [5, 15]);
 }
 
 #[test]

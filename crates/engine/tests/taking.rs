@@ -78,6 +78,34 @@ fn where_nothing_is_counted_all_of_it_may_be_used() {
 }
 
 #[test]
+fn drain_takes_nothing_where_no_limit_counts_and_says_so() {
+    let rules = "- {id: limited, when: {user: x}, limit: 3/m, on_fault: open}\n\
+                 - {id: free, when: {user: f}, unlimited: true}\n\
+                 - {id: pass, when: {user: p}, allow: true}\n";
+    let clock = Arc::new(ManualClock::at(START));
+    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
+    let drain = |bench: &mut Bench<Flaky>, user: &str| {
+        let entries = [Entry::new("user", user)];
+        let items = [Item { cost: Some(Cost::MAX), ..Item::new(&entries) }];
+        let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
+        (show(decision.outcome()), decision.taken().get(), decision.is_counted())
+    };
+    // Unlimited, allowed, and matched by no rule at all.
+    for user in ["f", "p", "nobody"] {
+        assert_eq!(drain(&mut bench, user), ("allow".into(), 0, false), "{user}");
+    }
+    // The store does not answer, and the rule is open then.
+    bench.engine.store().fail(unavailable(), 1);
+    assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, false));
+    assert_eq!(drain(&mut bench, "x"), ("allow".into(), 3, true));
+    // Where refusals are only observed, nothing more is drained than there was.
+    bench.engine.set_enforcement(Enforcement::Observe);
+    assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, true));
+    // A request that names an amount may use all of it.
+    assert_eq!(take(&mut bench, Taking::UpTo, "nobody", 7), ("allow".into(), 7));
+}
+
+#[test]
 fn a_shadow_takes_no_more_than_passes_and_holds_nothing_back() {
     let mut bench = bench("- {id: r, limit: 4/m}\n- {id: quiet, limit: 100/day, on_exceed: shadow}\n");
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 50), ("allow".into(), 4));

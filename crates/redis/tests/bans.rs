@@ -6,10 +6,11 @@ mod support;
 
 use std::time::Duration;
 
-use support::{on_both, store};
+use support::{by_hand, on_both, store};
 use tollgate_core::{Nanos, Outcome, Retry};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Request, Store};
+use tollgate_testkit::servers::Kind;
 
 /// What a check comes to, and whether a ban says so.
 async fn check<S: Store>(engine: &Engine<S>) -> (Outcome, bool) {
@@ -54,4 +55,52 @@ fn years_are_no_longer_than_the_store_can_count() {
         let years = Nanos::from_secs(3_650 * 86_400);
         assert_eq!(check(&engine).await, (Outcome::Deny(Retry::After(years)), true));
     });
+}
+
+/// Checks at each of these instants, in microseconds by the store's clock, and returns those at which a ban refused.
+async fn banned_at(kind: Kind, rule: &str, instants: &[u64]) -> Vec<u64> {
+    let (_server, store, mut hand) = by_hand(kind).await;
+    let engine = Engine::new(store).unwrap();
+    engine.put(&rules(rule)).unwrap();
+    let mut banned = Vec::new();
+    for instant in instants {
+        hand.set(1_790_000_000_000_000 + instant);
+        if check(&engine).await.1 {
+            banned.push(*instant);
+        }
+    }
+    banned
+}
+
+/// Runs a future on a runtime of its own.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+#[test]
+fn ban_counts_refusals_in_a_sliding_window() {
+    let rule = "{id: r, limit: 1/day, ban: {after: 3, within: 10s, for: 60s}}";
+    let tenths = |tenths: u64| tenths * 100_000;
+    for kind in Kind::ALL {
+        // The first request is admitted. Those at 7 and 17.0 s are 10 s apart, which is not within 10 s.
+        let instants = [0, 70, 169, 170, 171].map(tenths);
+        assert_eq!(block_on(banned_at(kind, rule, &instants)), [tenths(171)]);
+        // One tick earlier they are.
+        let instants = [0, tenths(70), tenths(169), tenths(170) - 1];
+        assert_eq!(block_on(banned_at(kind, rule, &instants)), [tenths(170) - 1]);
+        let instants = [0, 50, 100, 150, 200, 250, 300].map(tenths);
+        assert!(block_on(banned_at(kind, rule, &instants)).is_empty());
+    }
+}
+
+#[test]
+fn refusals_at_the_instant_a_ban_ends_count_towards_the_next_ban() {
+    let rule = "{id: r, limit: 1/day, ban: {after: 1, within: 1h, for: 1s}}";
+    let second = 1_000_000;
+    for kind in Kind::ALL {
+        let bans = [1, 1 + second, 1 + 2 * second, 2 + 3 * second];
+        // Each ban begins at the tick at which the one before ends, or a tick later, and lasts until then.
+        let instants = [0, bans[0], bans[1] - 1, bans[1], bans[2] - 1, bans[2], bans[3] - 2, bans[3]];
+        assert_eq!(block_on(banned_at(kind, rule, &instants)), instants[1..]);
+    }
 }

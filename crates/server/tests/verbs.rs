@@ -16,6 +16,7 @@ rules:
 - {id: all, when: {user: '*'}, limit: 10/week, algorithm: sliding_log}
 - {id: bytes, when: {kind: bytes}, limit: 100/day, algorithm: fixed_window, max_debt: 50}
 - {id: slots, when: {kind: slots}, limit: 1, algorithm: concurrency, lease: 60s}
+- {id: free, when: {kind: free}, unlimited: true}
 ";
 
 /// Far more than a store takes, however busy the machine is.
@@ -65,6 +66,28 @@ fn as_much_as_there_is_can_be_taken() {
         assert_eq!((status, &answer["taken"]), (429, &json!(0)), "{answer}");
         let (status, answer) = post(server, "/v1/take-up-to", &json!({"domain": "api"}));
         assert_eq!((status, &answer["pointer"]), (400, &json!("/cost")), "{answer}");
+    });
+}
+
+#[test]
+fn drain_of_what_no_limit_counts_answers_zero_and_says_so() {
+    everywhere(|server| {
+        for kind in ["free", "unknown"] {
+            let (status, answer) = post(server, "/v1/drain", &json!({"domain": "api", "attributes": {"kind": kind}}));
+            assert_eq!(
+                (status, &answer["allowed"], &answer["taken"], &answer["counted"]),
+                (200, &json!(true), &json!(0), &json!(false)),
+                "{answer}"
+            );
+            let answer = resp(server, &["TG.DRAIN", "api", "kind", kind]);
+            assert_eq!(
+                (&answer["allowed"], &answer["taken"], &answer["counted"]),
+                (&json!(1), &json!(0), &json!(0)),
+                "{answer}"
+            );
+        }
+        let answer = resp(server, &["TG.DRAIN", "api", "kind", "slots"]);
+        assert_eq!((&answer["taken"], &answer["counted"]), (&json!(1), &Value::Null), "{answer}");
     });
 }
 

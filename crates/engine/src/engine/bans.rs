@@ -78,7 +78,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             }
         }
         let asks = charge(keys.ban(), &banning.ban, Cost::ZERO);
-        let begins = Charge { ask: Ask::Regardless(banning.takes), ..asks };
+        let begins = Charge { ask: Ask::Regardless(Banning::COST), ..asks };
         let mut groups = vec![Group { verb: Verb::Check, charges: std::slice::from_ref(&begins) }];
         // Whoever comes back after the ban begins anew.
         groups.extend(

@@ -1,46 +1,60 @@
-//! Reservations: what is known to weigh something, and afterwards turns out to have weighed something else.
+//! Reservations: a cost that is known only afterwards is reserved first and settled then.
 //!
-//! A reservation is a check whose receipt is kept. To commit it is to give back what was too much, or to charge what was too
-//! little; to cancel it is to give all of it back. The receipt is all there is to remember, so it costs no memory, survives
-//! every restart, and any node can settle it. One that nobody settles counts as committed from the beginning: it expires as
-//! what it took comes back with time, and what is settled after that finds nothing left to give back.
+//! A reservation is a check whose receipt is kept. Committing it refunds what was reserved too much, or charges what was reserved
+//! too little; cancelling it refunds all of it. The receipt is the whole state of a reservation, so it costs no memory,
+//! survives every restart, and any node can settle it. A reservation that is never settled counts as committed when it was
+//! made: it expires as what it took refills, and settling it later finds nothing to refund.
+//!
+//! The extra is charged like any request: to all enforced limits of the receipt, into debt as far as they allow, or to none of
+//! them; and to the shadows, as a group of their own, if the enforced limits took it.
 
 use std::sync::atomic::Ordering;
 
 use tollgate::{Ask, Cost, Window};
 
-use super::undo::{limits_of, sent_limits};
-use super::{Engine, EngineError};
+use super::undo::{Under, limits_of, sent_limits};
+use super::{Engine, EngineError, Running};
 use crate::receipt::{Receipt, Taken};
 use crate::sent::SentLimits;
-use crate::store::{Answers, Batch, Charge, Group, Store, Verb};
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
 /// What came of committing a reservation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// What was given back, the least that any counter accepted; nothing if it had weighed as much or more.
+    /// What was given back, the least that any counter accepted; nothing if the actual cost was as much or more.
     pub refunded: Cost,
-    /// What was charged beyond the reservation, the most of any counter.
+    /// What was charged beyond the reservation, the most of any counter; nothing if it did not fit all of them.
     pub charged: Cost,
-    /// What should have been charged beyond it, and would have been a deeper debt than a limit allows.
+    /// What should have been charged beyond the reservation and was not, because a limit would owe more than its `max_debt`.
     pub unpaid: Cost,
 }
 
-/// What is still to be charged, with the limits and windows to do it under.
-struct Owed<'a> {
+/// The extra of one counter, with the limits and windows to charge it under.
+struct Extra<'a> {
     taken: &'a Taken,
-    sent: Option<SentLimits>,
-    part: Option<SentLimits>,
+    under: Under<'a>,
+    share: Option<SentLimits>,
     windows: Vec<Window>,
-    more: Cost,
+    cost: Cost,
+}
+
+impl Extra<'_> {
+    fn charge(&self) -> Charge<'_> {
+        let (numbers, limits) = match &self.share {
+            Some(share) => (share.sheet().id, &share.sheet().limits),
+            None => (self.under.id, self.under.limits),
+        };
+        let (key, ask) = (&*self.taken.key, Ask::Regardless(self.cost));
+        Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows: &self.windows }
+    }
 }
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// Settles what a decision took at what the request really weighed.
+    /// Settles what a decision took at the cost that the request really had.
     ///
     /// # Errors
-    /// When the store does not do it. What was too much may then have been given back, and what was too little be charged,
-    /// or not.
+    /// When the store does not answer. What was reserved too much may then have been refunded, and what was reserved too little
+    /// may have been charged, or not.
     pub async fn commit(&self, receipt: &Receipt, cost: Cost) -> Result<Settled, EngineError> {
         let mut settled = Settled::default();
         let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost).map(|taken| {
@@ -52,75 +66,67 @@ impl<S: Store, F: Store> Engine<S, F> {
             settled.refunded = self.refund(&too_much).await?;
         }
         if receipt.taken.iter().any(|taken| taken.cost < cost) {
-            self.charge_more(receipt, cost, &mut settled).await?;
+            (settled.charged, settled.unpaid) = self.charge_extra(receipt, cost).await?;
         }
         Ok(settled)
     }
 
-    /// Charges what was too little, each counter by itself.
-    async fn charge_more(&self, receipt: &Receipt, cost: Cost, settled: &mut Settled) -> Result<(), EngineError> {
+    /// Charges what was reserved too little, to all enforced counters or to none. Returns what was charged and what was not.
+    async fn charge_extra(&self, receipt: &Receipt, cost: Cost) -> Result<(Cost, Cost), EngineError> {
         let nodes = self.nodes.load(Ordering::Relaxed);
-        let mut owed: Vec<Owed<'_>> = Vec::new();
+        let mut too_little: Vec<(&Taken, Option<SentLimits>)> = Vec::new();
         for taken in receipt.taken.iter().filter(|taken| taken.cost < cost) {
-            let more = Cost::new(cost.get() - taken.cost.get());
-            owed.push(Owed { taken, sent: sent_limits(self, taken)?, part: None, windows: Vec::new(), more });
+            too_little.push((taken, sent_limits(self, taken)?));
         }
         let running = self.running.load();
         let now = self.time_for(&running);
-        for owed in &mut owed {
-            let Some(under) = limits_of(owed.taken, owed.sent.as_ref(), &running) else { continue };
-            if owed.taken.fallback {
-                owed.part = Some(self.shares.of(under.limits, nodes));
+        let extra = too_little.iter().filter_map(|(taken, sent)| {
+            let under = limits_of(taken, sent.as_ref(), &running)?;
+            let share = taken.fallback.then(|| self.shares.of(under.limits, nodes));
+            let calendars = if taken.fallback { &[][..] } else { under.calendars };
+            let windows = calendars.iter().map(|calendar| calendar.window(now)).collect();
+            Some(Extra { taken, under, share, windows, cost: Cost::new(cost.get() - taken.cost.get()) })
+        });
+        let extra: Vec<Extra<'_>> = extra.collect();
+        let (mut charged, mut unpaid) = (Cost::ZERO, Cost::ZERO);
+        // A receipt is of one request, which was decided by the store or without it, so one of the two has nothing to do.
+        for fallback in [false, true] {
+            let charges = |shadow: bool| -> Vec<Charge<'_>> {
+                let here = |extra: &&Extra<'_>| extra.taken.fallback == fallback && extra.under.shadow == shadow;
+                extra.iter().filter(here).map(Extra::charge).collect()
+            };
+            let (enforced, shadows) = (charges(false), charges(true));
+            let most = enforced.iter().map(|charge| charge.ask.cost()).max().unwrap_or(Cost::ZERO);
+            if !self.charge_group(&enforced, fallback, &running).await? {
+                unpaid = unpaid.max(most);
+                continue;
             }
-            owed.windows = under.calendars.iter().map(|calendar| calendar.window(now)).collect();
+            charged = charged.max(most);
+            // Shadows change nothing, so neither does a store that does not answer for them.
+            if let Err(error) = self.charge_group(&shadows, fallback, &running).await {
+                self.note(&error);
+            }
         }
-        let charges = |fallback: bool| -> Vec<Charge<'_>> {
-            let here = owed.iter().filter(|owed| owed.taken.fallback == fallback);
-            let charges = here.filter_map(|owed| {
-                let under = limits_of(owed.taken, owed.sent.as_ref(), &running)?;
-                let (numbers, limits) = match &owed.part {
-                    Some(part) => (part.sheet().id, &part.sheet().limits),
-                    None => (under.id, under.limits),
-                };
-                let (key, ask) = (&*owed.taken.key, Ask::Regardless(owed.more));
-                let windows = if fallback { &[][..] } else { &owed.windows };
-                Some(Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows })
-            });
-            charges.collect()
-        };
-        let (by_store, by_fallback) = (charges(false), charges(true));
-        let mut answers = Answers::default();
-        if !by_store.is_empty() {
-            let batch = Batch { numbers: &**running, groups: &one_by_one(&by_store) };
-            self.store.run(batch, &mut answers).await;
-            settled.add(&by_store, &answers)?;
-        }
-        if !by_fallback.is_empty() {
-            answers.clear();
-            let numbers = self.shares.folder();
-            let batch = Batch { numbers: &*numbers, groups: &one_by_one(&by_fallback) };
-            self.fallback.run(batch, &mut answers).await;
-            settled.add(&by_fallback, &answers)?;
-        }
-        Ok(())
+        Ok((charged, unpaid))
     }
-}
 
-/// Each charge a group of its own.
-fn one_by_one<'a>(charges: &'a [Charge<'a>]) -> Vec<Group<'a>> {
-    charges.chunks(1).map(|charges| Group { verb: Verb::Check, charges }).collect()
-}
-
-impl Settled {
-    fn add(&mut self, charges: &[Charge<'_>], answers: &Answers) -> Result<(), EngineError> {
-        for (place, charge) in charges.iter().enumerate() {
-            let group = answers.group(place)?;
-            let taken = group.charges().first().map_or(Cost::ZERO, |answer| answer.taken);
-            self.charged = self.charged.max(taken);
-            if !group.outcome().is_allowed() {
-                self.unpaid = self.unpaid.max(charge.ask.cost());
-            }
+    /// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty one is.
+    async fn charge_group(
+        &self,
+        charges: &[Charge<'_>],
+        fallback: bool,
+        running: &Running,
+    ) -> Result<bool, StoreError> {
+        if charges.is_empty() {
+            return Ok(true);
         }
-        Ok(())
+        let (mut answers, groups) = (Answers::default(), [Group { verb: Verb::Check, charges }]);
+        if fallback {
+            let numbers = self.shares.folder();
+            self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
+        } else {
+            self.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
+        }
+        Ok(answers.group(0)?.outcome().is_allowed())
     }
 }

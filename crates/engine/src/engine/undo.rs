@@ -133,6 +133,8 @@ pub(super) struct Under<'a> {
     pub(super) id: u32,
     pub(super) limits: &'a Limits,
     pub(super) calendars: &'a [Kept],
+    /// Whether the rule only observes.
+    pub(super) shadow: bool,
 }
 
 /// The limits of a key that came along with its request. Those of a rule's override are known to the rule.
@@ -147,9 +149,10 @@ pub(super) fn sent_limits<S: Store, F: Store>(
 /// The limits that a key is under now; none if its rule is gone.
 pub(super) fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running: &'a Running) -> Option<Under<'a>> {
     if let Some(sent) = sent {
-        return Some(Under { id: sent.sheet().id, limits: &sent.sheet().limits, calendars: &[] });
+        return Some(Under { id: sent.sheet().id, limits: &sent.sheet().limits, calendars: &[], shadow: false });
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
+    let shadow = rule.is_shadow() || rule.special().is_some_and(|special| special.spares(&taken.key));
     let overrides = rule.special().and_then(|special| special.overrides.as_ref());
     let overridden = taken
         .sent
@@ -157,7 +160,7 @@ pub(super) fn limits_of<'a>(taken: &Taken, sent: Option<&'a SentLimits>, running
         .zip(overrides)
         .and_then(|(limits, overrides)| overrides.numbered().find(|numbered| numbered.limits == *limits));
     let numbered = overridden.or(rule.numbered.as_ref())?;
-    Some(Under { id: numbered.id, limits: &numbered.limits, calendars: &numbered.calendars })
+    Some(Under { id: numbered.id, limits: &numbered.limits, calendars: &numbered.calendars, shadow })
 }
 
 fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {

@@ -9,7 +9,7 @@ use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 /// The whole page, in Markdown. `docs/rules.md` is this.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
-    let sections: [(&str, &str, &[&[Key]]); 11] = [
+    let sections: [(&str, &str, &[&[Key]]); 12] = [
         ("A file", FILE, &[keys::FILE]),
         ("A rule", RULE, &[keys::RULE]),
         ("A limit", LIMIT, &[keys::LIMIT, keys::OPTIONS]),
@@ -20,6 +20,7 @@ pub fn reference() -> String {
         ("A delay", DELAY, &[keys::DELAY]),
         ("A ban", BAN, &[keys::BAN]),
         ("A schedule", SCHEDULE, &[keys::SCHEDULE]),
+        ("Details", DETAILS, &[]),
         ("Sizes", "", &[]),
     ];
     for (title, prose, tables) in sections {
@@ -199,10 +200,31 @@ rules) is believed, and weighs that to every rule that it meets: 50 would never 
 const DELAY: &str = "For buckets. What the bucket lets pass at once passes at once; what comes on top is told how long to \
     wait, up to the longest wait, and is refused beyond. What is reported as remaining includes what may wait.\n\n";
 
-const BAN: &str = "Each value that is counted by is banned for itself, together with the decision, and told when it ends: \
-    the refusal that is one too many already tells how long the ban lasts, and whoever waits as long as was told is not banned any \
-    more. That is exact to the nanosecond in memory, and to the microsecond, in which its clock ticks, on Redis. Requests while \
-    banned spend nothing and do not prolong it; `reset` lifts it. While the store does not answer, bans are neither kept nor \
-    given. Where refusals are only observed, so are bans; what a shadow would refuse counts towards none.\n\n";
+const BAN: &str = "Each value in `per` is banned by itself. The refusal that is the `after`th within `within` starts a ban, and \
+    already reports how long the ban lasts. The window slides: `after` refusals start a ban if the last of them comes less \
+    than `within` after the first, wherever they lie. With `after: 3` and `within: 10s`, refusals at 7, 16.9 and 17.0 s start no \
+    ban, since the first and the last are 10 s apart; one more at 17.1 s does, together with those at 16.9 and 17.0 s. When a ban \
+    starts, counting begins again at zero.\n\n\
+    A ban lasts exactly `for`, by the clock of the store: to the nanosecond in memory, to the microsecond on Redis. A request at the \
+    instant at which it ends is decided by the limits, and its refusal counts towards the next ban. Requests while banned spend \
+    nothing and do not prolong the ban; `reset` lifts it. While the store does not answer, bans are neither enforced nor \
+    started.\n\n\
+    A rule counts the refusals by its own limits, also those of requests that the ban of another rule refuses as well. \
+    Refusals by other rules, by `deny`, by its own ban, and by `on_fault: closed` do not count, nor does what a shadow would \
+    refuse. Where refusals are only observed, they count, and bans are only observed, too.\n\n";
 
 const SCHEDULE: &str = "A rule with a schedule applies only then. Times are those on the clock there.\n\n";
+
+const DETAILS: &str = "- **A cost of 0** takes nothing and records nothing. It is refused only by a rule that denies, by a ban and \
+    by a limit in debt; `minimum_gap` does not apply to it.\n\
+    - **`phase: first_request`**: a window begins with the first request that is counted in it, and after its end the next one \
+    begins with the next request that is counted. A refused request, a peek and a cost of 0 begin no window. While there is debt, \
+    windows follow one another without a gap until it is paid. The steps of an interval bucket begin with the request \
+    that takes from a full bucket, and follow one another, a period apart, until the bucket is full again.\n\
+    - **`count_refused`** records, at its cost, a request that this log itself refuses, also where other limits or a ban \
+    refuse it as well. It does not record a request that the log has room for and another limit refuses, a cost above the \
+    limit, or a peek.\n\
+    - **An interval bucket without `max_wait`** makes no request wait: what is not there is refused, with the time until the \
+    step that brings it.\n\
+    - **The shadow rules** that a request matches form one group of their own. They are asked after all enforced rules have \
+    admitted the request, and charged all or none: if one of them would refuse, the others are not charged.\n";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tollgate::{Cost, FixedWindow, Limit, LimitError, Limits, Nanos, Phase, Rate, Time, TokenBucket, Wall};
+use tollgate::{Cost, IntervalBucket, Limit, LimitError, Limits, SlidingLog, Steps, Time, Wall};
 
 use super::index::{Index, Matched, Sought};
 use super::numbers::{Numbered, Numbers};
@@ -272,46 +272,38 @@ impl Exception {
     }
 }
 
-/// How somebody is banned: two counters beside that of the rule, under keys of their own.
+/// How a counter is banned: by two more counters beside it, under keys of their own.
 ///
-/// The ban is a bucket that holds one microsecond and gets one back with every microsecond. A request asks it for nothing, which
-/// passes unless the bucket is in debt, and leaves no trace. A ban takes what there is and as many more as it is to last: into
-/// debt. So it is decided together with the limits of the rule, ends by itself, says how long it still lasts, to the nanosecond or
-/// to the tick of the store's clock, and leaves nothing behind.
+/// **The ban** is an interval bucket that holds 1 and gets 2 back when the length of a ban has passed since it was full. Requests
+/// ask it for a cost of 0, which passes unless the bucket is in debt and changes nothing, so a ban is decided in one group
+/// with the limits. Starting a ban takes [`Banning::COST`], which leaves a debt of 1. The refill ends the ban exactly its
+/// length later, whatever the tick of the clock is, and fills the bucket, so the next ban may start at that very
+/// instant. A second start while a ban lasts does not fit the largest debt, so it cannot prolong the ban.
+///
+/// **The refusals** are a sliding log that has room for one less than lead to a ban: the refusal that does not fit starts it.
 #[derive(Debug)]
 pub(crate) struct Banning {
     pub(crate) ban: Arc<Numbered>,
-    /// What a ban takes.
-    pub(crate) takes: Cost,
-    /// Lets one refusal less pass than it takes to be banned.
+    /// None if the first refusal starts the ban.
     pub(crate) refusals: Option<Arc<Numbered>>,
 }
 
 impl Banning {
+    /// What the start of a ban takes.
+    pub(crate) const COST: Cost = Cost::new(2);
+
     fn new(ban: &Ban, numbers: &mut Numbers) -> Self {
-        let sets = limits_of(ban).unwrap_or((Limit::Unlimited, None));
+        let (ban, refusals) = limits_of(ban).unwrap_or((Limit::Unlimited, None));
         let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
-        Self {
-            ban: of(sets.0),
-            takes: Cost::new((ban.length.as_nanos() / unit_of(ban).as_nanos()).saturating_add(1)),
-            refusals: sets.1.map(of),
-        }
+        Self { ban: of(ban), refusals: refusals.map(of) }
     }
 }
 
-/// The limits of a ban, and of the refusals that lead to it, unless the first one does.
+/// Returns the limit of a ban, and that of the refusals that lead to it, unless the first one does.
 pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
-    let unit = unit_of(ban);
-    let banned = TokenBucket::new(Rate::new(1, unit)?, 1)?.max_debt(ban.length.as_nanos() / unit.as_nanos())?;
-    let refusals = (ban.after > 1)
-        .then(|| FixedWindow::new(ban.after - 1, ban.within).map(|window| window.phase(Phase::FirstRequest).into()));
-    Ok((banned.into(), refusals.transpose()?))
-}
-
-/// What the length of a ban is counted in: microseconds, of which stores can count more than of nanoseconds, where it is whole.
-fn unit_of(ban: &Ban) -> Nanos {
-    let micro = Nanos::from_micros(1);
-    if ban.length.as_nanos().is_multiple_of(micro.as_nanos()) { micro } else { Nanos::from_nanos(1) }
+    let bucket = IntervalBucket::new(Banning::COST.get(), ban.length)?.burst(1)?.max_debt(1)?;
+    let refusals = (ban.after > 1).then(|| SlidingLog::new(ban.after - 1, ban.within).map(Limit::from));
+    Ok((bucket.steps(Steps::FirstRequest).into(), refusals.transpose()?))
 }
 
 /// Whether a rule only says what it would do.

@@ -88,6 +88,9 @@ pub(super) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>, tells: 
     if tells.taken {
         out.extend_from_slice(b",\"taken\":");
         number(out, decision.taken().get());
+        if !decision.is_counted() {
+            out.extend_from_slice(b",\"counted\":false");
+        }
     }
     if let Outcome::Delay(wait) = decision.outcome() {
         out.extend_from_slice(b",\"delay_ms\":");

@@ -62,9 +62,11 @@ pub(super) fn write_decision(replies: &mut Replies, decision: &Decision<'_>, ver
         ("closed", decision.is_closed()),
         ("replayed", turn == Turn::Again),
     ];
+    let uncounted = verb.tells_taken() && !decision.is_counted();
     let told = [
         verb.tells_receipt(),
         verb.tells_taken(),
+        uncounted,
         delay.is_some(),
         decision.observed().is_some(),
         status.is_some(),
@@ -89,6 +91,10 @@ pub(super) fn write_decision(replies: &mut Replies, decision: &Decision<'_>, ver
     if verb.tells_taken() {
         replies.bulk("taken");
         replies.integer(whole(decision.taken().get()));
+    }
+    if uncounted {
+        replies.bulk("counted");
+        replies.integer(0);
     }
     if let Some(wait) = delay {
         replies.bulk("delay_ms");

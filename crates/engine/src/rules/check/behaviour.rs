@@ -1,6 +1,6 @@
 //! What a request weighs, and what happens to those beyond the limits.
 
-use tollgate::{Cost, Nanos};
+use tollgate::{Cost, Nanos, SlidingLog};
 
 use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
 use super::super::mistake::{Notes, Place};
@@ -13,6 +13,10 @@ use crate::schedule::Hours;
 
 /// The longest message of a refusal.
 const MAX_MESSAGE_BYTES: usize = 1024;
+/// The most refusals that lead to a ban: each is an entry of a sliding log.
+const MAX_REFUSALS: u64 = SlidingLog::MAX_ENTRIES;
+/// The shortest ban, in which the clock of every store ticks at least twice.
+const MIN_BAN: Nanos = Nanos::from_micros(2);
 /// How many hours a rule may have.
 const MAX_HOURS: usize = 32;
 
@@ -92,15 +96,22 @@ pub(super) fn check_enforce(raw: Option<&Placed>, notes: &mut Notes) -> u16 {
 pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> {
     let map = raw?;
     let after = required(map, "ban", "after", "write how many refusals", notes).and_then(|raw| {
-        let count = parse_count(&raw.text).filter(|count| *count > 0);
+        let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS).contains(count));
         if count.is_none() {
             let problem = format!("`{}` is not a number of refusals", shorten(&raw.text));
-            notes.add_with_help(raw.place, problem, "write how many lead to a ban, at least 1");
+            notes.add_with_help(raw.place, problem, format!("write how many lead to a ban, from 1 to {MAX_REFUSALS}"));
         }
         count
     });
     let (within, long) = (length(map, "ban", "within", notes), length(map, "ban", "for", notes));
-    Some(Ban { after: after?, within: within?, length: long? })
+    if let Some((raw, long)) = map.get("for").zip(long).filter(|(_, long)| *long < MIN_BAN) {
+        notes.add_with_help(
+            raw.place,
+            format!("a ban of {long} is too short"),
+            format!("it must last at least {MIN_BAN}"),
+        );
+    }
+    Some(Ban { after: after?, within: within?, length: long?.max(MIN_BAN) })
 }
 
 pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {

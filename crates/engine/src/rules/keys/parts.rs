@@ -33,7 +33,7 @@ pub const OPTIONS: &[Key] = &[
     key(
         "max_wait",
         "a length of time",
-        "as long as the burst takes",
+        "as long as the burst takes; 0 for `interval_bucket`",
         "the longest wait, for buckets that make requests wait",
         "{id: a, limit: 10/s, algorithm: leaky_bucket, max_wait: 500ms}",
     ),
@@ -233,23 +233,23 @@ pub const DELAY: &[Key] = &[key(
 pub const BAN: &[Key] = &[
     key(
         "after",
-        "a whole number",
+        "a whole number up to 1024",
         "must be given",
-        "how many refusals",
+        "how many refusals start a ban",
         "{id: a, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",
     ),
     key(
         "within",
         "a length of time",
         "must be given",
-        "in what time",
+        "less than this lies between the first and the last of them",
         "{id: a, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",
     ),
     key(
         "for",
         "a length of time",
         "must be given",
-        "how long",
+        "how long the ban lasts, at least 2us",
         "{id: a, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",
     ),
 ];

@@ -75,6 +75,7 @@ pub(super) fn schemas() -> Value {
                 "standing": {"type": "string", "enum": ["exact", "fallback"]},
                 "retry_after_ms": wait,
                 "taken": whole, "delay_ms": whole,
+                "counted": {"type": "boolean", "description": "False if no limit counted the request"},
                 "observed": outcome, "shadow_refused": {"type": "boolean"}, "banned": {"type": "boolean"},
                 "message": {"type": "string"}, "drop": {"type": "boolean"}, "receipt": {"type": "string"},
                 "limits": {"type": "array", "items": {

@@ -1,0 +1,198 @@
+//! What docs/rules.md and docs/verbs.md say about the corners of the language, one test for each.
+
+mod support;
+
+use support::{Bench, bench, run, show};
+use tollgate::Nanos;
+use tollgate_engine::{Item, Request};
+
+fn seconds(seconds: u64) -> Nanos {
+    Nanos::from_secs(seconds)
+}
+
+/// Charges `cost` regardless of what is left.
+fn charge(bench: &mut Bench, cost: u64) -> String {
+    let items = [Item::default().cost(cost)];
+    let decision = run(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
+    show(decision.expect("a request that can be understood").outcome())
+}
+
+/// Each algorithm with 4 at once, and how long a debt of 1 takes to be paid.
+const ALGORITHMS: [(&str, &str); 8] = [
+    ("limit: 4/m", "deny 15s"),
+    ("limit: 4/m, algorithm: leaky_bucket", "deny 15s"),
+    ("limit: 4/m, algorithm: interval_bucket, phase: first_request", "deny 60s"),
+    ("limit: 4/m, algorithm: fixed_window, phase: first_request", "deny 60s"),
+    ("limit: 4/m, algorithm: sliding_window", ""),
+    ("limit: 4/m, algorithm: sliding_slices", ""),
+    ("limit: 4/m, algorithm: sliding_log, minimum_gap: 1s", "deny 60s"),
+    ("limit: 4, algorithm: concurrency", "deny until release"),
+];
+
+#[test]
+fn cost_of_zero_passes_unless_the_limit_is_in_debt_and_changes_nothing() {
+    for (limit, in_debt) in ALGORITHMS {
+        let mut bench = bench(&format!("- {{id: r, {limit}, max_debt: 4}}\n"));
+        assert_eq!(bench.check_cost(&[], 0), "allow", "{limit}: new");
+        assert_eq!(bench.remaining(&[]), [4], "{limit}");
+        assert_eq!(charge(&mut bench, 4), "allow", "{limit}");
+        for _ in 0..3 {
+            assert_eq!(bench.check_cost(&[], 0), "allow", "{limit}: nothing left, and no debt");
+        }
+        assert_eq!(bench.remaining(&[]), [0], "{limit}");
+        assert_eq!(charge(&mut bench, 1), "allow", "{limit}: into debt");
+        let said = bench.check_cost(&[], 0);
+        assert!(said.starts_with("deny") && said.contains(in_debt), "{limit}: in debt, {said}");
+    }
+}
+
+#[test]
+fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted() {
+    let mut bench = bench(
+        "- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request}\n\
+         - {id: gate, when: {gate: shut}, deny: true}\n",
+    );
+    // A peek, a refused request and a cost of 0 begin no window.
+    assert_eq!(bench.remaining(&[]), [4]);
+    assert_eq!(bench.check(&[("gate", "shut")]), "deny for ever");
+    assert_eq!(bench.check_cost(&[], 5), "deny for ever");
+    assert_eq!(bench.check_cost(&[], 0), "allow");
+    bench.advance(seconds(10));
+    assert_eq!(bench.check_cost(&[], 4), "allow");
+    assert_eq!(bench.check(&[]), "deny 60s");
+    bench.advance(seconds(59));
+    assert_eq!(bench.check(&[]), "deny 1s");
+    // The window ended at 70 s; the next one begins at 100 s, with the request.
+    bench.advance(seconds(31));
+    assert_eq!(bench.check_cost(&[], 4), "allow");
+    assert_eq!(bench.check(&[]), "deny 60s");
+}
+
+#[test]
+fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
+    let mut bench = bench("- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request, max_debt: 8}\n");
+    assert_eq!(charge(&mut bench, 6), "allow");
+    // The second window begins at 60 s with 2 of its 4 used, though nobody asks then.
+    bench.advance(seconds(90));
+    assert_eq!(bench.check_cost(&[], 3), "deny 30s");
+    assert_eq!(bench.check_cost(&[], 2), "allow");
+    // It ended at 120 s without debt, so the third begins with the next request.
+    bench.advance(seconds(60));
+    assert_eq!(bench.check_cost(&[], 4), "allow");
+    assert_eq!(bench.check(&[]), "deny 60s");
+}
+
+#[test]
+fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bucket() {
+    let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, burst: 8}\n");
+    bench.advance(seconds(10));
+    assert_eq!(bench.check_cost(&[], 8), "allow");
+    // Steps lie at 70, 130, 190 s: they go on until the bucket is full again, whatever is taken in between.
+    bench.advance(seconds(65));
+    assert_eq!(bench.check_cost(&[], 1), "allow");
+    assert_eq!(bench.check_cost(&[], 4), "deny 55s");
+    bench.advance(seconds(55));
+    assert_eq!(bench.remaining(&[]), [7]);
+    bench.advance(seconds(60));
+    assert_eq!(bench.remaining(&[]), [8]);
+    // Full since 190 s: the next step is a minute after the next request.
+    bench.advance(seconds(30));
+    assert_eq!(bench.check_cost(&[], 8), "allow");
+    assert_eq!(bench.check(&[]), "deny 60s");
+}
+
+#[test]
+fn interval_bucket_without_max_wait_refuses_what_is_not_there() {
+    let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request}\n");
+    assert_eq!(bench.check_cost(&[], 4), "allow");
+    assert_eq!(bench.check(&[]), "deny 60s");
+    let mut waits =
+        support::bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, max_wait: 1m}\n");
+    assert_eq!(waits.check_cost(&[], 4), "allow");
+    assert_eq!(waits.check(&[]), "delay 60s");
+}
+
+#[test]
+fn count_refused_records_what_its_own_log_refuses_and_nothing_else() {
+    let rules = "- {id: log, limit: 2/m, algorithm: sliding_log, count_refused: true}\n\
+                 - {id: other, when: {with: other}, limit: 1/h}\n";
+    let mut bench = bench(rules);
+    assert_eq!(bench.check(&[("with", "other")]), "allow");
+    // The other limit refuses, and the log has room: it records nothing.
+    assert_eq!(bench.check(&[("with", "other")]), "deny 3600s");
+    // A cost above the limit is not recorded, nor is a peek.
+    assert_eq!(bench.check_cost(&[], 3), "deny for ever");
+    assert_eq!(bench.remaining(&[]), [1]);
+    assert_eq!(bench.check(&[]), "allow");
+    bench.advance(seconds(50));
+    assert_eq!(bench.remaining(&[]), [0]);
+    // Both refuse: the log records it. It holds two entries, that of 0 s and that of 50 s.
+    assert_eq!(bench.check(&[("with", "other")]), "deny 3550s");
+    assert_eq!(bench.check_cost(&[], 0), "allow", "and a cost of 0 is not recorded");
+    bench.advance(seconds(10));
+    assert_eq!(bench.remaining(&[]), [1]);
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "deny 60s", "it is recorded itself, and the entry of 50 s falls out");
+}
+
+#[test]
+fn count_refused_records_what_its_own_log_refuses_while_a_ban_refuses_too() {
+    let mut bench = bench(
+        "- {id: r, limit: 1/m, algorithm: sliding_log, count_refused: true, ban: {after: 1, within: 1h, for: 10s}}\n",
+    );
+    assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
+    bench.advance(seconds(9));
+    assert_eq!(bench.check(&[]), "deny 60s", "recorded at 9 s, so it has to wait until 69 s");
+    bench.advance(seconds(59));
+    assert_eq!(bench.remaining(&[]), [0]);
+    bench.advance(seconds(1));
+    assert_eq!(bench.remaining(&[]), [1]);
+}
+
+#[test]
+fn shadow_rules_of_a_request_are_charged_all_or_none() {
+    let mut bench = bench(
+        "- {id: enforced, when: {kind: limited}, limit: 1/h}\n\
+         - {id: narrow, limit: 1/h, on_exceed: shadow}\n\
+         - {id: wide, limit: 10/h, on_exceed: shadow}\n",
+    );
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.remaining(&[]), [0, 9]);
+    bench.decide(&[], None, |decision| assert!(decision.is_allowed() && decision.is_shadow_refused()));
+    assert_eq!(bench.remaining(&[]), [0, 9], "`narrow` would refuse, so `wide` is not charged");
+    bench.advance(seconds(3_600));
+    assert_eq!((bench.check(&[("kind", "limited")]), bench.remaining(&[])), ("allow".into(), vec![0, 9]));
+    bench.decide(&[("kind", "limited")], None, |decision| {
+        assert!(!decision.is_allowed() && !decision.is_shadow_refused(), "shadows are asked only about what passes");
+    });
+}
+
+#[test]
+fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
+    let mut bench = bench(
+        "- {id: a, limit: 1/m, ban: {after: 1, within: 1m, for: 1h}}\n\
+         - {id: b, limit: 1/day, ban: {after: 3, within: 1h, for: 2 days}}\n\
+         - {id: c, limit: 9/day, ban: {after: 1, within: 1h, for: 9 days}}\n",
+    );
+    let said = |bench: &mut Bench| bench.decide(&[], None, |decision| (show(decision.outcome()), decision.is_banned()));
+    assert_eq!(said(&mut bench), ("allow".into(), false));
+    // `a` bans at once. The limit of `b` refuses these requests as well, and the third of them starts the ban of `b`.
+    let by_b = "deny 86400s";
+    assert_eq!([(); 2].map(|()| said(&mut bench)), [(by_b.into(), true), (by_b.into(), true)]);
+    assert_eq!(said(&mut bench), ("deny 172800s".into(), true));
+    assert_eq!(bench.engine.counts().bans, 2, "the limit of `c` refuses nobody, so `c` bans nobody");
+}
+
+#[test]
+fn refusal_by_deny_or_by_another_rule_counts_towards_no_ban() {
+    let mut bench = bench(
+        "- {id: r, per: [user], limit: 1/h, ban: {after: 1, within: 1h, for: 2h}, overrides: [{when: {user: d}, deny: true}]}\n\
+         - {id: all, limit: 1/h}\n",
+    );
+    assert_eq!(bench.check(&[("user", "a")]), "allow");
+    for _ in 0..3 {
+        assert_eq!(bench.check(&[("user", "b")]), "deny 3600s", "by `all`; `r` has room");
+        assert_eq!(bench.check(&[("user", "d")]), "deny for ever");
+    }
+    assert_eq!(bench.engine.counts().bans, 0);
+}
