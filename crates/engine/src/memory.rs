@@ -1,7 +1,5 @@
 //! State in the process' own memory.
 
-mod moving;
-
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,8 +17,8 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 pub struct MemoryStore<C = PreciseClock> {
     tables: [Ledger<Arc<C>>; SIZES.len()],
     clock: Arc<C>,
-    /// Held while a state moves from one table to another, which happens once to each key of a rule that was changed to need
-    /// another table. Such keys are then looked for in both, so that nobody decides by a state that is on its way.
+    /// Held while a state moves from one table to a larger one, which happens when a rule or an override comes to need that for
+    /// a key that has something used up. Such keys are looked for in all tables they may be in.
     moving: Mutex<()>,
 }
 
@@ -110,34 +108,29 @@ impl<C: Clock> MemoryStore<C> {
     fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
         let now = self.clock.now();
         let at = now.wall();
-        // Neither is so of most charges.
-        if group.charges.iter().any(|charge| charge.windows.len() + charge.earlier.len() > 0) {
-            if group.charges.iter().any(|charge| !fits(charge, at)) {
-                return answers.fail_group(StoreError::Stale { store_time: at });
-            }
-            let moved = group.charges.iter().filter(|charge| !charge.earlier.is_empty());
-            moved.for_each(|charge| self.fetch(charge, numbers));
+        if group.charges.iter().any(|charge| !fits(charge, at)) {
+            return answers.fail_group(StoreError::Stale { store_time: at });
         }
         match group.verb {
             Verb::Check => self.check(group.charges, numbers, now, answers),
             Verb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, numbers, answers)),
             Verb::Refund => {
                 for charge in group.charges {
-                    let (table, entry) = (self.table(charge), entry(charge));
+                    let (table, entry) = (self.holder(charge, numbers), entry(charge));
                     let given = table.refund(numbers, &entry, charge.ask.cost().get(), charge.stamps.copied());
                     self.tell(charge, Cost::new(given), numbers, answers);
                 }
             }
             Verb::Renew => {
                 for charge in group.charges {
-                    let renew = |stamps: &Stamps| self.table(charge).renew(numbers, &entry(charge), *stamps);
+                    let renew = |stamps: &Stamps| self.holder(charge, numbers).renew(numbers, &entry(charge), *stamps);
                     let held = if charge.stamps.is_some_and(renew) { charge.ask.cost() } else { Cost::ZERO };
                     self.tell(charge, held, numbers, answers);
                 }
             }
             Verb::Reset => {
                 for charge in group.charges {
-                    self.table(charge).reset(numbers, &entry(charge));
+                    self.table(charge, numbers).reset(numbers, &entry(charge));
                     self.tell(charge, Cost::ZERO, numbers, answers);
                 }
             }
@@ -146,8 +139,8 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn check(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, now: Now<'_>, answers: &mut Answers) {
-        let Some(first) = charges.first().map(|charge| place_of(charge.limits)) else { return };
-        if charges.iter().any(|charge| place_of(charge.limits) != first) {
+        let Some(first) = charges.first().map(|charge| self.place(charge, numbers)) else { return };
+        if charges.iter().any(|charge| self.place(charge, numbers) != first) {
             return self.check_across(charges, numbers, now, answers);
         }
         let table = &self.tables[first];
@@ -168,7 +161,7 @@ impl<C: Clock> MemoryStore<C> {
         // Nearly always there are few enough for the stack.
         let (mut few, mut many) = ([0; AT_A_TIME], Vec::new());
         for (place, table) in self.tables.iter().enumerate().rev() {
-            let of_table = (0..charges.len()).filter(|n| place_of(charges[*n].limits) == place);
+            let of_table = (0..charges.len()).filter(|n| self.place(&charges[*n], numbers) == place);
             let here = if charges.len() <= few.len() {
                 let count = few.iter_mut().zip(of_table).map(|(place, n)| *place = n).count();
                 &few[..count]
@@ -192,12 +185,12 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
         let Some(refused_by) = refused_by else { return };
-        for (n, charge) in charges.iter().enumerate().filter(|(_, charge)| place_of(charge.limits) != refused_by) {
+        for (n, charge) in charges.iter().enumerate().filter(|(_, charge)| self.place(charge, numbers) != refused_by) {
             let (taken, stamps) = answers.taken(n);
             if taken > Cost::ZERO {
-                self.table(charge).refund(numbers, &entry(charge), taken.get(), Some(stamps));
+                self.table(charge, numbers).refund(numbers, &entry(charge), taken.get(), Some(stamps));
             }
-            self.table(charge).peek(numbers, &entry(charge), |seat| {
+            self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
                 let reports = seat.reports(charge.ask.cost().get());
                 answers.fill(n, seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
             });
@@ -206,7 +199,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// What a check would say of one charge by itself.
     fn weigh(&self, charge: &Charge<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
-        self.table(charge).peek(numbers, &entry(charge), |seat| {
+        self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
             answers.charge(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
         });
@@ -214,26 +207,51 @@ impl<C: Clock> MemoryStore<C> {
 
     /// What was given back or forgotten, and how things stand now.
     fn tell(&self, charge: &Charge<'_>, given: Cost, numbers: &dyn Numbers, answers: &mut Answers) {
-        self.table(charge).peek(numbers, &entry(charge), |seat| {
+        self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
             answers.charge(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
         });
     }
 
-    /// Brings the state of a charge to its table, if the limits it had before kept it in another.
-    fn fetch(&self, charge: &Charge<'_>, numbers: &dyn Numbers) {
+    /// The table that decides about a charge: that of its limits, or a larger one in which its key has something used up under
+    /// limits it had before. What it has in a smaller one is moved, as it is: it belongs to the limits it was charged under.
+    #[inline]
+    fn place(&self, charge: &Charge<'_>, numbers: &dyn Numbers) -> usize {
         let here = place_of(charge.limits);
-        let elsewhere = |id: &u32| Some((*id, numbers.get(*id).map(place_of).filter(|place| *place != here)?));
-        if !charge.earlier.iter().any(|id| elsewhere(id).is_some()) {
-            return;
-        }
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
-        for (id, place) in charge.earlier.iter().filter_map(elsewhere) {
-            moving::carry(&self.tables[place], &self.tables[here], numbers, id, &entry(charge));
-        }
+        if charge.earlier.is_empty() { here } else { self.place_among(charge, here, numbers) }
     }
 
-    fn table(&self, charge: &Charge<'_>) -> &Ledger<Arc<C>> {
-        &self.tables[place_of(charge.limits)]
+    #[inline(never)]
+    fn place_among(&self, charge: &Charge<'_>, here: usize, numbers: &dyn Numbers) -> usize {
+        let mut others = [false; SIZES.len()];
+        charge.earlier.iter().filter_map(|id| numbers.get(*id)).for_each(|limits| others[place_of(limits)] = true);
+        others[here] = false;
+        if !others.contains(&true) {
+            return here;
+        }
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entry(charge);
+        let known = |place: &usize| others[*place] && self.tables[*place].is_known(numbers, &entry);
+        let to = (here + 1..SIZES.len()).rev().find(known).unwrap_or(here);
+        for from in (0..to).filter(|from| (others[*from] || *from == here) && *from != to) {
+            if self.tables[from].is_known(numbers, &entry) && !self.tables[to].is_known(numbers, &entry) {
+                self.tables[from].move_to(&self.tables[to], numbers, &entry);
+            }
+        }
+        to
+    }
+
+    /// The table that has the state of a key, for what is given back or renewed: the caller need not know the limits that the key
+    /// was charged under before.
+    fn holder(&self, charge: &Charge<'_>, numbers: &dyn Numbers) -> &Ledger<Arc<C>> {
+        let (table, entry) = (self.table(charge, numbers), entry(charge));
+        if table.is_known(numbers, &entry) {
+            return table;
+        }
+        self.tables.iter().find(|table| table.is_known(numbers, &entry)).unwrap_or(table)
+    }
+
+    fn table(&self, charge: &Charge<'_>, numbers: &dyn Numbers) -> &Ledger<Arc<C>> {
+        &self.tables[self.place(charge, numbers)]
     }
 }
 

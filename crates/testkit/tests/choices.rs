@@ -73,7 +73,7 @@ fn a_cost_above_capacity_is_refused_as_never() {
 #[test]
 fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
     let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(millis(250)));
-    assert_eq!(bucket.check(2), Outcome::Allow);
+    assert_eq!(bucket.check(2), Outcome::Delay(millis(100)), "until its second unit has its turn");
     assert_eq!(bucket.check(1), Outcome::Delay(millis(200)));
     let before = bucket.state.clone();
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(50))), "it would wait 300 ms, and may 250");
@@ -251,7 +251,7 @@ fn a_change_of_numbers_keeps_what_was_spent() {
         key.change(smaller);
         assert_eq!(key.remaining(), 0, "of 5");
         assert!(!key.passes(1));
-        key.limit.fresh(key.state.as_mut_slice(), &key.clock.now());
+        key.reset();
         assert_eq!(key.remaining(), 5, "unless it is reset");
     }
     seven_stay_spent(Key::new(token_bucket("10/s", 10)), token_bucket("7777/s", 20), token_bucket("1/h", 5));

@@ -54,8 +54,8 @@ proptest! {
         prop_assert_eq!(fullest_excess(&bound, &events), None);
     }
 
-    /// What has its turn within `T` is at most `free + cost of the last + rate × (T + 1 ns)`, in the order of arrival, and
-    /// nobody waits longer than allowed.
+    /// What has its turn within `T` is at most `free + cost of the first + rate × (T + 1 ns)`, in the order of arrival, and no
+    /// request waits longer than allowed.
     #[test]
     fn what_goes_out_is_steady(numbers in numbers(), start in starts(), script in greedy_scripts(60)) {
         let mut events = walk(&numbers.limit().expect("valid numbers"), &OneClock, start, &script);
@@ -64,12 +64,12 @@ proptest! {
         let (count, per) = (u128::from(numbers.rate.count()), u128::from(numbers.rate.per().as_nanos()));
         for (nth, last) in events.iter().enumerate() {
             prop_assert!(last.passes - last.asked <= numbers.max_wait.as_nanos());
-            let mut before = 0;
+            let mut after_first = u128::from(last.cost) * per;
             for first in events[..nth].iter().rev() {
                 prop_assert!(first.passes <= last.passes, "{first:?} overtaken by {last:?}");
-                before += u128::from(first.cost) * per;
                 let flows = u128::from(last.passes - first.passes + 1) * count;
-                prop_assert!(before <= u128::from(numbers.free) * per + flows, "too much from {first:?} to {last:?}");
+                prop_assert!(after_first <= u128::from(numbers.free) * per + flows, "too much from {first:?} to {last:?}");
+                after_first += u128::from(first.cost) * per;
             }
         }
     }

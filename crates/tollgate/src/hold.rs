@@ -107,7 +107,7 @@ impl<C: Clock + Send + Sync + 'static> Permit<Keyed<Concurrency, C>> {
 impl<C: Clock> Limiter<Concurrency, C> {
     /// Lets the lease that the stamp names last from now; `false` if it has ended or was given back.
     pub fn renew(&self, stamp: Stamp) -> bool {
-        self.write(self.now(), |limit, state, now| limit.renew(state, now, stamp))
+        self.write(self.now(), |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Table};
 use crate::wait::Rooms;
 pub(crate) use decide::{newcomer, with_fresh};
+use overflow::Overflow;
 pub use overflow::WhenFull;
 pub use snapshot::RestoreError;
 use takings::Takings;
@@ -45,11 +46,13 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     secret: Secret,
     clock: C,
     limit: A,
-    /// Earlier numbers that states in the table may have been written under, oldest first.
+    /// Earlier limits that states in the table may belong to, oldest first.
     earlier: Vec<A>,
+    /// Of buckets whose entries all belong to the limit in force.
+    flags: u64,
     when_full: WhenFull,
     /// What all keys without an entry of their own share.
-    overflow: Mutex<Box<[u64]>>,
+    overflow: Mutex<Overflow>,
     /// What was taken from it; never locked together with it.
     takings: Mutex<Takings>,
     overflowed: AtomicU64,
@@ -98,6 +101,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let table = Table::new(capacity, limit.words()).ok_or(TooLarge { capacity })?;
         let mut overflow = vec![0; limit.words()];
         limit.fresh(&mut *overflow, &clock.now_for(&limit));
+        let flags = table.flags(0);
         Ok(Self {
             table,
             capacity,
@@ -105,8 +109,9 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             clock,
             limit,
             earlier: Vec::new(),
+            flags,
             when_full: WhenFull::default(),
-            overflow: Mutex::new(overflow.into()),
+            overflow: Mutex::new(Overflow { words: overflow, generation: 0 }),
             takings: Mutex::default(),
             overflowed: AtomicU64::new(0),
             walking: Mutex::new(()),
@@ -127,7 +132,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let now = self.clock.now_for(&self.limit);
         let print = key.fingerprint(&self.secret);
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.take_at_home(print, self.earlier.len() as u64, take) {
+        if self.table.take_at_home(print, self.flags, take) {
             return Verdict::granted(cost);
         }
         self.check_at_length(print, now, cost)
@@ -178,7 +183,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                 return;
             }
             let now = self.clock.now_for(&self.limit);
-            self.table.at_home_many(&prints[..len], self.earlier.len() as u64, |place, state| {
+            self.table.at_home_many(&prints[..len], self.flags, |place, state| {
                 let (print, ask) = (prints[place], Ask::Exactly(costs[place]));
                 verdicts[place] = match state {
                     Some(state) => self.limit.decide(state, &now.with_spread(print.low), ask),
@@ -208,7 +213,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Forgets what the key has spent.
     pub fn reset<K: Key + ?Sized>(&self, key: &K) {
         let print = key.fingerprint(&self.secret);
-        self.find(print, self.now(), |limit, state, now| limit.fresh(state, now));
+        self.find(print, self.now(), |account| account.reset());
         self.rooms.look_at(room_of(print), print);
     }
 

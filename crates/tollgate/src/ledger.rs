@@ -7,18 +7,19 @@ use std::fmt;
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Retry, Spent, Stamps, Window};
 
+use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, BATCH, Buckets, Owner, State, Wide};
+use crate::table::{Arrival, BATCH, Buckets, Owner, Slot, State, Wide};
 pub use seat::Seat;
 use seat::Words;
 
-/// Every set of numbers that a state may have been written under, by number.
+/// All limits that a state may belong to, by id.
 ///
-/// Numbers are never changed, only replaced: a rule that is edited gets a new id, and the old one stays known for as long as
-/// states written under it are to be carried over. A state whose id nobody knows any more counts as forgotten.
+/// Limits are never changed, only replaced: a rule that is edited gets a new id, and the old one has to stay known for as long
+/// as there may be states that belong to it. A state whose id nobody knows any more counts as forgotten.
 pub trait Numbers {
     /// The limits with this id.
     fn get(&self, id: u32) -> Option<&Limits>;
@@ -68,8 +69,9 @@ pub struct PlainCharge<'a> {
 /// A table for many limits at once: every call says which limits it is under, and several charges pass together or not at
 /// all.
 ///
-/// Bounded and lossless as [`Keyed`](crate::Keyed) is; a state also remembers the id of the limits it was written under and
-/// is converted when a call comes with another.
+/// Bounded and lossless as [`Keyed`](crate::Keyed) is. A state belongs to the limits it was last charged under, whose id it
+/// remembers: under other limits what it has used up counts against their capacity, refills as under its own, and comes under
+/// them only when they admit a request. Peeks, refusals and refunds leave it as it is.
 ///
 /// ```
 /// use tollgate::{Charge, Ledger, Limit, Limits, TokenBucket};
@@ -198,12 +200,16 @@ impl<C: Clock> Ledger<C> {
         let Some(limits) = self.limits(numbers, charge) else { return read(&Seat::refused(Retry::Never)) };
         let (print, now) = (self.print(charge), self.clock.now());
         let of_key = now_of(charge, print, now);
-        let mut weigh = |state: Words<'_>| {
-            let verdict = limits.weigh(&state, &of_key, charge.ask);
-            read(&Seat { limits: Some(limits), state, now: of_key, verdict })
-        };
-        let found = self.find(numbers, charge, print, now, |state| weigh(Words::Kept(*state)));
-        found.unwrap_or_else(|| with_fresh(limits, &of_key, |state| weigh(Words::Fresh(state))))
+        let found = self.find(numbers, charge, print, now, |account| {
+            let verdict = account.weigh(charge.ask);
+            read(&Seat::of(account, verdict))
+        });
+        found.unwrap_or_else(|| {
+            with_fresh(limits, &of_key, |state| {
+                let verdict = limits.weigh(&state, &of_key, charge.ask);
+                read(&Seat { limits: Some(limits), own: None, state: Words::Fresh(state), now: of_key, verdict })
+            })
+        })
     }
 
     /// Gives back up to `cost` to the charge's key and returns how much its limits accepted.
@@ -214,28 +220,44 @@ impl<C: Clock> Ledger<C> {
         cost: u64,
         stamps: Option<Stamps>,
     ) -> u64 {
-        let Some(limits) = self.limits(numbers, charge) else { return 0 };
         let (print, now) = (self.print(charge), self.clock.now());
-        let of_key = now_of(charge, print, now);
-        let refund = |state: &mut State<'_>| limits.refund(&mut Numbered { state }, &of_key, Cost::new(cost), stamps);
+        let refund = |account: &mut Held<'_>| account.refund(Cost::new(cost), stamps);
         self.find(numbers, charge, print, now, refund).map_or(0, Cost::get)
     }
 
     /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held.
     pub fn renew<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
-        let Some(limits) = self.limits(numbers, charge) else { return false };
         let (print, now) = (self.print(charge), self.clock.now());
-        let of_key = now_of(charge, print, now);
-        let renew = |state: &mut State<'_>| limits.renew(&mut Numbered { state }, &of_key, stamps);
+        let renew = |account: &mut Held<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
         self.find(numbers, charge, print, now, renew).unwrap_or(false)
     }
 
     /// Forgets what the charge's key has spent.
     pub fn reset<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) {
-        let Some(limits) = self.limits(numbers, charge) else { return };
         let (print, now) = (self.print(charge), self.clock.now());
-        let of_key = now_of(charge, print, now);
-        self.find(numbers, charge, print, now, |state| limits.fresh(&mut Numbered { state }, &of_key));
+        self.find(numbers, charge, print, now, |account| account.reset());
+    }
+
+    /// Whether the charge's key has anything used up here, by the limits that its state belongs to.
+    pub fn is_known<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) -> bool {
+        let (print, owner) = (self.print(charge), Judge { numbers, now: self.clock.now() });
+        self.table.find(print, &owner, |slot| !owner.is_new(print, slot)).unwrap_or(false)
+    }
+
+    /// Moves the state of the charge's key to another ledger, as it is and with the limits it belongs to. Its entries must be
+    /// long enough for that; nothing happens if the key is not known here.
+    pub fn move_to<N: Numbers + ?Sized>(&self, to: &Self, numbers: &N, charge: &Charge<'_>) {
+        let owner = Judge { numbers, now: self.clock.now() };
+        let taken = self.table.find(self.print(charge), &owner, |slot| {
+            let words: Vec<u64> = (0..self.table.state_words()).map(|word| slot.state.get(word)).collect();
+            // No limits have this id, so the entry counts as forgotten.
+            slot.state.set(0, u64::MAX);
+            words
+        });
+        let Some(words) = taken else { return };
+        to.table.enter(to.print(charge), &owner, Spent::ALL, |slot, _| {
+            words.iter().enumerate().for_each(|(index, word)| slot.state.set(index, *word));
+        });
     }
 
     /// The memory the table takes once all of it has been used.
@@ -268,17 +290,17 @@ impl<C: Clock> Ledger<C> {
         let owner = Judge { numbers, now };
         let of_key = now_of(charge, print, now);
         let mut each = Some(each);
-        let mut decide = |state: &mut State<'_>, arrival, now: Now<'_>| {
-            take_over(numbers, limits, charge.numbers, state, arrival, &now);
-            let verdict = limits.decide(&mut Numbered { state: &mut *state }, &now, charge.ask);
-            let passed = verdict.is_allowed();
-            if let Some(each) = each.take() {
-                each(&Seat { limits: Some(limits), state: Words::Kept(*state), now, verdict });
-            }
-            passed
+        let mut decide = |slot: &mut Slot<'_>, arrival, now: Now<'_>| {
+            visit(numbers, limits, charge.numbers, &mut slot.state, arrival, now, |account| {
+                let verdict = account.decide(charge.ask);
+                if let Some(each) = each.take() {
+                    each(&Seat::of(account, verdict));
+                }
+                verdict.is_allowed()
+            })
         };
         let newcomer = newcomer(limits, &of_key, charge.ask);
-        let decided = self.table.enter(print, &owner, newcomer, |state, arrival| decide(state, arrival, of_key));
+        let decided = self.table.enter(print, &owner, newcomer, |slot, arrival| decide(slot, arrival, of_key));
         if let Some(passed) = decided {
             return passed;
         }
@@ -287,7 +309,7 @@ impl<C: Clock> Ledger<C> {
         let of_shared = now_of(charge, shared, now);
         let overflowed = match self.when_full {
             WhenFull::Overflow => {
-                self.overflow.enter(shared, &owner, Spent::ALL, |state, arrival| decide(state, arrival, of_shared))
+                self.overflow.enter(shared, &owner, Spent::ALL, |slot, arrival| decide(slot, arrival, of_shared))
             }
             WhenFull::Deny => None,
         };
@@ -305,12 +327,12 @@ impl<C: Clock> Ledger<C> {
         charge: &Charge<'_>,
         print: Fingerprint,
         now: Now<'_>,
-        visit: impl FnOnce(&mut State<'_>) -> R,
+        visit: impl FnOnce(&mut Held<'_>) -> R,
     ) -> Option<R> {
         let limits = self.limits(numbers, charge)?;
-        self.table.find(print, &Judge { numbers, now }, |state| {
-            take_over(numbers, limits, charge.numbers, state, Arrival::Known, &now_of(charge, print, now));
-            visit(state)
+        self.table.find(print, &Judge { numbers, now }, |slot| {
+            let now = now_of(charge, print, now);
+            self::visit(numbers, limits, charge.numbers, &mut slot.state, Arrival::Known, now, visit)
         })
     }
 
@@ -337,26 +359,50 @@ impl<C> fmt::Debug for Ledger<C> {
     }
 }
 
-/// Brings a state to the limits it is now under: as new, converted, or as it is.
-fn take_over<N: Numbers + ?Sized>(
-    numbers: &N,
+/// The state of an entry, asked under the limits of a charge.
+type Held<'a> = Account<'a, Limits, Numbered<State<'a>>>;
+
+/// The limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits nobody knows any more,
+/// is written as new under `limits`, which have that id.
+fn owner_of<'n, N: Numbers + ?Sized>(
+    numbers: &'n N,
     limits: &Limits,
     id: u32,
     state: &mut State<'_>,
     arrival: Arrival,
     now: &Now<'_>,
-) {
+) -> Option<&'n Limits> {
     let written_under = state.get(0);
     if arrival == Arrival::Known && written_under == u64::from(id) {
-        return;
+        return None;
+    }
+    if arrival == Arrival::Known
+        && let Some(own) = u32::try_from(written_under).ok().and_then(|id| numbers.get(id))
+    {
+        return Some(own);
     }
     state.set(0, id.into());
-    let old = u32::try_from(written_under).ok().and_then(|id| numbers.get(id));
-    let mut words = Numbered { state };
-    match (arrival, old) {
-        (Arrival::Known, Some(old)) => limits.convert(old, &mut words, now),
-        (Arrival::Known, None) | (Arrival::New, _) => limits.fresh(&mut words, now),
+    limits.fresh(&mut Numbered { state }, now);
+    None
+}
+
+/// Runs `visit` on a state under the limits with `id`, which it belongs to afterwards if it was charged under them.
+fn visit<N: Numbers + ?Sized, R>(
+    numbers: &N,
+    limits: &Limits,
+    id: u32,
+    state: &mut State<'_>,
+    arrival: Arrival,
+    now: Now<'_>,
+    visit: impl FnOnce(&mut Held<'_>) -> R,
+) -> R {
+    let own = owner_of(numbers, limits, id, state, arrival, &now);
+    let mut account = Account { limit: limits, own, state: Numbered { state: *state }, now };
+    let result = visit(&mut account);
+    if own.is_some() && account.own.is_none() {
+        state.set(0, id.into());
     }
+    result
 }
 
 fn now_of<'a>(charge: &Charge<'a>, print: Fingerprint, now: Now<'a>) -> Now<'a> {
@@ -391,16 +437,12 @@ impl<N: Numbers + ?Sized> Owner for Judge<'_, N> {
         0
     }
 
-    fn convert(&self, _: Fingerprint, _: &mut State<'_>, _: u64) {
-        // Every entry has its own; there is only one generation of the table.
+    fn is_new(&self, print: Fingerprint, slot: &Slot<'_>) -> bool {
+        self.spent_under(print, &slot.state, |limits, state, now| limits.is_new(state, now)).unwrap_or(true)
     }
 
-    fn is_new(&self, print: Fingerprint, state: &State<'_>) -> bool {
-        self.spent_under(print, state, |limits, state, now| limits.is_new(state, now)).unwrap_or(true)
-    }
-
-    fn spent(&self, print: Fingerprint, state: &State<'_>) -> Spent {
-        self.spent_under(print, state, |limits, state, now| limits.spent(state, now)).unwrap_or_default()
+    fn spent(&self, print: Fingerprint, slot: &Slot<'_>) -> Spent {
+        self.spent_under(print, &slot.state, |limits, state, now| limits.spent(state, now)).unwrap_or_default()
     }
 }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("../docs/guide.md")]
 
+mod account;
 pub mod clock;
 mod fingerprint;
 mod hold;

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_core::{Algorithm, Ask, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, TokenBucket, Verdict};
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Report, Retry, TokenBucket, Verdict};
 
+use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::sync::{AtomicU64, Ordering, relax};
 use crate::wait::{Acquire, Gate, Rooms};
@@ -25,15 +26,38 @@ use crate::wait::{Acquire, Gate, Rooms};
 /// ```
 pub struct Limiter<A: Algorithm = TokenBucket, C = PreciseClock> {
     pub(crate) limit: A,
-    pub(crate) state: Shared,
+    pub(crate) state: Shared<A>,
     pub(crate) clock: C,
     pub(crate) rooms: Rooms<(), A::Stamp>,
 }
 
-pub(crate) enum Shared {
+pub(crate) enum Shared<A> {
     Word(AtomicU64),
     /// A mutex, because the states that do not fit a word take longer to compute and their holder may be preempted.
-    Words(Mutex<Box<[u64]>>),
+    Words(Mutex<Owned<A>>),
+}
+
+/// The words of a state and the parameters they belong to.
+pub(crate) struct Owned<A> {
+    pub(crate) words: Box<[u64]>,
+    /// `None` if these are the limit in force.
+    pub(crate) own: Option<A>,
+}
+
+impl<A: Algorithm> Owned<A> {
+    /// Puts `limit` in force instead of `before`: the state belongs to the parameters it was charged under until it is charged
+    /// under `limit`. An unused one belongs to `limit` at once.
+    pub(crate) fn change(&mut self, before: A, limit: &A, now: &Now<'_>) {
+        let mut words = std::mem::take(&mut self.words).into_vec();
+        words.resize(limit.words().max(words.len()), 0);
+        let own = self.own.take().unwrap_or(before);
+        if own.is_new(&*words, now) {
+            limit.convert(&own, &mut *words, now);
+        } else {
+            self.own = Some(own);
+        }
+        self.words = words.into();
+    }
 }
 
 impl<A: Algorithm> Limiter<A> {
@@ -51,7 +75,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         limit.fresh(&mut *words, &now);
         let state = match &*words {
             [word] => Shared::Word(AtomicU64::new(*word)),
-            _ => Shared::Words(Mutex::new(words)),
+            _ => Shared::Words(Mutex::new(Owned { words, own: None })),
         };
         Self { limit, state, clock, rooms: Rooms::new(1) }
     }
@@ -69,15 +93,15 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
                 return Verdict::granted(cost);
             }
         }
-        self.write(now, |limit, state, now| limit.decide(state, now, Ask::Exactly(cost)))
+        self.write(now, |account| account.decide(Ask::Exactly(cost)))
     }
 
     /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns the state of the limit after that.
     pub fn check_and_report(&self, cost: u64) -> (Verdict<A::Stamp>, Report) {
         let cost = Cost::new(cost);
-        self.write(self.now(), |limit, state, now| {
-            let verdict = limit.decide(state, now, Ask::Exactly(cost));
-            (verdict, limit.report(&*state, now, cost))
+        self.write(self.now(), |account| {
+            let verdict = account.decide(Ask::Exactly(cost));
+            (verdict, account.report(cost))
         })
     }
 
@@ -99,12 +123,12 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// What [`check`](Self::check) would say. Changes nothing.
     pub fn peek(&self, cost: u64) -> Verdict<A::Stamp> {
         let ask = Ask::Exactly(Cost::new(cost));
-        self.read(|limit, state, now| limit.weigh(state, now, ask))
+        self.read(|account| account.weigh(ask))
     }
 
     /// What may be told about the limit, with `retry` for a request of `cost`. Changes nothing.
     pub fn report(&self, cost: u64) -> Report {
-        self.read(|limit, state, now| limit.report(state, now, Cost::new(cost)))
+        self.read(|account| account.report(Cost::new(cost)))
     }
 
     /// Gives back what `verdict` took, as far as the limit still holds it against the caller; returns how much that was.
@@ -114,7 +138,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     /// As good as new.
     pub fn reset(&self) {
-        self.write(self.now(), |limit, state, now| limit.fresh(state, now));
+        self.write(self.now(), |account| account.reset());
         self.rooms.look_at(0, ());
     }
 
@@ -130,23 +154,25 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.rooms.waiting()
     }
 
-    /// Puts other numbers in force. What was spent stays spent.
+    /// Puts another limit in force. What was spent stays spent: until a request is admitted under the new limit, what is used
+    /// up refills under the parameters it was taken under, and counts against the capacity of the new one.
+    ///
+    /// From then on decisions take a short lock, unless nothing was used up.
     pub fn set_limit(&mut self, limit: A) {
         let now = self.clock.now();
-        let mut words = vec![0; self.limit.words().max(limit.words())].into_boxed_slice();
-        match &mut self.state {
-            Shared::Word(word) => words[0] = word.load(Ordering::Relaxed),
-            Shared::Words(old) => {
-                let old = old.get_mut().unwrap_or_else(PoisonError::into_inner);
-                words[..old.len()].copy_from_slice(old);
+        let mut owned = match &mut self.state {
+            Shared::Word(word) => Owned { words: [word.load(Ordering::Relaxed)].into(), own: None },
+            Shared::Words(owned) => {
+                let owned = owned.get_mut().unwrap_or_else(PoisonError::into_inner);
+                Owned { words: std::mem::take(&mut owned.words), own: owned.own.take() }
             }
-        }
-        limit.convert(&self.limit, &mut *words, &now);
-        self.state = match limit.words() {
-            1 => Shared::Word(AtomicU64::new(words[0])),
-            n => Shared::Words(Mutex::new(words[..n].into())),
         };
-        self.limit = limit;
+        let before = std::mem::replace(&mut self.limit, limit);
+        owned.change(before, &self.limit, &now);
+        self.state = match (&*owned.words, &owned.own) {
+            ([word, ..], None) if self.limit.words() == 1 => Shared::Word(AtomicU64::new(*word)),
+            _ => Shared::Words(Mutex::new(owned)),
+        };
     }
 
     /// The numbers in force.
@@ -156,7 +182,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
 
     fn refund_part(&self, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
         let stamp = Some(verdict.stamp());
-        let refunded = self.write(self.now(), |limit, state, now| limit.refund(state, now, cost, stamp)).get();
+        let refunded = self.write(self.now(), |account| account.refund(cost, stamp)).get();
         if refunded > 0 {
             self.rooms.look_at(0, ());
         }
@@ -164,36 +190,53 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     }
 
     fn decide(&self, ask: Ask) -> Verdict<A::Stamp> {
-        self.write(self.now(), |limit, state, now| limit.decide(state, now, ask))
+        self.write(self.now(), |account| account.decide(ask))
     }
 
     pub(crate) fn now(&self) -> Now<'static> {
         self.clock.now_for(&self.limit)
     }
 
-    fn read<R>(&self, read: impl FnOnce(&A, &[u64], &Now<'_>) -> R) -> R {
-        let now = self.clock.now_for(&self.limit);
+    fn read<R>(&self, read: impl FnOnce(&Account<'_, A, &mut [u64]>) -> R) -> R {
+        let (limit, now) = (&self.limit, self.now());
         match &self.state {
-            Shared::Word(word) => read(&self.limit, &[word.load(Ordering::Relaxed)], &now),
-            Shared::Words(words) => read(&self.limit, &words.lock().unwrap_or_else(PoisonError::into_inner), &now),
+            Shared::Word(word) => read(&Account { limit, own: None, state: &mut [word.load(Ordering::Relaxed)], now }),
+            Shared::Words(owned) => {
+                let Owned { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = self.now_for(own.as_ref(), now);
+                read(&Account { limit, own: own.as_ref(), state: words, now })
+            }
         }
+    }
+
+    /// The parameters that a state belongs to may look at the wall clock, though the limit in force does without.
+    fn now_for<'a>(&self, own: Option<&A>, now: Now<'a>) -> Now<'a> {
+        if own.is_some() { Now::new(now.mono(), self.clock.wall(now.mono())) } else { now }
     }
 
     /// Runs `write` on the state and keeps what it wrote. It runs again if another caller came in between, so it must have
     /// no effect but on the state.
     #[inline(never)]
-    pub(crate) fn write<R>(&self, now: Now<'_>, write: impl Fn(&A, &mut [u64], &Now<'_>) -> R) -> R {
+    pub(crate) fn write<R>(&self, now: Now<'_>, write: impl Fn(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
+        let limit = &self.limit;
         let word = match &self.state {
             Shared::Word(word) => word,
-            Shared::Words(words) => {
-                return write(&self.limit, &mut words.lock().unwrap_or_else(PoisonError::into_inner), &now);
+            Shared::Words(owned) => {
+                let Owned { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
+                let now = self.now_for(own.as_ref(), now);
+                let mut account = Account { limit, own: own.as_ref(), state: &mut **words, now };
+                let result = write(&mut account);
+                if account.own.is_none() {
+                    *own = None;
+                }
+                return result;
             }
         };
         let mut turn = 0;
         let mut before = word.load(Ordering::Relaxed);
         loop {
             let mut state = [before];
-            let result = write(&self.limit, &mut state, &now);
+            let result = write(&mut Account { limit, own: None, state: &mut state, now });
             if state[0] == before {
                 return result;
             }
@@ -268,15 +311,15 @@ where
     }
 
     fn take(&self, (): (), cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {
-        self.write(*now, |limit, state, now| take_undelayed(limit, state, now, cost, repair))
+        self.write(*now, |account| account.take_undelayed(cost, repair))
     }
 
     fn wait_behind(&self, (): (), ahead: Cost, cost: Cost, _: &Now<'_>) -> Retry {
-        self.read(|limit, state, now| limit.wait_behind(state, now, ahead, cost))
+        self.read(|account| account.wait_behind(ahead, cost))
     }
 
     fn look_again(&self, (): (), _: &Now<'_>) -> Option<Nanos> {
-        self.read(|limit, state, now| limit.look_again(state, now))
+        self.read(|account| account.look_again())
     }
 
     fn give_back(&self, (): (), verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
@@ -286,24 +329,6 @@ where
     fn charge(&self, (): (), cost: Cost) -> Verdict<A::Stamp> {
         self.decide(Ask::Regardless(cost))
     }
-}
-
-/// Takes `cost` if it passes undelayed; see [`Gate::take`].
-#[inline]
-pub(crate) fn take_undelayed<A: Algorithm, S: CellsMut + ?Sized>(
-    limit: &A,
-    state: &mut S,
-    now: &Now<'_>,
-    cost: Cost,
-    repair: bool,
-) -> Verdict<A::Stamp> {
-    let verdict = limit.weigh(state, now, Ask::Exactly(cost));
-    match verdict.outcome() {
-        Outcome::Allow => limit.commit(state, now, &verdict),
-        Outcome::Deny(_) if repair => limit.commit(state, now, &verdict),
-        Outcome::Delay(_) | Outcome::Deny(_) => {}
-    }
-    verdict
 }
 
 impl<A: Algorithm + fmt::Debug, C> fmt::Debug for Limiter<A, C> {

@@ -54,14 +54,12 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Live<A>, C> {
 
     /// Puts other numbers in force, and leaves it to the caller to [tell](Self::tell_waiting) those who wait.
     pub(crate) fn put(&self, limit: A) {
-        if let Shared::Words(words) = &self.state {
-            let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Shared::Words(owned) = &self.state {
+            let mut owned = owned.lock().unwrap_or_else(PoisonError::into_inner);
             let mut numbers = self.limit.numbers.write().unwrap_or_else(PoisonError::into_inner);
-            let mut room = std::mem::take(&mut *words).into_vec();
-            room.resize(limit.words().max(room.len()), 0);
-            *words = room.into_boxed_slice();
-            limit.convert(&numbers, &mut **words, &self.clock.now());
-            *numbers = limit;
+            let before = std::mem::replace(&mut *numbers, limit.clone());
+            drop(numbers);
+            owned.change(Live::new(before), &Live::new(limit), &self.clock.now());
         }
     }
 

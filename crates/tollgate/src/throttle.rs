@@ -10,7 +10,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::TooLarge;
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, BATCH, Owner, State, Table};
+use crate::table::{Arrival, BATCH, Owner, Slot, Table};
 
 /// A table whose callers name the limit with every call, as redis-cell has it.
 ///
@@ -120,11 +120,11 @@ impl<C: Clock> Throttles<C> {
         let at = Now::at(now);
         let mut newcomer = [0];
         call.decide(&mut newcomer, &at);
-        let decided = self.table.enter(print, &Judge { now }, owed(newcomer[0], now), |state, arrival| {
+        let decided = self.table.enter(print, &Judge { now }, owed(newcomer[0], now), |slot, arrival| {
             if arrival == Arrival::New {
-                tollgate_core::CellsMut::set(state, 0, 0);
+                tollgate_core::CellsMut::set(&mut slot.state, 0, 0);
             }
-            call.decide(state, &at)
+            call.decide(&mut slot.state, &at)
         });
         decided.unwrap_or_else(|| {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -154,14 +154,12 @@ impl Owner for Judge {
         0
     }
 
-    fn convert(&self, _: Fingerprint, _: &mut State<'_>, _: u64) {}
-
-    fn is_new(&self, _: Fingerprint, state: &State<'_>) -> bool {
-        Time::<()>::from_nanos(state.get(0)) <= Time::from_nanos(self.now)
+    fn is_new(&self, _: Fingerprint, slot: &Slot<'_>) -> bool {
+        Time::<()>::from_nanos(slot.state.get(0)) <= Time::from_nanos(self.now)
     }
 
-    fn spent(&self, _: Fingerprint, state: &State<'_>) -> Spent {
-        owed(state.get(0), self.now)
+    fn spent(&self, _: Fingerprint, slot: &Slot<'_>) -> Spent {
+        owed(slot.state.get(0), self.now)
     }
 }
 

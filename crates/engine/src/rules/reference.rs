@@ -16,6 +16,7 @@ pub fn reference() -> String {
         ("A condition", CONDITION, &[keys::TEST]),
         ("An expression", EXPRESSION, &[]),
         ("An override", OVERRIDE, &[keys::OVERRIDE]),
+        ("Changed limits", CHANGED, &[]),
         ("A cost", COST, &[keys::COST]),
         ("A delay", DELAY, &[keys::DELAY]),
         ("A ban", BAN, &[keys::BAN]),
@@ -166,6 +167,48 @@ const OVERRIDE: &str = "An override changes the numbers, not the counter: what w
     override, and back. It has the keys of a limit, too. With a `limit` it takes over everything else from the rule \
     but `burst`, `free`, `initial` and `max_debt`, which go with the number they were written for; without, it changes only \
     what it says. Looking for it costs the same for ten as for ten thousand.\n\n";
+
+const CHANGED: &str = r"What a key has used up belongs to the limit it was last *charged* under, its own limit. A request may come under another: an
+override, an edited rule, another node's version of the rules. Then this holds, for every algorithm and on every store:
+
+1. The request passes if what is used up and its cost together fit the limit it comes under. A charge may go `max_debt` beyond.
+2. Until a request is admitted under the other limit, what is used up comes back as under the key's own limit: by its rate, at the
+   end of its window. `remaining` is what the other limit leaves beside it, and the advertised wait is true: after that time the
+   request passes, if no other was admitted meanwhile.
+3. With the first request that is admitted and takes something, the key comes under the other limit, with as much used up as
+   before. A bucket rounds that up by less than a nanosecond of its refill, a window, a log or a limit of concurrency by less than one
+   unit, and only if it was not whole. In windows of another length it counts in the present one.
+4. A peek, a refused request and a cost of 0 change nothing: not what is used up, not how it comes back, and not whose it is.
+5. A refund, a renewal and a release apply to what the key has, whatever limit the request for it comes under.
+6. Of several limits in one rule each is compared with the one at the same position; one that was not there before starts as new.
+7. `on_change: reset`, and resetting a key, forget what was used up.
+
+So going to another limit and back without being admitted there changes nothing, and two nodes with two versions of a rule do not
+admit more than the larger of them allows. To check by hand:
+
+```yaml
+domain: checked
+rules:
+- id: reports
+  per: [u]
+  limit: 2/week
+  overrides:
+  - when: {p: pro}
+    limit: 100/week
+```
+
+| request | answer |
+|---|---|
+| `u: a`, `p: pro`, cost 100 | passes, 0 left |
+| `u: a`, cost 1 | refused, 0 left: 100 are used up of 2; it passes when 99 have come back at 100 a week |
+| `u: a`, `p: pro`, cost 90 | refused, 0 left: the refusal before forgave nothing |
+
+With 10/10s and an override of 5/10s, after ten taken at 0 s: a request under the override is refused for 6 s, until six have come
+back at one a second, and at 10 s ten are left under the rule, refused requests under the override or not.
+
+The limits that keys may still belong to are remembered: the last 65,536 that no rule has any more. What belongs to an older one is
+forgotten.
+";
 
 const COST: &str = r#"A number in `cost` is what a request weighs to this rule, and to no other. For an export that takes 50 of the same quota
 as all other calls take 1 of, the weight comes with the request, as an attribute that only the quota looks at; whoever knows the

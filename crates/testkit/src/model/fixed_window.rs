@@ -64,7 +64,6 @@ impl FixedWindowModel {
     /// new limit without having been debt is not debt now.
     pub fn change(&mut self, numbers: WindowNumbers, now: &Now<'_>) {
         let used = self.used(now, self.at(now));
-        let debt = (used - i128::from(self.numbers.limit)).max(0);
         let same = (self.numbers.phase, self.numbers.length) == (numbers.phase, numbers.length);
         let origin = self.origin;
         self.numbers = numbers;
@@ -72,8 +71,7 @@ impl FixedWindowModel {
         if same && used > 0 {
             self.origin = origin;
         }
-        let kept = (used - debt).min(numbers.limit.into()) + debt;
-        self.add(now, kept.min(i128::from(numbers.limit) + i128::from(numbers.max_debt)));
+        self.add(now, used);
     }
 
     /// The instant on the clock that the windows are told by.

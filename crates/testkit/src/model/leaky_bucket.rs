@@ -1,9 +1,10 @@
-//! The leaky bucket by its definition: what is poured in flows out at the rate, and who comes waits for what is before it.
+//! The leaky bucket by its definition: what is poured in flows out at the rate, and a request waits for what is before its last
+//! unit.
 
 use num_traits::Zero;
 use tollgate_core::{Ask, LeakyBucket, LimitError, Nanos, Now, Outcome, Rate, Report, Retry};
 
-use super::{Answer, Exact, Law, Model, ceil, ceil_nanos, exact, floor, per_nano};
+use super::{Answer, Exact, Model, ceil, ceil_nanos, exact, floor, per_nano};
 
 /// At most `burst` in the bucket, going out at `rate`.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +78,9 @@ impl LeakyBucketModel {
         ceil_nanos(&((self.level(now) - wanted) / per_nano(self.numbers.rate)))
     }
 
-    /// The highest level at which `cost` is let in, below both bounds.
+    /// The highest level at which `cost` is let in, below both bounds; below zero if it never is.
     fn ceiling(&self, cost: u64) -> Exact {
-        (exact(self.numbers.burst) - exact(cost)).min(self.patience())
+        (exact(self.numbers.burst) - exact(cost)).min(self.patience() - exact(cost.saturating_sub(1)))
     }
 
     /// Pours `cost` in if no more than `ceiling` is there, and says otherwise when that would be so.
@@ -96,9 +97,9 @@ impl LeakyBucketModel {
         Answer { outcome, taken: cost, receipt: 0 }
     }
 
-    /// The turn of who comes now.
+    /// The turn of a request that comes now: when the level before its last unit is down to what is free.
     fn turn(&self, now: &Now<'_>, cost: u64) -> Outcome {
-        match self.until(now, &exact(self.numbers.free)) {
+        match self.until(now, &(exact(self.numbers.free) - exact(cost.saturating_sub(1)))) {
             wait if wait == Nanos::ZERO || cost == 0 => Outcome::Allow,
             wait => Outcome::Delay(wait),
         }
@@ -107,7 +108,10 @@ impl LeakyBucketModel {
     /// Whole units that are let in now.
     fn available(&self, now: &Now<'_>) -> u64 {
         let level = self.level(now);
-        if level > self.patience() { 0 } else { floor(&(exact(self.numbers.burst) - level)) }
+        if level > self.patience() {
+            return 0;
+        }
+        floor(&(exact(self.numbers.burst) - &level)).min(floor(&(self.patience() - level)).saturating_add(1))
     }
 }
 
@@ -136,12 +140,9 @@ impl Model for LeakyBucketModel {
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
         let limit = self.numbers.burst;
-        let retry = if cost > limit { Retry::Never } else { Retry::After(self.until(now, &self.ceiling(cost))) };
+        let ceiling = self.ceiling(cost);
+        let retry = if ceiling < Exact::zero() { Retry::Never } else { Retry::After(self.until(now, &ceiling)) };
         Report { limit, remaining: self.available(now), retry, reset: self.until(now, &Exact::zero()) }
-    }
-
-    fn lifts(&self, law: Law) -> bool {
-        law == Law::SinglyPasses && self.numbers.max_wait < Nanos::MAX
     }
 
     fn restart(&mut self, now: &Now<'_>) {

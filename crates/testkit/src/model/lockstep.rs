@@ -91,10 +91,15 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         (&self.state, &self.model, self.clock.at(self.instant))
     }
 
-    /// Goes on with other numbers: the state is converted at first touch, the model by `change`.
+    /// Goes on with other parameters, as when a request is admitted under them: the state is converted, the model by `change`. If
+    /// more is used up than the new parameters can hold, no request is ever admitted that would convert it, and the old ones stay.
     pub fn change(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
+        let nothing = Ask::Regardless(Cost::ZERO);
+        if !limit.weigh_from(self.limit, self.state.as_slice(), &now, nothing).is_allowed() {
+            return self.state.truncate(self.limit.words());
+        }
         limit.convert(self.limit, self.state.as_mut_slice(), &now);
         self.state.truncate(limit.words());
         change(&mut self.model, &now);

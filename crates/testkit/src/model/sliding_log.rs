@@ -9,6 +9,8 @@ use super::{Answer, Law, Model, first_wait};
 pub struct SlidingLogModel {
     numbers: LogNumbers,
     units: Vec<u64>,
+    /// How many of them, the oldest, stand for no request.
+    opening: usize,
     /// When each taking was made.
     takings: Vec<u64>,
 }
@@ -45,7 +47,7 @@ impl LogNumbers {
 impl SlidingLogModel {
     /// A log of which all but `initial` was taken at `now`.
     pub fn new(numbers: LogNumbers, now: &Now<'_>) -> Self {
-        let mut new = Self { numbers, units: Vec::new(), takings: Vec::new() };
+        let mut new = Self { numbers, units: Vec::new(), opening: 0, takings: Vec::new() };
         new.restart(now);
         new
     }
@@ -53,8 +55,13 @@ impl SlidingLogModel {
     /// Other numbers from now on: what was inside, or held back the next by the gap, is kept as far as it fits.
     pub fn change(&mut self, numbers: LogNumbers, now: &Now<'_>) {
         let now = now.mono().as_nanos();
-        let kept = self.inside(now).max(usize::from(self.until_new(now) > 0));
-        self.units.drain(..self.units.len() - kept);
+        let inside = self.inside(now);
+        let kept = inside.max(usize::from(self.until_gap(now) > 0));
+        self.drop_oldest(self.units.len() - kept);
+        // At this instant as much is used as before, though the new window may be shorter.
+        let oldest = (now + 1).saturating_sub(numbers.length);
+        let from = self.units.len() - inside;
+        self.units[from..].iter_mut().for_each(|unit| *unit = oldest.max(*unit));
         self.numbers = numbers;
         self.forget();
     }
@@ -72,18 +79,32 @@ impl SlidingLogModel {
     /// Only as many units are remembered as can matter: limit and debt.
     fn forget(&mut self) {
         let most = (self.numbers.limit + self.numbers.max_debt) as usize;
-        self.units.drain(..self.units.len().saturating_sub(most));
+        self.drop_oldest(self.units.len().saturating_sub(most));
+    }
+
+    fn drop_oldest(&mut self, count: usize) {
+        self.units.drain(..count);
+        self.opening = self.opening.saturating_sub(count);
+    }
+
+    /// The last request, if there was any.
+    fn last_request(&self) -> Option<&u64> {
+        self.units.last().filter(|_| self.units.len() > self.opening)
+    }
+
+    fn until_gap(&self, now: u64) -> u64 {
+        self.last_request().map_or(0, |last| (last + self.numbers.gap).saturating_sub(now))
     }
 
     /// Whether `cost` passes at `at`: it fits below `ceiling`, and comes `gap` after the previous.
     fn passes(&self, at: u64, cost: u64, ceiling: u64, gap: u64) -> bool {
-        let apart = cost == 0 || self.units.last().is_none_or(|last| last + gap <= at);
+        let apart = cost == 0 || self.last_request().is_none_or(|last| last + gap <= at);
         apart && cost <= ceiling && self.inside(at) as u64 <= ceiling - cost
     }
 
     fn until_new(&self, now: u64) -> u64 {
-        let memory = self.numbers.length.max(self.numbers.gap);
-        self.units.last().map_or(0, |last| (last + memory).saturating_sub(now))
+        let inside = self.units.last().map_or(0, |last| (last + self.numbers.length).saturating_sub(now));
+        inside.max(self.until_gap(now))
     }
 
     fn take(&mut self, now: u64, cost: u64, ceiling: u64, gap: u64) -> Answer {
@@ -133,14 +154,22 @@ impl Model for SlidingLogModel {
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let now = now.mono().as_nanos();
         let taken = receipt.map(|receipt| self.takings[receipt]);
-        let mut accepted = 0;
         let length = self.numbers.length;
-        self.units.retain(|unit| {
-            let given_back = accepted < cost && unit + length > now && taken.is_none_or(|at| at == *unit);
-            accepted += u64::from(given_back);
-            !given_back
+        let given = (0..self.units.len()).filter(|place| {
+            let unit = self.units[*place];
+            unit + length > now && taken.is_none_or(|at| at == unit)
         });
-        accepted
+        let mut given: Vec<usize> = given.collect();
+        if taken.is_some() {
+            given.reverse();
+        }
+        given.truncate(cost.min(1 << 20) as usize);
+        given.sort_unstable();
+        for place in given.iter().rev() {
+            self.units.remove(*place);
+            self.opening -= usize::from(*place < self.opening);
+        }
+        given.len() as u64
     }
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
@@ -170,5 +199,6 @@ impl Model for SlidingLogModel {
         self.units.clear();
         self.takings.clear();
         self.write(now.mono().as_nanos(), self.numbers.limit - self.numbers.initial);
+        self.opening = self.units.len();
     }
 }

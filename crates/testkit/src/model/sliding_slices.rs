@@ -26,36 +26,35 @@ impl WindowNumbers {
     }
 }
 
+/// How long slices are: as long as asked for if they make up the length, else as much shorter as makes them, in as few as divide
+/// it.
+fn slice_length(length: u64, precision: u64) -> u64 {
+    let fewest = length.div_ceil(precision.min(length));
+    let slices = (fewest..=SlidingSlices::MAX_SLICES).find(|slices| length.is_multiple_of(*slices)).unwrap_or(fewest);
+    length.div_ceil(slices)
+}
+
 impl SlidingSlicesModel {
     /// Nothing counted but what a new key does not have.
     pub fn new(numbers: WindowNumbers, precision: u64, now: &Now<'_>) -> Self {
+        let precision = slice_length(numbers.length, precision);
         let mut new = Self { numbers, precision, takings: Vec::new(), receipts: Vec::new() };
         new.restart(now);
         new
     }
 
-    /// Other numbers from now on. Slices as long as before keep what is still in the window; otherwise it all counts in the present
-    /// one. The newest is kept where not all may be.
+    /// Other parameters from now on. Slices as long as before, in a window at least as long, keep what is in it; otherwise it all
+    /// counts in the present one.
     pub fn change(&mut self, numbers: WindowNumbers, precision: u64, now: &Now<'_>) {
-        let at = now.wall().as_nanos();
-        let mut kept: Vec<_> = self.takings.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
-        if precision != self.precision {
-            let sum = kept.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
-            kept = vec![(at / precision, sum)];
-        }
+        let (at, precision) = (now.wall().as_nanos(), slice_length(numbers.length, precision));
+        let inside: Vec<_> = self.takings.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
+        let shorter = numbers.length.div_ceil(precision) < self.numbers.length.div_ceil(self.precision);
+        self.takings = if precision != self.precision || shorter {
+            vec![(at / precision, inside.iter().map(|(_, count)| *count).sum())]
+        } else {
+            inside
+        };
         (self.numbers, self.precision) = (numbers, precision);
-        let inside: Vec<_> = kept.into_iter().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
-        let mut room = numbers.limit.saturating_add(numbers.max_debt);
-        self.takings = inside
-            .into_iter()
-            .rev()
-            .map(|(slice, count)| {
-                let fits = count.min(room);
-                room -= fits;
-                (slice, fits)
-            })
-            .collect();
-        self.takings.reverse();
     }
 
     /// A slice counts until all of it is a whole window ago.

@@ -28,8 +28,8 @@ impl SlidingWindowModel {
     pub fn change(&mut self, numbers: WindowNumbers, now: &Now<'_>) {
         let at = now.wall().as_nanos();
         let most = numbers.limit + numbers.max_debt;
-        if self.numbers.length == numbers.length {
-            self.counts.values_mut().for_each(|count| *count = most.min(*count));
+        let before = self.window(at).checked_sub(1).and_then(|before| self.counts.get(&before));
+        if self.numbers.length == numbers.length && before.is_none_or(|before| *before <= most) {
             self.numbers = numbers;
             return;
         }

@@ -17,6 +17,8 @@ pub(crate) const fn millis(n: u64) -> Nanos {
 /// One key of a limit, and a clock.
 pub(crate) struct Key<A> {
     pub(crate) limit: A,
+    /// The parameters that the state belongs to, where those are others.
+    own: Option<A>,
     pub(crate) state: Vec<u64>,
     pub(crate) clock: HandClock,
 }
@@ -25,13 +27,19 @@ impl<A: Algorithm> Key<A> {
     pub(crate) fn new(limit: A) -> Self {
         let clock = HandClock::new(START, START);
         // The larger of the states that a change of numbers leads to.
-        let mut state = vec![0; limit.words() + 16];
+        let mut state = vec![0; limit.words() + 64];
         limit.fresh(state.as_mut_slice(), &clock.now());
-        Self { limit, state, clock }
+        Self { limit, own: None, state, clock }
     }
 
     pub(crate) fn ask(&mut self, ask: Ask) -> Verdict<A::Stamp> {
-        self.limit.decide(self.state.as_mut_slice(), &self.clock.now(), ask)
+        let (state, now) = (self.state.as_mut_slice(), self.clock.now());
+        let Some(own) = &self.own else { return self.limit.decide(state, &now, ask) };
+        let (verdict, adopted) = self.limit.decide_from(own, state, &now, ask);
+        if adopted {
+            self.own = None;
+        }
+        verdict
     }
 
     pub(crate) fn check(&mut self, cost: u64) -> Outcome {
@@ -51,7 +59,8 @@ impl<A: Algorithm> Key<A> {
     }
 
     pub(crate) fn report(&self, cost: u64) -> Report {
-        self.limit.report(self.state.as_slice(), &self.clock.now(), Cost::new(cost))
+        let own = self.own.as_ref().unwrap_or(&self.limit);
+        self.limit.report_from(own, self.state.as_slice(), &self.clock.now(), Cost::new(cost))
     }
 
     pub(crate) fn remaining(&self) -> u64 {
@@ -63,10 +72,15 @@ impl<A: Algorithm> Key<A> {
         self
     }
 
-    /// Puts other numbers in force.
+    /// Puts another limit in force.
     pub(crate) fn change(&mut self, limit: A) {
-        limit.convert(&self.limit, self.state.as_mut_slice(), &self.clock.now());
-        self.limit = limit;
+        let before = std::mem::replace(&mut self.limit, limit);
+        self.own.get_or_insert(before);
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.limit.fresh(self.state.as_mut_slice(), &self.clock.now());
+        self.own = None;
     }
 }
 

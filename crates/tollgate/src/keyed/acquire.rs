@@ -7,8 +7,6 @@ use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now, Outcome, Retr
 use super::{Keyed, room_of, with_fresh};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::limiter::take_undelayed;
-use crate::table::State;
 use crate::wait::{Acquire, Gate, Rooms};
 
 impl<A, C> Keyed<A, C>
@@ -36,8 +34,12 @@ where
 impl<C: Clock> Keyed<Concurrency, C> {
     pub(crate) fn renew(&self, print: Fingerprint, stamp: Stamp) -> bool {
         let now = self.now();
-        let renewed = self.find(print, now, |limit, state, now| limit.renew(state, now, stamp)).unwrap_or(false);
-        renewed || self.takings().has(print) && self.on_overflow(|state| self.limit.renew(state, &now, stamp))
+        let renewed = self
+            .find(print, now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
+            .unwrap_or(false);
+        renewed
+            || self.takings().has(print)
+                && self.on_overflow(now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }
 }
 
@@ -76,38 +78,50 @@ where
     fn take_now(&self, print: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
         let now = self.now();
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.take_at_home(print, self.earlier.len() as u64, take) {
+        if self.table.take_at_home(print, self.flags, take) {
             return Verdict::granted(cost);
         }
         self.take(print, cost, &now, false)
     }
 
     fn take(&self, print: Fingerprint, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {
-        let take = |limit: &A, state: &mut State<'_>, now: &Now<'_>| take_undelayed(limit, state, now, cost, repair);
-        if let Some(verdict) = self.find(print, *now, take) {
+        if let Some(verdict) = self.find(print, *now, |account| account.take_undelayed(cost, repair)) {
             return verdict;
         }
         let ask = Ask::Exactly(cost);
         let of_key = now.with_spread(print.low);
-        let as_new = with_fresh(&self.limit, &of_key, |state| self.limit.weigh(&state, &of_key, ask));
-        if as_new.outcome() != Outcome::Allow {
+        // A cost that would wait only for itself passes as a whole.
+        let (as_new, alone) = with_fresh(&self.limit, &of_key, |state| {
+            let wait = self.limit.wait_behind(&state, &of_key, Cost::ZERO, cost);
+            (self.limit.weigh(&state, &of_key, ask), wait)
+        });
+        if !as_new.is_allowed() {
             return as_new;
         }
-        let verdict = self.decide_at(print, *now, ask, |_, verdict| verdict);
-        // Somebody else made the entry meanwhile, or there is no room for one, and put us behind them: what was taken for a
-        // later time is not wanted.
-        if let Outcome::Delay(_) = verdict.outcome() {
-            self.undo(print, &verdict, cost);
+        if alone > Retry::NOW {
+            return Verdict::refused(alone);
         }
-        verdict
+        let verdict = self.decide_at(print, *now, ask, |_, verdict| verdict);
+        match verdict.outcome() {
+            Outcome::Delay(_) if verdict.outcome() == as_new.outcome() => {
+                Verdict::stamped(verdict.taken(), verdict.stamp())
+            }
+            // Somebody else made the entry meanwhile, or there is no room for one, and put us behind them: what was taken for a
+            // later time is not wanted.
+            Outcome::Delay(_) => {
+                self.undo(print, &verdict, cost);
+                verdict
+            }
+            Outcome::Allow | Outcome::Deny(_) => verdict,
+        }
     }
 
     fn wait_behind(&self, print: Fingerprint, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry {
-        self.read_at(print, *now, |entry| entry.limit.wait_behind(entry.state, entry.now, ahead, cost))
+        self.read_at(print, *now, |entry| entry.wait_behind(ahead, cost))
     }
 
     fn look_again(&self, print: Fingerprint, now: &Now<'_>) -> Option<Nanos> {
-        self.read_at(print, *now, |entry| entry.limit.look_again(entry.state, entry.now))
+        self.read_at(print, *now, |entry| entry.look_again())
     }
 
     fn give_back(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {

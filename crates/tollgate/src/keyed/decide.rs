@@ -1,8 +1,9 @@
-//! From a fingerprint to the state of its key, and what is decided there: the short way, the long way, and looking without touching.
+//! From a fingerprint to the state of its key, and what is decided there: the fast path, the slow path, and reading.
 
-use tollgate_core::{Algorithm, Ask, Cells, Cost, Now, Report, Spent, Verdict};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Report, Retry, Spent, Verdict};
 
 use super::Keyed;
+use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::table::{Arrival, State};
@@ -32,10 +33,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         ask: Ask,
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
-        let decided = self.table.known(print, self.earlier.len() as u64, |state| {
+        let decided = self.table.known(print, self.flags, |state| {
             let now = now.with_spread(print.low);
             let verdict = self.limit.decide(state, &now, ask);
-            read(&Entry { limit: &self.limit, state: &*state, now: &now }, verdict)
+            read(&Entry { limit: &self.limit, own: None, state: &*state, now: &now }, verdict)
         });
         match decided {
             Some(result) => result,
@@ -51,15 +52,16 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         ask: Ask,
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
-        let limit = &self.limit;
         let owner = self.judge(now);
-        let of_key = now.with_spread(print.low);
-        let decided = self.table.enter(print, &owner, newcomer(limit, &of_key, ask), |state, arrival| {
+        let of_key = owner.now(print);
+        let decided = self.table.enter(print, &owner, newcomer(&self.limit, &of_key, ask), |slot, arrival| {
             if arrival == Arrival::New {
-                limit.fresh(state, &of_key);
+                self.limit.fresh(&mut slot.state, &of_key);
             }
-            let verdict = limit.decide(state, &of_key, ask);
-            read(&Entry { limit, state: &*state, now: &of_key }, verdict)
+            owner.visit(print, slot, |account| {
+                let verdict = account.decide(ask);
+                read(&Entry::of(account), verdict)
+            })
         });
         // What is shared by many keys has the windows of none of them.
         decided.unwrap_or_else(|| self.decide_without_room(print, now, ask, read))
@@ -71,10 +73,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     pub(super) fn read_at<R>(&self, print: Fingerprint, now: Now<'_>, read: impl Fn(&Entry<'_, A>) -> R) -> R {
-        let found = self.find(print, now, |limit, state, now| read(&Entry { limit, state: &*state, now }));
+        let found = self.find(print, now, |account| read(&Entry::of(account)));
         found.unwrap_or_else(|| {
-            let now = now.with_spread(print.low);
-            with_fresh(&self.limit, &now, |state| read(&Entry { limit: &self.limit, state: &state, now: &now }))
+            let (limit, now) = (&self.limit, now.with_spread(print.low));
+            with_fresh(limit, &now, |state| read(&Entry { limit, own: None, state: &state, now: &now }))
         })
     }
 
@@ -86,10 +88,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         &self,
         print: Fingerprint,
         now: Now<'_>,
-        visit: impl FnOnce(&A, &mut State<'_>, &Now<'_>) -> R,
+        visit: impl FnOnce(&mut Account<'_, A, State<'_>>) -> R,
     ) -> Option<R> {
-        let visit = |state: &mut State<'_>| visit(&self.limit, state, &now.with_spread(print.low));
-        self.table.find(print, &self.judge(now), visit)
+        let owner = self.judge(now);
+        self.table.find(print, &owner, |slot| owner.visit(print, slot, visit))
     }
 }
 
@@ -124,19 +126,42 @@ pub(crate) fn with_fresh<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl F
     read(words)
 }
 
-/// A key's limit and state at the instant of a decision.
+/// A key's limit and state at the instant of a decision, to be read.
 pub(super) struct Entry<'a, A> {
     pub(super) limit: &'a A,
+    /// The parameters that the state belongs to, where those are not the limit in force.
+    pub(super) own: Option<&'a A>,
     pub(super) state: &'a dyn Cells,
     pub(super) now: &'a Now<'a>,
 }
 
-impl<A: Algorithm> Entry<'_, A> {
+impl<'a, A: Algorithm> Entry<'a, A> {
+    pub(super) fn of<S: CellsMut>(account: &'a Account<'_, A, S>) -> Self {
+        Self { limit: account.limit, own: account.own, state: &account.state, now: &account.now }
+    }
+
     pub(super) fn report(&self, cost: Cost) -> Report {
-        self.limit.report(self.state, self.now, cost)
+        match self.own {
+            None => self.limit.report(self.state, self.now, cost),
+            Some(own) => self.limit.report_from(own, self.state, self.now, cost),
+        }
     }
 
     pub(super) fn weigh(&self, ask: Ask) -> Verdict<A::Stamp> {
-        self.limit.weigh(self.state, self.now, ask)
+        match self.own {
+            None => self.limit.weigh(self.state, self.now, ask),
+            Some(own) => self.limit.weigh_from(own, self.state, self.now, ask),
+        }
+    }
+
+    pub(super) fn wait_behind(&self, ahead: Cost, cost: Cost) -> Retry {
+        match self.own {
+            None => self.limit.wait_behind(self.state, self.now, ahead, cost),
+            Some(own) => self.limit.wait_behind_from(own, self.state, self.now, cost),
+        }
+    }
+
+    pub(super) fn look_again(&self) -> Option<Nanos> {
+        self.own.unwrap_or(self.limit).look_again(self.state, self.now)
     }
 }

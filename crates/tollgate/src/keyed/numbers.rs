@@ -1,74 +1,142 @@
-//! Numbers that change while there are states under earlier ones.
+//! Limits that change while there are states under earlier ones.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
-use tollgate_core::{Algorithm, Cells, CellsMut, Now, Spent};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Now, Spent};
 
 use super::{Keyed, TooLarge};
+use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
-use crate::table::{GENERATIONS, Owner, State, Table};
+use crate::table::{GENERATIONS, Owner, Slot, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// Puts other numbers in force. What was spent stays spent: an entry is converted when it is next looked at.
+    /// Puts another limit in force. What was spent stays spent: an entry belongs to the limit it was last charged under until a
+    /// request for its key is admitted under the new one. Until then it refills under its own limit, and what it has used up
+    /// counts against the capacity of the new one. Peeks, refusals and refunds change nothing about that.
     ///
     /// Only where the new limit needs larger entries than the table has is everything moved to a new table at once; should
-    /// there be more entries than the table was made for, the least spent of them may find no room in it. And every thousand
-    /// changes, all entries that were not looked at in between are converted at once.
+    /// there be more entries than the table was made for, the least spent of them may find no room in it.
+    ///
+    /// Entries can belong to 1022 earlier limits at a time. Beyond that, limits without entries are dropped, and if that is not
+    /// enough, entries come under the limit in force before this change, if it can hold what they have used up.
     ///
     /// # Errors
-    /// When that table does not fit in memory; the old numbers then stay in force.
+    /// When the new table does not fit in memory, or 1022 earlier limits have entries with more used up than the limit in force
+    /// can hold. The limit then stays as it was, and nothing is forgotten.
     pub fn set_limit(&mut self, limit: A) -> Result<(), TooLarge> {
         let words = limit.words().max(self.table.state_words());
         if words > self.table.state_words() {
             self.rebuild(words)?;
-        } else if self.earlier.len() as u64 == GENERATIONS - 1 {
-            self.table.begin_anew(&self.judge(self.clock.now()));
-            self.earlier.clear();
         }
-        let now = self.clock.now();
-        let mut overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner).to_vec();
-        overflow.resize(words, 0);
-        limit.convert(&self.limit, &mut *overflow, &now);
-        self.overflow = Mutex::new(overflow.into());
+        if self.earlier.len() as u64 == GENERATIONS - 1 {
+            self.drop_earlier();
+        }
+        if self.earlier.len() as u64 == GENERATIONS - 1 {
+            return Err(TooLarge { capacity: self.capacity });
+        }
+        let overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner);
+        overflow.words.resize(words.max(overflow.words.len()), 0);
         self.earlier.push(std::mem::replace(&mut self.limit, limit));
+        self.flags = self.table.flags(self.earlier.len() as u64);
         Ok(())
     }
 
-    /// States of earlier numbers may have to be read by the wall clock, though those in force do without.
+    /// States of earlier limits may have to be read by the wall clock, though the one in force does without.
     pub(super) fn judge<'a>(&'a self, now: Now<'a>) -> Judge<'a, A> {
         let now = if self.earlier.is_empty() { now } else { Now::new(now.mono(), self.clock.wall(now.mono())) };
         Judge { limit: &self.limit, earlier: &self.earlier, now }
     }
 
-    /// Moves every entry to a table with room for states of `words`, under the numbers in force alone.
+    /// Moves every entry to a table with room for states of `words`.
     fn rebuild(&mut self, words: usize) -> Result<(), TooLarge> {
         let capacity = self.capacity;
         let table = Table::new(capacity, words).ok_or(TooLarge { capacity })?;
-        let now = self.clock.now();
-        let new_owner = Judge { limit: &self.limit, earlier: &[], now };
-        self.table.for_each(&self.judge(now), |print, from| {
-            let copy = |to: &mut State<'_>, _| (0..words).for_each(|word| to.set(word, from.get(word)));
-            if !new_owner.is_new(print, from) {
-                table.enter(print, &new_owner, new_owner.spent(print, from), copy);
+        let owner = self.judge(self.clock.now());
+        self.table.for_each(&owner, |print, from| {
+            let copy = |to: &mut Slot<'_>, _| {
+                (0..words).for_each(|word| to.state.set(word, from.state.get(word)));
+                to.generation = from.generation;
+            };
+            if !owner.is_new(print, from) {
+                table.enter(print, &owner, owner.spent(print, from), copy);
             }
         });
         self.table = table;
-        self.earlier.clear();
         Ok(())
+    }
+
+    /// Drops earlier limits that no entry belongs to; if that are too few, entries come under the limit in force where it holds
+    /// what they have used up.
+    fn drop_earlier(&mut self) {
+        let owner = self.judge(self.clock.now());
+        let count_used = |owner: &Judge<'_, A>| {
+            let mut used = vec![false; self.earlier.len() + 1];
+            self.table.for_each(owner, |_, slot| used[slot.generation as usize] = true);
+            used[self.overflow.lock().unwrap_or_else(PoisonError::into_inner).generation as usize] = true;
+            used
+        };
+        let mut used = count_used(&owner);
+        if used.iter().filter(|used| **used).count() > used.len() / 2 {
+            self.table.for_each(&owner, |print, slot| owner.visit(print, slot, |account| account.adopt()));
+            self.on_overflow(owner.now, |account| account.adopt());
+            used = count_used(&owner);
+        }
+        // The generation in force stays, after all others.
+        let last = self.earlier.len();
+        used[last] = true;
+        let renumbered = |generation: u64| used.iter().take(generation as usize).filter(|used| **used).count() as u64;
+        self.table.for_each(&owner, |_, slot| slot.generation = renumbered(slot.generation));
+        let overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner);
+        overflow.generation = renumbered(overflow.generation);
+        let mut generations = used.iter();
+        self.earlier.retain(|_| generations.next().copied().unwrap_or(false));
     }
 }
 
-/// Tells the table what its entries are worth.
+impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
+    /// Comes under the limit in force without a request, if it holds what is used up.
+    fn adopt(&mut self) {
+        if let Some(own) = self.own
+            && self.weigh(Ask::Regardless(Cost::ZERO)).is_allowed()
+        {
+            self.limit.convert(own, &mut self.state, &self.now);
+            self.own = None;
+        }
+    }
+}
+
+/// Judges the entries of the table, each by the limit that it belongs to.
 pub(super) struct Judge<'a, A> {
     pub(super) limit: &'a A,
     pub(super) earlier: &'a [A],
     pub(super) now: Now<'a>,
 }
 
-impl<A> Judge<'_, A> {
-    pub(super) fn now(&self, print: Fingerprint) -> Now<'_> {
+impl<'a, A: Algorithm> Judge<'a, A> {
+    pub(super) fn now(&self, print: Fingerprint) -> Now<'a> {
         self.now.with_spread(print.low)
+    }
+
+    /// The limit that an entry belongs to.
+    pub(super) fn owner(&self, slot: &Slot<'_>) -> &'a A {
+        self.earlier.get(slot.generation as usize).unwrap_or(self.limit)
+    }
+
+    /// Runs `visit` on an entry, which belongs to the limit in force afterwards if it was charged under it.
+    pub(super) fn visit<R>(
+        &self,
+        print: Fingerprint,
+        slot: &mut Slot<'_>,
+        visit: impl FnOnce(&mut Account<'_, A, State<'_>>) -> R,
+    ) -> R {
+        let own = self.earlier.get(slot.generation as usize);
+        let mut account = Account { limit: self.limit, own, state: slot.state, now: self.now(print) };
+        let result = visit(&mut account);
+        if account.own.is_none() {
+            slot.generation = self.generation();
+        }
+        result
     }
 }
 
@@ -78,17 +146,11 @@ impl<A: Algorithm> Owner for Judge<'_, A> {
         self.earlier.len() as u64
     }
 
-    fn convert(&self, print: Fingerprint, state: &mut State<'_>, written_under: u64) {
-        if let Some(old) = self.earlier.get(written_under as usize) {
-            self.limit.convert(old, state, &self.now(print));
-        }
+    fn is_new(&self, print: Fingerprint, slot: &Slot<'_>) -> bool {
+        self.owner(slot).is_new(&slot.state, &self.now(print))
     }
 
-    fn is_new(&self, print: Fingerprint, state: &State<'_>) -> bool {
-        self.limit.is_new(state, &self.now(print))
-    }
-
-    fn spent(&self, print: Fingerprint, state: &State<'_>) -> Spent {
-        self.limit.spent(state, &self.now(print))
+    fn spent(&self, print: Fingerprint, slot: &Slot<'_>) -> Spent {
+        self.owner(slot).spent(&slot.state, &self.now(print))
     }
 }

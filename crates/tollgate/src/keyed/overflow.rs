@@ -1,4 +1,4 @@
-//! Keys that found no room, and giving back, which may concern what they took.
+//! The shared overflow entry for keys without a slot, and refunds against it.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -7,10 +7,11 @@ use tollgate_core::{Algorithm, Ask, Cost, Now, Retry, Verdict};
 use super::decide::Entry;
 use super::takings::Takings;
 use super::{Keyed, room_of};
+use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
-use crate::table::State;
+use crate::table::Owner;
 
 /// What happens to a new key when every entry it could have is in use and more spent than the newcomer would be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,14 @@ pub enum WhenFull {
     Deny,
 }
 
+/// The state that all keys without an entry of their own share.
+#[derive(Debug, PartialEq)]
+pub(super) struct Overflow {
+    pub(super) words: Vec<u64>,
+    /// The generation of parameters that it belongs to.
+    pub(super) generation: u64,
+}
+
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     #[cold]
     #[inline(never)]
@@ -38,14 +47,13 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R,
     ) -> R {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let limit = self.limit();
-        let mut state = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
-        let verdict = match self.when_full {
-            WhenFull::Overflow => limit.decide(&mut **state, &now, ask),
-            WhenFull::Deny => Verdict::refused(Retry::OnRelease),
-        };
-        let result = read(&Entry { limit, state: &&**state, now: &now }, verdict);
-        drop(state);
+        let (verdict, result) = self.on_overflow(now, |account| {
+            let verdict = match self.when_full {
+                WhenFull::Overflow => account.decide(ask),
+                WhenFull::Deny => Verdict::refused(Retry::OnRelease),
+            };
+            (verdict, read(&Entry::of(account), verdict))
+        });
         if verdict.taken() > Cost::ZERO {
             self.takings().add(print, verdict.taken().get());
         }
@@ -63,21 +71,29 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Gives back without telling those who wait.
     pub(super) fn undo(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
         let (now, stamp) = (self.now(), Some(verdict.stamp()));
-        let refund = |limit: &A, state: &mut State<'_>, now: &Now<'_>| limit.refund(state, now, cost, stamp);
-        match self.find(print, now, refund) {
+        match self.find(print, now, |account| account.refund(cost, stamp)) {
             Some(refunded) if refunded > Cost::ZERO => refunded.get(),
             _ => {
                 let part = Cost::new(self.takings().strike_out(print, cost.get()));
                 if part == Cost::ZERO {
                     return 0;
                 }
-                self.on_overflow(|state| self.limit.refund(state, &now, part, stamp)).get()
+                self.on_overflow(now, |account| account.refund(part, stamp)).get()
             }
         }
     }
 
-    pub(super) fn on_overflow<R>(&self, visit: impl FnOnce(&mut [u64]) -> R) -> R {
-        visit(&mut self.overflow.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Runs `visit` on what keys without an entry share.
+    pub(super) fn on_overflow<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
+        let owner = self.judge(now);
+        let Overflow { words, generation } = &mut *self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.earlier.get(*generation as usize);
+        let mut account = Account { limit: &self.limit, own, state: &mut **words, now: owner.now };
+        let result = visit(&mut account);
+        if account.own.is_none() {
+            *generation = owner.generation();
+        }
+        result
     }
 
     pub(super) fn takings(&self) -> MutexGuard<'_, Takings> {

@@ -1,9 +1,9 @@
 //! Several charges of a ledger, all or none.
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
+use tollgate_core::{Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
 
-use super::{Charge, Judge, Ledger, Numbered, Numbers, PlainCharge, Seat, Words, now_of, take_over};
+use super::{Charge, Held, Judge, Ledger, Numbers, PlainCharge, Seat, now_of, owner_of, visit};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, newcomer};
@@ -18,7 +18,7 @@ type Few<T> = SmallVec<[T; FEW]>;
 /// A charge that has an entry, while a group is decided.
 struct Seated<'n> {
     limits: &'n Limits,
-    held: Held,
+    held: At,
     now: Now<'n>,
     verdict: Verdict<Stamps>,
     /// Whether the verdict has been written to the state already.
@@ -27,7 +27,7 @@ struct Seated<'n> {
 
 /// Which entry that is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Held {
+enum At {
     /// The key's own.
     Own(Place),
     /// The one that keys without room share.
@@ -104,8 +104,8 @@ impl<C: Clock> Ledger<C> {
                 without_room.push((seated.len(), self.shared_print(charge)));
             }
             seated.push(seat.ok_or(Retry::OnRelease).map(|(place, arrival)| {
-                take_over(numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
-                Seated { limits, held: Held::Own(place), now, verdict: Verdict::default(), written: false }
+                owner_of(numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
+                Seated { limits, held: At::Own(place), now, verdict: Verdict::default(), written: false }
             }));
         }
 
@@ -120,60 +120,70 @@ impl<C: Clock> Ledger<C> {
             let charge = &charges[index];
             let (Some(limits), now) = (self.limits(numbers, charge), now_of(charge, print, now)) else { continue };
             if let Some((place, arrival)) = shared.seat(print, &owner, Spent::ALL) {
-                take_over(numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
-                let held = Held::Shared(place);
+                owner_of(numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
+                let held = At::Shared(place);
                 seated[index] = Ok(Seated { limits, held, now, verdict: Verdict::default(), written: false });
             }
         }
-        let state_of = |held: Held| match held {
-            Held::Own(place) => own.state(place),
-            Held::Shared(place) => shared.state(place),
+        let state_of = |held: At| match held {
+            At::Own(place) => own.state(place),
+            At::Shared(place) => shared.state(place),
         };
 
         // One after the other, so that two charges on one key see each other: what the first of them takes is written at once,
         // with what was there before to go back to. All other takings are written when nothing has been refused. After a
         // refusal the rest is only weighed: its answers are wanted, its takings are not.
         let mut passed = seated.iter().all(Result::is_ok);
-        let mut before: Vec<(Held, Vec<u64>)> = Vec::new();
+        let mut before: Vec<(At, Vec<u64>)> = Vec::new();
         for (index, charge) in charges.iter().enumerate() {
             let Ok(Seated { limits, held, now, .. }) = &seated[index] else { continue };
             let (limits, held, now, mut state) = (*limits, *held, *now, state_of(*held));
             let seen_again = seated[index + 1..].iter().flatten().any(|later| later.held == held);
             let as_it_was = |state: &State<'_>| (0..self.table.state_words()).map(|word| state.get(word)).collect();
             let saved = seen_again.then(|| (held, as_it_was(&state)));
-            // Again, for the key may be in the group twice, under different limits.
-            take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, &now);
-            let verdict = limits.weigh(&Numbered { state: &state }, &now, charge.ask);
+            // The key may be in the group twice, under different limits.
+            let on = |state: &mut State<'_>, then: &dyn Fn(&mut Held<'_>) -> Verdict<Stamps>| {
+                visit(numbers, limits, charge.numbers, state, Arrival::Known, now, then)
+            };
+            let verdict = on(&mut state, &|account| account.weigh(charge.ask));
+            let commit = |account: &mut Held<'_>| {
+                account.commit(&verdict);
+                verdict
+            };
             if passed && !verdict.is_allowed() {
                 passed = false;
                 for (held, words) in before.iter().rev() {
                     let mut state = state_of(*held);
                     words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
                 }
-                take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, &now);
                 // A refusal too: there are limits that count them.
-                limits.commit(&mut Numbered { state: &mut state }, &now, &verdict);
+                on(&mut state, &commit);
             } else if passed && let Some(saved) = saved {
                 before.push(saved);
-                limits.commit(&mut Numbered { state: &mut state }, &now, &verdict);
+                on(&mut state, &commit);
             }
             if let Ok(seat) = &mut seated[index] {
                 (seat.verdict, seat.written) = (verdict, seen_again);
             }
         }
-        for seat in seated.iter().flatten().filter(|seat| passed && !seat.written) {
-            seat.limits.commit(&mut Numbered { state: &mut state_of(seat.held) }, &seat.now, &seat.verdict);
+        for (seat, charge) in seated.iter().zip(&charges) {
+            if let Ok(Seated { limits, held, now, verdict, written: false }) = seat
+                && passed
+            {
+                let mut state = state_of(*held);
+                visit(numbers, limits, charge.numbers, &mut state, Arrival::Known, *now, |account| {
+                    account.commit(verdict);
+                });
+            }
         }
 
         for (index, (seat, charge)) in seated.iter().zip(&charges).enumerate() {
             match seat {
                 Ok(Seated { limits, held, now, verdict, .. }) => {
                     let mut state = state_of(*held);
-                    take_over(numbers, limits, charge.numbers, &mut state, Arrival::Known, now);
-                    each(
-                        index,
-                        &Seat { limits: Some(limits), state: Words::Kept(state), now: *now, verdict: *verdict },
-                    );
+                    visit(numbers, limits, charge.numbers, &mut state, Arrival::Known, *now, |account| {
+                        each(index, &Seat::of(account, *verdict));
+                    });
                 }
                 Err(retry) => each(index, &Seat::refused(*retry)),
             }

@@ -4,11 +4,15 @@ use std::fmt;
 
 use tollgate_core::{Algorithm, Cells, Cost, Limits, Now, Report, Retry, Stamps, Verdict};
 
+use super::Held;
+use crate::keyed::with_fresh;
 use crate::table::State;
 
 /// What a decision about one charge saw and said.
 pub struct Seat<'a> {
     pub(super) limits: Option<&'a Limits>,
+    /// The limits that the state belongs to, where those are others.
+    pub(super) own: Option<&'a Limits>,
     pub(super) state: Words<'a>,
     pub(super) now: Now<'a>,
     pub(super) verdict: Verdict<Stamps>,
@@ -17,7 +21,7 @@ pub struct Seat<'a> {
 /// The words that a decision was made by.
 #[derive(Clone, Copy)]
 pub(super) enum Words<'a> {
-    /// In the table, behind the id they were written under.
+    /// In the table, after the id of the limits they belong to.
     Kept(State<'a>),
     /// Of a key never seen before.
     Fresh(&'a [u64]),
@@ -48,17 +52,32 @@ impl<'a> Seat<'a> {
     pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
         // Over the limits themselves: an iterator of iterators is slow to be asked for the one report that there mostly is.
         let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
+        let mut owns = self.own.map(|own| own.as_slice().iter());
         limits.iter().map(move |limit| {
-            let part = Part { state: self.state, first };
-            if limits.len() > 1 {
-                first += limit.words();
+            let (part, cost) = (Part { state: self.state, first }, Cost::new(cost));
+            match owns.as_mut().map(Iterator::next) {
+                None => {
+                    if limits.len() > 1 {
+                        first += limit.words();
+                    }
+                    limit.report(&part, &self.now, cost)
+                }
+                Some(Some(own)) => {
+                    first += own.words();
+                    limit.report_from(own, &part, &self.now, cost)
+                }
+                Some(None) => with_fresh(limit, &self.now, |state| limit.report(&state, &self.now, cost)),
             }
-            limit.report(&part, &self.now, Cost::new(cost))
         })
     }
 
+    pub(super) fn of(account: &Held<'a>, verdict: Verdict<Stamps>) -> Self {
+        let state = Words::Kept(account.state.state);
+        Self { limits: Some(account.limit), own: account.own, state, now: account.now, verdict }
+    }
+
     pub(super) fn refused(retry: Retry) -> Self {
-        Self { limits: None, state: Words::Fresh(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
+        Self { limits: None, own: None, state: Words::Fresh(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
     }
 }
 

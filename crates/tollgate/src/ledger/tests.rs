@@ -173,7 +173,11 @@ fn numbers_that_nobody_knows_are_refused_for_good() {
 
 #[test]
 fn states_too_long_for_the_table_are_refused_for_good() {
-    let numbers = [one(SlidingLog::new(3, DAY).unwrap()), one(SlidingLog::new(4, DAY).unwrap()), one(bucket(10))];
+    let numbers = [
+        one(SlidingLog::new(3, DAY).unwrap().max_debt(0).unwrap()),
+        one(SlidingLog::new(4, DAY).unwrap().max_debt(0).unwrap()),
+        one(bucket(10)),
+    ];
     let (ledger, _) = ledger(100, 4);
     assert_eq!(ledger.state_words(), 4);
     assert!(ledger.check(&numbers, 0, "alice", 1).is_allowed());
@@ -372,7 +376,7 @@ fn a_full_ledger_can_refuse_instead() {
 
 #[test]
 fn a_ledger_holds_as_many_keys_as_it_was_made_for() {
-    let numbers = [one(bucket(100)), one(Concurrency::new(3, DAY).unwrap())];
+    let numbers = [one(bucket(100)), one(Concurrency::new(3, DAY).unwrap().max_debt(0).unwrap())];
     for (capacity, words) in [(1, 1), (10, 1), (10, 11), (1_000, 1), (1_000, 11), (20_000, 2)] {
         let ledger = ledger(capacity, words).0.when_full(WhenFull::Deny);
         let id = u32::from(words > 10);

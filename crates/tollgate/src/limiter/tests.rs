@@ -110,6 +110,25 @@ fn changing_the_numbers_keeps_what_was_spent() {
     }
 }
 
+/// There and back without a charge: not a single report differs from that of a limiter that was left alone.
+#[test]
+fn smaller_limit_in_between_forgives_nothing() {
+    for (large, small) in ten_of_each(HOUR).into_iter().flat_map(|l| ten_of_each(HOUR).into_iter().map(move |s| (l, s)))
+    {
+        let ((mut changed, clock), (alone, other)) = (limiter(large), limiter(large));
+        assert!(changed.check(6).is_allowed() && alone.check(6).is_allowed());
+        changed.set_limit(small);
+        assert!(!changed.check(5).is_allowed() && changed.peek(4).is_allowed(), "{large:?} under {small:?}");
+        changed.set_limit(bucket(2).into());
+        assert!(!changed.check(1).is_allowed(), "{large:?} under 2");
+        changed.set_limit(large);
+        for _ in 0..4 {
+            assert_eq!(changed.report(5), alone.report(5), "{large:?} after {small:?}");
+            [&clock, &other].iter().for_each(|clock| clock.advance(Nanos::from_secs(1_000)));
+        }
+    }
+}
+
 #[test]
 fn changing_the_algorithm_keeps_what_was_spent() {
     let limits = ten_of_each(HOUR);
@@ -123,18 +142,17 @@ fn changing_the_algorithm_keeps_what_was_spent() {
 }
 
 #[test]
-fn changing_to_and_from_limits_without_state_starts_anew() {
+fn changing_to_limits_without_state_and_back_keeps_what_was_spent() {
     let (mut limiter, _) = limiter(Limit::from(bucket(10)));
     limiter.drain();
     limiter.set_limit(Limit::Unlimited);
     assert!(limiter.check(1_000).is_allowed());
     limiter.set_limit(bucket(10).into());
-    assert_eq!(limiter.report(1).remaining, 10);
-    limiter.drain();
+    assert_eq!(limiter.report(1).remaining, 0);
     limiter.set_limit(Limit::DenyAll);
     assert!(!limiter.check(1).is_allowed());
-    limiter.set_limit(daily(10).into());
-    assert_eq!(limiter.report(1).remaining, 10);
+    limiter.set_limit(daily(11).into());
+    assert_eq!(limiter.report(1).remaining, 1);
 }
 
 #[test]
@@ -227,7 +245,7 @@ fn threads_together_take_exactly_what_there_is() {
     const BURST: u64 = 20_000;
     // The short way takes a few nanoseconds. It has to be gone often for two threads to be on it at the same time.
     const MANY: u64 = 1_000_000;
-    fn check<A: Algorithm + Sync>(limit: A, what: &str)
+    fn check<A: Algorithm + Send + Sync>(limit: A, what: &str)
     where
         A::Stamp: Send,
     {

@@ -14,17 +14,17 @@ const GROUP: usize = 4;
 
 impl<S: Shape> Buckets<S> {
     /// [`take_at_home`](super::Table::take_at_home) for up to [`BATCH`] keys, in order: `visit` is called with the place of each and its state,
-    /// or with none if the long way has to be gone; nothing is locked then.
+    /// or with none if that does not apply; nothing is locked then.
     #[inline]
     pub(crate) fn at_home_many(
         &self,
         prints: &[Fingerprint],
-        generation: u64,
+        flags: u64,
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
         let homes = self.touch_all(prints);
         for (first, (prints, homes)) in prints.chunks(GROUP).zip(homes.chunks(GROUP)).enumerate() {
-            self.visit_group(prints, homes, generation, |place, state| visit(first * GROUP + place, state));
+            self.visit_group(prints, homes, flags, |place, state| visit(first * GROUP + place, state));
         }
     }
 
@@ -59,7 +59,7 @@ impl<S: Shape> Buckets<S> {
         &self,
         prints: &[Fingerprint],
         homes: &[usize],
-        generation: u64,
+        flags: u64,
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
         let mut locked = [const { None }; GROUP];
@@ -68,7 +68,7 @@ impl<S: Shape> Buckets<S> {
             // Keys in one bucket share its lock: the same key many times over is locked once.
             holder[place] = (0..place).find(|earlier| homes[*earlier] == homes[place]).unwrap_or(place);
             if holder[place] == place {
-                locked[place] = Bucket::lock_at(generation, self.words_of(homes[place]), homes[place], self.shape);
+                locked[place] = Bucket::lock_at(flags, self.words_of(homes[place]), homes[place], self.shape);
             }
         }
         for (place, print) in prints.iter().enumerate().take(GROUP) {

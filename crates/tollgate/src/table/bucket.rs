@@ -6,8 +6,12 @@ use super::{Arrival, Owner};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, relax};
 
-/// How many generations of numbers there may be at a time. A header could tell far more apart, but who keeps so many?
-pub(crate) const GENERATIONS: u64 = 1 << 10;
+/// How many generations of parameters entries can belong to at a time: a header has ten bits for each, and the last number is
+/// [`MIXED`].
+pub(crate) const GENERATIONS: u64 = MIXED;
+const GENERATION_BITS: u32 = 10;
+/// In the header of a bucket with more entries than it has bits for: they belong to several generations.
+const MIXED: u64 = (1 << GENERATION_BITS) - 1;
 
 pub(super) const LINE_WORDS: usize = 8;
 const LOCKED: u64 = 1;
@@ -31,6 +35,12 @@ pub(crate) trait Shape: Copy + std::fmt::Debug {
     fn high(self, entry: usize) -> (usize, u32);
     /// The first word of an entry's state.
     fn state(self, entry: usize) -> usize;
+    /// The flags of a header that is not locked, of a bucket whose entries all belong to `generation`.
+    fn flags(self, generation: u64) -> u64;
+    /// The generation that an entry belongs to. `header` is the bucket's.
+    fn generation(self, header: u64, words: &[AtomicU64], entry: usize) -> u64;
+    /// Sets the generation that an entry belongs to, and returns the header with that.
+    fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64;
 }
 
 /// Entries of single-word states, three to a bucket of one cache line. Known at compile time, because this is what token
@@ -80,6 +90,23 @@ impl Shape for Single {
     fn state(self, entry: usize) -> usize {
         5 + entry
     }
+
+    fn flags(self, generation: u64) -> u64 {
+        (0..self.entries()).fold(0, |flags, entry| flags | generation << shift(entry))
+    }
+
+    fn generation(self, header: u64, _: &[AtomicU64], entry: usize) -> u64 {
+        header >> shift(entry) & MIXED
+    }
+
+    fn set_generation(self, header: u64, _: &[AtomicU64], entry: usize, generation: u64) -> u64 {
+        header & !(MIXED << shift(entry)) | generation << shift(entry)
+    }
+}
+
+/// Where the generation of a single-word entry is in the header: three of them are the thirty bits beside the two flags.
+const fn shift(entry: usize) -> u32 {
+    GENERATION_SHIFT + GENERATION_BITS * entry as u32
 }
 
 /// Entries of longer states, seven to a bucket of as many lines as that takes. What a key is found by fills the first of
@@ -143,6 +170,22 @@ impl Shape for Wide {
     fn state(self, entry: usize) -> usize {
         self.high(entry).0 + 1
     }
+
+    fn flags(self, generation: u64) -> u64 {
+        generation << GENERATION_SHIFT
+    }
+
+    /// In the upper half of the word with the upper part of the fingerprint.
+    fn generation(self, _: u64, words: &[AtomicU64], entry: usize) -> u64 {
+        words[self.high(entry).0].load(Ordering::Relaxed) >> 32
+    }
+
+    fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64 {
+        let word = &words[self.high(entry).0];
+        word.store(word.load(Ordering::Relaxed) & FLAGS | generation << 32, Ordering::Relaxed);
+        let all = (0..ENTRIES).all(|other| self.generation(header, words, other) == generation);
+        header & (!FLAGS | SPILLED) | self.flags(if all { generation } else { MIXED })
+    }
 }
 
 /// A locked bucket; dropping it unlocks.
@@ -155,11 +198,11 @@ pub(super) struct Bucket<'t, S> {
 }
 
 impl<'t, S: Shape> Bucket<'t, S> {
-    /// Locks a bucket of `generation` that nobody else holds.
+    /// Locks a bucket with these flags, so that nobody else holds it and all its entries belong to the generation of the flags.
     #[inline(always)]
-    pub(super) fn lock_at(generation: u64, words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
+    pub(super) fn lock_at(flags: u64, words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
         let header = words[0].load(Ordering::Relaxed);
-        if header & FLAGS & !SPILLED != generation << GENERATION_SHIFT {
+        if header & FLAGS & !SPILLED != flags {
             return None;
         }
         acquire(&words[0], header)?;
@@ -245,37 +288,55 @@ impl<'t, S: Shape> Bucket<'t, S> {
         self.header |= SPILLED;
     }
 
-    #[inline]
-    pub(super) fn generation(&self) -> u64 {
-        (self.header & FLAGS) >> GENERATION_SHIFT
+    pub(super) fn generation(&self, entry: usize) -> u64 {
+        self.shape.generation(self.header, self.words, entry)
     }
 
-    /// Brings all entries to the owner's generation.
-    pub(super) fn convert<O: Owner>(&mut self, owner: &O) {
-        let written_under = self.generation();
-        if written_under == owner.generation() {
+    fn set_generation(&mut self, entry: usize, generation: u64) {
+        self.header = self.shape.set_generation(self.header, self.words, entry, generation);
+    }
+
+    /// Runs `visit` on an entry and keeps the generation that it then belongs to.
+    pub(super) fn visit<R>(&mut self, entry: usize, visit: impl FnOnce(&mut Slot<'_>) -> R) -> R {
+        let before = self.generation(entry);
+        let mut slot = Slot { state: self.state(entry), generation: before };
+        let result = visit(&mut slot);
+        if slot.generation != before {
+            self.set_generation(entry, slot.generation);
+        }
+        result
+    }
+
+    /// Forgets entries of other generations that are as good as new, so that the bucket may come to belong to one generation,
+    /// which is what the fast path is for.
+    pub(super) fn tidy<O: Owner>(&mut self, owner: &O) {
+        let generation = owner.generation();
+        if self.header & FLAGS & !SPILLED == self.shape.flags(generation) {
             return;
         }
-        for entry in (0..self.shape.entries()).filter(|entry| self.is_taken(*entry)) {
-            owner.convert(self.print(entry), &mut self.state(entry), written_under);
+        for entry in 0..self.shape.entries() {
+            if self.generation(entry) == generation || self.is_taken(entry) && !self.is_new(owner, entry) {
+                continue;
+            }
+            self.vacate(entry);
+            self.set_generation(entry, generation);
         }
-        self.header = self.header & (!FLAGS | SPILLED) | owner.generation() << GENERATION_SHIFT;
     }
 
-    /// Makes the generation of the entries the first.
-    pub(super) fn begin_anew(&mut self) {
-        self.header &= !FLAGS | SPILLED;
+    fn is_new<O: Owner>(&self, owner: &O, entry: usize) -> bool {
+        owner.is_new(self.print(entry), &Slot { state: self.state(entry), generation: self.generation(entry) })
     }
 
     /// An entry nobody needs, and that none of `kept` has.
     pub(super) fn vacancy<O: Owner>(&self, owner: &O, kept: &[Fingerprint]) -> Option<usize> {
         let vacant = (0..self.shape.entries()).find(|entry| !self.is_taken(*entry));
-        vacant.or_else(|| self.not_of(kept).find(|entry| owner.is_new(self.print(*entry), &self.state(*entry))))
+        vacant.or_else(|| self.not_of(kept).find(|entry| self.is_new(owner, *entry)))
     }
 
     /// The entry that gives way first, if there is one that none of `kept` has.
     pub(super) fn least_spent<O: Owner>(&self, owner: &O, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
-        self.not_of(kept).map(|entry| (owner.spent(self.print(entry), &self.state(entry)), entry)).min()
+        let slot = |entry| Slot { state: self.state(entry), generation: self.generation(entry) };
+        self.not_of(kept).map(|entry| (owner.spent(self.print(entry), &slot(entry)), entry)).min()
     }
 
     /// The entries that none of `kept` has.
@@ -283,15 +344,17 @@ impl<'t, S: Shape> Bucket<'t, S> {
         (0..self.shape.entries()).filter(|entry| !kept.contains(&self.print(*entry)))
     }
 
-    /// Gives the entry to `print` and has its state written.
+    /// Gives the entry to `print`, as one of `generation`, and has its state written.
     pub(super) fn settle<R>(
         &mut self,
         entry: usize,
         print: Fingerprint,
-        write: impl FnOnce(&mut State<'_>, Arrival) -> R,
+        generation: u64,
+        write: impl FnOnce(&mut Slot<'_>, Arrival) -> R,
     ) -> R {
         self.set_print(entry, print);
-        write(&mut self.state(entry), Arrival::New)
+        self.set_generation(entry, generation);
+        self.visit(entry, |slot| write(slot, Arrival::New))
     }
 
     pub(super) fn vacate(&mut self, entry: usize) {
@@ -312,6 +375,13 @@ impl<S> Drop for Bucket<'_, S> {
 fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
     // Acquire: pairs with the release of whoever unlocked last, so that its writes are seen.
     word.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()
+}
+
+/// One entry, while its bucket is locked.
+pub(crate) struct Slot<'t> {
+    pub(crate) state: State<'t>,
+    /// The generation of parameters that the state belongs to.
+    pub(crate) generation: u64,
 }
 
 /// The state of one entry, while its bucket is locked.

@@ -29,21 +29,21 @@ pub(crate) struct Place {
 /// As many as nearly all groups have; a larger one allocates. Each key may be in two. In a model there is no stack for so many.
 const FEW: usize = if cfg!(loom) { 8 } else { 32 };
 
-/// Bucket, entry and fingerprint.
-const EVICTED_HEAD: usize = 4;
+/// Bucket, entry, fingerprint and generation.
+const EVICTED_HEAD: usize = 5;
 
 impl<S: Shape> Buckets<S> {
-    /// The short way of one key: runs `visit` on its state if it is at home, in a bucket that nobody holds, ourselves among them.
-    /// `None` says only that the long way has to be gone, as it does when `visit` says so.
+    /// The fast path of one key: runs `visit` on its state if it is at home, in a bucket that nobody holds, ourselves among them.
+    /// `None`: the fast path does not apply, or `visit` said so.
     #[inline(always)]
     pub(crate) fn at_home<R>(
         &self,
         print: Fingerprint,
-        generation: u64,
+        flags: u64,
         visit: impl FnOnce(&mut State<'_>) -> Option<R>,
     ) -> Option<R> {
         let index = self.home(print);
-        let bucket = Bucket::lock_at(generation, self.words_of(index), index, self.shape)?;
+        let bucket = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         visit(&mut bucket.state(bucket.find(print)?))
     }
 
@@ -78,7 +78,7 @@ impl<'t, S: Shape> Group<'t, S> {
         if place.bucket != home {
             self.buckets[home].set_spilled();
         }
-        self.buckets[place.bucket].settle(place.entry, print, |_, _| ());
+        self.buckets[place.bucket].settle(place.entry, print, owner.generation(), |_, _| ());
         Some((place, Arrival::New))
     }
 
@@ -90,10 +90,10 @@ impl<'t, S: Shape> Group<'t, S> {
     /// Puts back what gave way, the last first: its newcomer came for nothing.
     pub(crate) fn restore_evicted(&mut self) {
         for record in self.evicted.chunks_exact(EVICTED_HEAD + self.table.state_words()).rev() {
-            let &[bucket, entry, low, high, ref words @ ..] = record else { continue };
+            let &[bucket, entry, low, high, generation, ref words @ ..] = record else { continue };
             let Some(bucket) = self.buckets.get_mut(bucket as usize) else { continue };
-            bucket.settle(entry as usize, Fingerprint { low, high: high as u32 }, |state, _| {
-                words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+            bucket.settle(entry as usize, Fingerprint { low, high: high as u32 }, generation, |slot, _| {
+                words.iter().enumerate().for_each(|(index, word)| slot.state.set(index, *word));
             });
         }
         self.evicted.clear();
@@ -129,7 +129,8 @@ impl<'t, S: Shape> Group<'t, S> {
         }
         let place = Place { bucket, entry };
         let (print, state) = (self.buckets[bucket].print(entry), self.state(place));
-        self.evicted.extend([bucket as u64, entry as u64, print.low, print.high.into()]);
+        let generation = self.buckets[bucket].generation(entry);
+        self.evicted.extend([bucket as u64, entry as u64, print.low, print.high.into(), generation]);
         self.evicted.extend((0..self.table.state_words()).map(|word| state.get(word)));
         Some(place)
     }

@@ -5,7 +5,7 @@
 //!  bucket →  │  header  │ entry 0        │ entry 1        │ ... │   one cache line for single-word states
 //!            └──────────┴────────────────┴────────────────┴─────┘
 //!               │            └ fingerprint, state
-//!               └ lock, spilled, generation
+//!               └ lock, spilled, generations
 //! ```
 //!
 //! A key lives in one of two buckets, both told by its fingerprint: at home, or in the other one if home was full when it
@@ -33,21 +33,19 @@ use crate::sync::{AtomicU64, Ordering, zeroed};
 
 pub(crate) use batch::BATCH;
 use bucket::{Bucket, LINE_WORDS, Shape, Single};
-pub(crate) use bucket::{GENERATIONS, State, Wide};
+pub(crate) use bucket::{GENERATIONS, Slot, State, Wide};
 pub(crate) use group::Place;
 #[cfg(test)]
 pub(crate) use places::Placed;
 
 /// Who the entries belong to: knows what their state means at this instant.
 pub(crate) trait Owner {
-    /// The generation of numbers in force, below [`GENERATIONS`].
+    /// The generation of parameters in force, below [`GENERATIONS`].
     fn generation(&self) -> u64;
-    /// Rewrites a state that was written under an earlier generation.
-    fn convert(&self, print: Fingerprint, state: &mut State<'_>, written_under: u64);
-    /// Whether the state says no more than no entry would.
-    fn is_new(&self, print: Fingerprint, state: &State<'_>) -> bool;
-    /// How much of the limit the entry has used up.
-    fn spent(&self, print: Fingerprint, state: &State<'_>) -> Spent;
+    /// Whether the entry says no more than no entry would, under the parameters that it belongs to.
+    fn is_new(&self, print: Fingerprint, slot: &Slot<'_>) -> bool;
+    /// How much of the limit that it belongs to the entry has used up.
+    fn spent(&self, print: Fingerprint, slot: &Slot<'_>) -> Spent;
 }
 
 /// Whether an entry was there.
@@ -93,45 +91,45 @@ impl Table {
         either!(self, buckets => buckets.bytes())
     }
 
+    /// What [`take_at_home`](Self::take_at_home) and its like expect of buckets whose entries all belong to `generation`.
+    pub(crate) fn flags(&self, generation: u64) -> u64 {
+        either!(self, buckets => buckets.shape.flags(generation))
+    }
+
     /// See [`Buckets::at_home_many`].
     #[inline]
     pub(crate) fn at_home_many(
         &self,
         prints: &[Fingerprint],
-        generation: u64,
+        flags: u64,
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        either!(self, buckets => buckets.at_home_many(prints, generation, visit));
+        either!(self, buckets => buckets.at_home_many(prints, flags, visit));
     }
 
-    /// The shortest way: replaces a state that is a single word by what `take` makes of it, for a key that is at home, written
-    /// under `generation` and not in use. `false` says only that a longer way has to be gone.
+    /// The fastest path: replaces a state that is a single word by what `take` makes of it, for a key that is at home, in a bucket
+    /// with these [`flags`](Self::flags). `false`: it does not apply, take the next path.
     ///
-    /// This is all that most decisions need. What is left out (looking elsewhere, arriving, moving, converting) is left out of
-    /// the caller's machine code too, and need not be set up for.
+    /// This is all that most decisions need. What is left out (looking elsewhere, arriving, moving, other parameters) is left
+    /// out of the caller's machine code too, and need not be set up for.
     #[inline(always)]
-    pub(crate) fn take_at_home(
-        &self,
-        print: Fingerprint,
-        generation: u64,
-        take: impl FnOnce(u64) -> Option<u64>,
-    ) -> bool {
+    pub(crate) fn take_at_home(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
         match self {
-            Self::Single(buckets) => buckets.take_at_home(print, generation, take),
+            Self::Single(buckets) => buckets.take_at_home(print, flags, take),
             Self::Wide(_) => false,
         }
     }
 
-    /// The short way: runs `write` on the state of a key that is there, written under `generation`, in buckets not in use.
-    /// `None` says only that the long way has to be gone.
+    /// The fast path: runs `write` on the state of a key that is there, in buckets with these [`flags`](Self::flags). `None`: it
+    /// does not apply, take the slow path.
     #[inline]
     pub(crate) fn known<R>(
         &self,
         print: Fingerprint,
-        generation: u64,
+        flags: u64,
         write: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.known(print, generation, write))
+        either!(self, buckets => buckets.known(print, flags, write))
     }
 
     /// Runs `read` on the state of `print`, if there is one. Nothing is inserted or moved.
@@ -139,7 +137,7 @@ impl Table {
         &self,
         print: Fingerprint,
         owner: &O,
-        read: impl FnOnce(&mut State<'_>) -> R,
+        read: impl FnOnce(&mut Slot<'_>) -> R,
     ) -> Option<R> {
         either!(self, buckets => buckets.find(print, owner, read))
     }
@@ -151,18 +149,13 @@ impl Table {
         print: Fingerprint,
         owner: &O,
         newcomer: Spent,
-        write: impl FnOnce(&mut State<'_>, Arrival) -> R,
+        write: impl FnOnce(&mut Slot<'_>, Arrival) -> R,
     ) -> Option<R> {
         either!(self, buckets => buckets.enter(print, owner, newcomer, write))
     }
 
-    /// Brings every entry to the owner's generation, which is the first from then on. Nobody else may be using the table.
-    pub(crate) fn begin_anew<O: Owner>(&self, owner: &O) {
-        either!(self, buckets => buckets.begin_anew(owner));
-    }
-
     /// Runs `each` on every entry, bucket by bucket. Nobody else may be using the table.
-    pub(crate) fn for_each<O: Owner>(&self, owner: &O, each: impl FnMut(Fingerprint, &mut State<'_>)) {
+    pub(crate) fn for_each<O: Owner>(&self, owner: &O, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
         either!(self, buckets => buckets.for_each(owner, each));
     }
 
@@ -185,7 +178,7 @@ pub(crate) struct Walk<'t> {
 
 impl Walk<'_> {
     /// Runs `each` on the entries of the bucket at `index`, the one after that of the last time, while it is locked.
-    pub(crate) fn visit<O: Owner>(&self, index: usize, owner: &O, each: impl FnMut(Fingerprint, &mut State<'_>)) {
+    pub(crate) fn visit<O: Owner>(&self, index: usize, owner: &O, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
         either!(self.table, buckets => buckets.visit(index, owner, each));
     }
 }
@@ -231,9 +224,9 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline(always)]
-    fn take_at_home(&self, print: Fingerprint, generation: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
+    fn take_at_home(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
         let index = self.home(print);
-        let Some(home) = Bucket::lock_at(generation, self.words_of(index), index, self.shape) else { return false };
+        let Some(home) = Bucket::lock_at(flags, self.words_of(index), index, self.shape) else { return false };
         let Some(entry) = home.find(print) else { return false };
         let mut state = home.state(entry);
         let Some(word) = take(state.get(0)) else { return false };
@@ -242,9 +235,9 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline]
-    fn known<R>(&self, print: Fingerprint, generation: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
+    fn known<R>(&self, print: Fingerprint, flags: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
         let index = self.home(print);
-        let home = Bucket::lock_at(generation, self.words_of(index), index, self.shape)?;
+        let home = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         if let Some(entry) = home.find(print) {
             return Some(write(&mut home.state(entry)));
         }
@@ -253,7 +246,7 @@ impl<S: Shape> Buckets<S> {
         }
         // Home stays locked, so that the entry cannot move there in the meantime.
         let index = self.other(print);
-        let other = Bucket::lock_at(generation, self.words_of(index), index, self.shape)?;
+        let other = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         let entry = other.find(print)?;
         Some(write(&mut other.state(entry)))
     }
@@ -262,37 +255,35 @@ impl<S: Shape> Buckets<S> {
         &self,
         print: Fingerprint,
         owner: &O,
-        read: impl FnOnce(&mut State<'_>) -> R,
+        read: impl FnOnce(&mut Slot<'_>) -> R,
     ) -> Option<R> {
-        let home = self.lock(self.home(print), owner);
+        let mut home = self.lock(self.home(print), owner);
         if let Some(entry) = home.find(print) {
-            return Some(read(&mut home.state(entry)));
+            return Some(home.visit(entry, read));
         }
         if !home.has_spilled() {
             return None;
         }
         drop(home);
         // Both at once: an entry that is being moved must not be missed in one because it is just reaching the other.
-        let (home, other) = self.lock_both(print, owner);
-        let (bucket, entry) = [&home, &other].into_iter().find_map(|bucket| Some((bucket, bucket.find(print)?)))?;
-        Some(read(&mut bucket.state(entry)))
+        let (mut home, mut other) = self.lock_both(print, owner);
+        let (bucket, entry) =
+            [&mut home, &mut other].into_iter().find_map(|bucket| bucket.find(print).map(|entry| (bucket, entry)))?;
+        Some(bucket.visit(entry, read))
     }
 
-    fn begin_anew<O: Owner>(&self, owner: &O) {
-        for index in 0..self.buckets {
-            self.lock(index, owner).begin_anew();
-        }
-    }
-
-    pub(crate) fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
+    pub(crate) fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
         (0..self.buckets).for_each(|index| self.visit(index, owner, &mut each));
         self.walked.store(0, Ordering::Relaxed);
     }
 
-    fn visit<O: Owner>(&self, index: usize, owner: &O, mut each: impl FnMut(Fingerprint, &mut State<'_>)) {
-        let bucket = self.lock(index, owner);
-        for entry in (0..self.shape.entries()).filter(|entry| bucket.is_taken(*entry)) {
-            each(bucket.print(entry), &mut bucket.state(entry));
+    fn visit<O: Owner>(&self, index: usize, owner: &O, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        let mut bucket = self.lock(index, owner);
+        for entry in 0..self.shape.entries() {
+            if bucket.is_taken(entry) {
+                let print = bucket.print(entry);
+                bucket.visit(entry, |slot| each(print, slot));
+            }
         }
         self.walked.store(index as u64 + 1, Ordering::Relaxed);
     }
@@ -313,17 +304,17 @@ impl<S: Shape> Buckets<S> {
         &self.words[self.first + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
     }
 
-    /// Locks the bucket, bringing its entries to the owner's generation first.
+    /// Locks the bucket, and forgets entries of earlier generations that are as good as new.
     fn lock<O: Owner>(&self, index: usize, owner: &O) -> Bucket<'_, S> {
         let mut bucket = Bucket::lock(self.words_of(index), index, self.shape);
-        bucket.convert(owner);
+        bucket.tidy(owner);
         bucket
     }
 
     /// The same, if nobody else holds it: for who already holds another, and would wait out of order.
     fn try_lock<O: Owner>(&self, index: usize, owner: &O) -> Option<Bucket<'_, S>> {
         let mut bucket = Bucket::try_lock(self.words_of(index), index, self.shape)?;
-        bucket.convert(owner);
+        bucket.tidy(owner);
         Some(bucket)
     }
 

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
-use super::bucket::{Bucket, Shape, State};
+use super::bucket::{Bucket, Shape, Slot};
 use super::{Arrival, Buckets, Owner};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
@@ -20,20 +20,20 @@ impl<S: Shape> Buckets<S> {
         print: Fingerprint,
         owner: &O,
         newcomer: Spent,
-        write: impl FnOnce(&mut State<'_>, Arrival) -> R,
+        write: impl FnOnce(&mut Slot<'_>, Arrival) -> R,
     ) -> Option<R> {
         let mut home = self.lock(self.home(print), owner);
         if let Some(entry) = home.find(print) {
-            return Some(write(&mut home.state(entry), Arrival::Known));
+            return Some(home.visit(entry, |slot| write(slot, Arrival::Known)));
         }
         if !home.has_spilled() {
             if let Some(entry) = home.vacancy(owner, &[]) {
-                return Some(home.settle(entry, print, write));
+                return Some(home.settle(entry, print, owner.generation(), write));
             }
-        } else if let Some(other) = self.try_lock(self.other(print), owner)
+        } else if let Some(mut other) = self.try_lock(self.other(print), owner)
             && let Some(entry) = other.find(print)
         {
-            return Some(write(&mut other.state(entry), Arrival::Known));
+            return Some(other.visit(entry, |slot| write(slot, Arrival::Known)));
         }
         drop(home);
         self.enter_either(print, owner, newcomer, write)
@@ -44,27 +44,28 @@ impl<S: Shape> Buckets<S> {
         print: Fingerprint,
         owner: &O,
         newcomer: Spent,
-        write: impl FnOnce(&mut State<'_>, Arrival) -> R,
+        write: impl FnOnce(&mut Slot<'_>, Arrival) -> R,
     ) -> Option<R> {
         let (mut home, mut other) = self.lock_both(print, owner);
-        for bucket in [&home, &other] {
+        for bucket in [&mut home, &mut other] {
             if let Some(entry) = bucket.find(print) {
-                return Some(write(&mut bucket.state(entry), Arrival::Known));
+                return Some(bucket.visit(entry, |slot| write(slot, Arrival::Known)));
             }
         }
+        let generation = owner.generation();
         if let Some(entry) = home.vacancy(owner, &[]) {
-            return Some(home.settle(entry, print, write));
+            return Some(home.settle(entry, print, generation, write));
         }
         if let Some(entry) = other.vacancy(owner, &[]) {
             home.set_spilled();
-            return Some(other.settle(entry, print, write));
+            return Some(other.settle(entry, print, generation, write));
         }
         if let Some(entry) = self.search(print, || self.make_room(&mut home, owner, MOVES)) {
-            return Some(home.settle(entry, print, write));
+            return Some(home.settle(entry, print, generation, write));
         }
         if let Some(entry) = self.search(print, || self.make_room(&mut other, owner, MOVES)) {
             home.set_spilled();
-            return Some(other.settle(entry, print, write));
+            return Some(other.settle(entry, print, generation, write));
         }
         let (spent, entry) = home.least_spent(owner, &[])?;
         let (spent_there, entry_there) = other.least_spent(owner, &[])?;
@@ -72,10 +73,10 @@ impl<S: Shape> Buckets<S> {
             return None;
         }
         if spent <= spent_there {
-            return Some(home.settle(entry, print, write));
+            return Some(home.settle(entry, print, generation, write));
         }
         home.set_spilled();
-        Some(other.settle(entry_there, print, write))
+        Some(other.settle(entry_there, print, generation, write))
     }
 
     /// Runs a search for room on behalf of a newcomer, unless the table is known to be full.
@@ -110,8 +111,8 @@ impl<S: Shape> Buckets<S> {
             let place = place.or_else(|| if moves > 1 { self.make_room(&mut target, owner, moves - 1) } else { None });
             let Some(place) = place else { continue };
             let state = from.state(entry);
-            target.settle(place, print, |to, _| {
-                (0..self.state_words()).for_each(|word| to.set(word, state.get(word)));
+            target.settle(place, print, from.generation(entry), |to, _| {
+                (0..self.state_words()).for_each(|word| to.state.set(word, state.get(word)));
             });
             if home == from.index {
                 from.set_spilled();

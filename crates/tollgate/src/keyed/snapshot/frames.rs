@@ -82,13 +82,14 @@ impl<R: Read> Source<R> {
         if u64::from_le_bytes(seal) == self.seal { Ok(()) } else { Err(RestoreError::Damaged) }
     }
 
-    /// Runs `each` on all entries, whose `state_words` are put at the beginning of `state`, and returns how many there were
+    /// Runs `each` on all entries, with the number of the limit they belong to and their `state_words` at the beginning of `state`,
+    /// and returns how many there were
     /// once it is sure that they were all and that nothing follows.
     pub(super) fn entries(
         &mut self,
         state_words: usize,
         state: &mut [u64],
-        mut each: impl FnMut(Fingerprint, &mut [u64]),
+        mut each: impl FnMut(Fingerprint, u64, &mut [u64]) -> Result<(), RestoreError>,
     ) -> Result<u64, RestoreError> {
         let entry_words = ENTRY_HEAD + state_words;
         let mut total = 0;
@@ -107,7 +108,7 @@ impl<R: Read> Source<R> {
                 let mut words = words(entry);
                 let (low, high) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
                 state.iter_mut().zip(words).for_each(|(place, word)| *place = word);
-                each(Fingerprint { low, high: high as u32 }, state);
+                each(Fingerprint { low, high: high as u32 }, high >> 32, state)?;
             }
             total += count;
         }

@@ -15,6 +15,11 @@
 //! monotonic clock is now on the new one. So what would have flowed off or ended in the meantime has. A wall clock that was
 //! set back counts as no time away.
 //!
+//! **Parameters.** An entry belongs to the limit it was last charged under, which need not be the one in force. Earlier limits are
+//! written after the one in force, each as the number of its limits and a record for each, and the upper half of an entry's
+//! second word says which one it belongs to: zero for the limit in force, else the number of an earlier one, from one. So
+//! nothing is converted on the way. The upper half of the third word says how many earlier ones there are. Version 1 had none.
+//!
 //! **Whole entries.** A bucket's entries are copied while its short lock is held, as for any decision, and written when
 //! nothing is. Each entry is as it was at some instant during the snapshot. None is missed: an entry that would move from
 //! where the walk has not been to where it has stays where it is.
@@ -33,17 +38,18 @@ use std::sync::{Mutex, PoisonError};
 use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall};
 
 use super::numbers::Judge;
+use super::overflow::Overflow;
 use super::{Keyed, TooLarge};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
-use crate::table::{Owner, State, Table};
+use crate::table::{GENERATIONS, Owner, Slot, Table};
 use frames::{Sink, Source};
 use records::Record;
 
 /// `tollgate`, as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
 /// Raised when what is written changes its meaning, the words of any algorithm's state included.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// About so many words lie between two seals: enough for a write to be worth its while.
 const FRAME_WORDS: usize = 8_192;
 /// The most entries that one bucket adds to a frame that was not full yet.
@@ -109,7 +115,7 @@ impl std::error::Error for RestoreError {
     }
 }
 
-impl<A: Algorithm + Clone + Into<Limits>, C: Clock> Keyed<A, C> {
+impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C> {
     /// Writes what every key has spent to a file, which [`load`](Self::load) reads, and returns how many entries that are.
     ///
     /// Decisions go on meanwhile and do not wait for it: each key is written as it is when its turn comes. Keys that are as
@@ -149,32 +155,37 @@ impl<A: Algorithm + Clone + Into<Limits>, C: Clock> Keyed<A, C> {
         // One at a time: the table can be told of one walk.
         let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
         let limits: Limits = self.limit.clone().into();
-        let words = limits.words();
+        let earlier: Vec<Limits> = self.earlier.iter().cloned().map(Into::into).collect();
+        let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
         let mut sink = Sink::new(to, (FRAME_WORDS + (MOST_AT_ONCE + 1) * (ENTRY_HEAD + words)).min(1 << 20));
         let now = self.clock.now();
-        let head = Head { limits, mono: now.mono(), wall: now.wall(), secret: self.secret.clone() };
+        let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: self.secret.clone() };
         head.write(&mut sink)?;
 
         let full = full_frame(words) as u64;
         let (mut total, mut held) = (0, 0);
-        let keep = |sink: &mut Sink<_>, print: Fingerprint, state: &dyn Cells| {
+        let keep = |sink: &mut Sink<_>, print: Fingerprint, generation: u64, state: &dyn Cells| {
+            let earlier = if generation < self.earlier.len() as u64 { generation + 1 } else { 0 };
             sink.push(print.low);
-            sink.push(print.high.into());
+            sink.push(u64::from(print.high) | earlier << 32);
             (0..words).for_each(|word| sink.push(state.get(word)));
         };
         sink.push(0);
-        let overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if !self.limit.is_new(&*overflow, &now) {
-            keep(&mut sink, Fingerprint::default(), &&*overflow);
+        if let Some((generation, overflow)) = self.on_overflow(now, |account| {
+            let generation = self.earlier.iter().position(|own| account.own.is_some_and(|of| std::ptr::eq(own, of)));
+            let is_new = account.owner().is_new(&account.state, &account.now);
+            (!is_new).then(|| (generation.unwrap_or(self.earlier.len()) as u64, account.state.to_vec()))
+        }) {
+            keep(&mut sink, Fingerprint::default(), generation, &&*overflow);
             held += 1;
         }
         let (walk, buckets) = (self.table.walk(), self.table.buckets());
         for index in 0..buckets {
             // Read anew for each, or the instant would be long past for the last of them.
             let owner = self.judge(self.clock.now());
-            walk.visit(index, &owner, |print, state| {
-                if !owner.is_new(print, state) {
-                    keep(&mut sink, print, &*state);
+            walk.visit(index, &owner, |print, slot| {
+                if !owner.is_new(print, slot) {
+                    keep(&mut sink, print, slot.generation, &slot.state);
                     held += 1;
                 }
             });
@@ -193,8 +204,9 @@ impl<A: Algorithm + Clone + Into<Limits>, C: Clock> Keyed<A, C> {
     ///
     /// Time has gone on meanwhile: what would have flowed off, ended or begun anew has. The clock on the wall tells how
     /// long it was; if it was set back, no time has passed. The capacity may be another: should the keys not fit, the
-    /// least spent of them find no room. So may the numbers of the limit: what was spent stays spent, as with
-    /// [`set_limit`](Self::set_limit). Another algorithm is refused.
+    /// least spent of them find no room. So may the parameters of the limit: what was spent stays spent, as with
+    /// [`set_limit`](Self::set_limit), and every entry still belongs to the limit it was last charged under. Another algorithm
+    /// is refused.
     ///
     /// A [`Verdict`](crate::Verdict) from before gives its leases back afterwards, but nothing to a log or to a window that
     /// began with its first request. Instants before the zero of the clock are told as that zero, which matters to none of the
@@ -216,38 +228,56 @@ impl<A: Algorithm + Clone + Into<Limits>, C: Clock> Keyed<A, C> {
         let head = Head::read(&mut source)?;
         let limits: Limits = self.limit.clone().into();
         head.must_be_of(&limits)?;
+        // Entries of the limit in force come first in the file; here they belong to an earlier one unless it is the same.
+        let changed = head.limits != limits;
+        let stored: Vec<&Limits> = std::iter::once(&head.limits).chain(&head.earlier).collect();
+        let earlier: Vec<A> = stored
+            .iter()
+            .skip(usize::from(!changed))
+            .map(|limits| A::try_from((*limits).clone()).map_err(|_| RestoreError::Damaged))
+            .collect::<Result<_, _>>()?;
+        let generation_of = |number: u64| match (number as usize).checked_sub(usize::from(!changed)) {
+            Some(earlier) => earlier as u64,
+            None => earlier.len() as u64,
+        };
+        let words = stored.iter().map(|limits| limits.words()).max().unwrap_or(0);
+        let wide = words.max(limits.words());
         let capacity = self.capacity;
-        let table = Table::new(capacity, self.limit.words());
+        // Entries of earlier limits may be longer than those of the limit in force.
+        let table = Table::new(capacity, if earlier.is_empty() { limits.words() } else { wide });
         let table = table.ok_or(RestoreError::TooLarge(TooLarge { capacity }))?;
 
         let now = self.clock.now();
         let away = now.wall().since(head.wall);
-        let (then, words) = (head.mono.saturating_add(away), head.limits.words());
-        let changed = head.limits != limits;
-        let owner = Judge { limit: &self.limit, earlier: &[], now };
-        let mut overflow = vec![0; limits.words()];
-        self.limit.fresh(&mut *overflow, &now);
-        let mut state = vec![0; words.max(limits.words())];
-        let total = source.entries(words, &mut state, |print, state| {
-            head.limits.rebase(state, then, now.mono());
-            if changed {
-                limits.convert(&head.limits, state, &owner.now(print));
-            }
-            let state = &state[..limits.words()];
+        let then = head.mono.saturating_add(away);
+        let owner = Judge { limit: &self.limit, earlier: &earlier, now };
+        let mut overflow = Overflow { words: vec![0; wide], generation: owner.generation() };
+        self.limit.fresh(&mut *overflow.words, &now);
+        let mut state = vec![0; wide];
+        let total = source.entries(words, &mut state, |print, number, state| {
+            let Some(own) = stored.get(number as usize) else { return Err(RestoreError::Damaged) };
+            let (own, generation, now) = (*own, generation_of(number), owner.now(print));
+            own.rebase(state, then, now.mono());
             if print == Fingerprint::default() {
-                overflow.copy_from_slice(state);
-            } else if !self.limit.is_new(state, &owner.now(print)) {
-                let copy = |to: &mut State<'_>, _| state.iter().enumerate().for_each(|(at, word)| to.set(at, *word));
+                overflow.words.copy_from_slice(state);
+                overflow.generation = generation;
+            } else if !own.is_new(state, &now) {
+                let copy = |to: &mut Slot<'_>, _| {
+                    state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
+                    to.generation = generation;
+                };
                 // How spent it is matters, and is computed, only where somebody has to give way.
                 if table.enter(print, &owner, Spent::NOTHING, copy).is_none() {
-                    table.enter(print, &owner, self.limit.spent(state, &owner.now(print)), copy);
+                    table.enter(print, &owner, own.spent(state, &now), copy);
                 }
             }
+            Ok(())
         })?;
+        self.flags = table.flags(earlier.len() as u64);
         self.table = table;
         self.secret = head.secret;
-        self.earlier.clear();
-        self.overflow = Mutex::new(overflow.into());
+        self.earlier = earlier;
+        self.overflow = Mutex::new(overflow);
         self.takings = Mutex::default();
         Ok(total)
     }
@@ -260,7 +290,10 @@ fn full_frame(words: usize) -> usize {
 
 /// What has to be known before the entries mean anything.
 struct Head {
+    /// Those in force.
     limits: Limits,
+    /// Earlier ones that entries may belong to.
+    earlier: Vec<Limits>,
     mono: Time<Mono>,
     wall: Time<Wall>,
     secret: Secret,
@@ -269,10 +302,15 @@ struct Head {
 impl Head {
     fn write<W: Write>(&self, sink: &mut Sink<W>) -> io::Result<()> {
         let limits = self.limits.as_slice();
+        let counts = limits.len() as u64 | (self.earlier.len() as u64) << 32;
         let [first, second] = self.secret.points();
-        let fixed = [limits.len() as u64, self.mono.as_nanos(), self.wall.as_nanos(), first, second];
+        let fixed = [counts, self.mono.as_nanos(), self.wall.as_nanos(), first, second];
         [MAGIC, VERSION].into_iter().chain(fixed).for_each(|word| sink.push(word));
         limits.iter().flat_map(|limit| Record::of(limit.terms()).0).for_each(|word| sink.push(word));
+        for limits in &self.earlier {
+            sink.push(limits.as_slice().len() as u64);
+            limits.as_slice().iter().flat_map(|limit| Record::of(limit.terms()).0).for_each(|word| sink.push(word));
+        }
         sink.finish(MAGIC)
     }
 
@@ -281,11 +319,12 @@ impl Head {
             return Err(RestoreError::NotASnapshot);
         }
         let found = source.word()?;
-        if found != VERSION {
+        if found == 0 || found > VERSION {
             return Err(RestoreError::OtherVersion { found });
         }
-        let count = source.word()?;
-        if count > Limits::MAX as u64 {
+        let (count, earlier) = (source.word()?, 0);
+        let (count, earlier) = if found == 1 { (count, earlier) } else { (count & u64::from(u32::MAX), count >> 32) };
+        if earlier >= GENERATIONS - 1 {
             return Err(RestoreError::Damaged);
         }
         let mut fixed = [0; 4];
@@ -293,14 +332,24 @@ impl Head {
             *word = source.word()?;
         }
         let [mono, wall, first, second] = fixed;
-        let mut records = [Record::default(); Limits::MAX];
-        for word in records.iter_mut().take(count as usize).flat_map(|record| &mut record.0) {
-            *word = source.word()?;
+        let limits = read_limits(source, count)?;
+        let mut sets = Vec::new();
+        for _ in 0..earlier {
+            let count = source.word()?;
+            sets.push(read_limits(source, count)?);
         }
         source.check_seal()?;
-        let limits = records.iter().take(count as usize).map(Record::limit).collect::<Option<Vec<_>>>();
+        let known = |records: Vec<Record>| {
+            let limits = records.iter().map(Record::limit).collect::<Option<Vec<_>>>();
+            let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
+            // Version 1 had longer windows for slices that do not divide the length; their states mean something else.
+            let same =
+                limits.as_slice().iter().zip(&records).all(|(limit, record)| Record::of(limit.terms()) == *record);
+            if same || found == VERSION { Ok(limits) } else { Err(RestoreError::OtherVersion { found }) }
+        };
         Ok(Self {
-            limits: limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?,
+            limits: known(limits)?,
+            earlier: sets.into_iter().map(known).collect::<Result<_, _>>()?,
             mono: Time::from_nanos(mono),
             wall: Time::from_nanos(wall),
             secret: Secret::from_points([first, second]),
@@ -309,10 +358,24 @@ impl Head {
 
     /// The same algorithms in the same order.
     fn must_be_of(&self, wanted: &Limits) -> Result<(), RestoreError> {
-        let [stored, wanted] = [&self.limits, wanted].map(|limits| {
-            let names: Vec<&str> = limits.as_slice().iter().map(|limit| records::name(&limit.terms())).collect();
-            names.join(" with a ")
-        });
-        if stored == wanted { Ok(()) } else { Err(RestoreError::OtherLimit { stored, wanted }) }
+        let [stored, asked] = [&self.limits, wanted].map(names);
+        if stored == asked { Ok(()) } else { Err(RestoreError::OtherLimit { stored, wanted: asked }) }
     }
+}
+
+fn names(limits: &Limits) -> String {
+    let names: Vec<&str> = limits.as_slice().iter().map(|limit| records::name(&limit.terms())).collect();
+    names.join(" with a ")
+}
+
+/// The records of a group of so many limits.
+fn read_limits<R: Read>(source: &mut Source<R>, count: u64) -> Result<Vec<Record>, RestoreError> {
+    if count > Limits::MAX as u64 {
+        return Err(RestoreError::Damaged);
+    }
+    let mut records = vec![Record::default(); count as usize];
+    for word in records.iter_mut().flat_map(|record| &mut record.0) {
+        *word = source.word()?;
+    }
+    Ok(records)
 }

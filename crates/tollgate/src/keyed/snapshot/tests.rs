@@ -16,7 +16,7 @@ fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock
     (Keyed::with_clock(limit, capacity, clock.clone()).unwrap(), clock)
 }
 
-fn written<A: Algorithm + Clone + Into<Limits>>(keyed: &Tested<A>) -> Vec<u8> {
+fn written<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: &Tested<A>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed.snapshot(&mut bytes).unwrap();
     bytes

@@ -288,7 +288,7 @@ fn a_lease_without_room_is_renewed_and_comes_back_even_once_there_is_room() {
     clock.advance(Nanos::from_millis(100));
     // All others have ended, and it has an entry of its own beside what it holds.
     assert!(keyed.check("late", 1).is_allowed() && has_entry(&keyed, b"late"));
-    let shared = || keyed.on_overflow(|state| keyed.limit.report(state, &keyed.now(), Cost::ONE).remaining);
+    let shared = || keyed.on_overflow(keyed.now(), |account| account.report(Cost::ONE).remaining);
     assert_eq!((shared(), remaining(&keyed, "late")), (1, 1));
     drop(late);
     assert_eq!((shared(), remaining(&keyed, "late")), (2, 1));

@@ -136,7 +136,7 @@ fn what_a_group_took_is_given_back_by_its_stamps() {
 
 #[test]
 fn a_refused_attempt_counts_where_attempts_do_and_nowhere_else() {
-    let numbers = [one(SlidingLog::new(10, HOUR).unwrap().count_refused())];
+    let numbers = [one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
     let (ledger, _) = ledger(100, 11);
     assert!(!passes(&ledger, &numbers, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
     // The second of bob's attempts was refused and is written down; the first was taken back, and so was alice's.
@@ -233,7 +233,7 @@ fn a_group_without_room_is_refused_if_that_is_asked_for() {
 #[test]
 fn a_charge_that_can_never_pass_says_so_in_a_group_too() {
     // Once it was told to wait for room, and counted as if it had found none.
-    let numbers = [one(bucket(10)), one(SlidingLog::new(10, HOUR).unwrap())];
+    let numbers = [one(bucket(10)), one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
     let (ledger, _) = ledger(100, 2);
     for id in [1, 2] {
         let (passed, outcomes) = decide(&ledger, &numbers, &[charge(0, "alice", 1), charge(id, "bob", 1)]);

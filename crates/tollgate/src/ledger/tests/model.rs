@@ -6,14 +6,14 @@ use super::*;
 use crate::testing::Dice;
 use crate::{LeakyBucket, SlidingWindow, TokenBucket};
 
-const WORDS: usize = 16;
+const WORDS: usize = 32;
 
 struct Model<'n> {
     numbers: &'n [Limits],
     states: BTreeMap<usize, Kept>,
 }
 
-/// The id a state was written under, and its words.
+/// The id of the limits that a state belongs to, and its words.
 #[derive(Clone, PartialEq, Debug)]
 struct Kept {
     id: u32,
@@ -24,55 +24,54 @@ struct Kept {
 type Answer = (Verdict<Stamps>, Vec<Report>);
 
 impl Model<'_> {
-    /// The state of a key under the limits of `id`, if the key is known.
-    fn known(&mut self, key: usize, id: u32, now: &Now<'_>) -> Option<&mut Kept> {
-        let kept = self.states.get_mut(&key)?;
-        if kept.id != id {
-            self.numbers[id as usize].convert(&self.numbers[kept.id as usize], &mut kept.words, now);
-            kept.id = id;
-        }
-        Some(kept)
+    fn limits(&self, id: u32) -> &Limits {
+        &self.numbers[id as usize]
     }
 
     fn fresh(&self, id: u32, now: &Now<'_>) -> Kept {
         let mut words = [0; WORDS];
-        self.numbers[id as usize].fresh(&mut words, now);
+        self.limits(id).fresh(&mut words, now);
         Kept { id, words }
     }
 
-    fn answer(&self, kept: &Kept, now: &Now<'_>, verdict: Verdict<Stamps>) -> Answer {
-        (verdict, self.numbers[kept.id as usize].reports(&kept.words, now, Cost::ONE).collect())
+    /// The answer under the limits of `id`.
+    fn answer(&self, kept: &Kept, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> Answer {
+        (verdict, self.limits(id).reports_from(self.limits(kept.id), &kept.words, now, Cost::ONE).collect())
     }
 
     fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> Answer {
-        let kept = self.known(key, id, now).cloned().unwrap_or_else(|| self.fresh(id, now));
-        self.answer(&kept, now, self.numbers[id as usize].weigh(&kept.words, now, ask))
+        let kept = self.states.get(&key).cloned().unwrap_or_else(|| self.fresh(id, now));
+        let verdict = self.limits(id).weigh_from(self.limits(kept.id), &kept.words, now, ask);
+        self.answer(&kept, id, now, verdict)
     }
 
     /// All or none; the keys are different, or under the same id.
     fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
-            if self.known(*key, *id, now).is_none() {
+            if !self.states.contains_key(key) {
                 self.states.insert(*key, self.fresh(*id, now));
             }
         }
         let before = self.states.clone();
         let (mut passed, mut verdicts) = (true, Vec::new());
         for ((key, id, ask), now) in charges.iter().zip(nows) {
-            let limits = &self.numbers[*id as usize];
-            let verdict = limits.weigh(&self.states[key].words, now, *ask);
+            let (limits, kept) = (&self.numbers[*id as usize], &self.states[key]);
+            let verdict = limits.weigh_from(self.limits(kept.id), &kept.words, now, *ask);
             if passed && !verdict.is_allowed() {
                 self.states = before.clone();
             }
             if passed {
-                limits.commit(&mut self.states.get_mut(key).unwrap().words, now, &verdict);
+                let kept = self.states.get_mut(key).unwrap();
+                if limits.commit_from(&self.numbers[kept.id as usize], &mut kept.words, now, &verdict) {
+                    kept.id = *id;
+                }
                 passed = verdict.is_allowed();
             }
             verdicts.push(verdict);
         }
         let answers = charges.iter().zip(nows).zip(verdicts);
         let answers =
-            answers.map(|(((key, _, _), now), verdict)| self.answer(&self.states[key], now, verdict)).collect();
+            answers.map(|(((key, id, _), now), verdict)| self.answer(&self.states[key], *id, now, verdict)).collect();
         (passed, answers)
     }
 }
@@ -134,11 +133,10 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                 1 => {
                     let (key, id, _) = asked[0];
                     ledger.reset(&numbers[..], &charge_of(asked[0]));
-                    if model.known(key, id, &now).is_some() {
-                        let fresh = model.fresh(id, &now);
+                    if let Some(kept) = model.states.get_mut(&key) {
                         // What lies behind the state of a new key does not matter, and is left as it is.
-                        numbers[id as usize].fresh(&mut model.states.get_mut(&key).unwrap().words, &now);
-                        assert_eq!(model.states[&key].id, fresh.id);
+                        numbers[id as usize].fresh(&mut kept.words, &now);
+                        kept.id = id;
                     }
                 }
                 2..5 => {
@@ -149,10 +147,9 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                         None => (asked[0].0, asked[0].1, Cost::new(2), None),
                     };
                     let now = now_of(key);
-                    let limits = &numbers[id as usize];
-                    let expected = model
-                        .known(key, id, &now)
-                        .map_or(Cost::ZERO, |kept| limits.refund(&mut kept.words, &now, cost, stamps));
+                    let expected = model.states.get_mut(&key).map_or(Cost::ZERO, |kept| {
+                        numbers[kept.id as usize].refund(&mut kept.words, &now, cost, stamps)
+                    });
                     let charge = charge_of((key, id, Ask::Exactly(cost)));
                     assert_eq!(ledger.refund(&numbers[..], &charge, cost.get(), stamps), expected.get(), "{what}");
                 }

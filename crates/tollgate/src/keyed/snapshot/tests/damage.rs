@@ -75,8 +75,8 @@ fn what_is_no_snapshot_of_this_limit_is_told_so() {
     assert_eq!(message(both.restore(&*bytes)), expected);
     assert_eq!(message(there.restore(&b"\x89PNG\r\n\x1a\n and so on"[..])), "this is not a snapshot");
     let mut later = bytes.clone();
-    later[8] = 2;
-    let expected = "the snapshot is of version 2 of the format, this is version 1";
+    later[8] = 3;
+    let expected = "the snapshot is of version 3 of the format, this is version 2";
     assert_eq!(message(there.restore(&*later)), expected);
     assert_eq!(message(there.restore(&b""[..])), "the end of the snapshot is missing");
     let error = there.load("no such folder/no such file").unwrap_err();

@@ -1,0 +1,104 @@
+//! A state, the limit it is asked under, and the parameters it belongs to.
+
+use tollgate_core::{Algorithm, Ask, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, Verdict};
+
+/// One key's state at the instant of a decision, by the law of changed parameters (see ARCHITECTURE.md): a state belongs to the
+/// parameters it was last charged under, and comes under the limit in force only when that limit admits a request.
+pub(crate) struct Account<'a, A, S> {
+    /// The limit in force.
+    pub(crate) limit: &'a A,
+    /// The parameters that the state belongs to, where those are not the limit in force.
+    pub(crate) own: Option<&'a A>,
+    pub(crate) state: S,
+    pub(crate) now: Now<'a>,
+}
+
+impl<'a, A: Algorithm, S: CellsMut> Account<'a, A, S> {
+    /// The parameters that the state belongs to.
+    pub(crate) fn owner(&self) -> &'a A {
+        self.own.unwrap_or(self.limit)
+    }
+
+    pub(crate) fn weigh(&self, ask: Ask) -> Verdict<A::Stamp> {
+        match self.own {
+            None => self.limit.weigh(&self.state, &self.now, ask),
+            Some(own) => self.limit.weigh_from(own, &self.state, &self.now, ask),
+        }
+    }
+
+    pub(crate) fn commit(&mut self, verdict: &Verdict<A::Stamp>) {
+        match self.own {
+            None => self.limit.commit(&mut self.state, &self.now, verdict),
+            Some(own) => {
+                if self.limit.commit_from(own, &mut self.state, &self.now, verdict) {
+                    self.own = None;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn decide(&mut self, ask: Ask) -> Verdict<A::Stamp> {
+        if self.own.is_none() {
+            return self.limit.decide(&mut self.state, &self.now, ask);
+        }
+        let verdict = self.weigh(ask);
+        self.commit(&verdict);
+        verdict
+    }
+
+    pub(crate) fn report(&self, cost: Cost) -> Report {
+        match self.own {
+            None => self.limit.report(&self.state, &self.now, cost),
+            Some(own) => self.limit.report_from(own, &self.state, &self.now, cost),
+        }
+    }
+
+    /// Under the state's own parameters, whatever the limit in force is.
+    pub(crate) fn refund(&mut self, cost: Cost, stamp: Option<A::Stamp>) -> Cost {
+        self.owner().refund(&mut self.state, &self.now, cost, stamp)
+    }
+
+    /// Forgets what was used; the state is a new one of the limit in force.
+    pub(crate) fn reset(&mut self) {
+        self.limit.fresh(&mut self.state, &self.now);
+        self.own = None;
+    }
+
+    pub(crate) fn wait_behind(&self, ahead: Cost, cost: Cost) -> Retry {
+        match self.own {
+            None => self.limit.wait_behind(&self.state, &self.now, ahead, cost),
+            Some(own) => self.limit.wait_behind_from(own, &self.state, &self.now, cost),
+        }
+    }
+
+    pub(crate) fn look_again(&self) -> Option<Nanos> {
+        self.owner().look_again(&self.state, &self.now)
+    }
+
+    /// Takes `cost` if it passes undelayed, or would if it did not have to wait for itself. A refusal is written down only to
+    /// `repair` a state after the clock went back.
+    #[inline]
+    pub(crate) fn take_undelayed(&mut self, cost: Cost, repair: bool) -> Verdict<A::Stamp> {
+        let verdict = self.weigh(Ask::Exactly(cost));
+        match verdict.outcome() {
+            Outcome::Allow => self.commit(&verdict),
+            Outcome::Deny(retry) => {
+                // A bucket that delays would let it in earlier than undelayed.
+                let undelayed = self.wait_behind(Cost::ZERO, cost);
+                if repair {
+                    self.commit(&verdict);
+                }
+                return Verdict::refused(retry.max(undelayed));
+            }
+            Outcome::Delay(_) => match self.wait_behind(Cost::ZERO, cost) {
+                Retry::NOW => {
+                    self.commit(&verdict);
+                    return Verdict::stamped(verdict.taken(), verdict.stamp());
+                }
+                retry => return Verdict::refused(retry),
+            },
+        }
+        verdict
+    }
+}
