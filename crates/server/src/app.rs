@@ -8,7 +8,6 @@ use tollgate::{Cost, Limit, Mono, Throttles, Time};
 use tollgate_engine::{Decisions, Enforcement, Engine, Request, RequestError, SentLimits, Store, Taking};
 
 use crate::control::auth::{Access, Guards, Tokens};
-use crate::control::origin::{Origin, Source};
 use crate::net::accept::Protocol;
 use crate::net::shutdown::Connections;
 use crate::observe::health::StoreHealth;
@@ -17,6 +16,7 @@ use crate::observe::refusals::RefusalLog;
 use crate::observe::top_keys::{Names, TopKeys};
 use crate::ops::acquire::Room;
 use crate::ops::idempotency::{Given, Once};
+use crate::rules_source::status::{RulesSource, SourceStatus};
 
 /// What every connection shares.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct App<S> {
     /// Who may do what.
     pub guards: Guards,
     /// Where the rules come from.
-    pub origin: Origin,
+    pub origin: SourceStatus,
     /// For what is remembered for a while; limits go by the clock of their store.
     clock: PreciseClock,
     /// What was answered lately under a key.
@@ -115,7 +115,7 @@ impl<S: Store> App<S> {
             top: TopKeys::new(Names::Plain, clock.mono()),
             refusals: None,
             guards: Guards::default(),
-            origin: Origin::default(),
+            origin: SourceStatus::default(),
             clock,
             throttles,
         }
@@ -141,8 +141,8 @@ impl<S: Store> App<S> {
 
     /// With rules that come from somewhere.
     #[must_use]
-    pub fn with_source(self, source: Source) -> Self {
-        Self { origin: Origin::new(source), ..self }
+    pub fn with_source(self, source: RulesSource) -> Self {
+        Self { origin: SourceStatus::new(source), ..self }
     }
 
     /// The time on the wall, in milliseconds since 1970: tokens end by it.

@@ -1,5 +1,6 @@
-//! The way to another server of ours: its address, the token to show, and whose certificates to believe.
+//! The HTTP client of another tollgate server: its address, the token, and extra CA certificates.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -8,15 +9,35 @@ use anyhow::{Context, ensure};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Method, RequestBuilder, Url};
 
-use crate::config::Secret;
+/// A string that is not shown, such as a password or a token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
 
-/// How long a connection may take.
+impl Secret {
+    /// Hides a string from logs.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns the string, to connect with it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long a connection may be silent before it is asked whether there is still somebody.
-const PROBE: Duration = Duration::from_secs(5);
+/// How long a connection may be idle before a TCP keepalive probe.
+const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// A server to ask.
+/// A client of one server.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -25,20 +46,20 @@ pub struct Client {
 }
 
 impl Client {
-    /// The server at `url`, such as `https://rules.internal:8080`. With `ca`, a file of certificates in PEM, those are believed too.
+    /// Creates a client of the server at `url`, such as `https://rules.internal:8080`. `ca` is a file of extra CA certificates (PEM).
     ///
     /// # Errors
-    /// When the address or the file cannot be understood.
+    /// When the address or the file is invalid.
     pub fn new(url: &str, token: Option<Secret>, ca: Option<&Path>) -> anyhow::Result<Self> {
-        let wrong = || format!("`{url}` is no address of a server; write it like https://127.0.0.1:8080");
-        let base = Url::parse(url).with_context(wrong)?;
-        ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), wrong());
-        // The HTTP client has no cryptography provider of its own; one that this process installed before does as well.
+        let invalid = || format!("`{url}` is not the address of a server; write it like https://127.0.0.1:8080");
+        let base = Url::parse(url).with_context(invalid)?;
+        ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), invalid());
+        // The HTTP client has no cryptography provider of its own. One that this process has installed already is fine, too.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         // No redirects: the token is for the server that was named.
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).redirect(Policy::none());
-        // A machine that is gone says nothing, and a question may wait for half a minute.
-        http = http.tcp_keepalive(PROBE).tcp_keepalive_interval(PROBE).tcp_keepalive_retries(2);
+        // A long poll waits for half a minute, so a dead peer would be noticed late without probes.
+        http = http.tcp_keepalive(KEEPALIVE).tcp_keepalive_interval(KEEPALIVE).tcp_keepalive_retries(2);
         if let Some(ca) = ca {
             let pem = std::fs::read(ca).with_context(|| format!("cannot read {}", ca.display()))?;
             let certificates = Certificate::from_pem_bundle(&pem)
@@ -48,7 +69,7 @@ impl Client {
         Ok(Self { http: http.build()?, base, token })
     }
 
-    /// A request to be filled in and sent. The parts of the path are encoded, so that any text can be one.
+    /// Returns a request to fill in. The segments of the path are percent-encoded.
     pub fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -61,14 +82,14 @@ impl Client {
         }
     }
 
-    /// Whether anybody on the way to it can read the token.
-    pub fn shows_its_token(&self) -> bool {
+    /// Whether the token is sent over the network without encryption.
+    pub fn exposes_token(&self) -> bool {
         let host = self.base.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         self.token.is_some() && self.base.scheme() == "http" && !here
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn url(&self) -> &Url {
         &self.base
     }
@@ -79,9 +100,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_in_the_clear_is_noticed_beyond_this_machine() {
+    fn unencrypted_token_is_noticed_beyond_this_machine() {
         let shows =
-            |url: &str, token: Option<&str>| Client::new(url, token.map(Secret::new), None).unwrap().shows_its_token();
+            |url: &str, token: Option<&str>| Client::new(url, token.map(Secret::new), None).unwrap().exposes_token();
         for url in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://rules:1"] {
             assert!(!shows(url, Some("t")), "{url}");
         }

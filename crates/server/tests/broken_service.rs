@@ -22,19 +22,19 @@ fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
     let endless = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n{";
     let mistakes = r#"{"domain":"api","rules":[{"id":"all","limt":"9/day"}]}"#;
     for (bad, told) in [
-        (plain("200 OK", "<html>").into_bytes(), "its answer is no set of rules"),
-        (plain("200 OK", "{}").into_bytes(), "its answer is no set of rules"),
-        (b"\x16\x03\x01 nonsense\r\n\r\n".to_vec(), "the rules service cannot be used"),
-        (endless.into(), "its answer has more than"),
-        (plain("500 Internal Server Error", "").into_bytes(), "it answered 500"),
+        (plain("200 OK", "<html>").into_bytes(), "the answer is not a rule set"),
+        (plain("200 OK", "{}").into_bytes(), "the answer is not a rule set"),
+        (b"\x16\x03\x01 nonsense\r\n\r\n".to_vec(), "rules service unavailable"),
+        (endless.into(), "answer too large"),
+        (plain("500 Internal Server Error", "").into_bytes(), "the answer is 500"),
         (
             plain("401 Unauthorized", r#"{"detail":"who is it"}"#).into_bytes(),
-            "who is it; give a good token with --rules-token",
+            "who is it; set a valid token with --rules-token",
         ),
-        (plain("302 Found", "").into_bytes(), "it answered 302"),
-        (answer(2, BETTER, &sha256(GOOD)), "the rules were damaged on the way"),
+        (plain("302 Found", "").into_bytes(), "the answer is 302"),
+        (answer(2, BETTER, &sha256(GOOD)), "the rules were damaged"),
         (set(3, mistakes), "`limt` is not a key of a rule"),
-        (set(4, "{"), "the rules were refused, those before stay in force revision=4"),
+        (set(4, "{"), "rules refused; the rules in force stay revision=4"),
     ] {
         service.answer(bad);
         node.wait_for_line(told);
@@ -42,7 +42,7 @@ fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
         if !told.contains("refused") && !told.contains("limt") {
             // In between it is well, so that nobody has to wait for ever longer pauses.
             service.answer(set(1, GOOD));
-            node.wait_for_line("the rules service answers again");
+            node.wait_for_line("rules service available again");
         }
     }
     // What was refused last is told to whoever asks, and to the service.
@@ -68,7 +68,7 @@ fn a_start_with_bad_rules_is_made_with_those_on_disk_or_not_at_all() {
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--node", "n", "--data", &data];
     let told = Server::refuses(&args);
-    assert!(told.contains("its rules were refused; there are no rules on disk"), "{told}");
+    assert!(told.contains("its rules were refused; there are no earlier rules on disk"), "{told}");
     service.answer(set(1, GOOD));
     drop(Server::start(&args));
     for bad in [set(2, "{}"), answer(2, BETTER, &sha256(GOOD)), plain("200 OK", "?").into_bytes(), Vec::new()] {
@@ -99,7 +99,7 @@ fn tokens_of_a_set_whose_rules_are_refused_count_also_after_a_restart_without_th
     let node = Server::start(&args);
     assert!(opens(&node, "old") && !opens(&node, "new"));
     service.answer(set_with_token(2, "{", "new"));
-    node.wait_for_line("the rules were refused, those before stay in force revision=2");
+    node.wait_for_line("rules refused; the rules in force stay revision=2");
     // They are written once they count, so whoever sees the file sees that they do.
     let file = folder.path().join("data/last-good.json");
     while !std::fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"new\"")) {

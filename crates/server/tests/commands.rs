@@ -132,7 +132,7 @@ fn decide_answers_bad_lines_in_their_place_and_fails() {
     assert!(answers[1].contains(r#""allowed":false"#) && answers[1].contains(r#""retry_after_ms":1,"#), "{}", ran.out);
     for (place, expected) in [
         (2, r#""detail":"at line 3: unknown field `limmit`, did you mean `limit`?","line":3"#),
-        (3, r#""detail":"at line 4: unknown field `time`; when a request happens is called `at`","line":4"#),
+        (3, r#""detail":"at line 4: unknown field `time`; the time of a request is `at`","line":4"#),
         (4, "at line 5: `Europe/Pari` is not a time zone; did you mean `Europe/Paris`?"),
     ] {
         assert!(answers[place].contains(expected), "{}", answers[place]);
@@ -202,8 +202,8 @@ fn bad_files_are_told_and_nothing_breaks() {
         refused(&missing, "cannot read");
         // Of a folder, its rule files are checked.
         refused(&directory, if command == ["check"] { "has no *.yaml, *.yml or *.json" } else { "cannot read" });
-        refused(&large, "at most 16777216 are read");
-        refused("/dev/zero", "at most 16777216 are read");
+        refused(&large, "maximum 16777216");
+        refused("/dev/zero", "maximum 16777216");
         refused(&binary, "not UTF-8");
         if command != ["import", "--from", "nginx"] {
             refused(&bomb, "cannot be read");

@@ -30,11 +30,11 @@ fn an_export_says_what_is_not_in_it() {
     }
     person.run(&["rules", "overrides", "set", "api", "b", "x", "--attribute", "user", "--deny"]).done();
     let exported = person.run(&["rules", "export"]).done();
-    let said = "# Not in this file, left alone where it is applied to these rules, and to be set anew where it is applied to others\n\
+    let said = "# Not in this file. Applying it here leaves these as they are; on another server, set them again\n\
                 # (tollgate rules overrides list, tollgate rules disable):\n\
-                # - api/a has 2 overrides beside it\n\
+                # - api/a has 2 overrides\n\
                 # - api/b is disabled\n\
-                # - api/b has 1 override beside it\n";
+                # - api/b has 1 override\n";
     assert_eq!(exported, format!("{said}{text}"));
     // Applied to these rules, it leaves all of it as it is.
     let file = folder.file("export.yaml", &exported);

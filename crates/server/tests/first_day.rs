@@ -52,8 +52,8 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
     // What was bought is not lost to the same value of something else.
     overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).failed(
         1,
-        "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, as a value of `api_key`: \
-         {\"limit\":\"50/s\"}; it would be lost to the one of `client_ip`, so delete it first if that is meant, with DELETE or \
+        "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, for the attribute `api_key`: \
+         {\"limit\":\"50/s\"}; setting it for `client_ip` would replace it, so delete it first with DELETE or \
          `tollgate rules overrides delete`\n",
     );
     assert!(overrides(&["list", "api"]).done().contains("50/s"));
@@ -94,7 +94,7 @@ fn an_override_that_is_for_nobody_is_warned_of() {
         (ran.code, ran.err)
     };
     let unknown = "warning: nothing in the rule `plans`, which counts by `api_key or client_ip`, names the attribute `user`; the \
-                   override is for requests that bring it\n";
+                   override is for requests that have it\n";
     assert_eq!(told(&["plans", "a", "--limit", "9/s", "--attribute", "user"]), (Some(0), unknown.into()));
     for known in ["api_key", "path"] {
         assert_eq!(told(&["plans", known, "--limit", "9/s", "--attribute", known]), (Some(0), String::new()));
@@ -106,7 +106,7 @@ fn an_override_that_is_for_nobody_is_warned_of() {
         ("192.0.*", "a pattern", "'…*'"),
     ] {
         let text = format!(
-            "warning: `client_ip` is compared with the text `{value}` as it stands; {what} goes into the rule itself: `overrides: \
+            "warning: `client_ip` is compared with `{value}` literally; {what} goes into the rule itself: `overrides: \
              [{{when: {{client_ip: {written}}}, limit: …}}]`\n"
         );
         assert_eq!(told(&["plans", value, "--deny", "--attribute", "client_ip"]), (Some(0), text));
@@ -179,7 +179,7 @@ fn going_back_says_to_what_and_goes_further_every_time() {
     assert_eq!(back(&[]).done(), "api/login: back to version 1, as version 5, in force\n");
     back(&[]).failed(1, "there is no earlier version to go back to");
     assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
-    assert_eq!(back(&["3"]).done(), "api/login: version 6 says what version 3 does; nothing was changed\n");
+    assert_eq!(back(&["3"]).done(), "api/login: version 6 equals version 3; nothing was changed\n");
     back(&["9"]).failed(1, "there is no version 9");
     // What was gone back from is not come back to, whatever came after it.
     let quota = |limit: &str| {
@@ -206,7 +206,7 @@ fn what_customers_have_bought_outlives_its_rule() {
     soon("the override is in force", left);
     let without = folder.file("less.yaml", FIRST.split("- id: login").next().unwrap());
     let planned = person.run(&["rules", "apply", "--plan", "--prune", &without]);
-    assert_eq!(planned.err, "warning: api/login has 1 override beside it, kept for when the rule comes back\n");
+    assert_eq!(planned.err, "warning: api/login has 1 override, kept in case the rule is created again\n");
     let told = person.run(&["rules", "delete", "api", "login"]).done();
     assert_eq!(told, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
     assert!(
@@ -230,7 +230,7 @@ fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
     let back = |args: &[&str]| person.run(&[&["rules", "rollback", "api", "login"], args].concat());
     back(&[])
         .failed(1, "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n");
-    assert_eq!(back(&["1"]).done(), "api/login: version 1001 says what version 1 does; nothing was changed\n");
+    assert_eq!(back(&["1"]).done(), "api/login: version 1001 equals version 1; nothing was changed\n");
 }
 
 #[test]

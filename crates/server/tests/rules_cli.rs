@@ -281,8 +281,8 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
 
     let api = folder.file("api.yaml", TWO);
     let other = folder.file("other.yaml", "domain: other\nrules: [{id: c, limit: 1/s}]\n");
-    person.run(&["rules", "list"]).failed(1, "asks for a token");
-    person.with("tg_no_such").run(&["rules", "list"]).failed(1, "does not take the token `no`");
+    person.run(&["rules", "list"]).failed(1, "requires a token");
+    person.with("tg_no_such").run(&["rules", "list"]).failed(1, "refused the token `no`");
     reader.run(&["rules", "apply", &api]).failed(1, "this needs the role editor");
     reader.run(&["keys", "reset", "api", "user=x"]).failed(1, "operator");
     editor.run(&["rules", "apply", &api]).done();
@@ -296,11 +296,11 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
         format!("token {reader_id} of reader is revoked\n")
     );
     soon("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
-    reader.run(&["rules", "list"]).failed(1, "does not take the token");
+    reader.run(&["rules", "list"]).failed(1, "refused the token");
     let list = admin.run(&["tokens", "list"]).done();
     assert!(list.contains("revoked 20") && list.contains("good until 20") && !list.contains("tg_"), "{list}");
     admin.run(&["tokens", "create", "--role", "king"]).failed(2, "reader");
-    admin.run(&["tokens", "create", "--role", "reader", "--expires", "soon"]).failed(1, "write a length of time");
+    admin.run(&["tokens", "create", "--role", "reader", "--expires", "soon"]).failed(1, "write a duration");
 }
 
 #[test]
@@ -308,10 +308,10 @@ fn what_cannot_be_asked_is_told_with_its_address() {
     let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
     nobody.run(&["rules", "list"]).failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
     let somebody = nobody.with("tg_a_b");
-    somebody.run(&["rules", "list", "--server", "http://0.0.0.0:1"]).failed(1, "can read the token; use https");
-    nobody.run(&["rules", "list", "--server", "ftp://x"]).failed(1, "`ftp://x` is no address of a server");
+    somebody.run(&["rules", "list", "--server", "http://0.0.0.0:1"]).failed(1, "without encryption; use https");
+    nobody.run(&["rules", "list", "--server", "ftp://x"]).failed(1, "`ftp://x` is not the address of a server");
     nobody.run(&["rules", "list", "--ca", "/nowhere"]).failed(1, "cannot read /nowhere");
-    nobody.run(&["rules", "get", "api", ".."]).failed(1, "cannot be a part of an address");
+    nobody.run(&["rules", "get", "api", ".."]).failed(1, "cannot be part of a URL");
     nobody.run(&["rules"]).failed(2, "Usage");
     nobody.run(&["rules", "get", "api"]).failed(2, "RULE");
     // A server whose rules are in a file has no database to ask.
@@ -361,8 +361,8 @@ fn a_database_that_goes_away_is_told_and_work_goes_on_when_it_is_back() {
     let exported = admin.run(&["rules", "export"]).done();
 
     postgres.kill();
-    admin.run(&["rules", "list"]).failed(1, "cannot do that now");
-    admin.run(&["rules", "delete", "api", "a"]).failed(1, "cannot do that now");
+    admin.run(&["rules", "list"]).failed(1, "is unavailable: the database is unavailable");
+    admin.run(&["rules", "delete", "api", "a"]).failed(1, "is unavailable: the database is unavailable");
     admin.run(&["keys", "peek", "api", "user=a"]).done();
     nobody
         .run(&["tokens", "list", "--database", &url])

@@ -1,32 +1,37 @@
-//! Whole files: what one would change, and changing it in one transaction.
+//! Whole rule files: validating, planning, applying in one transaction, and exporting.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use sqlx::{AnyConnection, Row};
 use tokio::task::spawn_blocking;
 use tollgate_engine::rules::Source;
 use tollgate_engine::rules::entry::{self, TakenApart};
 
-use super::audit::Line;
-use super::db::{LONG, Write, within};
+use super::db::{self, Db, LONG, Write, storable, within};
 use super::error::Conflict;
-use super::history::Keeping;
-use super::model::{Action, Change, Expected, Finding, Plan, Validation};
-use super::outlive::{LeftBehind, left_behind};
-use super::plan::{DomainWork, Stored, Work, findings, work_out};
-use super::rules::{Kept, check_count, check_size};
-use super::weight::{self, check_weight};
-use super::{Control, ControlError, Others, Result};
+use super::history::{self, RuleWrite};
+use super::model::{Action, Change, Expected, Finding, Others, Plan, Validation};
+use super::orphans::{self, Orphans};
+use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, findings};
+use super::rules::{self, RuleRow, audit_entry, check_count, check_rule_size};
+use super::snapshot::{self, ExportRow};
+use super::sql::Sql;
+use super::{ControlError, Result, size};
 
-/// From so many domains on, it is less work to look at all rules than to ask for each domain.
+/// From this many domains on, reading all rules is cheaper than one query for each domain.
 const MANY_DOMAINS: usize = 50;
 
-impl Control {
-    /// What is wrong with a rule file and what is probably not meant, as `tollgate check` tells it. Never fails for what is in the
-    /// text.
+/// Whole rule files.
+#[derive(Debug)]
+pub struct RuleFiles<'c> {
+    pub(super) db: &'c Db,
+}
+
+impl RuleFiles<'_> {
+    /// Returns the mistakes in a rule file and the warnings about it, as `tollgate check` prints them.
     ///
     /// # Errors
-    /// When the database cannot be asked.
+    /// When the database is unreachable; never because of the text.
     pub async fn validate(&self, text: &[u8]) -> Result<Validation> {
         let taken = match take_apart(text).await {
             Ok(taken) => taken,
@@ -36,13 +41,7 @@ impl Control {
             }
             Err(error) => return Err(error),
         };
-        let stored = within(LONG, async {
-            let mut tx = self.db.read().await?;
-            let stored = load(&mut tx, &taken.domains).await?;
-            tx.rollback().await?;
-            Ok(stored)
-        })
-        .await?;
+        let stored = within(LONG, async { load(&mut *self.db.read().await?, &taken.domains).await }).await?;
         blocking(move || {
             let warnings = findings(&taken, &stored).iter().map(Finding::from).collect();
             Validation { rules: taken.entries.len(), mistakes: Vec::new(), warnings }
@@ -50,162 +49,181 @@ impl Control {
         .await
     }
 
-    /// What [`apply`](Self::apply) would do.
+    /// Returns what [`apply`](Self::apply) would do.
     ///
     /// # Errors
-    /// When the file has mistakes, or the database cannot be asked.
+    /// When the file has mistakes or the database is unreachable.
     pub async fn plan(&self, text: &[u8], others: Others) -> Result<Plan> {
         let taken = take_apart(text).await?;
-        let (revision, work) = within(LONG, async {
+        within(LONG, async {
             let mut tx = self.db.read().await?;
-            let revision: i64 = sqlx::query("SELECT revision FROM head").fetch_one(&mut *tx).await?.try_get(0)?;
+            let revision = db::revision(&mut tx).await?;
             let stored = load(&mut tx, &taken.domains).await?;
-            let mut work = blocking(move || work_out(taken, stored, others)).await?;
-            work.tell_of_overrides(&left_behind(&mut tx).await?);
-            tx.rollback().await?;
-            Ok((revision, work))
+            let mut changes = blocking(move || compare(taken, stored, others)).await?;
+            orphans::warn(&mut changes, &orphans::find(&mut tx).await?);
+            Ok(changes.into_plan(revision, false))
         })
-        .await?;
-        Ok(plan_of(work, revision, false))
+        .await
     }
 
-    /// Makes the rules of the domains that a file names what the file says, in one transaction. `expected` is about the revision of
-    /// everything. `allowed` says in which domains; a file that names another one is refused as invalid.
+    /// Makes the rules of the domains in a file equal to the file, in one transaction. The expected version of the change is the
+    /// revision of everything. A file with a domain for which `allowed` returns false is refused.
     ///
     /// # Errors
-    /// When the file has mistakes, names a domain that is not allowed, something does not stand as expected, it does not fit, or the
-    /// database cannot be asked. Then nothing was changed.
+    /// When the file has mistakes, contains a domain that is not allowed, the revision is not as expected, the rules do not fit, or
+    /// the database is unreachable. Nothing was changed then.
     pub async fn apply(
         &self,
         change: &Change,
         text: &[u8],
         others: Others,
-        expected: Expected,
         allowed: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Plan> {
         let taken = take_apart(text).await?;
         if let Some(domain) = taken.domains.iter().find(|domain| !allowed(domain)) {
-            return Err(ControlError::Invalid(format!("the rules of the domain `{domain}` may not be changed by you")));
+            return Err(ControlError::Invalid(format!("no permission to change rules of the domain `{domain}`")));
         }
-        let (plan, revision) = within(LONG, async {
+        within(LONG, async {
             let mut write = self.db.write(change).await?;
-            write.expect_revision(expected).await?;
+            check_revision(&mut write).await?;
             let stored = load(&mut write.tx, &taken.domains).await?;
-            let mut work = blocking(move || work_out(taken, stored, others)).await?;
-            if work.is_empty() {
+            let mut changes = blocking(move || compare(taken, stored, others)).await?;
+            if changes.planned.is_empty() {
                 let revision = write.revision - 1;
-                write.undo().await?;
-                return Ok((plan_of(work, revision, true), None));
+                write.rollback().await?;
+                return Ok(changes.into_plan(revision, true));
             }
-            let left = left_behind(&mut write.tx).await?;
-            work.tell_of_overrides(&left);
-            for domain in std::mem::take(&mut work.domains) {
-                write.carry_out(domain, &left).await?;
+            let orphans = orphans::find(&mut write.tx).await?;
+            orphans::warn(&mut changes, &orphans);
+            for domain in std::mem::take(&mut changes.domains) {
+                apply_domain(&mut write, domain, &orphans).await?;
             }
             check_count(write.rules)?;
-            check_weight(write.weight)?;
-            let revision = write.commit().await?;
-            Ok((plan_of(work, revision, true), Some(revision)))
+            size::check(write.size)?;
+            Ok(changes.into_plan(write.commit().await?, true))
+        })
+        .await
+    }
+
+    /// Returns all rules of the given domains, or of all domains if none is given, as a formatted rule file that
+    /// [`apply`](Self::apply) accepts. Comments at its head list the overrides and disabled rules, which a file does not contain and
+    /// applying it does not change.
+    ///
+    /// # Errors
+    /// When a domain has no rules or the database is unreachable.
+    pub async fn export(&self, domains: &[String]) -> Result<String> {
+        let rules = within(LONG, async {
+            let mut tx = self.db.read().await?;
+            if domains.is_empty() {
+                return ExportRow::list(&mut tx, None).await;
+            }
+            let mut rules = Vec::new();
+            for domain in domains.iter().collect::<BTreeSet<_>>() {
+                let found = match storable([domain]) {
+                    true => ExportRow::list(&mut tx, Some(domain)).await?,
+                    false => Vec::new(),
+                };
+                if found.is_empty() {
+                    return Err(ControlError::Missing(format!("domain `{domain}` with rules")));
+                }
+                rules.extend(found);
+            }
+            Ok(rules)
         })
         .await?;
-        if let Some(revision) = revision {
-            self.tell(revision);
-        }
-        Ok(plan)
+        blocking(move || Ok(snapshot::to_yaml(&rules)?)).await?
     }
 }
 
-impl Write<'_> {
-    /// Whether everything stands at the revision that the writer takes for granted.
-    async fn expect_revision(&mut self, expected: Expected) -> Result<()> {
-        let (current, empty) = (self.revision - 1, self.rules == 0);
-        let holds = match expected {
-            Expected::Anything => true,
-            Expected::Nothing => empty,
-            Expected::Something => !empty,
-            Expected::Version(revision) => revision == current,
-        };
-        if holds {
-            return Ok(());
-        }
-        let query = "SELECT author, at_ms FROM audit WHERE seq = $1";
-        let last = sqlx::query(query).bind(self.audit).fetch_optional(&mut *self.tx).await?;
-        let by =
-            last.map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, Action::Update, row.try_get(1)?))).transpose()?;
-        Err(ControlError::Conflict(Box::new(Conflict {
-            what: "the set of rules".into(),
-            current: (!empty || current > 0).then_some(current),
-            rule: None,
-            by,
-            diff: None,
-        })))
+/// Checks that the revision is the one that the writer expects.
+async fn check_revision(write: &mut Write<'_>) -> Result<()> {
+    let (current, empty) = (write.revision - 1, write.rules == 0);
+    let matches = match write.expected {
+        Expected::Anything => true,
+        Expected::Nothing => empty,
+        Expected::Something => !empty,
+        Expected::Version(revision) => revision == current,
+    };
+    if matches {
+        return Ok(());
     }
+    let mut query = Sql::new("SELECT author, at_ms FROM audit WHERE seq = ");
+    let last = query.bind(write.audit).optional(&mut *write.tx).await?;
+    let by = last.map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, Action::Update, row.try_get(1)?))).transpose()?;
+    Err(ControlError::Conflict(Box::new(Conflict {
+        what: "the set of rules".into(),
+        current: (!empty || current > 0).then_some(current),
+        rule: None,
+        by,
+        diff: None,
+    })))
+}
 
-    async fn carry_out(&mut self, work: DomainWork, left: &LeftBehind) -> Result<()> {
-        let domain = &*work.name;
-        self.remove(domain, &work.deletes.iter().collect::<Vec<_>>()).await?;
-        self.weight += match (work.had, work.has) {
-            (false, true) => weight::of_domain(domain),
-            (true, false) => -weight::of_domain(domain),
-            (true, true) | (false, false) => 0,
-        };
-        let new = work.writes.iter().filter(|write| write.old.is_none());
-        let new: Vec<(&str, &str)> = new.map(|write| (domain, &*write.id)).collect();
-        let last = self.last_versions(&new).await?;
-        let mut kept = Vec::with_capacity(work.writes.len());
-        for write in &work.writes {
-            let (old, text) = (write.old.as_ref(), write.text.as_deref());
-            let before = old.map_or(0, |old| weight::of_rule(&old.text));
-            if let Some(text) = text {
-                check_size(text.len())?;
-                self.weight += weight::of_rule(text) - before;
-                if old.is_some_and(|old| old.overrides > 0) {
-                    self.check_overrides(domain, &write.id, text).await?;
-                }
-            }
-            let overrides = match (old, text) {
-                (Some(old), _) => old.overrides,
-                (None, Some(text)) if left.contains_key(&(domain.to_owned(), write.id.clone())) => {
-                    self.bring_back_overrides(domain, &write.id, text).await?
-                }
-                (None, _) => 0,
-            };
-            self.rules += i64::from(old.is_none());
-            kept.push(match (old, text) {
-                (Some(old), None) => (Kept { position: write.position, ..old.clone() }, None),
-                (old, text) => {
-                    let went = || last.get(&(domain.to_owned(), write.id.clone())).copied().unwrap_or(0);
-                    let kept = Kept {
-                        id: write.id.clone(),
-                        position: write.position,
-                        version: old.map_or_else(went, |old| old.version) + 1,
-                        enabled: old.is_none_or(|old| old.enabled),
-                        text: text.unwrap_or_default().into(),
-                        overrides,
-                        author: self.author.clone(),
-                        at_ms: self.at_ms,
-                        comment: self.comment.clone(),
-                    };
-                    (kept, Some(if old.is_some() { Action::Update } else { Action::Create }))
-                }
-            });
-        }
-        let keeping: Vec<Keeping<'_>> =
-            kept.iter().map(|(kept, action)| Keeping { domain, kept, action: *action }).collect();
-        self.keep(&keeping).await?;
-        let told = work.writes.iter().zip(&kept).filter(|(write, (_, action))| action.is_some() || write.moved);
-        let lines: Vec<Line<'_>> = told
-            .map(|(write, (kept, action))| Line {
-                kind: "rule",
-                action: action.map_or("move", Action::as_str),
-                domain: Some(domain),
-                subject: kept.id.clone(),
-                before: write.old.as_ref().map(|old| &*old.text),
-                after: Some(&kept.text),
-            })
-            .collect();
-        self.log(&lines).await
+/// Writes the changes of one domain.
+async fn apply_domain(write: &mut Write<'_>, changes: DomainChanges, orphans: &Orphans) -> Result<()> {
+    let domain = &*changes.name;
+    history::delete_rules(write, domain, &changes.deletes).await?;
+    write.size += match (changes.had_rules, changes.has_rules) {
+        (false, true) => size::of_domain(domain),
+        (true, false) => -size::of_domain(domain),
+        (true, true) | (false, false) => 0,
+    };
+    let new = changes.writes.iter().filter(|change| change.old.is_none());
+    let new: Vec<(&str, &str)> = new.map(|change| (domain, &*change.id)).collect();
+    let last_versions = history::last_versions(write, &new).await?;
+    let mut rows = Vec::with_capacity(changes.writes.len());
+    for change in &changes.writes {
+        rows.push(new_row(write, domain, change, orphans, &last_versions).await?);
     }
+    let writes: Vec<RuleWrite<'_>> =
+        rows.iter().map(|(row, action)| RuleWrite { domain, row, action: *action }).collect();
+    history::write_rules(write, &writes).await?;
+    let logged = changes.writes.iter().zip(&rows).filter(|(change, (_, action))| action.is_some() || change.moved);
+    let entries: Vec<_> = logged
+        .map(|(change, (row, action))| {
+            let before = change.old.as_ref().map(|old| &*old.text);
+            audit_entry(domain, &row.id, action.map_or("move", Action::as_str), before, Some(&row.text))
+        })
+        .collect();
+    write.log(&entries).await
+}
+
+/// Returns the new row of a rule and the action; no action if only its position changes.
+async fn new_row(
+    write: &mut Write<'_>,
+    domain: &str,
+    change: &RuleChange,
+    orphans: &Orphans,
+    last_versions: &HashMap<(String, String), i64>,
+) -> Result<(RuleRow, Option<Action>)> {
+    let RuleChange { old, text, id, position, .. } = change;
+    let (id, position) = (id.clone(), *position);
+    let text = match (text, old) {
+        (Some(text), _) => text.clone(),
+        (None, Some(old)) => return Ok((RuleRow { position, ..old.clone() }, None)),
+        (None, None) => String::new(),
+    };
+    check_rule_size(text.len())?;
+    write.size += size::of_rule(&text);
+    let stamp = write.stamp.clone();
+    if let Some(old) = old {
+        write.size -= size::of_rule(&old.text);
+        if old.overrides > 0 {
+            orphans::check_overrides(write, domain, &id, &text).await?;
+        }
+        return Ok((
+            RuleRow { id, position, version: old.version + 1, text, stamp, ..old.clone() },
+            Some(Action::Update),
+        ));
+    }
+    let key = (domain.to_owned(), id.clone());
+    let overrides = match orphans.contains_key(&key) {
+        true => orphans::adopt_overrides(write, domain, &id, &text).await?,
+        false => 0,
+    };
+    write.rules += 1;
+    let version = last_versions.get(&key).copied().unwrap_or(0) + 1;
+    Ok((RuleRow { id, position, version, enabled: true, text, overrides, stamp }, Some(Action::Create)))
 }
 
 async fn take_apart(text: &[u8]) -> Result<TakenApart> {
@@ -213,38 +231,42 @@ async fn take_apart(text: &[u8]) -> Result<TakenApart> {
     Ok(blocking(move || entry::take_apart(&[Source { name: "rules", text: &text }])).await??)
 }
 
-/// Does something that takes long elsewhere; others are served meanwhile.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+/// Runs long work on another thread, so that this one keeps serving.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     spawn_blocking(work).await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)).into())
 }
 
-/// The rules of domains, in order.
-async fn load(connection: &mut AnyConnection, domains: &[String]) -> Result<Stored> {
-    let mut stored = Stored::new();
+/// Reads the rules of domains, in order.
+async fn load(connection: &mut AnyConnection, domains: &[String]) -> Result<StoredRules> {
+    let select = || {
+        let mut query = Sql::new("SELECT domain, ");
+        query.push(rules::COLUMNS).push(" FROM rules");
+        query
+    };
+    let mut rows = Vec::new();
     if domains.len() > MANY_DOMAINS {
-        let wanted: HashSet<&str> = domains.iter().map(|domain| &**domain).collect();
-        let query = "SELECT domain, id, position, version, enabled, text, overrides, author, at_ms, comment FROM rules \
-                     ORDER BY domain, position, id";
-        for row in &sqlx::query(query).fetch_all(connection).await? {
-            let domain: String = row.try_get("domain")?;
-            if wanted.contains(&*domain) {
-                stored.entry(domain).or_default().push(Kept::read(row)?);
-            }
+        rows = select().push(" ORDER BY domain, position, id").all(&mut *connection).await?;
+    } else {
+        for domain in domains {
+            let mut query = select();
+            query.push(" WHERE domain = ").bind(domain.as_str()).push(" ORDER BY position, id");
+            rows.extend(query.all(&mut *connection).await?);
         }
-        return Ok(stored);
     }
-    for domain in domains {
-        let query = "SELECT id, position, version, enabled, text, overrides, author, at_ms, comment FROM rules \
-                     WHERE domain = $1 ORDER BY position, id";
-        let rows = sqlx::query(query).bind(domain.as_str()).fetch_all(&mut *connection).await?;
-        if !rows.is_empty() {
-            stored.insert(domain.clone(), rows.iter().map(Kept::read).collect::<Result<_>>()?);
+    let wanted: HashSet<&str> = domains.iter().map(|domain| &**domain).collect();
+    let mut stored = StoredRules::new();
+    for row in &rows {
+        let domain: String = row.try_get("domain")?;
+        if wanted.contains(&*domain) {
+            stored.entry(domain).or_default().push(RuleRow::read(row)?);
         }
     }
     Ok(stored)
 }
 
-fn plan_of(work: Work, revision: i64, applied: bool) -> Plan {
-    let Work { changes, unchanged, warnings, .. } = work;
-    Plan { revision, applied, changes, unchanged, warnings }
+impl FileChanges {
+    fn into_plan(self, revision: i64, applied: bool) -> Plan {
+        let Self { planned: changes, unchanged, warnings, .. } = self;
+        Plan { revision, applied, changes, unchanged, warnings }
+    }
 }

@@ -1,137 +1,121 @@
-//! The audit log: who changed what, from what to what. Lines are written in the transaction of the change itself.
+//! The audit log: who changed what, from what to what. Entries are written in the transaction of the change itself.
 
+use serde_json::Value;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::cut::{Cursor, page_of};
-use super::db::{SHORT, Write, storable, within};
-use super::model::{AuditSearch, Change, Cut, Entry, Page};
-use super::sql::Sql;
-use super::{Control, ControlError, Result};
+use super::db::{Db, SHORT, Write, storable, within};
+use super::model::{AuditEntry, AuditSearch, Change, Page, PageRequest};
+use super::paging::{Cursor, page_of};
+use super::rules::parse_stored;
+use super::sql::{ROWS, Sql};
+use super::{ControlError, Result};
 
-/// How many rows are written at once. More would be fewer statements, and yet slower: SQLite looks for the name of each value among
-/// those of all others in the statement.
-pub(super) const ROWS: usize = 32;
-
-/// Whether a statement for so many rows will be asked for again, and is worth being kept.
-pub(super) fn is_usual(rows: usize) -> bool {
-    rows == 1 || rows == ROWS
-}
-
-/// One line, but for who and when.
+/// An entry to append, without author and time.
 #[derive(Debug)]
-pub(super) struct Line<'l> {
-    pub(super) kind: &'static str,
-    pub(super) action: &'l str,
-    pub(super) domain: Option<&'l str>,
+pub(super) struct NewEntry<'e> {
+    pub(super) kind: &'e str,
+    pub(super) action: &'e str,
+    pub(super) domain: Option<&'e str>,
     pub(super) subject: String,
-    /// JSON, as it was.
-    pub(super) before: Option<&'l str>,
-    /// JSON, as it is since.
-    pub(super) after: Option<&'l str>,
+    /// The old value, as JSON.
+    pub(super) before: Option<&'e str>,
+    /// The new value, as JSON.
+    pub(super) after: Option<&'e str>,
 }
 
-impl Write<'_> {
-    /// Writes lines into the log.
-    pub(super) async fn log(&mut self, lines: &[Line<'_>]) -> Result<()> {
-        for lines in lines.chunks(ROWS) {
-            let mut query = Sql::new(
-                "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, \
-                 after_json) ",
-            );
-            query.rows(lines, |row, line| {
-                self.audit += 1;
-                row.bind(self.audit)
-                    .and(self.revision)
-                    .and(self.at_ms)
-                    .and(self.author.as_str())
-                    .and(line.kind)
-                    .and(line.action)
-                    .and(line.domain)
-                    .and(line.subject.as_str())
-                    .and(self.comment.as_deref())
-                    .and(line.before)
-                    .and(line.after);
-            });
-            query.query()?.persistent(is_usual(lines.len())).execute(&mut *self.tx).await?;
-        }
-        Ok(())
+/// Appends entries within a write.
+pub(super) async fn append(write: &mut Write<'_>, entries: &[NewEntry<'_>]) -> Result<()> {
+    for entries in entries.chunks(ROWS) {
+        let mut insert = Sql::new(
+            "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, \
+             after_json) ",
+        );
+        insert.rows(entries, |row, entry| {
+            write.audit += 1;
+            row.bind(write.audit)
+                .and(write.revision)
+                .and(write.stamp.at_ms)
+                .and(write.stamp.author.as_str())
+                .and(entry.kind)
+                .and(entry.action)
+                .and(entry.domain)
+                .and(entry.subject.as_str())
+                .and(write.stamp.comment.as_deref())
+                .and(entry.before)
+                .and(entry.after);
+        });
+        insert.execute(&mut *write.tx).await?;
     }
+    Ok(())
 }
 
-impl Control {
-    /// The audit log, newest first.
+/// The audit log.
+#[derive(Debug)]
+pub struct AuditLog<'c> {
+    pub(super) db: &'c Db,
+}
+
+impl AuditLog<'_> {
+    /// Returns entries, newest first.
     ///
     /// # Errors
-    /// When `after` was made up, or the database cannot be asked.
-    pub async fn audit(&self, search: &AuditSearch, cut: &Cut) -> Result<Page<Entry>> {
-        let (limit, after) = cut.read()?;
-        let wanted = [
-            (" AND domain = ", &search.domain),
-            (" AND author = ", &search.author),
-            (" AND subject = ", &search.subject),
+    /// When `after` is invalid or the database is unreachable.
+    pub async fn list(&self, search: &AuditSearch, page: &PageRequest) -> Result<Page<AuditEntry>> {
+        let (limit, after) = page.read()?;
+        let conditions = [
+            (" AND domain = ", search.domain.as_deref()),
+            (" AND author = ", search.author.as_deref()),
+            (" AND subject = ", search.subject.as_deref()),
         ];
-        if wanted.iter().any(|(_, text)| text.as_ref().is_some_and(|text| !storable(text))) {
-            return Ok(Page { items: Vec::new(), next: None });
+        if !storable(conditions.map(|(_, text)| text.unwrap_or_default())) {
+            return Ok(Page::default());
         }
         let mut query = Sql::new(
             "SELECT seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, after_json FROM audit \
              WHERE seq < ",
         );
         query.bind(after.map_or(i64::MAX, |after| after.number));
-        for (condition, text) in wanted {
+        for (condition, text) in conditions {
             if let Some(text) = text {
-                query.push(condition).bind(text.as_str());
+                query.push(condition).bind(text);
             }
         }
         query.push(" ORDER BY seq DESC LIMIT ").bind(limit + 1);
-        within(SHORT, async {
-            let rows = query.query()?.fetch_all(self.db.pool()).await?;
-            page_of(&rows, limit, entry, |last| Cursor { number: last.seq, name: String::new() })
-        })
-        .await
+        let rows = within(SHORT, query.all(self.db.pool())).await?;
+        page_of(&rows, limit, read, |last| Cursor::number(last.seq))
     }
 
-    /// Writes down something that was not done to the database: the kill switch, a reset. Makes no revision, so that
-    /// no node is woken by it.
+    /// Records an action that does not change the database: the kill switch, a reset. Creates no revision, so no node is woken.
     ///
     /// # Errors
-    /// When the database cannot be asked.
+    /// When the database is unreachable, or a string contains NUL.
     pub async fn note(
         &self,
         change: &Change,
-        kind: &'static str,
+        kind: &str,
         action: &str,
         domain: Option<&str>,
         subject: &str,
     ) -> Result<()> {
-        for text in [kind, action, subject, domain.unwrap_or_default(), &change.author]
-            .into_iter()
-            .chain(change.comment.as_deref())
-        {
-            if !storable(text) {
-                return Err(ControlError::Invalid("a note has no characters of the value zero".into()));
-            }
+        if !storable([kind, action, subject, domain.unwrap_or_default()]) {
+            return Err(ControlError::Invalid("an audit entry cannot contain NUL characters".into()));
         }
         within(SHORT, async {
             let mut write = self.db.write(change).await?;
             write.revision -= 1;
-            let line = Line { kind, action, domain, subject: subject.into(), before: None, after: None };
-            write.log(&[line]).await?;
-            write.commit().await?;
-            Ok(())
+            write.log(&[NewEntry { kind, action, domain, subject: subject.into(), before: None, after: None }]).await?;
+            write.commit().await.map(drop)
         })
         .await
     }
 }
 
-fn entry(row: &AnyRow) -> Result<Entry> {
-    let json = |column: &str| -> Result<Option<serde_json::Value>> {
-        let text: Option<String> = row.try_get(column)?;
-        // What is kept was written by us; what cannot be read is shown as it is.
-        Ok(text.map(|text| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))))
+fn read(row: &AnyRow) -> Result<AuditEntry> {
+    let json = |column| -> Result<Option<Value>> {
+        Ok(row.try_get::<Option<String>, _>(column)?.as_deref().map(parse_stored))
     };
-    Ok(Entry {
+    Ok(AuditEntry {
         seq: row.try_get("seq")?,
         revision: row.try_get("revision")?,
         at_ms: row.try_get("at_ms")?,

@@ -1,8 +1,8 @@
-//! Who may do what: tokens by their digests, and what each allows.
+//! Authentication by tokens, and authorisation by their roles.
 //!
-//! A token is 256 random bits, so its SHA-256 tells nothing about it and looking it up needs no care about timing. Hashing costs
-//! more than deciding does; so a connection remembers what it has shown, and a request that shows the same again costs a comparison of
-//! the texts and a look at whether tokens have changed since. Where no tokens are asked for, it costs a branch.
+//! A token is 256 random bits, so its SHA-256 does not reveal it and the lookup needs no constant-time comparison. Hashing costs
+//! more than a decision, so a connection caches its token: a request with the same token costs a comparison of the strings and a
+//! check whether the tokens have changed. Where no tokens are required, it costs a branch.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,72 +13,72 @@ use sha2::{Digest, Sha256};
 
 use super::model::{Role, Verifier};
 
-/// Whether calls have to show a token.
+/// Whether callers must send a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tokens {
-    /// Everybody has to, except to ask whether the server is well.
+    /// All calls except health checks require one.
     Asked,
-    /// Nobody has to, and everybody may do everything: for listeners on loopback.
+    /// No token is required, and every caller may do everything: for listeners on loopback.
     #[default]
     NotAsked,
 }
 
-/// The author of what is done where no tokens are asked for.
+/// The author of changes where no tokens are required.
 pub const LOCAL: &str = "local";
 
 type Digested = [u8; 32];
 type Table = HashMap<Digested, Verifier>;
 
-/// The tokens that are good now.
+/// The valid tokens.
 #[derive(Debug, Default)]
 pub struct Guards {
     tokens: Tokens,
     /// How often the table was replaced.
     edition: AtomicU64,
-    /// Read when a connection shows a token for the first time, or after tokens have changed: never by most decisions.
+    /// Read when a connection sends a token for the first time, or after tokens have changed: not by most decisions.
     table: RwLock<Arc<Table>>,
 }
 
-/// What a connection has shown, and what came of it.
+/// The token of a connection, and its cached verification.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// As it was sent; empty if nothing was.
+    /// The token as sent; empty if none was.
     text: Vec<u8>,
     digest: Digested,
     edition: u64,
     access: Option<Access>,
 }
 
-/// Who asks, once that is known. Whoever has one may at least read.
+/// An authenticated caller, who may at least read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Somebody on this machine; no tokens are asked for.
+    /// No tokens are required.
     Local,
-    /// Whoever has this token.
+    /// The holder of this token.
     Token(Arc<Verifier>),
 }
 
-/// Where something is done.
+/// The scope of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// In one domain.
+    /// One domain.
     Domain(&'a str),
-    /// In all of them at once.
+    /// All domains.
     Everywhere,
 }
 
-/// Why somebody is not let in.
+/// Why a caller is not authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthError {
-    /// No token was shown.
+    /// No token was sent.
     NoToken,
-    /// The token is not known; it may have been revoked.
+    /// The token is unknown; it may have been revoked.
     Unknown,
-    /// Its time is over.
+    /// The token has expired.
     Expired,
 }
 
-/// Why somebody who is known may not do something.
+/// A caller lacks a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
     needed: Role,
@@ -87,21 +87,25 @@ pub struct Denied {
 }
 
 impl Guards {
-    /// No tokens are known yet: if they are asked for, nobody is let in.
+    /// Creates an empty table: if tokens are required, every caller is refused.
     pub fn new(tokens: Tokens) -> Self {
         Self { tokens, ..Self::default() }
     }
 
-    /// Whether tokens are asked for.
+    /// Whether tokens are required.
     #[inline]
     pub fn ask(&self) -> bool {
         self.tokens == Tokens::Asked
     }
 
-    /// These are the good tokens from now on. Those that are not among them are refused from the next request on, on connections
-    /// that have shown them before too. A digest that is none is left out: nothing could match it.
+    /// Replaces the valid tokens. Other tokens are refused from the next request on, also on connections that used them before.
+    /// An invalid digest is ignored: no token matches it.
     pub fn replace(&self, verifiers: &[Verifier]) {
-        let known = verifiers.iter().filter_map(|verifier| Some((read_hex(&verifier.digest)?, verifier.clone())));
+        let known = verifiers.iter().filter_map(|verifier| {
+            let mut digest = Digested::default();
+            hex::decode_to_slice(&verifier.digest, &mut digest).ok()?;
+            Some((digest, verifier.clone()))
+        });
         let table: Arc<Table> = Arc::new(known.collect());
         let mut place = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if *place != table {
@@ -111,10 +115,10 @@ impl Guards {
         }
     }
 
-    /// Lets in whoever shows `token`, or says why not. `now` gives milliseconds since 1970, if that matters.
+    /// Authenticates the caller with `token`. `now` returns milliseconds since 1970, if needed.
     ///
     /// # Errors
-    /// When tokens are asked for and this is no good one.
+    /// When tokens are required and this one is not valid.
     #[inline]
     pub fn admit<'s>(
         &self,
@@ -132,19 +136,19 @@ impl Guards {
         self.access(shown, now)
     }
 
-    /// Takes note of a token that will be used from now on.
+    /// Sets the token of a connection.
     pub fn show(&self, shown: &mut Shown, token: &[u8]) {
-        // What is longer than any token is not kept. It is not found either.
+        // A string longer than any token is not kept; it is not found either.
         let text = if token.len() <= MAX_TOKEN { token.to_vec() } else { Vec::new() };
         let digest = digest(token);
         let (edition, access) = self.find(&digest);
         *shown = Shown { text, digest, edition, access };
     }
 
-    /// Lets in a connection by what it has shown before.
+    /// Authenticates a connection by the token it sent before.
     ///
     /// # Errors
-    /// When tokens are asked for and it has shown no good one.
+    /// When tokens are required and the connection has no valid one.
     #[inline]
     pub fn access<'s>(&self, shown: &'s mut Shown, now: impl FnOnce() -> i64) -> Result<&'s Access, AuthError> {
         if !self.ask() {
@@ -164,18 +168,18 @@ impl Guards {
 
     fn find(&self, digest: &Digested) -> (u64, Option<Access>) {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that it belongs to the table.
+        // Under the lock, so that the edition belongs to the table.
         let edition = self.edition.load(Ordering::Acquire);
-        // A copy for the connection: a count that all connections share would be passed from core to core.
+        // A copy for the connection: a shared reference count would move its cache line between cores.
         (edition, table.get(digest).map(|verifier| Access::Token(Arc::new(verifier.clone()))))
     }
 }
 
-/// Longer than any token that was made here.
+/// An upper bound of the length of our tokens.
 const MAX_TOKEN: usize = 256;
 
 impl Access {
-    /// The name that stands beside what is done.
+    /// Returns the author of changes.
     pub fn author(&self) -> &str {
         match self {
             Self::Local => LOCAL,
@@ -183,7 +187,7 @@ impl Access {
         }
     }
 
-    /// Whether it has this role somewhere.
+    /// Whether the caller has this role in any domain.
     pub fn is_at_least(&self, role: Role) -> bool {
         match self {
             Self::Local => true,
@@ -191,10 +195,10 @@ impl Access {
         }
     }
 
-    /// Whether this may be done.
+    /// Checks that the caller has a role.
     ///
     /// # Errors
-    /// When it may not; it says which role would be needed.
+    /// When it does not; the error names the required role.
     pub fn require(&self, needed: Role, place: Place<'_>) -> Result<(), Denied> {
         let Self::Token(token) = self else { return Ok(()) };
         let reaches = token.role == Role::Admin
@@ -221,8 +225,8 @@ impl Access {
 impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoToken => "a token is needed; send it as `Authorization: Bearer …`",
-            Self::Unknown => "the token is not known; it may have been revoked",
+            Self::NoToken => "a token is required; send it as `Authorization: Bearer …`",
+            Self::Unknown => "unknown token; it may have been revoked",
             Self::Expired => "the token has expired",
         })
     }
@@ -231,12 +235,12 @@ impl fmt::Display for AuthError {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { needed, domain, token } = self;
-        write!(f, "this needs the role {}", name(*needed))?;
+        write!(f, "this needs the role {}", needed.as_str())?;
         match domain {
             Some(domain) => write!(f, " for the domain `{domain}`")?,
             None => f.write_str(" for all domains")?,
         }
-        write!(f, "; the token `{}` has the role {}", token.id, name(token.role))?;
+        write!(f, "; the token `{}` has the role {}", token.id, token.role.as_str())?;
         match token.domains.as_slice() {
             [] => Ok(()),
             domains => write!(f, " for {}", domains.join(", ")),
@@ -244,29 +248,8 @@ impl fmt::Display for Denied {
     }
 }
 
-/// A role in one word, as in JSON.
-pub const fn name(role: Role) -> &'static str {
-    match role {
-        Role::Reader => "reader",
-        Role::Operator => "operator",
-        Role::Editor => "editor",
-        Role::Admin => "admin",
-    }
-}
-
 fn digest(token: &[u8]) -> Digested {
     Sha256::digest(token).into()
-}
-
-fn read_hex(text: &str) -> Option<Digested> {
-    let mut digest = Digested::default();
-    if text.len() != 2 * digest.len() || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(digest)
 }
 
 #[cfg(test)]

@@ -1,57 +1,65 @@
-//! The connection: SQLite or PostgreSQL through one interface, and the one way in which writes are made.
+//! The database: SQLite or PostgreSQL through one interface, and the one way to write.
 //!
-//! Every write is a transaction that changes the row of `head` first. On PostgreSQL that row is locked by it, on SQLite the
-//! whole file is by `BEGIN IMMEDIATE`: either way writers go one after the other, also those of other processes, and what a
-//! transaction reads after that is what it will replace.
+//! Every write is a transaction that first updates the row of `head`. PostgreSQL locks that row, SQLite locks the whole file with
+//! `BEGIN IMMEDIATE`. Writers of all processes are therefore serialised, and what a transaction reads afterwards is what it
+//! replaces.
 
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, AnyRow};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Any, AnyPool, ConnectOptions, Connection, Executor, Row, SqlSafeStr, Transaction};
-use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::timeout;
+use sqlx::{Any, AnyConnection, AnyPool, ConnectOptions, Connection, Executor, Row, SqlSafeStr, Transaction};
+use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::error::ControlError;
-use super::{Result, model::Change};
-use crate::percent;
+use super::model::{Change, Expected};
+use super::sql::Sql;
+use super::{Result, audit};
 
-/// How long to wait for a connection: a database that is away is told soon.
+/// How long to wait for a connection, so that an unreachable database is reported soon.
 const ACQUIRE: Duration = Duration::from_secs(3);
-/// How long one write or read of something small may take.
+/// How long one small read or write may take.
 pub(super) const SHORT: Duration = Duration::from_secs(10);
 /// How long reading or writing everything may take.
 pub(super) const LONG: Duration = Duration::from_secs(300);
-/// Connections at most.
+/// How often the database is polled for writes of other processes.
+const POLL: Duration = Duration::from_millis(250);
+/// Connections in the pool.
 const CONNECTIONS: u32 = 6;
-/// How often tables are tried to be made, if another process is at it, too.
+/// How often migrations are attempted, if another process migrates at the same time.
 const MIGRATE_TRIES: u32 = 5;
+/// The longest comment of a change.
+const MAX_COMMENT_CHARS: usize = 1000;
 
-/// The changes to the tables, in order. A released one is never edited: databases remember its checksum.
+/// The migrations, in order. A released one is never edited: databases store its checksum.
 const MIGRATIONS: [(i64, &str, &str); 2] = [
     (1, "rules", include_str!("../../migrations/0001_rules.sql")),
     (2, "overrides outlive rules", include_str!("../../migrations/0002_overrides_outlive_rules.sql")),
 ];
 static DRIVERS: Once = Once::new();
 
-/// Which database it is, for the little in which they differ.
+/// The kind of database, where the two differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Sqlite,
     Postgres,
 }
 
-/// A database, ready to be asked.
+/// An open database.
 #[derive(Debug)]
 pub(super) struct Db {
     pool: AnyPool,
     kind: Kind,
-    /// Writers of this process wait here, in turn: SQLite would have them try again and again, and the unlucky starve.
+    /// Queues the writers of this process. SQLite alone would let them retry without order, and some would starve.
     turn: Mutex<()>,
+    /// The last known revision.
+    revision: watch::Sender<i64>,
 }
 
 impl Db {
@@ -60,13 +68,12 @@ impl Db {
         let kind = match url.split(':').next() {
             Some("sqlite") => Kind::Sqlite,
             Some("postgres" | "postgresql") => Kind::Postgres,
-            _ => return Err(ControlError::Invalid("a database is given as `sqlite:PATH` or `postgres://…`".into())),
+            _ => return Err(ControlError::Invalid("not a database URL: write sqlite:PATH or postgres://…".into())),
         };
         if kind == Kind::Sqlite {
             prepare_file(url).map_err(sqlx::Error::Io)?;
         }
         let options: AnyConnectOptions = url.parse()?;
-        let options = options.disable_statement_logging();
         let pool = AnyPoolOptions::new()
             .max_connections(CONNECTIONS)
             .acquire_timeout(ACQUIRE)
@@ -78,13 +85,14 @@ impl Db {
                     Ok(())
                 })
             })
-            // SQLite ends a transaction by itself when its disk is full, and undoing it then fails: the connection would count as
-            // being in one for good.
+            // SQLite ends a transaction itself when its disk is full, and rolling it back then fails: the connection would
+            // count as being in a transaction permanently.
             .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
-            .connect_with(options)
+            .connect_with(options.disable_statement_logging())
             .await?;
-        let db = Self { pool, kind, turn: Mutex::new(()) };
+        let db = Self { pool, kind, turn: Mutex::new(()), revision: watch::Sender::new(0) };
         db.migrate().await?;
+        db.revision.send_replace(db.read_revision().await?);
         Ok(db)
     }
 
@@ -98,7 +106,7 @@ impl Db {
             let outcome = within(LONG, async { Ok(migrator.run(&self.pool).await) }).await?;
             let Err(error) = outcome else { return Ok(()) };
             tries += 1;
-            // Another process that starts at the same time may be making the same tables.
+            // Another process that starts at the same time may be creating the same tables.
             if tries == MIGRATE_TRIES {
                 return Err(sqlx::Error::Migrate(Box::new(error)).into());
             }
@@ -106,7 +114,7 @@ impl Db {
         }
     }
 
-    /// Begins a transaction that sees one state of everything and changes nothing.
+    /// Begins a read-only transaction with a consistent view of everything.
     pub(super) async fn read(&self) -> Result<Transaction<'static, Any>> {
         Ok(match self.kind {
             Kind::Sqlite => self.pool.begin().await?,
@@ -114,13 +122,14 @@ impl Db {
         })
     }
 
-    /// Begins a change, after those that came before.
-    pub(super) async fn write(&self, change: &Change) -> Result<Write<'_>> {
-        if change.comment.as_ref().is_some_and(|comment| comment.chars().count() > MAX_COMMENT_CHARS) {
-            return Err(ControlError::Invalid(format!("a comment has at most {MAX_COMMENT_CHARS} characters")));
+    /// Begins a write, after the writes before it.
+    pub(super) async fn write<'d>(&'d self, change: &Change) -> Result<Write<'d>> {
+        let Change { author, comment, expected } = change;
+        if comment.as_ref().is_some_and(|comment| comment.chars().count() > MAX_COMMENT_CHARS) {
+            return Err(ControlError::Invalid(format!("comment too long (maximum {MAX_COMMENT_CHARS} characters)")));
         }
-        if change.comment.as_ref().is_some_and(|comment| !storable(comment)) || !storable(&change.author) {
-            return Err(ControlError::Invalid("a comment has no characters of the value zero".into()));
+        if !storable([author, comment.as_deref().unwrap_or_default()]) {
+            return Err(ControlError::Invalid("a comment cannot contain NUL characters".into()));
         }
         let turn = self.turn.lock().await;
         let mut tx = match self.kind {
@@ -131,74 +140,143 @@ impl Db {
             .fetch_one(&mut *tx)
             .await?;
         Ok(Write {
+            db: self,
             tx,
             _turn: turn,
-            author: change.author.clone(),
-            comment: change.comment.clone(),
-            at_ms: now_ms(),
+            stamp: Stamp { author: author.clone(), at_ms: now_ms(), comment: comment.clone() },
+            expected: *expected,
             revision: head.try_get(0)?,
             rules: head.try_get(1)?,
-            weight: head.try_get(2)?,
+            size: head.try_get(2)?,
             audit: head.try_get(3)?,
         })
     }
 
-    /// The revision of what is there.
-    pub(super) async fn revision(&self) -> Result<i64> {
-        within(SHORT, async {
-            let row = sqlx::query("SELECT revision FROM head").fetch_one(&self.pool).await?;
-            Ok(row.try_get(0)?)
-        })
-        .await
+    /// Reads the current revision.
+    async fn read_revision(&self) -> Result<i64> {
+        within(SHORT, async { revision(&mut *self.pool.acquire().await?).await }).await
     }
 
     pub(super) fn pool(&self) -> &AnyPool {
         &self.pool
     }
+
+    /// Subscribes to the revision.
+    pub(super) fn watch(&self) -> watch::Receiver<i64> {
+        self.revision.subscribe()
+    }
+
+    /// Publishes a revision that this process wrote or read.
+    pub(super) fn publish(&self, revision: i64) {
+        self.revision.send_if_modified(|known| {
+            let newer = revision > *known;
+            *known = revision.max(*known);
+            newer
+        });
+    }
+
+    /// Polls for writes of other processes and publishes their revisions. While the database is unreachable nothing is published.
+    pub(super) async fn poll(self: Arc<Self>) {
+        let mut ticks = interval(POLL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut unreachable = false;
+        loop {
+            ticks.tick().await;
+            let before = *self.revision.borrow();
+            match self.read_revision().await {
+                Ok(revision) => {
+                    if unreachable {
+                        tracing::info!(revision, "rules database reachable again");
+                    }
+                    unreachable = false;
+                    // A write of this process during the poll has published something newer. Otherwise the revision that was
+                    // read counts, even if it is older: a backup was restored.
+                    self.revision.send_if_modified(|known| {
+                        let changed = *known == before && revision != before;
+                        *known = if changed { revision } else { *known };
+                        changed
+                    });
+                }
+                Err(error) if !unreachable => {
+                    unreachable = true;
+                    tracing::warn!(%error, "rules database unreachable; nodes keep their rules");
+                }
+                Err(_) => {}
+            }
+        }
+    }
 }
 
-/// The longest comment of a change.
-pub(super) const MAX_COMMENT_CHARS: usize = 1000;
+/// Reads the current revision within a transaction.
+pub(super) async fn revision(connection: &mut AnyConnection) -> Result<i64> {
+    Ok(sqlx::query("SELECT revision FROM head").fetch_one(connection).await?.try_get(0)?)
+}
 
-/// A change that is being made. Dropped, it never was.
+/// Author, time and comment of a change, as stored with every version.
+#[derive(Clone, Debug)]
+pub(super) struct Stamp {
+    pub(super) author: String,
+    pub(super) at_ms: i64,
+    pub(super) comment: Option<String>,
+}
+
+impl Stamp {
+    pub(super) fn read(row: &AnyRow) -> Result<Self> {
+        Ok(Self { author: row.try_get("author")?, at_ms: row.try_get("at_ms")?, comment: row.try_get("comment")? })
+    }
+}
+
+/// A write transaction. Dropping it undoes it.
 pub(super) struct Write<'d> {
+    db: &'d Db,
     pub(super) tx: Transaction<'static, Any>,
     _turn: MutexGuard<'d, ()>,
-    pub(super) author: String,
-    pub(super) comment: Option<String>,
-    pub(super) at_ms: i64,
-    /// The one that this makes.
+    pub(super) stamp: Stamp,
+    pub(super) expected: Expected,
+    /// The revision that this write creates.
     pub(super) revision: i64,
+    /// How many rules there are.
     pub(super) rules: i64,
-    pub(super) weight: i64,
+    /// The size of all rules and overrides, see `size.rs`.
+    pub(super) size: i64,
+    /// The last number in the audit log.
     pub(super) audit: i64,
 }
 
 impl Write<'_> {
-    /// Makes it so, and returns the revision. It is on disk after that, and only then.
+    /// Commits, publishes the revision and returns it. The write is on disk afterwards.
     pub(super) async fn commit(mut self) -> Result<i64> {
-        sqlx::query("UPDATE head SET revision = $1, rules = $2, weight = $3, audit = $4")
+        Sql::new("UPDATE head SET revision = ")
             .bind(self.revision)
+            .push(", rules = ")
             .bind(self.rules)
-            .bind(self.weight)
+            .push(", weight = ")
+            .bind(self.size)
+            .push(", audit = ")
             .bind(self.audit)
             .execute(&mut *self.tx)
             .await?;
         self.tx.commit().await?;
+        self.db.publish(self.revision);
         Ok(self.revision)
     }
 
-    /// Undoes it, before anybody else goes on.
-    pub(super) async fn undo(self) -> Result<()> {
+    /// Rolls back before the next writer continues.
+    pub(super) async fn rollback(self) -> Result<()> {
         Ok(self.tx.rollback().await?)
+    }
+
+    /// Appends entries to the audit log.
+    pub(super) async fn log(&mut self, entries: &[audit::NewEntry<'_>]) -> Result<()> {
+        audit::append(self, entries).await
     }
 }
 
 impl Kind {
-    /// What is set on every connection.
+    /// Returns the statements that run on every new connection.
     fn settings(self) -> &'static [&'static str] {
         match self {
-            // What was acknowledged is on disk, also if the power fails.
+            // An acknowledged write is on disk even if the power fails.
             Self::Sqlite => &[
                 "PRAGMA busy_timeout = 5000",
                 "PRAGMA journal_mode = WAL",
@@ -215,13 +293,15 @@ impl Kind {
     }
 }
 
-/// The address of a SQLite database in a file, whatever characters its path has.
+/// Characters that need no escaping in the path of a SQLite URL.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+
+/// Returns the URL of a SQLite database in a file, whatever characters its path has.
 pub fn sqlite_url(path: &Path) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
-    format!("sqlite:{}?mode=rwc", percent::encode(path.as_os_str().as_encoded_bytes(), plain))
+    format!("sqlite:{}?mode=rwc", percent_encode(path.as_os_str().as_encoded_bytes(), PATH))
 }
 
-/// Makes the directory and the file, which nobody else may read: it has digests of tokens in it.
+/// Creates the directory and the file, readable by their owner only: the file contains digests of tokens.
 fn prepare_file(url: &str) -> io::Result<()> {
     let Some(path) = path_of(url) else { return Ok(()) };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -238,7 +318,7 @@ fn prepare_file(url: &str) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
-/// The file of a SQLite database, if it is one.
+/// Returns the file of a SQLite URL; none for a database in memory.
 fn path_of(url: &str) -> Option<PathBuf> {
     let rest = url.strip_prefix("sqlite:")?;
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -246,27 +326,27 @@ fn path_of(url: &str) -> Option<PathBuf> {
     if path == ":memory:" || path.is_empty() || options.contains("mode=memory") {
         return None;
     }
-    Some(PathBuf::from(String::from_utf8(percent::decode(path.as_bytes())).ok()?))
+    Some(PathBuf::from(percent_decode(path.as_bytes()).decode_utf8().ok()?.into_owned()))
 }
 
-/// Gives up after a while: a database that does not answer is as good as away.
+/// Limits how long a database operation may take.
 pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(limit, work).await.unwrap_or_else(|_| {
-        let why = format!("it did not answer within {} s", limit.as_secs());
+        let why = format!("no answer within {} s", limit.as_secs());
         Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, why)).into())
     })
 }
 
-/// Whether both databases can hold a text: PostgreSQL has none with a zero in it.
-pub(super) fn storable(text: &str) -> bool {
-    !text.contains('\0')
+/// Whether both databases can store these strings: PostgreSQL refuses NUL characters.
+pub(super) fn storable<const N: usize>(texts: [&str; N]) -> bool {
+    texts.iter().all(|text| !text.contains('\0'))
 }
 
 pub(super) fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 
-/// A truth, which is kept as a number: the two databases have no type for it in common.
-pub(super) fn truth(row: &AnyRow, column: &str) -> Result<bool> {
+/// Reads a boolean, stored as a number: the two databases have no boolean type in common.
+pub(super) fn boolean(row: &AnyRow, column: &str) -> Result<bool> {
     Ok(row.try_get::<i64, _>(column)? != 0)
 }

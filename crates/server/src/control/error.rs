@@ -1,4 +1,4 @@
-//! Why the rules service did not do something, by who has to act. Nothing was changed in any case but the last.
+//! Errors of the rules service, by who must act. Nothing was changed, except possibly after [`ControlError::Database`].
 
 use std::fmt;
 
@@ -6,38 +6,38 @@ use tollgate_engine::rules::Mistakes;
 
 use super::model::{Action, StoredRule};
 
-/// Why something was not done.
+/// Why the rules service did not do something.
 #[derive(Debug)]
 pub enum ControlError {
-    /// There is no such thing. Which, in words: "the rule `login` of the domain `api`".
+    /// No such thing exists: "rule `login` of the domain `api`".
     Missing(String),
-    /// It does not stand as the writer took for granted.
+    /// The resource is not at the version that the writer expected.
     Conflict(Box<Conflict>),
     /// The rules have mistakes.
     Mistakes(Mistakes),
-    /// Something else about the request is wrong: what, and what would be right.
+    /// Something else about the request is wrong.
     Invalid(String),
-    /// Something else stands where it would be: what, and how to make room.
+    /// Something else is stored under the same name.
     Taken(String),
-    /// There would be too much of something.
+    /// A size or count would exceed its bound.
     Full(String),
-    /// The database cannot be asked, or has no room. The operator has to act. A write may have been made if the connection
-    /// broke while it was being confirmed; it was made whole or not at all.
+    /// The database is unreachable or full; the operator must act. If the connection broke during a commit, the write was made
+    /// as a whole or not at all.
     Database(sqlx::Error),
 }
 
-/// What somebody else did in the meantime.
+/// What another writer did in the meantime.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conflict {
-    /// What it is about, in words.
+    /// Names the resource.
     pub what: String,
-    /// The version that is there; none if nothing is.
+    /// The current version; none if the resource does not exist.
     pub current: Option<i64>,
-    /// The rule that is there, if it is about one.
+    /// The current rule, if the resource is a rule.
     pub rule: Option<StoredRule>,
-    /// Who made it so, how and when, if that is known.
+    /// Author, action and time of the last change, if known.
     pub by: Option<(String, Action, i64)>,
-    /// What changed since the version the writer knew, line by line.
+    /// Changes since the version that the writer expected, line by line.
     pub diff: Option<String>,
 }
 
@@ -46,8 +46,8 @@ impl fmt::Display for ControlError {
         match self {
             Self::Missing(what) => write!(f, "there is no {what}"),
             Self::Conflict(conflict) => match conflict.current {
-                Some(version) => write!(f, "{} was changed, it is at version {version} now", conflict.what),
-                None => write!(f, "{} is not there", conflict.what),
+                Some(version) => write!(f, "{} was changed; its version is now {version}", conflict.what),
+                None => write!(f, "{} does not exist", conflict.what),
             },
             Self::Mistakes(mistakes) => mistakes.fmt(f),
             Self::Invalid(why) | Self::Taken(why) | Self::Full(why) => f.write_str(why),
@@ -58,15 +58,7 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Database(error) => Some(error),
-            Self::Missing(_)
-            | Self::Conflict(_)
-            | Self::Mistakes(_)
-            | Self::Invalid(_)
-            | Self::Taken(_)
-            | Self::Full(_) => None,
-        }
+        if let Self::Database(error) = self { Some(error) } else { None }
     }
 }
 

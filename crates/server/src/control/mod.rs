@@ -1,166 +1,157 @@
-//! The rules service: owners of services define rules, this keeps them, and nodes follow.
+//! The rules service: stores rules, their history, overrides, tokens and the audit log, and publishes them to nodes.
 //!
 //! ```text
 //!  put, patch, apply ─▶ one transaction: head, rules, versions, audit ─▶ revision ─▶ watch() ─▶ snapshot() ─▶ nodes
 //! ```
 //!
-//! - [`Control`] is everything that can be asked of it, and knows nothing of HTTP, tokens in headers or who may do what.
-//! - Rules are kept as text in the language of rule files, one line of JSON each. They are checked before they are written,
-//!   alone and with their overrides, and all together stay small enough for a node to read.
-//! - A write is made whole or not at all, and acknowledged when it is on disk. The database numbers writes by a revision; each
-//!   rule numbers its versions, and goes on where it was when it is deleted and made again.
+//! - [`Control`] is the service without HTTP and without access checks; each resource is a repository of its own
+//!   ([`Rules`], [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`]).
+//! - Rules are stored as text in the rule language, one line of JSON each. They are validated before they are written, alone and
+//!   with their overrides, and their total size is bounded by what a node can read.
+//! - A write is atomic and acknowledged when it is on disk. The database numbers writes with a revision; each rule numbers its
+//!   versions, which continue when a rule is deleted and created again.
 
 pub mod api;
 mod apply;
 mod audit;
 pub mod auth;
-mod cut;
 mod db;
 pub mod error;
-pub(crate) mod hex;
 mod history;
 pub mod model;
-pub mod origin;
-mod outlive;
+mod orphans;
 mod overrides;
+mod paging;
 mod plan;
 mod rules;
+mod size;
 mod snapshot;
 mod sql;
 mod tokens;
-mod weight;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
+pub use apply::RuleFiles;
+pub use audit::AuditLog;
 use db::Db;
 pub use db::sqlite_url;
 pub use error::{Conflict, ControlError};
+pub use history::History;
 use model::Snapshot;
-pub use rules::MAX_RULE_BYTES;
-pub use tokens::{MAX_TOKENS, digest};
+pub use overrides::Overrides;
+pub use rules::{MAX_RULE_BYTES, Rules};
+pub use tokens::{MAX_TOKENS, Tokens};
 
-/// What is returned.
-pub type Result<T> = std::result::Result<T, ControlError>;
+/// A result of the rules service.
+pub type Result<T, E = ControlError> = std::result::Result<T, E>;
 
-/// What a write came to.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Written<T> {
-    /// What is there now.
-    pub now: T,
-    /// Whether there was nothing before.
-    pub created: bool,
-    /// Whether anything changed: writing what is there already does nothing.
-    pub changed: bool,
-}
-
-/// Whether rules that a file does not have are deleted, in the domains it names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Others {
-    /// They stay.
-    Keep,
-    /// They are deleted.
-    Delete,
-}
-
-/// Rules, their history, tokens and the audit log in a database.
+/// The rules service on a database.
 #[derive(Debug)]
 pub struct Control {
     db: Arc<Db>,
-    told: Arc<watch::Sender<i64>>,
-    /// The revision that this server itself goes by; none if it does not follow.
-    landed: watch::Sender<Option<i64>>,
-    /// Looks for writes of other processes.
-    watcher: AbortHandle,
-    /// The last one that was made. Held while one is made, so that a thousand nodes that ask at once have it made once.
-    made: Mutex<Option<Arc<Snapshot>>>,
+    /// The revision that this server itself has installed; none if it does not install rules.
+    installed: watch::Sender<Option<i64>>,
+    /// Polls for writes of other processes.
+    poller: AbortHandle,
+    /// The last snapshot. Locked while one is built, so that a thousand nodes that ask at once have it built once.
+    snapshot: Mutex<Option<Arc<Snapshot>>>,
 }
 
-/// How long a write is kept from being acknowledged until it is in force here.
-const LANDS_WITHIN: Duration = Duration::from_secs(1);
-
-/// How often other processes' writes are looked for.
-const LOOK: Duration = Duration::from_millis(250);
+/// How long a change of tokens waits to be in force on this server before it is acknowledged.
+const INSTALLED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Opens the database at `sqlite:PATH?mode=rwc` (see [`sqlite_url`]) or `postgres://…` and brings its tables up to date. Needs
-    /// a runtime, and stays with it.
+    /// Opens the database at `sqlite:PATH?mode=rwc` (see [`sqlite_url`]) or `postgres://…` and migrates its tables. Must be called
+    /// within a runtime, on which it keeps a task.
     ///
     /// # Errors
-    /// When the database cannot be asked, or was made by a later version of this program.
+    /// When the database is unreachable or was written by a later version of this program.
     pub async fn open(url: &str) -> Result<Self> {
         let db = Arc::new(Db::open(url).await?);
-        let told = Arc::new(watch::Sender::new(db.revision().await?));
-        let watcher = tokio::spawn(look(db.clone(), told.clone())).abort_handle();
-        Ok(Self { db, told, landed: watch::Sender::new(None), watcher, made: Mutex::new(None) })
+        let poller = tokio::spawn(db.clone().poll()).abort_handle();
+        Ok(Self { db, installed: watch::Sender::new(None), poller, snapshot: Mutex::new(None) })
     }
 
-    /// The revision, whenever it changes, whoever changed it.
+    /// The rules, one by one.
+    pub fn rules(&self) -> Rules<'_> {
+        Rules { db: &self.db }
+    }
+
+    /// The overrides of rules.
+    pub fn overrides(&self) -> Overrides<'_> {
+        Overrides { db: &self.db }
+    }
+
+    /// The versions of rules.
+    pub fn history(&self) -> History<'_> {
+        History { db: &self.db }
+    }
+
+    /// Whole rule files.
+    pub fn files(&self) -> RuleFiles<'_> {
+        RuleFiles { db: &self.db }
+    }
+
+    /// The tokens.
+    pub fn tokens(&self) -> Tokens<'_> {
+        Tokens { control: self }
+    }
+
+    /// The audit log.
+    pub fn audit(&self) -> AuditLog<'_> {
+        AuditLog { db: &self.db }
+    }
+
+    /// Returns a receiver of the revision, whichever process changes it.
     pub fn watch(&self) -> watch::Receiver<i64> {
-        self.told.subscribe()
+        self.db.watch()
     }
 
-    /// Notes that this server goes by a revision, as far as it can.
-    pub fn landed(&self, revision: i64) {
-        self.landed.send_replace(Some(revision));
+    /// Returns what nodes run now, built once for each revision. While the database is unreachable the last snapshot is returned.
+    ///
+    /// # Errors
+    /// When the database is unreachable and no snapshot of the current revision was built.
+    pub async fn snapshot(&self) -> Result<Arc<Snapshot>> {
+        let mut last = self.snapshot.lock().await;
+        let revision = *self.db.watch().borrow();
+        if let Some(last) = last.as_ref().filter(|last| last.revision == revision) {
+            return Ok(last.clone());
+        }
+        let snapshot = Arc::new(snapshot::build(&self.db).await?);
+        *last = Some(snapshot.clone());
+        drop(last);
+        self.db.publish(snapshot.revision);
+        Ok(snapshot)
     }
 
-    /// Waits for this server itself to go by what was just written, if it follows: whoever is given a token uses it at once. Not for
-    /// ever, since what was written is written.
-    async fn until_landed(&self) {
-        let written = *self.told.borrow();
-        let mut landed = self.landed.subscribe();
-        let goes_by_it = landed.wait_for(|landed| landed.is_none_or(|revision| revision >= written));
-        let _ = timeout(LANDS_WITHIN, goes_by_it).await;
+    /// Reports that this server has installed a revision, as far as it can.
+    pub fn installed(&self, revision: i64) {
+        self.installed.send_replace(Some(revision));
     }
 
-    /// Tells of a write of our own.
-    fn tell(&self, revision: i64) {
-        self.told.send_if_modified(|told| {
-            let newer = revision > *told;
-            *told = revision.max(*told);
-            newer
-        });
+    /// Waits until this server itself has installed the last write, if it installs rules: a new token is used immediately. The wait
+    /// is bounded, because the write is committed already.
+    async fn until_installed(&self) {
+        let written = *self.db.watch().borrow();
+        let mut installed = self.installed.subscribe();
+        let current = installed.wait_for(|installed| installed.is_none_or(|revision| revision >= written));
+        let _ = timeout(INSTALLED_WITHIN, current).await;
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.watcher.abort();
+        self.poller.abort();
     }
 }
 
-/// Looks for writes of other processes, for as long as there is somebody to tell. While the database is away, nothing is told.
-async fn look(db: Arc<Db>, told: Arc<watch::Sender<i64>>) {
-    let mut ticks = interval(LOOK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut away = false;
-    loop {
-        ticks.tick().await;
-        let before = *told.borrow();
-        match db.revision().await {
-            Ok(revision) => {
-                if away {
-                    tracing::info!(revision, "the database of the rules is back");
-                }
-                away = false;
-                // A write of our own while we looked has told what is newer. Otherwise what was read counts, also if it is older:
-                // then somebody has put back a backup.
-                told.send_if_modified(|told| {
-                    let changed = *told == before && revision != before;
-                    *told = if changed { revision } else { *told };
-                    changed
-                });
-            }
-            Err(error) if !away => {
-                away = true;
-                tracing::warn!(%error, "the database of the rules is away; nodes keep the rules they have");
-            }
-            Err(_) => {}
-        }
-    }
+/// Returns the SHA-256 of bytes in hexadecimal: of a token, or of a rule set.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
 }

@@ -1,36 +1,52 @@
-//! What the rules service keeps, and what is asked of it: plain data, the same for the database, the API and the command line.
+//! The data of the rules service, the same for the database, the API and the command line.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tollgate_engine::rules::Mistake;
 use utoipa::ToSchema;
 
-/// Who changes something, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Who changes something, why, and what they expect to replace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The name of the token, or `local` where none is asked for.
+    /// The name of the token, or `local` where no token is required.
     pub author: String,
-    /// What for, in the author's words.
+    /// The author's comment.
     pub comment: Option<String>,
+    /// The version that the change is based on.
+    pub expected: Expected,
 }
 
-/// What a writer takes for granted about what is there: `If-Match` and `If-None-Match`.
+impl Change {
+    /// Returns a change without a comment that replaces any version.
+    pub fn by(author: impl Into<String>) -> Self {
+        Self { author: author.into(), ..Self::default() }
+    }
+
+    /// Returns the same change with an expected version.
+    #[must_use]
+    pub fn expecting(self, expected: Expected) -> Self {
+        Self { expected, ..self }
+    }
+}
+
+/// What a writer expects to replace: `If-Match` and `If-None-Match`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
-    /// Whatever is there is replaced.
+    /// Any version, or nothing.
     #[default]
     Anything,
-    /// Nothing is there yet.
+    /// Nothing exists yet.
     Nothing,
-    /// Something is there, whatever it is.
+    /// Any existing version.
     Something,
-    /// This version is there.
+    /// This version.
     Version(i64),
 }
 
 impl Expected {
-    /// Whether it is so, where the version `current` is, or nothing.
-    pub(super) fn holds(self, current: Option<i64>) -> bool {
+    /// Whether the expectation holds for the version that exists, if any.
+    pub(super) fn matches(self, current: Option<i64>) -> bool {
         match self {
             Self::Anything => true,
             Self::Nothing => current.is_none(),
@@ -40,28 +56,50 @@ impl Expected {
     }
 }
 
+/// The result of a write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WriteOutcome<T> {
+    /// What is stored now.
+    pub value: T,
+    /// Whether nothing was stored before.
+    pub created: bool,
+    /// Whether anything changed: writing what is stored already changes nothing.
+    pub changed: bool,
+}
+
+/// What happens to rules that a file does not contain, in the domains that it contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Others {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They are deleted.
+    Delete,
+}
+
 /// A rule as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredRule {
-    /// Whose rule it is.
+    /// The domain of the rule.
     pub domain: String,
-    /// What it is known by within the domain.
+    /// The id of the rule within the domain.
     pub id: String,
-    /// How often it was changed, which is also its ETag. Numbers go on when a rule is deleted and made again.
+    /// The number of its last change, which is also its ETag. Numbers continue when a rule is deleted and created again.
     pub version: i64,
-    /// Whether nodes are given it.
+    /// Whether nodes receive it.
     pub enabled: bool,
     /// The rule, as in a file, with its id.
     #[schema(value_type = Object)]
     pub rule: Value,
-    /// How many overrides it has beside it, besides those that are written in it.
+    /// How many overrides are stored beside the rule, not counting those in its text.
     #[serde(default)]
     pub overrides: i64,
     /// Who made this version.
     pub author: String,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
-    /// What for.
+    /// The author's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
 }
@@ -69,13 +107,13 @@ pub struct StoredRule {
 /// A version of a rule, current or past.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// Which.
+    /// Its number.
     pub version: i64,
-    /// What made it.
+    /// The action that made it.
     pub action: Action,
-    /// Whether nodes were given it.
+    /// Whether nodes received it.
     pub enabled: bool,
-    /// The rule; none if this is the version in which it was deleted.
+    /// The rule; none if this version is its deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub rule: Option<Value>,
@@ -83,80 +121,106 @@ pub struct Version {
     pub author: String,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
-    /// What for.
+    /// The author's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
 }
 
-/// What was done to something.
+/// What was done to a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It was not there before.
+    /// It did not exist before.
     Create,
     /// It was changed.
     Update,
-    /// It is not there any more.
+    /// It was deleted.
     Delete,
     /// An earlier version was made the current one.
     Rollback,
-    /// Nodes are given it again.
+    /// Nodes receive it again.
     Enable,
-    /// Nodes are not given it any more.
+    /// Nodes do not receive it any more.
     Disable,
 }
 
-/// Other numbers for one customer: a small resource beside a rule.
+impl Action {
+    /// Returns the action in one word, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Rollback => "rollback",
+            Self::Enable => "enable",
+            Self::Disable => "disable",
+        }
+    }
+
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        let all = [Self::Create, Self::Update, Self::Delete, Self::Rollback, Self::Enable, Self::Disable];
+        all.into_iter().find(|action| action.as_str() == word)
+    }
+}
+
+/// Other limits for one customer: a small resource beside a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredOverride {
-    /// The rule it belongs to.
+    /// The id of its rule.
     pub rule: String,
-    /// For whom: the value of the attribute, taken as it is.
+    /// The value of the attribute, compared literally.
     pub value: String,
-    /// The attribute; the first one the rule counts by, unless another was given. Where that is one or another, it has to be given.
+    /// The attribute: the first one the rule counts by, unless another is given. It must be given where the rule counts by one
+    /// attribute or another.
     pub attribute: String,
     /// What applies instead: the keys of an override in a file (`limit`, `burst`, `limits`, `unlimited`, …) without `when` and `until`.
     #[schema(value_type = Object)]
     pub effect: Value,
-    /// When it ends by itself, as a time like 2030-01-31T18:00:00Z.
+    /// When it expires, such as 2030-01-31T18:00:00Z.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// The revision in which it was last changed, which is also its ETag.
+    /// The revision of its last change, which is also its ETag.
     pub version: i64,
     /// Who changed it.
     pub author: String,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
-    /// Whether its rule was deleted. Then it applies to nothing, until the rule comes back.
+    /// Whether its rule was deleted. Then it applies to nothing until the rule is created again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rule_deleted: bool,
 }
 
-/// A part of a list, and where the next one begins.
+/// A part of a list, and where the next part begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
-    /// In order.
+    /// The items, in order.
     pub items: Vec<T>,
-    /// Give this as `after` to go on; none at the end.
+    /// The `after` of the next page; none at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
+impl<T> Default for Page<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), next: None }
+    }
+}
+
 /// Which part of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
-    /// What was given as `next`; from the beginning if there is none.
+pub struct PageRequest {
+    /// The `next` of the previous page; from the beginning if none.
     pub after: Option<String>,
-    /// At most so many; a hundred unless said otherwise, a thousand at most.
+    /// The maximum number of items: 100 by default, at most 1000.
     pub limit: Option<usize>,
 }
 
 /// Which rules of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Search {
-    /// Whose id or text contains this.
+pub struct RuleSearch {
+    /// Rules whose id or text contains this.
     pub text: Option<String>,
-    /// Those that are enabled, or those that are not.
+    /// Enabled rules, or disabled ones.
     pub enabled: Option<bool>,
 }
 
@@ -167,54 +231,55 @@ pub struct DomainSummary {
     pub domain: String,
     /// How many rules it has.
     pub rules: i64,
-    /// How many overrides they have beside them, besides those that are written in them.
+    /// How many overrides are stored beside its rules, not counting those in their text.
     #[serde(default)]
     pub overrides: i64,
-    /// The revision in which one of its rules or overrides was last changed.
+    /// The revision of the last change of its rules and overrides.
     #[serde(default)]
     pub revision: i64,
 }
 
-/// What applying a file does, or would do. In the order of the file; deletions come last.
+/// What applying a file does, or would do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
-    /// The revision it was made against, and of the API's ETag: apply with `If-Match` to be sure that nothing changed in between.
+    /// The revision the plan is based on, which is also the ETag: send it as `If-Match` to apply exactly this plan.
     pub revision: i64,
-    /// Whether it was carried out.
+    /// Whether it was applied.
     pub applied: bool,
-    /// What changes. Rules that stay as they are, are only counted.
-    pub changes: Vec<Planned>,
-    /// How many stay.
+    /// The changes, in the order of the file; deletions come last.
+    pub changes: Vec<PlannedChange>,
+    /// How many rules of the file do not change.
     pub unchanged: usize,
-    /// What is valid and yet probably not meant.
+    /// What is valid but probably a mistake.
     pub warnings: Vec<String>,
 }
 
 /// One change of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Planned {
-    /// Whose rule.
+#[schema(as = Planned)]
+pub struct PlannedChange {
+    /// The domain of the rule.
     pub domain: String,
-    /// Which.
+    /// The id of the rule.
     pub id: String,
     /// What is done.
     pub action: Action,
-    /// What changes in its text, line by line with `-`, `+` and space.
+    /// The changes in its text, line by line with `-`, `+` and space.
     pub diff: String,
 }
 
-/// What a text was found to be, as `tollgate check` tells it.
+/// The result of validating a rule file, as `tollgate check` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Validation {
-    /// How many rules it has; none if it has mistakes.
+    /// How many rules the file has; 0 if it has mistakes.
     pub rules: usize,
     /// What is wrong.
     pub mistakes: Vec<Finding>,
-    /// What is valid and yet probably not meant.
+    /// What is valid but probably a mistake.
     pub warnings: Vec<Finding>,
 }
 
-/// One thing found in a text.
+/// A mistake or warning in a rule file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     /// Its line, from 1.
@@ -235,35 +300,51 @@ impl From<&Mistake> for Finding {
     }
 }
 
-/// What a token may do; each may also do what those before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+/// What a token permits; each role includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Look at everything but tokens; ask for decisions and settle them, which is their other half.
+    /// Read everything but tokens; ask for decisions and settle them.
     Reader,
     /// Overrides, reset, the kill switch.
     Operator,
-    /// Rules of the domains it is given.
+    /// Rules of the domains of the token.
     Editor,
-    /// Everything, tokens included.
+    /// Everything, including tokens.
     Admin,
+}
+
+impl Role {
+    /// Returns the role in one word, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reader => "reader",
+            Self::Operator => "operator",
+            Self::Editor => "editor",
+            Self::Admin => "admin",
+        }
+    }
+
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        [Self::Reader, Self::Operator, Self::Editor, Self::Admin].into_iter().find(|role| role.as_str() == word)
+    }
 }
 
 /// A token, without its secret.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredToken {
-    /// What it is called by, in lists and to revoke it; the beginning of the token itself.
+    /// Its id, which is also part of the token itself.
     pub id: String,
-    /// Whose it is; the author of what is done with it.
+    /// Its name, which is the author of changes made with it.
     pub name: String,
-    /// What it may do.
+    /// What it permits.
     pub role: Role,
-    /// The domains whose rules and overrides it may change; none: all of them.
+    /// The domains whose rules and overrides it may change; none: all domains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
-    /// When it was made, in milliseconds since 1970.
+    /// When it was created, in milliseconds since 1970.
     pub created_ms: i64,
-    /// When it ends by itself.
+    /// When it expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
     /// When it was revoked.
@@ -271,66 +352,68 @@ pub struct StoredToken {
     pub revoked_ms: Option<i64>,
 }
 
-/// A token to be made.
+/// A token to create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Whose it is.
+    /// Its name, which is the author of changes made with it.
     pub name: String,
-    /// What it may do.
+    /// What it permits.
     pub role: Role,
-    /// The domains whose rules and overrides it may change; none: all of them.
+    /// The domains whose rules and overrides it may change; none: all domains.
     #[serde(default)]
     pub domains: Vec<String>,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// When it expires, in milliseconds since 1970.
     #[serde(default)]
     pub expires_ms: Option<i64>,
 }
 
-/// A token that was just made. Its secret is told this once.
+/// A new token. Its secret is returned this once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct MadeToken {
-    /// To be sent as `Authorization: Bearer …`, or with AUTH over the Redis protocol.
+#[schema(as = MadeToken)]
+pub struct CreatedToken {
+    /// The token, to be sent as `Authorization: Bearer …`, or with AUTH over the Redis protocol.
     pub token: String,
-    /// What is kept of it.
+    /// What is stored.
     #[serde(flatten)]
     pub stored: StoredToken,
 }
 
-/// One line of the audit log.
+/// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Entry {
-    /// Its place in the log.
+#[schema(as = Entry)]
+pub struct AuditEntry {
+    /// Its number in the log.
     pub seq: i64,
-    /// The revision it made.
+    /// The revision of the change.
     pub revision: i64,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
     /// Who.
     pub author: String,
-    /// What kind of thing: `rule`, `override`, `token`, `enforcement`, `key`.
+    /// The kind of resource: `rule`, `override`, `token`, `enforcement`, `key`.
     pub kind: String,
     /// What was done to it.
     pub action: String,
-    /// Whose.
+    /// The domain of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Which.
+    /// The id of the resource.
     pub subject: String,
-    /// What for.
+    /// The author's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// As it was.
+    /// The value before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub before: Option<Value>,
-    /// As it is since.
+    /// The value after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub after: Option<Value>,
 }
 
-/// Which lines of the audit log.
+/// Which entries of the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditSearch {
     /// Of this domain.
@@ -341,58 +424,59 @@ pub struct AuditSearch {
     pub subject: Option<String>,
 }
 
-/// What a node is to run, as it is sent over and kept on its disk.
+/// What a node runs, as it is sent and kept on the node's disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// The revision of the database.
     pub revision: i64,
-    /// The SHA-256 of `rules`, in hexadecimal: the same rules need not be compiled again.
+    /// The SHA-256 of `rules`, in hexadecimal: equal rules need not be compiled again.
     pub checksum: String,
-    /// A rule file, as JSON, overrides put into their rules.
+    /// A rule file, as JSON, with overrides inside their rules.
     pub rules: String,
-    /// Tokens that are good, as digests, so that one token works everywhere.
+    /// The valid tokens, as digests, so that one token works on every node.
     pub tokens: Vec<Verifier>,
 }
 
-/// What a token is known by to whoever checks it.
+/// What a node verifies a token with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Verifier {
-    /// The SHA-256 of the token, in hexadecimal. Tokens are 256 random bits, so nobody finds one from it.
+    /// The SHA-256 of the token, in hexadecimal. Tokens are 256 random bits, so the digest does not reveal them.
     pub digest: String,
-    /// Its id.
+    /// The id of the token.
     pub id: String,
-    /// Whose it is.
+    /// Its name.
     pub name: String,
-    /// What it may do.
+    /// What it permits.
     pub role: Role,
-    /// Where it may change things; empty: everywhere.
+    /// The domains it may change; none: all domains.
     #[serde(default)]
     pub domains: Vec<String>,
-    /// When it ends by itself, in milliseconds since 1970.
+    /// When it expires, in milliseconds since 1970.
     #[serde(default)]
     pub expires_ms: Option<i64>,
 }
 
-/// A node that follows this service, as it last told.
+/// A node that follows this service, as it last reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeReport {
-    /// What it calls itself.
+    /// Its name.
     pub node: String,
     /// The revision it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<i64>,
-    /// The revision it would not run, and why.
+    /// The revision it refused, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refused: Option<Refused>,
-    /// How long ago it asked, in milliseconds.
+    pub refused: Option<RefusedRevision>,
+    /// How long ago it reported, in milliseconds.
     pub seen_ms_ago: u64,
 }
 
-/// A set of rules a node would not run.
+/// A set of rules that a node refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Refused {
+#[schema(as = Refused)]
+pub struct RefusedRevision {
     /// Its revision.
     pub revision: i64,
-    /// Why.
+    /// The reason.
     pub why: String,
 }

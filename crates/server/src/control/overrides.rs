@@ -1,4 +1,4 @@
-//! Overrides: other numbers for one customer, as small resources beside a rule.
+//! Overrides: other limits for one customer, stored as small resources beside a rule.
 
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
@@ -6,23 +6,26 @@ use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::Source;
 use tollgate_engine::rules::entry::{self, EntryOverride};
 
-use super::audit::Line;
-use super::cut::{Cursor, page_of};
-use super::db::{SHORT, Write, storable, within};
+use super::audit::NewEntry;
+use super::db::{Db, SHORT, Write, storable, within};
 use super::error::Conflict;
-use super::model::{Action, Change, Cut, Expected, Page, StoredOverride};
-use super::rules::{Kept, check_size, missing, rule_in_words, value_of};
-use super::weight::{self, check_weight};
-use super::{Control, ControlError, Result, Written};
+use super::model::{Action, Change, Page, PageRequest, StoredOverride, WriteOutcome};
+use super::paging::{Cursor, page_of};
+use super::rules::{RuleRow, check_rule_size, describe as describe_rule, missing, parse_stored};
+use super::sql::Sql;
+use super::{ControlError, Result, size};
 
-/// How many a rule may have, its own included; the language has no room for more.
+/// How many overrides a rule may have, including those in its text; the rule language has the same bound.
 const MAX_OVERRIDES: i64 = 100_000;
-/// The longest value.
+/// The maximum length of a value.
 const MAX_VALUE_BYTES: usize = 1024;
 
-/// An override as it is kept.
+/// The columns of [`OverrideRow`].
+pub(super) const COLUMNS: &str = "value, attribute, effect, until, o.version, o.author, o.at_ms";
+
+/// A row of the table `overrides`.
 #[derive(Clone, Debug)]
-pub(super) struct Exception {
+pub(super) struct OverrideRow {
     pub(super) value: String,
     pub(super) attribute: String,
     pub(super) effect: String,
@@ -32,7 +35,7 @@ pub(super) struct Exception {
     at_ms: i64,
 }
 
-impl Exception {
+impl OverrideRow {
     pub(super) fn read(row: &AnyRow) -> Result<Self> {
         Ok(Self {
             value: row.try_get("value")?,
@@ -46,305 +49,298 @@ impl Exception {
     }
 
     async fn find(connection: &mut AnyConnection, domain: &str, id: &str, value: &str) -> Result<Option<Self>> {
-        if ![domain, id, value].into_iter().all(storable) {
+        if !storable([domain, id, value]) {
             return Ok(None);
         }
-        let query = "SELECT value, attribute, effect, until, version, author, at_ms FROM overrides \
-                     WHERE domain = $1 AND id = $2 AND value = $3";
-        let row = sqlx::query(query).bind(domain).bind(id).bind(value).fetch_optional(connection).await?;
-        row.as_ref().map(Self::read).transpose()
+        let mut query = select();
+        query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value = ").bind(value);
+        query.optional(connection).await?.as_ref().map(Self::read).transpose()
+    }
+
+    /// Returns all overrides of a rule, by value.
+    pub(super) async fn all(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Vec<Self>> {
+        let mut query = select();
+        query.bind(domain).push(" AND o.id = ").bind(id).push(" ORDER BY value");
+        query.all(connection).await?.iter().map(Self::read).collect()
     }
 
     pub(super) fn as_entry(&self) -> EntryOverride<'_> {
-        EntryOverride {
-            attribute: &self.attribute,
-            value: &self.value,
-            effect: &self.effect,
-            until: self.until.as_deref(),
-        }
+        let Self { attribute, value, effect, until, .. } = self;
+        EntryOverride { attribute, value, effect, until: until.as_deref() }
     }
 
-    pub(super) fn weight(&self) -> i64 {
-        weight::of_override(&self.attribute, &self.value, &self.effect, self.until.as_deref())
+    pub(super) fn size(&self) -> i64 {
+        size::of_override(&self.attribute, &self.value, &self.effect, self.until.as_deref())
     }
 
-    fn stored(self, rule: &str) -> StoredOverride {
+    fn into_stored(self, rule: &str, rule_deleted: bool) -> StoredOverride {
         StoredOverride {
             rule: rule.into(),
-            effect: value_of(&self.effect),
+            effect: parse_stored(&self.effect),
             value: self.value,
             attribute: self.attribute,
             until: self.until,
             version: self.version,
             author: self.author,
             at_ms: self.at_ms,
-            rule_deleted: false,
+            rule_deleted,
         }
     }
 
-    /// As the audit log has it.
-    fn logged(&self) -> String {
-        let mut shown = value_of(&self.effect);
-        if let Value::Object(map) = &mut shown {
+    /// Returns the JSON for the audit log.
+    fn to_audit(&self) -> String {
+        let mut json = parse_stored(&self.effect);
+        if let Value::Object(map) = &mut json {
             map.insert("attribute".into(), json!(self.attribute));
-            if let Some(until) = &self.until {
-                map.insert("until".into(), json!(until));
-            }
+            map.extend(self.until.as_ref().map(|until| ("until".to_owned(), json!(until))));
         }
-        shown.to_string()
+        json.to_string()
     }
 }
 
-impl Control {
-    /// Overrides of a rule, by value. Those that have ended stay until they are deleted, and those of a rule that was deleted, too.
+fn select() -> Sql {
+    let mut query = Sql::new("SELECT ");
+    query.push(COLUMNS).push(" FROM overrides o WHERE o.domain = ");
+    query
+}
+
+/// The overrides of all rules.
+#[derive(Debug)]
+pub struct Overrides<'c> {
+    pub(super) db: &'c Db,
+}
+
+impl Overrides<'_> {
+    /// Returns the overrides of a rule, by value. Expired ones and those of a deleted rule remain until they are deleted.
     ///
     /// # Errors
-    /// When there is no such rule and none is left of it, `after` was made up, or the database cannot be asked.
-    pub async fn overrides(&self, domain: &str, id: &str, cut: &Cut) -> Result<Page<StoredOverride>> {
-        let (limit, after) = cut.read()?;
-        let query = "SELECT value, attribute, effect, until, version, author, at_ms FROM overrides \
-                     WHERE domain = $1 AND id = $2 AND value > $3 ORDER BY value LIMIT $4";
+    /// When neither the rule nor an override of it exists, `after` is invalid, or the database is unreachable.
+    pub async fn list(&self, domain: &str, id: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
+        let (limit, after) = page.read()?;
+        if !storable([domain, id]) {
+            return Err(missing(domain, id));
+        }
         within(SHORT, async {
             let mut connection = self.db.pool().acquire().await?;
-            if !storable(domain) || !storable(id) {
+            let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
+            let first_page = after.is_none();
+            let mut query = select();
+            // Values are not empty, so all of them sort after the empty string.
+            query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value > ");
+            query.bind(after.unwrap_or_default().name).push(" ORDER BY value LIMIT ").bind(limit + 1);
+            let rows = query.all(&mut *connection).await?;
+            if rule_deleted && first_page && rows.is_empty() {
                 return Err(missing(domain, id));
             }
-            let rule_deleted = Kept::find(&mut connection, domain, id).await?.is_none();
-            let from_start = after.is_none();
-            // No value is empty, so all of them come after nothing.
-            let begin = after.map(|after| after.name).unwrap_or_default();
-            let rows = sqlx::query(query)
-                .bind(domain)
-                .bind(id)
-                .bind(begin)
-                .bind(limit + 1)
-                .fetch_all(&mut *connection)
-                .await?;
-            if rule_deleted && from_start && rows.is_empty() {
-                return Err(missing(domain, id));
-            }
-            let read = |row: &AnyRow| Ok(StoredOverride { rule_deleted, ..Exception::read(row)?.stored(id) });
-            page_of(&rows, limit, read, |last| Cursor { number: 0, name: last.value.clone() })
+            let read = |row: &AnyRow| Ok(OverrideRow::read(row)?.into_stored(id, rule_deleted));
+            page_of(&rows, limit, read, |last| Cursor::name(&last.value))
         })
         .await
     }
 
-    /// Overrides of all rules of a domain, also of those that were deleted, by rule and value.
+    /// Returns the overrides of all rules of a domain, deleted rules included, by rule and value.
     ///
     /// # Errors
-    /// When `after` was made up, or the database cannot be asked.
-    pub async fn overrides_of_domain(&self, domain: &str, cut: &Cut) -> Result<Page<StoredOverride>> {
-        let (limit, after) = cut.read()?;
-        if !storable(domain) {
-            return Ok(Page { items: Vec::new(), next: None });
+    /// When `after` is invalid or the database is unreachable.
+    pub async fn list_domain(&self, domain: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
+        let (limit, after) = page.read()?;
+        if !storable([domain]) {
+            return Ok(Page::default());
         }
-        // Ids have no spaces. No value is empty, so all of a rule come after nothing.
-        let begin = after.map(|after| after.name).unwrap_or_default();
-        let (id, value) = begin.split_once(' ').unwrap_or_default();
-        let query = "SELECT o.id, value, attribute, effect, until, o.version, o.author, o.at_ms, r.id AS of_rule FROM overrides o \
-                     LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id \
-                     WHERE o.domain = $1 AND (o.id, value) > ($2, $3) ORDER BY o.id, value LIMIT $4";
-        let query = sqlx::query(query).bind(domain).bind(id).bind(value).bind(limit + 1);
-        let rows = within(SHORT, async { Ok(query.fetch_all(self.db.pool()).await?) }).await?;
+        // Ids contain no spaces, and values are not empty.
+        let after = after.unwrap_or_default().name;
+        let (id, value) = after.split_once(' ').unwrap_or_default();
+        let mut query = Sql::new("SELECT o.id, r.id AS of_rule, ");
+        query.push(COLUMNS).push(" FROM overrides o LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id ");
+        query.push("WHERE o.domain = ").bind(domain).push(" AND (o.id, value) > (").bind(id).and(value);
+        query.push(") ORDER BY o.id, value LIMIT ").bind(limit + 1);
+        let rows = within(SHORT, query.all(self.db.pool())).await?;
         let read = |row: &AnyRow| {
             let rule_deleted = row.try_get::<Option<String>, _>("of_rule")?.is_none();
-            Ok(StoredOverride { rule_deleted, ..Exception::read(row)?.stored(row.try_get("id")?) })
+            Ok(OverrideRow::read(row)?.into_stored(row.try_get("id")?, rule_deleted))
         };
-        page_of(&rows, limit, read, |last| Cursor { number: 0, name: format!("{} {}", last.rule, last.value) })
+        page_of(&rows, limit, read, |last| Cursor::name(format!("{} {}", last.rule, last.value)))
     }
 
-    /// One override.
+    /// Returns one override.
     ///
     /// # Errors
-    /// When there is none for the value, or the database cannot be asked.
-    pub async fn override_for(&self, domain: &str, id: &str, value: &str) -> Result<StoredOverride> {
+    /// When no override exists for the value, or the database is unreachable.
+    pub async fn get(&self, domain: &str, id: &str, value: &str) -> Result<StoredOverride> {
         within(SHORT, async {
             let mut connection = self.db.pool().acquire().await?;
-            let found = Exception::find(&mut connection, domain, id, value).await?;
-            let found = found.ok_or_else(|| missing_override(domain, id, value))?;
-            let rule_deleted = Kept::find(&mut connection, domain, id).await?.is_none();
-            Ok(StoredOverride { rule_deleted, ..found.stored(id) })
+            let row = OverrideRow::find(&mut connection, domain, id, value).await?;
+            let row = row.ok_or_else(|| missing_override(domain, id, value))?;
+            let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
+            Ok(row.into_stored(id, rule_deleted))
         })
         .await
     }
 
-    /// Makes an override, or replaces it. `text` is an override as in a file, without `when`; with `attribute` if it is not the
-    /// first one that the rule counts by.
+    /// Creates or replaces an override. `text` is an override as in a file, without `when`; with `attribute` unless it is the first
+    /// attribute that the rule counts by.
     ///
     /// # Errors
-    /// When there is no such rule, the override has mistakes, is not what was expected, is there for another attribute, does not
-    /// fit, or the database cannot be asked.
-    pub async fn put_override(
+    /// When the rule does not exist; when the override has mistakes, is not at the expected version, exists for another attribute
+    /// or does not fit; or when the database is unreachable.
+    pub async fn put(
         &self,
         change: &Change,
         domain: &str,
         id: &str,
         value: &str,
         text: &[u8],
-        expected: Expected,
-    ) -> Result<Written<StoredOverride>> {
-        check_size(text.len())?;
-        if value.is_empty() || value.len() > MAX_VALUE_BYTES || !storable(value) {
-            let why = format!("a value has 1 to {MAX_VALUE_BYTES} bytes and no character of the value zero");
+    ) -> Result<WriteOutcome<StoredOverride>> {
+        check_rule_size(text.len())?;
+        if value.is_empty() || value.len() > MAX_VALUE_BYTES || !storable([value]) {
+            let why = format!("invalid value: it has 1 to {MAX_VALUE_BYTES} bytes and no NUL characters");
             return Err(ControlError::Invalid(why));
         }
-        let (written, revision) = within(SHORT, async {
+        within(SHORT, async {
             let mut write = self.db.write(change).await?;
-            let rule = Kept::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing(domain, id))?;
-            let old = Exception::find(&mut write.tx, domain, id, value).await?;
-            expect(domain, id, value, old.as_ref(), expected)?;
+            let rule = RuleRow::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing(domain, id))?;
+            let old = OverrideRow::find(&mut write.tx, domain, id, value).await?;
+            check_version(&write, domain, id, value, old.as_ref())?;
             let given = entry::one_override(&Source { name: "override", text }, &rule.text, value)?;
             if let Some(old) = old.as_ref().filter(|old| old.attribute != given.attribute) {
                 return Err(taken(domain, id, old, &given.attribute));
             }
-            let new = Exception {
+            let new = OverrideRow {
                 value: value.into(),
                 attribute: given.attribute,
                 effect: given.effect,
                 until: given.until,
                 version: write.revision,
-                author: write.author.clone(),
-                at_ms: write.at_ms,
+                author: write.stamp.author.clone(),
+                at_ms: write.stamp.at_ms,
             };
-            let says = |one: &Exception| (one.attribute.clone(), value_of(&one.effect), one.until.clone());
-            if let Some(old) = old.clone().filter(|old| says(old) == says(&new)) {
-                write.undo().await?;
-                return Ok((Written { now: old.stored(id), created: false, changed: false }, None));
+            let content = |one: &OverrideRow| (one.attribute.clone(), parse_stored(&one.effect), one.until.clone());
+            if let Some(old) = old.clone().filter(|old| content(old) == content(&new)) {
+                write.rollback().await?;
+                return Ok(WriteOutcome { value: old.into_stored(id, false), created: false, changed: false });
             }
-            write.put_override(domain, &rule, old.as_ref(), &new).await?;
-            let revision = write.commit().await?;
-            Ok((Written { now: new.stored(id), created: old.is_none(), changed: true }, Some(revision)))
+            store(&mut write, domain, &rule, old.as_ref(), &new).await?;
+            write.commit().await?;
+            Ok(WriteOutcome { value: new.into_stored(id, false), created: old.is_none(), changed: true })
         })
-        .await?;
-        if let Some(revision) = revision {
-            self.tell(revision);
-        }
-        Ok(written)
+        .await
     }
 
     /// Deletes an override.
     ///
     /// # Errors
-    /// When there is none for the value, it is not what was expected, or the database cannot be asked.
-    pub async fn delete_override(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        value: &str,
-        expected: Expected,
-    ) -> Result<()> {
-        let revision = within(SHORT, async {
+    /// When no override exists for the value, it is not at the expected version, or the database is unreachable.
+    pub async fn delete(&self, change: &Change, domain: &str, id: &str, value: &str) -> Result<()> {
+        within(SHORT, async {
             let mut write = self.db.write(change).await?;
-            let old = Exception::find(&mut write.tx, domain, id, value).await?;
-            expect(domain, id, value, old.as_ref(), expected)?;
+            let old = OverrideRow::find(&mut write.tx, domain, id, value).await?;
+            check_version(&write, domain, id, value, old.as_ref())?;
             let old = old.ok_or_else(|| missing_override(domain, id, value))?;
-            let delete = "DELETE FROM overrides WHERE domain = $1 AND id = $2 AND value = $3";
-            sqlx::query(delete).bind(domain).bind(id).bind(value).execute(&mut *write.tx).await?;
-            let count = "UPDATE rules SET overrides = overrides - 1 WHERE domain = $1 AND id = $2";
-            let counted = sqlx::query(count).bind(domain).bind(id).execute(&mut *write.tx).await?;
-            // Without its rule it weighs nothing.
-            if counted.rows_affected() > 0 {
-                write.weight -= old.weight();
+            let mut delete = Sql::new("DELETE FROM overrides WHERE domain = ");
+            delete.bind(domain).push(" AND id = ").bind(id).push(" AND value = ").bind(value);
+            delete.execute(&mut *write.tx).await?;
+            // Overrides of a deleted rule are not counted.
+            if count(&mut write, domain, id, -1).await? {
+                write.size -= old.size();
             }
-            write.log_override(domain, id, Some(&old), None, Action::Delete).await?;
-            write.commit().await
+            log(&mut write, domain, id, Some(&old), None, Action::Delete).await?;
+            write.commit().await.map(drop)
         })
-        .await?;
-        self.tell(revision);
-        Ok(())
+        .await
     }
 }
 
-impl Write<'_> {
-    async fn put_override(
-        &mut self,
-        domain: &str,
-        rule: &Kept,
-        old: Option<&Exception>,
-        new: &Exception,
-    ) -> Result<()> {
-        if old.is_none() {
-            let own = value_of(&rule.text).get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
-            if rule.overrides + own >= MAX_OVERRIDES {
-                return Err(ControlError::Full(format!("a rule has at most {MAX_OVERRIDES} overrides")));
-            }
-            let count = "UPDATE rules SET overrides = overrides + 1 WHERE domain = $1 AND id = $2";
-            sqlx::query(count).bind(domain).bind(rule.id.as_str()).execute(&mut *self.tx).await?;
+/// Adds to the number of overrides of a rule; returns whether the rule exists.
+async fn count(write: &mut Write<'_>, domain: &str, id: &str, added: i64) -> Result<bool> {
+    let mut update = Sql::new("UPDATE rules SET overrides = overrides + ");
+    update.bind(added).push(" WHERE domain = ").bind(domain).push(" AND id = ").bind(id);
+    Ok(update.execute(&mut *write.tx).await? > 0)
+}
+
+/// Writes one override and its audit entry.
+async fn store(
+    write: &mut Write<'_>,
+    domain: &str,
+    rule: &RuleRow,
+    old: Option<&OverrideRow>,
+    new: &OverrideRow,
+) -> Result<()> {
+    if old.is_none() {
+        let in_text = parse_stored(&rule.text).get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
+        if rule.overrides + in_text >= MAX_OVERRIDES {
+            return Err(ControlError::Full(format!("too many overrides of one rule (maximum {MAX_OVERRIDES})")));
         }
-        self.weight += new.weight() - old.map_or(0, Exception::weight);
-        check_weight(self.weight)?;
-        let put = "INSERT INTO overrides (domain, id, value, attribute, effect, until, version, author, at_ms) \
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (domain, id, value) DO UPDATE SET \
-                   attribute = excluded.attribute, effect = excluded.effect, until = excluded.until, \
-                   version = excluded.version, author = excluded.author, at_ms = excluded.at_ms";
-        sqlx::query(put)
-            .bind(domain)
-            .bind(rule.id.as_str())
-            .bind(new.value.as_str())
-            .bind(new.attribute.as_str())
-            .bind(new.effect.as_str())
-            .bind(new.until.as_deref())
-            .bind(new.version)
-            .bind(new.author.as_str())
-            .bind(new.at_ms)
-            .execute(&mut *self.tx)
-            .await?;
-        let action = if old.is_none() { Action::Create } else { Action::Update };
-        self.log_override(domain, &rule.id, old, Some(new), action).await
+        count(write, domain, &rule.id, 1).await?;
     }
-
-    async fn log_override(
-        &mut self,
-        domain: &str,
-        id: &str,
-        old: Option<&Exception>,
-        new: Option<&Exception>,
-        action: Action,
-    ) -> Result<()> {
-        let (before, after) = (old.map(Exception::logged), new.map(Exception::logged));
-        let value = old.or(new).map_or("", |one| &one.value);
-        let line = Line {
-            kind: "override",
-            action: action.as_str(),
-            domain: Some(domain),
-            subject: subject(id, value),
-            before: before.as_deref(),
-            after: after.as_deref(),
-        };
-        self.log(&[line]).await
-    }
+    write.size += new.size() - old.map_or(0, OverrideRow::size);
+    size::check(write.size)?;
+    let mut insert = Sql::new(
+        "INSERT INTO overrides (domain, id, value, attribute, effect, until, version, author, at_ms) VALUES (",
+    );
+    insert
+        .bind(domain)
+        .and(rule.id.as_str())
+        .and(new.value.as_str())
+        .and(new.attribute.as_str())
+        .and(new.effect.as_str())
+        .and(new.until.as_deref())
+        .and(new.version)
+        .and(new.author.as_str())
+        .and(new.at_ms)
+        .push(
+            ") ON CONFLICT (domain, id, value) DO UPDATE SET attribute = excluded.attribute, effect = excluded.effect, \
+             until = excluded.until, version = excluded.version, author = excluded.author, at_ms = excluded.at_ms",
+        );
+    insert.execute(&mut *write.tx).await?;
+    let action = if old.is_none() { Action::Create } else { Action::Update };
+    log(write, domain, &rule.id, old, Some(new), action).await
 }
 
-/// What the audit log calls an override.
-fn subject(id: &str, value: &str) -> String {
-    format!("{id}/overrides/{value}")
+async fn log(
+    write: &mut Write<'_>,
+    domain: &str,
+    id: &str,
+    old: Option<&OverrideRow>,
+    new: Option<&OverrideRow>,
+    action: Action,
+) -> Result<()> {
+    let (before, after) = (old.map(OverrideRow::to_audit), new.map(OverrideRow::to_audit));
+    let value = old.or(new).map_or("", |one| &one.value);
+    let entry = NewEntry {
+        kind: "override",
+        action: action.as_str(),
+        domain: Some(domain),
+        subject: format!("{id}/overrides/{value}"),
+        before: before.as_deref(),
+        after: after.as_deref(),
+    };
+    write.log(&[entry]).await
 }
 
-fn in_words(domain: &str, id: &str, value: &str) -> String {
-    format!("override for `{value}` of the {}", rule_in_words(domain, id))
+fn describe(domain: &str, id: &str, value: &str) -> String {
+    format!("override for `{value}` of the {}", describe_rule(domain, id))
 }
 
 fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
-    ControlError::Missing(in_words(domain, id, value))
+    ControlError::Missing(describe(domain, id, value))
 }
 
-/// A value has one override in a rule, whichever attribute it is of. One that somebody else set must not go away unseen.
-fn taken(domain: &str, id: &str, old: &Exception, attribute: &str) -> ControlError {
-    let Exception { value, attribute: there, effect, .. } = old;
+/// A value has one override in a rule, whatever its attribute; an existing one is not replaced silently.
+fn taken(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
+    let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(
-        "there is an {} already, as a value of `{there}`: {effect}; it would be lost to the one of `{attribute}`, so delete it first if \
-         that is meant, with DELETE or `tollgate rules overrides delete`",
-        in_words(domain, id, value)
+        "there is an {} already, for the attribute `{existing}`: {effect}; setting it for `{attribute}` would replace it, so \
+         delete it first with DELETE or `tollgate rules overrides delete`",
+        describe(domain, id, value)
     ))
 }
 
-fn expect(domain: &str, id: &str, value: &str, old: Option<&Exception>, expected: Expected) -> Result<()> {
-    if expected.holds(old.map(|old| old.version)) {
+fn check_version(write: &Write<'_>, domain: &str, id: &str, value: &str, old: Option<&OverrideRow>) -> Result<()> {
+    if write.expected.matches(old.map(|old| old.version)) {
         return Ok(());
     }
     Err(ControlError::Conflict(Box::new(Conflict {
-        what: format!("the {}", in_words(domain, id, value)),
+        what: format!("the {}", describe(domain, id, value)),
         current: old.map(|old| old.version),
         rule: None,
         by: old.map(|old| (old.author.clone(), Action::Update, old.at_ms)),

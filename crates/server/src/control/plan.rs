@@ -1,8 +1,8 @@
-//! What applying a file comes to: worked out from what is stored and what the file says, without a database.
+//! The changes that applying a file makes, computed from the stored rules and the file, without a database.
 //!
-//! Rules that allow or deny go by their order, so the order of the file is kept. Rules that the file does not have keep their
-//! places; those it has take the places of those it has that were there, in the order of the file; new ones go in front of the
-//! one that follows them in the file, or to the end.
+//! Rules that allow or deny depend on their order, so the order of the file is preserved. Rules that are not in the file keep their
+//! positions; rules of the file take the positions of those of them that exist, in the order of the file; a new rule is inserted
+//! before the rule that follows it in the file, or at the end.
 
 use std::collections::HashMap;
 
@@ -10,60 +10,53 @@ use tollgate_engine::rules::entry::{self, RuleEntry, TakenApart};
 use tollgate_engine::rules::{Mistake, Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
-use super::Others;
-use super::history::diff_of;
-use super::model::{Action, Planned};
-use super::rules::{Kept, same};
+use super::history::diff;
+use super::model::{Action, Others, PlannedChange};
+use super::rules::{RuleRow, same_rule};
 
-/// More than so many warnings are not told.
+/// The maximum number of warnings in a plan.
 pub(super) const MAX_WARNINGS: usize = 100;
 
-/// The rules of domains as they are stored, in order.
-pub(super) type Stored = HashMap<String, Vec<Kept>>;
+/// The stored rules by domain, in order.
+pub(super) type StoredRules = HashMap<String, Vec<RuleRow>>;
 
-/// What a file comes to.
+/// All changes that a file makes.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    pub(super) domains: Vec<DomainWork>,
-    /// In the order of the file; deletions come last.
-    pub(super) changes: Vec<Planned>,
+pub(super) struct FileChanges {
+    pub(super) domains: Vec<DomainChanges>,
+    /// The changes as they are reported, in the order of the file; deletions come last.
+    pub(super) planned: Vec<PlannedChange>,
     pub(super) unchanged: usize,
     pub(super) warnings: Vec<String>,
 }
 
-/// What is done in one domain.
+/// The changes in one domain.
 #[derive(Debug)]
-pub(super) struct DomainWork {
+pub(super) struct DomainChanges {
     pub(super) name: String,
-    /// Whether it had rules, and will have.
-    pub(super) had: bool,
-    pub(super) has: bool,
-    pub(super) writes: Vec<Rewrite>,
-    pub(super) deletes: Vec<Kept>,
+    pub(super) had_rules: bool,
+    pub(super) has_rules: bool,
+    pub(super) writes: Vec<RuleChange>,
+    pub(super) deletes: Vec<RuleRow>,
 }
 
-/// A rule to be written.
+/// A rule to write.
 #[derive(Debug)]
-pub(super) struct Rewrite {
-    /// As it is stored, if it is.
-    pub(super) old: Option<Kept>,
-    /// What it will say, if it will say something else.
+pub(super) struct RuleChange {
+    /// The stored row; none for a new rule.
+    pub(super) old: Option<RuleRow>,
+    /// The new text, if it differs.
     pub(super) text: Option<String>,
     pub(super) id: String,
     pub(super) position: i64,
-    /// Whether it changes places with others; a new number alone is nothing to tell.
+    /// Whether its order among the others changes; a new position alone is not reported.
     pub(super) moved: bool,
 }
 
-impl Work {
-    pub(super) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-}
-
-/// Works out what a file comes to.
-pub(super) fn work_out(taken: TakenApart, mut stored: Stored, others: Others) -> Work {
-    let mut work = Work { warnings: warnings(&taken, &stored), ..Work::default() };
+/// Compares a file with the stored rules.
+pub(super) fn compare(taken: TakenApart, mut stored: StoredRules, others: Others) -> FileChanges {
+    let warnings = findings(&taken, &stored).iter().map(ToString::to_string).collect();
+    let mut changes = FileChanges { warnings, ..FileChanges::default() };
     let mut entries: HashMap<String, Vec<RuleEntry>> = HashMap::new();
     for entry in taken.entries {
         entries.entry(entry.domain.clone()).or_default().push(entry);
@@ -72,79 +65,80 @@ pub(super) fn work_out(taken: TakenApart, mut stored: Stored, others: Others) ->
     for domain in taken.domains {
         let (stored, entries) =
             (stored.remove(&domain).unwrap_or_default(), entries.remove(&domain).unwrap_or_default());
-        let domain = work_out_domain(domain, stored, entries, others, &mut work);
-        let gone = |kept: &Kept| planned(&domain.name, &kept.id, Action::Delete, diff_of(Some(&kept.text), None));
-        deleted.extend(domain.deletes.iter().map(gone));
-        work.domains.push(domain);
+        let domain = compare_domain(domain, stored, entries, others, &mut changes);
+        let delete = |row: &RuleRow| planned(&domain.name, &row.id, Action::Delete, diff(Some(&row.text), None));
+        deleted.extend(domain.deletes.iter().map(delete));
+        changes.domains.push(domain);
     }
-    work.changes.extend(deleted);
-    work
+    changes.planned.extend(deleted);
+    changes
 }
 
-fn planned(domain: &str, id: &str, action: Action, diff: String) -> Planned {
-    Planned { domain: domain.into(), id: id.into(), action, diff }
+fn planned(domain: &str, id: &str, action: Action, diff: String) -> PlannedChange {
+    PlannedChange { domain: domain.into(), id: id.into(), action, diff }
 }
 
-/// A place in the order to be: a rule that is stored, or of the file, or both.
+/// A position in the new order: a stored rule, a rule of the file, or both.
 #[derive(Clone, Copy)]
 struct Slot {
     stored: Option<usize>,
     entry: Option<usize>,
 }
 
-fn work_out_domain(
+fn compare_domain(
     name: String,
-    stored: Vec<Kept>,
+    stored: Vec<RuleRow>,
     entries: Vec<RuleEntry>,
     others: Others,
-    work: &mut Work,
-) -> DomainWork {
+    changes: &mut FileChanges,
+) -> DomainChanges {
     let (slots, deleted) = arrange(&stored, &entries, others);
     let positions = number(&slots, &stored);
     let ranks: Vec<usize> = slots.iter().filter_map(|slot| slot.stored).collect();
     let moved = out_of_order(&ranks, stored.len());
-    let had = !stored.is_empty();
-    let mut stored: Vec<Option<Kept>> = stored.into_iter().map(Some).collect();
-    let deletes: Vec<Kept> = deleted.into_iter().filter_map(|place| stored[place].take()).collect();
+    let had_rules = !stored.is_empty();
+    let mut stored: Vec<Option<RuleRow>> = stored.into_iter().map(Some).collect();
+    let deletes: Vec<RuleRow> = deleted.into_iter().filter_map(|index| stored[index].take()).collect();
     let mut texts: Vec<Option<RuleEntry>> = entries.into_iter().map(Some).collect();
     let mut writes = Vec::new();
-    let has = !slots.is_empty();
+    let has_rules = !slots.is_empty();
     for (slot, position) in slots.into_iter().zip(positions) {
-        let moved = slot.stored.is_some_and(|place| moved[place]);
-        let old = slot.stored.and_then(|place| stored[place].take());
-        let entry = slot.entry.and_then(|place| texts[place].take());
+        let moved = slot.stored.is_some_and(|index| moved[index]);
+        let old = slot.stored.and_then(|index| stored[index].take());
+        let entry = slot.entry.and_then(|index| texts[index].take());
         let Some(id) = old.as_ref().map(|old| &old.id).or(entry.as_ref().map(|entry| &entry.id)).cloned() else {
             continue;
         };
         let in_file = entry.is_some();
-        let text = entry.map(|entry| entry.json).filter(|text| old.as_ref().is_none_or(|old| !same(&old.text, text)));
+        let differs = |text: &String| old.as_ref().is_none_or(|old| !same_rule(&old.text, text));
+        let text = entry.map(|entry| entry.json).filter(differs);
         let action = if old.is_some() { Action::Update } else { Action::Create };
         if text.is_some() || moved {
             let before = old.as_ref().map(|old| &*old.text);
-            let diff = text.as_ref().map(|text| diff_of(before, Some(text))).unwrap_or_default();
-            work.changes.push(planned(&name, &id, action, diff));
+            let diff = text.as_ref().map(|text| diff(before, Some(text))).unwrap_or_default();
+            changes.planned.push(planned(&name, &id, action, diff));
         } else {
-            work.unchanged += usize::from(in_file);
+            changes.unchanged += usize::from(in_file);
         }
         if text.is_some() || old.as_ref().is_some_and(|old| old.position != position) {
-            writes.push(Rewrite { old, text, id, position, moved });
+            writes.push(RuleChange { old, text, id, position, moved });
         }
     }
-    DomainWork { name, had, has, writes, deletes }
+    DomainChanges { name, had_rules, has_rules, writes, deletes }
 }
 
-/// The order to be, and what is not in it.
-fn arrange(stored: &[Kept], entries: &[RuleEntry], others: Others) -> (Vec<Slot>, Vec<usize>) {
-    let known: HashMap<&str, usize> = stored.iter().enumerate().map(|(place, kept)| (&*kept.id, place)).collect();
+/// Returns the new order and the stored rules that are deleted.
+fn arrange(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<Slot>, Vec<usize>) {
+    let known: HashMap<&str, usize> = stored.iter().enumerate().map(|(index, row)| (&*row.id, index)).collect();
     let file = entries.iter().enumerate();
-    let mut file = file.map(|(place, entry)| Slot { stored: known.get(&*entry.id).copied(), entry: Some(place) });
+    let mut file = file.map(|(index, entry)| Slot { stored: known.get(&*entry.id).copied(), entry: Some(index) });
     let mut named = vec![false; stored.len()];
-    for place in entries.iter().filter_map(|entry| known.get(&*entry.id)) {
-        named[*place] = true;
+    for index in entries.iter().filter_map(|entry| known.get(&*entry.id)) {
+        named[*index] = true;
     }
     let mut slots = Vec::with_capacity(stored.len() + entries.len());
     let mut deleted = Vec::new();
-    for (place, named) in named.into_iter().enumerate() {
+    for (index, named) in named.into_iter().enumerate() {
         if named {
             for slot in file.by_ref() {
                 slots.push(slot);
@@ -153,24 +147,24 @@ fn arrange(stored: &[Kept], entries: &[RuleEntry], others: Others) -> (Vec<Slot>
                 }
             }
         } else if others == Others::Keep {
-            slots.push(Slot { stored: Some(place), entry: None });
+            slots.push(Slot { stored: Some(index), entry: None });
         } else {
-            deleted.push(place);
+            deleted.push(index);
         }
     }
     slots.extend(file);
     (slots, deleted)
 }
 
-/// Positions for an order: those that there are, with new ones behind them, if that will do; otherwise all are numbered anew.
-fn number(slots: &[Slot], stored: &[Kept]) -> Vec<i64> {
+/// Returns positions for an order: the existing ones with new ones after them if that is possible, otherwise 1 to n.
+fn number(slots: &[Slot], stored: &[RuleRow]) -> Vec<i64> {
     let mut positions = Vec::with_capacity(slots.len());
-    let mut last = stored.iter().map(|kept| kept.position).max().unwrap_or(0);
+    let mut last = stored.iter().map(|row| row.position).max().unwrap_or(0);
     let mut appending = false;
     for slot in slots {
         let position = match slot.stored {
             Some(_) if appending => break,
-            Some(place) => stored[place].position,
+            Some(index) => stored[index].position,
             None => {
                 appending = true;
                 last += 1;
@@ -185,18 +179,18 @@ fn number(slots: &[Slot], stored: &[Kept]) -> Vec<i64> {
     if positions.len() == slots.len() { positions } else { (1..=slots.len() as i64).collect() }
 }
 
-/// Which of `ranks` have to be moved to get from the ascending order to this one: all but a longest ascending part.
+/// Marks the `ranks` that are not part of a longest increasing subsequence: the fewest rules that have to move.
 fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
-    // For each length the place of the smallest rank that an ascending part of it can end with, and what comes before each.
+    // For each length, the index of the smallest rank that an increasing subsequence can end with, and the predecessor of each.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = Vec::with_capacity(ranks.len());
-    for (place, rank) in ranks.iter().enumerate() {
+    for (index, rank) in ranks.iter().enumerate() {
         let length = ends.partition_point(|end| ranks[*end] < *rank);
         before.push(length.checked_sub(1).map(|shorter| ends[shorter]));
         if length == ends.len() {
-            ends.push(place);
+            ends.push(index);
         } else {
-            ends[length] = place;
+            ends[length] = index;
         }
     }
     let mut moved = vec![false; count];
@@ -204,36 +198,32 @@ fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
         moved[*rank] = true;
     }
     let mut at = ends.last().copied();
-    while let Some(place) = at {
-        moved[ranks[place]] = false;
-        at = before[place];
+    while let Some(index) = at {
+        moved[ranks[index]] = false;
+        at = before[index];
     }
     moved
 }
 
-/// What is valid and yet probably not meant, seen from what is stored.
-pub(super) fn findings(taken: &TakenApart, stored: &Stored) -> Vec<Mistake> {
+/// Returns warnings: what is valid but probably a mistake, given the stored rules.
+pub(super) fn findings(taken: &TakenApart, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
-    // Numbers can only jump in rules that change.
+    // Limits can only jump in rules that change.
     let texts: HashMap<(&str, &str), &str> =
         taken.entries.iter().map(|entry| ((&*entry.domain, &*entry.id), &*entry.json)).collect();
-    let changes = |domain: &str, kept: &Kept| texts.get(&(domain, &*kept.id)).is_some_and(|text| *text != kept.text);
+    let changes = |domain: &str, row: &RuleRow| texts.get(&(domain, &*row.id)).is_some_and(|text| *text != row.text);
     let changing = stored.iter().map(|(domain, rules)| {
-        let texts: Vec<&str> = rules.iter().filter(|kept| changes(domain, kept)).map(|kept| &*kept.text).collect();
+        let texts: Vec<&str> = rules.iter().filter(|row| changes(domain, row)).map(|row| &*row.text).collect();
         (&**domain, texts)
     });
     let changing = entry::to_json(changing.filter(|(_, texts)| !texts.is_empty()));
-    // What is stored was checked; should a later version of the language see it otherwise, there is nothing to compare with.
+    // Stored rules were validated. If this version of the language refuses them, there is nothing to compare with.
     if let Ok(running) = Rules::read(&[Source { name: "stored", text: changing.as_bytes() }]) {
         let _ = engine.put(&running);
     }
     let left_out = taken.rules.left_out().map(|left_out| left_out.as_slice().to_vec()).unwrap_or_default();
     left_out.into_iter().chain(engine.warnings(&taken.rules)).take(MAX_WARNINGS).collect()
-}
-
-fn warnings(taken: &TakenApart, stored: &Stored) -> Vec<String> {
-    findings(taken, stored).iter().map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

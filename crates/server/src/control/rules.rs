@@ -1,4 +1,4 @@
-//! Rules one by one: looking at them, and the one way in which one is changed.
+//! Rules one by one: reading them, and the one path by which a single rule changes.
 
 use serde_json::Value;
 use sqlx::any::AnyRow;
@@ -6,116 +6,127 @@ use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::entry;
 use tollgate_engine::rules::{MAX_RULES, Source};
 
-use super::audit::Line;
-use super::cut::{Cursor, page_of};
-use super::db::{SHORT, Write, storable, truth, within};
-use super::history::Keeping;
-use super::model::{Action, Change, Cut, DomainSummary, Expected, Page, Search, StoredRule};
+use super::audit::NewEntry;
+use super::db::{Db, SHORT, Stamp, Write, boolean, storable, within};
+use super::history::{self, RuleWrite, VersionRow};
+use super::model::{Action, Change, DomainSummary, Page, PageRequest, RuleSearch, StoredRule, WriteOutcome};
+use super::paging::{Cursor, page_of};
 use super::sql::Sql;
-use super::weight::{self, check_weight};
-use super::{Control, ControlError, Result, Written};
+use super::{ControlError, Result, orphans, size};
 
-/// The longest text of one rule.
+/// The maximum size of one rule.
 pub const MAX_RULE_BYTES: usize = 64 << 10;
 
-/// A rule as it is kept.
+/// The columns of [`RuleRow`].
+pub(super) const COLUMNS: &str = "id, position, version, enabled, text, overrides, author, at_ms, comment";
+
+/// A row of the table `rules`.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct RuleRow {
     pub(super) id: String,
     pub(super) position: i64,
     pub(super) version: i64,
     pub(super) enabled: bool,
     pub(super) text: String,
     pub(super) overrides: i64,
-    pub(super) author: String,
-    pub(super) at_ms: i64,
-    pub(super) comment: Option<String>,
+    pub(super) stamp: Stamp,
 }
 
-impl Kept {
+impl RuleRow {
     pub(super) fn read(row: &AnyRow) -> Result<Self> {
         Ok(Self {
             id: row.try_get("id")?,
             position: row.try_get("position")?,
             version: row.try_get("version")?,
-            enabled: truth(row, "enabled")?,
+            enabled: boolean(row, "enabled")?,
             text: row.try_get("text")?,
             overrides: row.try_get("overrides")?,
-            author: row.try_get("author")?,
-            at_ms: row.try_get("at_ms")?,
-            comment: row.try_get("comment")?,
+            stamp: Stamp::read(row)?,
         })
     }
 
     pub(super) async fn find(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
-        if !storable(domain) || !storable(id) {
+        if !storable([domain, id]) {
             return Ok(None);
         }
-        let query = "SELECT id, position, version, enabled, text, overrides, author, at_ms, comment FROM rules \
-                     WHERE domain = $1 AND id = $2";
-        let row = sqlx::query(query).bind(domain).bind(id).fetch_optional(connection).await?;
-        row.as_ref().map(Self::read).transpose()
+        let mut query = Sql::new("SELECT ");
+        query.push(COLUMNS).push(" FROM rules WHERE domain = ").bind(domain).push(" AND id = ").bind(id);
+        query.optional(connection).await?.as_ref().map(Self::read).transpose()
     }
 
-    pub(super) fn stored(self, domain: &str) -> StoredRule {
+    pub(super) fn into_stored(self, domain: &str) -> StoredRule {
+        let Stamp { author, at_ms, comment } = self.stamp;
         StoredRule {
             domain: domain.into(),
-            rule: value_of(&self.text),
+            rule: parse_stored(&self.text),
             overrides: self.overrides,
             id: self.id,
             version: self.version,
             enabled: self.enabled,
-            author: self.author,
-            at_ms: self.at_ms,
-            comment: self.comment,
+            author,
+            at_ms,
+            comment,
         }
     }
 }
 
-/// What is kept was written by us; what cannot be read is shown as it is.
-pub(super) fn value_of(text: &str) -> Value {
+/// Parses JSON that this service stored. Text that does not parse is returned as a string.
+pub(super) fn parse_stored(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into()))
 }
 
-/// Whether two rules say the same, in whatever order.
-pub(super) fn same(one: &str, other: &str) -> bool {
-    one == other || (one.len() == other.len() && value_of(one) == value_of(other))
+/// Whether two rules are equal, in whatever order their keys are.
+pub(super) fn same_rule(one: &str, other: &str) -> bool {
+    one == other || (one.len() == other.len() && parse_stored(one) == parse_stored(other))
 }
 
-/// In words.
-pub(super) fn rule_in_words(domain: &str, id: &str) -> String {
+/// Names a rule in messages.
+pub(super) fn describe(domain: &str, id: &str) -> String {
     format!("rule `{id}` of the domain `{domain}`")
 }
 
 pub(super) fn missing(domain: &str, id: &str) -> ControlError {
-    ControlError::Missing(rule_in_words(domain, id))
+    ControlError::Missing(describe(domain, id))
 }
 
-/// A rule by itself, from whatever people wrote.
-pub(super) fn read_rule(text: &[u8], domain: &str, id: &str) -> Result<String> {
-    check_size(text.len())?;
+/// Parses one rule, YAML or JSON, and returns it as one line of JSON.
+pub(super) fn parse_rule(text: &[u8], domain: &str, id: &str) -> Result<String> {
+    check_rule_size(text.len())?;
     let json = entry::one(&Source { name: "rule", text }, domain, id)?.json;
-    check_size(json.len())?;
+    check_rule_size(json.len())?;
     Ok(json)
 }
 
-pub(super) fn check_size(bytes: usize) -> Result<()> {
+pub(super) fn check_rule_size(bytes: usize) -> Result<()> {
     if bytes > MAX_RULE_BYTES {
-        return Err(ControlError::Full(format!("a rule has at most {MAX_RULE_BYTES} bytes, this has {bytes}")));
+        return Err(ControlError::Full(format!("rule too large: {bytes} bytes (maximum {MAX_RULE_BYTES})")));
     }
     Ok(())
 }
 
-impl Control {
-    /// The domains that have rules, by name, with what is in them.
+pub(super) fn check_count(rules: i64) -> Result<()> {
+    if rules > MAX_RULES as i64 {
+        return Err(ControlError::Full(format!("too many rules: {rules} (maximum {MAX_RULES})")));
+    }
+    Ok(())
+}
+
+/// The rules of all domains.
+#[derive(Debug)]
+pub struct Rules<'c> {
+    pub(super) db: &'c Db,
+}
+
+impl Rules<'_> {
+    /// Returns the domains that have rules, by name.
     ///
     /// # Errors
-    /// When the database cannot be asked.
+    /// When the database is unreachable.
     pub async fn domains(&self) -> Result<Vec<DomainSummary>> {
         let query = "SELECT domain, COUNT(*) AS rules, CAST(SUM(overrides) AS BIGINT) AS overrides, \
                      (SELECT a.revision FROM audit a WHERE a.domain = r.domain AND a.kind IN ('rule', 'override') \
                      ORDER BY a.seq DESC LIMIT 1) AS revision FROM rules r GROUP BY domain";
-        let rows = within(SHORT, async { Ok(sqlx::query(query).fetch_all(self.db.pool()).await?) }).await?;
+        let rows = within(SHORT, Sql::new(query).all(self.db.pool())).await?;
         let read = |row: &AnyRow| {
             Ok(DomainSummary {
                 domain: row.try_get("domain")?,
@@ -125,24 +136,22 @@ impl Control {
             })
         };
         let mut domains = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        // Databases differ in what they take for alphabetical.
+        // The collation order differs between databases.
         domains.sort_by(|one, other| one.domain.cmp(&other.domain));
         Ok(domains)
     }
 
-    /// Rules of a domain, in their order. Who searches, searches through all of them.
+    /// Returns the rules of a domain that match `search`, in their order.
     ///
     /// # Errors
-    /// When `after` was made up, or the database cannot be asked.
-    pub async fn rules(&self, domain: &str, search: &Search, cut: &Cut) -> Result<Page<StoredRule>> {
-        let (limit, after) = cut.read()?;
-        if !storable(domain) || search.text.as_ref().is_some_and(|text| !storable(text)) {
-            return Ok(Page { items: Vec::new(), next: None });
+    /// When `after` is invalid or the database is unreachable.
+    pub async fn list(&self, domain: &str, search: &RuleSearch, page: &PageRequest) -> Result<Page<StoredRule>> {
+        let (limit, after) = page.read()?;
+        if !storable([domain, search.text.as_deref().unwrap_or_default()]) {
+            return Ok(Page::default());
         }
-        let mut query = Sql::new(
-            "SELECT id, position, version, enabled, text, overrides, author, at_ms, comment FROM rules WHERE domain = ",
-        );
-        query.bind(domain);
+        let mut query = Sql::new("SELECT ");
+        query.push(COLUMNS).push(" FROM rules WHERE domain = ").bind(domain);
         if let Some(Cursor { number, name }) = after {
             query.push(" AND (position, id) > (").bind(number).and(name).push(")");
         }
@@ -155,225 +164,185 @@ impl Control {
             query.push(" OR LOWER(text) LIKE LOWER(").bind(pattern.as_str()).push(") ESCAPE '!')");
         }
         query.push(" ORDER BY position, id LIMIT ").bind(limit + 1);
-        let rows = within(SHORT, async { Ok(query.query()?.fetch_all(self.db.pool()).await?) }).await?;
-        let page = page_of(&rows, limit, Kept::read, |last| Cursor { number: last.position, name: last.id.clone() })?;
-        Ok(Page { items: page.items.into_iter().map(|kept| kept.stored(domain)).collect(), next: page.next })
+        let rows = within(SHORT, query.all(self.db.pool())).await?;
+        let cursor = |last: &RuleRow| Cursor { number: last.position, name: last.id.clone() };
+        let page = page_of(&rows, limit, RuleRow::read, cursor)?;
+        Ok(Page { items: page.items.into_iter().map(|row| row.into_stored(domain)).collect(), next: page.next })
     }
 
-    /// One rule.
+    /// Returns one rule.
     ///
     /// # Errors
-    /// When there is no such rule, or the database cannot be asked.
-    pub async fn rule(&self, domain: &str, id: &str) -> Result<StoredRule> {
+    /// When the rule does not exist or the database is unreachable.
+    pub async fn get(&self, domain: &str, id: &str) -> Result<StoredRule> {
         within(SHORT, async {
-            let mut connection = self.db.pool().acquire().await?;
-            let kept = Kept::find(&mut connection, domain, id).await?;
-            kept.map(|kept| kept.stored(domain)).ok_or_else(|| missing(domain, id))
+            let row = RuleRow::find(&mut *self.db.pool().acquire().await?, domain, id).await?;
+            row.map(|row| row.into_stored(domain)).ok_or_else(|| missing(domain, id))
         })
         .await
     }
 
-    /// Makes a rule, or replaces it. `text` is YAML or JSON, with or without its `id`.
+    /// Creates or replaces a rule. `text` is YAML or JSON, with or without its `id`.
     ///
     /// # Errors
-    /// When it has mistakes, is not what was expected, does not fit, or the database cannot be asked.
-    pub async fn put_rule(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        text: &[u8],
-        expected: Expected,
-    ) -> Result<Written<StoredRule>> {
-        let text = read_rule(text, domain, id)?;
-        let make = |kept: Option<&Kept>| Ok((text, kept.is_none_or(|kept| kept.enabled), Action::Update));
-        self.change_rule(change, domain, id, expected, make).await
+    /// When the rule has mistakes, is not at the expected version, does not fit, or the database is unreachable.
+    pub async fn put(&self, change: &Change, domain: &str, id: &str, text: &[u8]) -> Result<WriteOutcome<StoredRule>> {
+        let text = parse_rule(text, domain, id)?;
+        let make = |row: Option<&RuleRow>| Ok((text, row.is_none_or(|row| row.enabled), Action::Update));
+        change_rule(self.db, change, domain, id, make).await
     }
 
-    /// Changes parts of a rule. `patch` is a JSON merge patch (RFC 7396).
+    /// Changes parts of a rule with a JSON merge patch (RFC 7396).
     ///
     /// # Errors
-    /// As [`put_rule`](Self::put_rule), and when there is no such rule.
-    pub async fn patch_rule(
+    /// As [`put`](Self::put), and when the rule does not exist.
+    pub async fn patch(
         &self,
         change: &Change,
         domain: &str,
         id: &str,
         patch: &[u8],
-        expected: Expected,
-    ) -> Result<Written<StoredRule>> {
-        check_size(patch.len())?;
+    ) -> Result<WriteOutcome<StoredRule>> {
+        check_rule_size(patch.len())?;
         let patch: Value = serde_json::from_slice(patch)
-            .map_err(|error| ControlError::Invalid(format!("this is no JSON merge patch: {error}")))?;
-        let make = |kept: Option<&Kept>| {
-            let kept = kept.ok_or_else(|| missing(domain, id))?;
-            let mut rule = value_of(&kept.text);
+            .map_err(|error| ControlError::Invalid(format!("not a JSON merge patch: {error}")))?;
+        let make = |row: Option<&RuleRow>| {
+            let row = row.ok_or_else(|| missing(domain, id))?;
+            let mut rule = parse_stored(&row.text);
             merge(&mut rule, patch);
-            // Over several lines, so that mistakes have a place that says something.
+            // Over several lines, so that mistakes have a useful line number.
             let whole = serde_json::to_vec_pretty(&rule).map_err(|error| ControlError::Invalid(error.to_string()))?;
-            Ok((read_rule(&whole, domain, id)?, kept.enabled, Action::Update))
+            Ok((parse_rule(&whole, domain, id)?, row.enabled, Action::Update))
         };
-        self.change_rule(change, domain, id, expected, make).await
+        change_rule(self.db, change, domain, id, make).await
     }
 
-    /// Gives a rule to nodes, or takes it from them; it stays here.
+    /// Enables or disables a rule. Nodes receive enabled rules only.
     ///
     /// # Errors
-    /// When there is no such rule, it is not what was expected, or the database cannot be asked.
+    /// When the rule does not exist, is not at the expected version, or the database is unreachable.
     pub async fn set_enabled(
         &self,
         change: &Change,
         domain: &str,
         id: &str,
         enabled: bool,
-        expected: Expected,
-    ) -> Result<Written<StoredRule>> {
-        let make = |kept: Option<&Kept>| {
-            let kept = kept.ok_or_else(|| missing(domain, id))?;
-            Ok((kept.text.clone(), enabled, if enabled { Action::Enable } else { Action::Disable }))
+    ) -> Result<WriteOutcome<StoredRule>> {
+        let make = |row: Option<&RuleRow>| {
+            let row = row.ok_or_else(|| missing(domain, id))?;
+            Ok((row.text.clone(), enabled, if enabled { Action::Enable } else { Action::Disable }))
         };
-        self.change_rule(change, domain, id, expected, make).await
+        change_rule(self.db, change, domain, id, make).await
     }
 
-    /// Deletes a rule. Its history stays, and so do its overrides, which apply again when it comes back.
+    /// Deletes a rule. Its history and its overrides remain.
     ///
     /// # Errors
-    /// When there is no such rule, it is not what was expected, or the database cannot be asked.
-    pub async fn delete_rule(&self, change: &Change, domain: &str, id: &str, expected: Expected) -> Result<()> {
-        let revision = within(SHORT, async {
+    /// When the rule does not exist, is not at the expected version, or the database is unreachable.
+    pub async fn delete(&self, change: &Change, domain: &str, id: &str) -> Result<()> {
+        within(SHORT, async {
             let mut write = self.db.write(change).await?;
-            let kept = Kept::find(&mut write.tx, domain, id).await?;
-            write.expect(domain, id, kept.as_ref(), expected).await?;
-            let kept = kept.ok_or_else(|| missing(domain, id))?;
-            write.remove(domain, &[&kept]).await?;
-            if write.last_position(domain).await?.is_none() {
-                write.weight -= weight::of_domain(domain);
+            let row = RuleRow::find(&mut write.tx, domain, id).await?;
+            history::check_version(&mut write, domain, id, row.as_ref()).await?;
+            let row = row.ok_or_else(|| missing(domain, id))?;
+            history::delete_rules(&mut write, domain, &[row]).await?;
+            if last_position(&mut write, domain).await?.is_none() {
+                write.size -= size::of_domain(domain);
             }
-            write.commit().await
+            write.commit().await.map(drop)
         })
-        .await?;
-        self.tell(revision);
-        Ok(())
+        .await
     }
+}
 
-    /// Every change of one rule comes through here. `make` says what it is to be, given what it is.
-    pub(super) async fn change_rule(
-        &self,
-        change: &Change,
-        domain: &str,
-        id: &str,
-        expected: Expected,
-        make: impl FnOnce(Option<&Kept>) -> Result<(String, bool, Action)>,
-    ) -> Result<Written<StoredRule>> {
-        let (written, revision) = within(SHORT, async {
-            let mut write = self.db.write(change).await?;
-            let kept = Kept::find(&mut write.tx, domain, id).await?;
-            write.expect(domain, id, kept.as_ref(), expected).await?;
-            let (text, enabled, action) = make(kept.as_ref())?;
-            let created = kept.is_none();
-            if let Some(kept) = kept.clone().filter(|kept| kept.enabled == enabled && same(&kept.text, &text)) {
-                write.undo().await?;
-                return Ok((Written { now: kept.stored(domain), created, changed: false }, None));
-            }
-            let now = write.store(domain, id, kept.as_ref(), text, enabled, action).await?;
-            let revision = write.commit().await?;
-            Ok((Written { now: now.stored(domain), created, changed: true }, Some(revision)))
-        })
-        .await?;
-        if let Some(revision) = revision {
-            self.tell(revision);
+/// Changes one rule. `make` returns the new text, whether it is enabled, and the action, given the current row.
+pub(super) async fn change_rule(
+    db: &Db,
+    change: &Change,
+    domain: &str,
+    id: &str,
+    make: impl FnOnce(Option<&RuleRow>) -> Result<(String, bool, Action)>,
+) -> Result<WriteOutcome<StoredRule>> {
+    within(SHORT, async {
+        let mut write = db.write(change).await?;
+        let old = RuleRow::find(&mut write.tx, domain, id).await?;
+        history::check_version(&mut write, domain, id, old.as_ref()).await?;
+        let (text, enabled, action) = make(old.as_ref())?;
+        if let Some(old) = old.clone().filter(|old| old.enabled == enabled && same_rule(&old.text, &text)) {
+            write.rollback().await?;
+            return Ok(WriteOutcome { value: old.into_stored(domain), created: false, changed: false });
         }
-        Ok(written)
-    }
+        let new = store(&mut write, domain, id, old.as_ref(), text, enabled, action).await?;
+        write.commit().await?;
+        Ok(WriteOutcome { value: new.into_stored(domain), created: old.is_none(), changed: true })
+    })
+    .await
 }
 
-impl Write<'_> {
-    /// Writes one rule, its version and the line in the log.
-    async fn store(
-        &mut self,
-        domain: &str,
-        id: &str,
-        old: Option<&Kept>,
-        text: String,
-        enabled: bool,
-        action: Action,
-    ) -> Result<Kept> {
-        if old.is_some_and(|old| old.overrides > 0 && old.text != text) {
-            self.check_overrides(domain, id, &text).await?;
+/// Writes one rule, its version and its audit entry.
+async fn store(
+    write: &mut Write<'_>,
+    domain: &str,
+    id: &str,
+    old: Option<&RuleRow>,
+    text: String,
+    enabled: bool,
+    action: Action,
+) -> Result<RuleRow> {
+    if old.is_some_and(|old| old.overrides > 0 && old.text != text) {
+        orphans::check_overrides(write, domain, id, &text).await?;
+    }
+    let (position, version, action, overrides) = match old {
+        Some(old) => (old.position, old.version + 1, action, old.overrides),
+        None => {
+            let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
+            let overrides = match &last {
+                Some(_) => orphans::adopt_overrides(write, domain, id, &text).await?,
+                None => 0,
+            };
+            let version = last.map_or(0, |last| last.version);
+            let position = last_position(write, domain).await?;
+            // The first rule of a domain adds the domain.
+            write.size += if position.is_none() { size::of_domain(domain) } else { 0 };
+            write.rules += 1;
+            check_count(write.rules)?;
+            let action = if action == Action::Update { Action::Create } else { action };
+            (position.map_or(1, |last| last + 1), version + 1, action, overrides)
         }
-        let (position, version, action, overrides) = match old {
-            Some(old) => (old.position, old.version + 1, action, old.overrides),
-            None => {
-                let last = self.last_version(domain, id).await?;
-                let overrides = match &last {
-                    Some(_) => self.bring_back_overrides(domain, id, &text).await?,
-                    None => 0,
-                };
-                let version = last.map_or(0, |last| last.version);
-                let position = self.last_position(domain).await?;
-                // The first rule of a domain brings the domain along.
-                self.weight += if position.is_none() { weight::of_domain(domain) } else { 0 };
-                self.rules += 1;
-                check_count(self.rules)?;
-                let action = if action == Action::Update { Action::Create } else { action };
-                (position.map_or(1, |last| last + 1), version + 1, action, overrides)
-            }
-        };
-        self.weight += weight::of_rule(&text) - old.map_or(0, |old| weight::of_rule(&old.text));
-        check_weight(self.weight)?;
-        let kept = Kept {
-            id: id.into(),
-            position,
-            version,
-            enabled,
-            text,
-            overrides,
-            author: self.author.clone(),
-            at_ms: self.at_ms,
-            comment: self.comment.clone(),
-        };
-        self.keep(&[Keeping { domain, kept: &kept, action: Some(action) }]).await?;
-        let line = Line {
-            kind: "rule",
-            action: action.as_str(),
-            domain: Some(domain),
-            subject: id.into(),
-            before: old.map(|old| &*old.text),
-            after: Some(&kept.text),
-        };
-        self.log(&[line]).await?;
-        Ok(kept)
-    }
-
-    async fn last_position(&mut self, domain: &str) -> Result<Option<i64>> {
-        let query = "SELECT position FROM rules WHERE domain = $1 ORDER BY position DESC LIMIT 1";
-        let row = sqlx::query(query).bind(domain).fetch_optional(&mut *self.tx).await?;
-        Ok(row.map(|row| row.try_get(0)).transpose()?)
-    }
+    };
+    write.size += size::of_rule(&text) - old.map_or(0, |old| size::of_rule(&old.text));
+    size::check(write.size)?;
+    let stamp = write.stamp.clone();
+    let row = RuleRow { id: id.into(), position, version, enabled, text, overrides, stamp };
+    history::write_rules(write, &[RuleWrite { domain, row: &row, action: Some(action) }]).await?;
+    let before = old.map(|old| &*old.text);
+    write.log(&[audit_entry(domain, id, action.as_str(), before, Some(&row.text))]).await?;
+    Ok(row)
 }
 
-/// Whether there are not too many.
-pub(super) fn check_count(rules: i64) -> Result<()> {
-    if rules > MAX_RULES as i64 {
-        return Err(ControlError::Full(format!("there are at most {MAX_RULES} rules")));
-    }
-    Ok(())
+/// Returns the audit entry of a change to a rule.
+pub(super) fn audit_entry<'e>(
+    domain: &'e str,
+    id: &str,
+    action: &'e str,
+    before: Option<&'e str>,
+    after: Option<&'e str>,
+) -> NewEntry<'e> {
+    NewEntry { kind: "rule", action, domain: Some(domain), subject: id.into(), before, after }
 }
 
-/// A pattern that means a text literally, anywhere.
+async fn last_position(write: &mut Write<'_>, domain: &str) -> Result<Option<i64>> {
+    let mut query = Sql::new("SELECT position FROM rules WHERE domain = ");
+    let row = query.bind(domain).push(" ORDER BY position DESC LIMIT 1").optional(&mut *write.tx).await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
+}
+
+/// Returns a LIKE pattern that matches `text` literally, anywhere.
 fn like(text: &str) -> String {
-    let mut pattern = String::from("%");
-    for letter in text.chars() {
-        if matches!(letter, '%' | '_' | '!') {
-            pattern.push('!');
-        }
-        pattern.push(letter);
-    }
-    pattern.push('%');
-    pattern
+    format!("%{}%", text.replace('!', "!!").replace('%', "!%").replace('_', "!_"))
 }
 
-/// RFC 7396.
+/// Applies a merge patch (RFC 7396).
 fn merge(target: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else {
         *target = patch;

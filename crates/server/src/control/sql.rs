@@ -1,66 +1,88 @@
-//! Statements that are put together: lists of rows, and conditions that may be left out. Values are always bound, never written.
+//! SQL statements built from parts: rows of values and optional conditions. Values are always bound.
 //!
-//! The builder that comes with the library writes `?` for every value, which PostgreSQL does not know; `$1` is known to both.
+//! The query builder of sqlx writes `?` for each value, which PostgreSQL does not accept; both databases accept `$1`.
 
 use std::fmt::Write as _;
 
-use sqlx::any::AnyArguments;
+use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, Arguments, AssertSqlSafe, Encode, Type};
+use sqlx::{Any, Arguments, AssertSqlSafe, Encode, Executor, Type};
 
-/// A statement, and the values in it.
+use super::Result;
+
+/// A statement and the values bound to it.
 pub(super) struct Sql {
     text: String,
     values: AnyArguments,
-    wrong: Option<sqlx::error::BoxDynError>,
+    error: Option<sqlx::error::BoxDynError>,
+    /// Whether the connection caches the prepared statement.
+    persistent: bool,
 }
 
 impl Sql {
     pub(super) fn new(text: &'static str) -> Self {
-        Self { text: text.into(), values: AnyArguments::default(), wrong: None }
+        Self { text: text.into(), values: AnyArguments::default(), error: None, persistent: true }
     }
 
-    /// Text of our own.
+    /// Appends SQL text, which never comes from outside.
     pub(super) fn push(&mut self, text: &'static str) -> &mut Self {
         self.text.push_str(text);
         self
     }
 
-    /// A value from wherever.
+    /// Appends a bound value.
     pub(super) fn bind<'t, T: Encode<'t, Any> + Type<Any>>(&mut self, value: T) -> &mut Self {
-        match self.values.add(value) {
-            Ok(()) => {}
-            Err(error) => self.wrong = Some(error),
+        if let Err(error) = self.values.add(value) {
+            self.error = Some(error);
         }
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = write!(self.text, "${}", self.values.len());
         self
     }
 
-    /// Another value of a list.
+    /// Appends a comma and a bound value.
     pub(super) fn and<'t, T: Encode<'t, Any> + Type<Any>>(&mut self, value: T) -> &mut Self {
         self.push(", ").bind(value)
     }
 
-    /// Rows of values: `VALUES ($1, $2), ($3, $4)`.
-    pub(super) fn rows<R>(
-        &mut self,
-        rows: impl IntoIterator<Item = R>,
-        mut row: impl FnMut(&mut Self, R),
-    ) -> &mut Self {
-        for (place, item) in rows.into_iter().enumerate() {
-            self.push(if place == 0 { "VALUES (" } else { "), (" });
+    /// Appends rows of values: `VALUES ($1, $2), ($3, $4)`.
+    pub(super) fn rows<R>(&mut self, rows: &[R], mut row: impl FnMut(&mut Self, &R)) -> &mut Self {
+        for (index, item) in rows.iter().enumerate() {
+            self.push(if index == 0 { "VALUES (" } else { "), (" });
             row(self, item);
         }
+        // A statement with an unusual number of rows is not worth caching.
+        self.persistent = rows.len() == 1 || rows.len() == ROWS;
         self.push(")")
     }
 
-    /// Ready to be run. Who runs it says whether it is always the same, and worth being kept.
-    pub(super) fn query(self) -> Result<Query<'static, Any, AnyArguments>, sqlx::Error> {
-        match self.wrong {
-            // Everything in the text is ours; values are bound.
-            None => Ok(sqlx::query_with(AssertSqlSafe(self.text), self.values)),
+    /// Runs the statement and returns how many rows it changed.
+    pub(super) async fn execute<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<u64> {
+        Ok(self.query()?.execute(executor).await?.rows_affected())
+    }
+
+    /// Runs the query and returns all rows.
+    pub(super) async fn all<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<Vec<AnyRow>> {
+        Ok(self.query()?.fetch_all(executor).await?)
+    }
+
+    /// Runs the query and returns the first row, if any.
+    pub(super) async fn optional<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<Option<AnyRow>> {
+        Ok(self.query()?.fetch_optional(executor).await?)
+    }
+
+    fn query(&mut self) -> Result<Query<'static, Any, AnyArguments>, sqlx::Error> {
+        match self.error.take() {
             Some(error) => Err(sqlx::Error::Encode(error)),
+            // The text is ours; values are bound.
+            None => {
+                let (text, values) = (std::mem::take(&mut self.text), std::mem::take(&mut self.values));
+                Ok(sqlx::query_with(AssertSqlSafe(text), values).persistent(self.persistent))
+            }
         }
     }
 }
+
+/// How many rows one statement writes. More would mean fewer statements but slower ones: SQLite searches all value names of
+/// the statement for each value.
+pub(super) const ROWS: usize = 32;

@@ -1,180 +1,167 @@
-//! Tokens: who may do what. Only digests are kept; the token itself is told once, to whoever made it.
+//! Tokens and what they permit. Only digests are stored; a token itself is returned once, when it is created.
 
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::{Source, entry};
 
-use super::audit::Line;
-use super::cut::{Cursor, page_of};
+use super::audit::NewEntry;
 use super::db::{SHORT, now_ms, storable, within};
-use super::hex::{hex, sha256};
-use super::model::{Change, Cut, MadeToken, NewToken, Page, Role, StoredToken, Verifier};
-use super::{Control, ControlError, Result};
+use super::model::{Change, CreatedToken, NewToken, Page, PageRequest, Role, StoredToken, Verifier};
+use super::paging::{Cursor, page_of};
+use super::sql::Sql;
+use super::{Control, ControlError, Result, sha256_hex};
 
-/// How many may be good at once: nodes keep all of them.
+/// How many valid tokens there may be; every node keeps all of them.
 pub const MAX_TOKENS: i64 = 10_000;
 const MAX_NAME_BYTES: usize = 128;
 const MAX_DOMAINS: usize = 100;
 
-impl Control {
-    /// Makes a token.
+const COLUMNS: &str = "id, name, role, domains, created_ms, expires_ms, revoked_ms";
+/// The condition of valid tokens; the current time follows, and a closing parenthesis.
+const VALID: &str = "revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ";
+
+/// The tokens.
+#[derive(Debug)]
+pub struct Tokens<'c> {
+    pub(super) control: &'c Control,
+}
+
+impl Tokens<'_> {
+    /// Creates a token.
     ///
     /// # Errors
-    /// When something about it is wrong, there are too many, or the database cannot be asked.
-    pub async fn make_token(&self, change: &Change, token: &NewToken) -> Result<MadeToken> {
+    /// When the request is invalid, there are too many tokens, or the database is unreachable.
+    pub async fn create(&self, change: &Change, token: &NewToken) -> Result<CreatedToken> {
         let now = now_ms();
         check(token, now)?;
         let (id, secret) = (random::<8>()?, random::<32>()?);
-        let made = MadeToken {
+        let NewToken { name, role, domains, expires_ms } = token.clone();
+        let created = CreatedToken {
             token: format!("tg_{id}_{secret}"),
-            stored: StoredToken {
-                id,
-                name: token.name.clone(),
-                role: token.role,
-                domains: token.domains.clone(),
-                created_ms: now,
-                expires_ms: token.expires_ms,
-                revoked_ms: None,
-            },
+            stored: StoredToken { id, name, role, domains, created_ms: now, expires_ms, revoked_ms: None },
         };
-        let stored = &made.stored;
-        let domains = serde_json::to_string(&stored.domains).unwrap_or_default();
-        let revision = within(SHORT, async {
-            let mut write = self.db.write(change).await?;
-            let good =
-                "SELECT COUNT(*) FROM tokens WHERE revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)";
-            let good: i64 = sqlx::query(good).bind(now).fetch_one(&mut *write.tx).await?.try_get(0)?;
-            if good >= MAX_TOKENS {
-                return Err(ControlError::Full(format!("there are at most {MAX_TOKENS} tokens; revoke some first")));
+        let stored = &created.stored;
+        within(SHORT, async {
+            let mut write = self.control.db.write(change).await?;
+            let mut query = Sql::new("SELECT COUNT(*) FROM tokens WHERE ");
+            let row = query.push(VALID).bind(now).push(")").optional(&mut *write.tx).await?;
+            if row.map(|row| row.try_get(0)).transpose()?.unwrap_or(0_i64) >= MAX_TOKENS {
+                return Err(ControlError::Full(format!("too many tokens (maximum {MAX_TOKENS}); revoke some first")));
             }
-            let insert = "INSERT INTO tokens (id, digest, name, role, domains, created_ms, expires_ms) \
-                          VALUES ($1, $2, $3, $4, $5, $6, $7)";
-            sqlx::query(insert)
+            let mut insert =
+                Sql::new("INSERT INTO tokens (id, digest, name, role, domains, created_ms, expires_ms) VALUES (");
+            insert
                 .bind(stored.id.as_str())
-                .bind(digest(&made.token))
-                .bind(stored.name.as_str())
-                .bind(stored.role.as_str())
-                .bind(domains.as_str())
-                .bind(stored.created_ms)
-                .bind(stored.expires_ms)
-                .execute(&mut *write.tx)
-                .await?;
-            let after = logged(stored);
-            write.log(&[line("create", stored, None, Some(&after))]).await?;
+                .and(sha256_hex(created.token.as_bytes()))
+                .and(stored.name.as_str())
+                .and(stored.role.as_str())
+                .and(serde_json::to_string(&stored.domains).unwrap_or_default())
+                .and(stored.created_ms)
+                .and(stored.expires_ms)
+                .push(")");
+            insert.execute(&mut *write.tx).await?;
+            let after = to_audit(stored);
+            write.log(&[audit_entry("create", stored, None, Some(&after))]).await?;
             write.commit().await
         })
         .await?;
-        self.tell(revision);
-        self.until_landed().await;
-        Ok(made)
+        self.control.until_installed().await;
+        Ok(created)
     }
 
-    /// All tokens, without their secrets, also those that are revoked.
+    /// Returns all tokens without their secrets, revoked ones included.
     ///
     /// # Errors
-    /// When `after` was made up, or the database cannot be asked.
-    pub async fn tokens(&self, cut: &Cut) -> Result<Page<StoredToken>> {
-        let (limit, after) = cut.read()?;
-        let query = "SELECT id, name, role, domains, created_ms, expires_ms, revoked_ms FROM tokens \
-                     WHERE (created_ms, id) > ($1, $2) ORDER BY created_ms, id LIMIT $3";
-        let Cursor { number, name } = after.unwrap_or(Cursor { number: i64::MIN, name: String::new() });
-        let rows = within(SHORT, async {
-            Ok(sqlx::query(query).bind(number).bind(name).bind(limit + 1).fetch_all(self.db.pool()).await?)
-        })
-        .await?;
-        page_of(&rows, limit, stored, |last| Cursor { number: last.created_ms, name: last.id.clone() })
+    /// When `after` is invalid or the database is unreachable.
+    pub async fn list(&self, page: &PageRequest) -> Result<Page<StoredToken>> {
+        let (limit, after) = page.read()?;
+        let Cursor { number, name } = after.unwrap_or(Cursor::number(i64::MIN));
+        let mut query = Sql::new("SELECT ");
+        query.push(COLUMNS).push(" FROM tokens WHERE (created_ms, id) > (").bind(number).and(name);
+        query.push(") ORDER BY created_ms, id LIMIT ").bind(limit + 1);
+        let rows = within(SHORT, query.all(self.control.db.pool())).await?;
+        page_of(&rows, limit, read, |last| Cursor { number: last.created_ms, name: last.id.clone() })
     }
 
-    /// Revokes a token; revoking it again changes nothing. The last good admin token stays, so that nobody is locked out by a
-    /// slip: who wants to get rid of it makes another one first.
+    /// Revokes a token; revoking it again changes nothing. The last valid admin token cannot be revoked, so that nobody is locked
+    /// out by accident: create another one first.
     ///
     /// # Errors
-    /// When there is no such token, it is the last good admin token, or the database cannot be asked.
-    pub async fn revoke_token(&self, change: &Change, id: &str) -> Result<StoredToken> {
+    /// When the token does not exist, is the last valid admin token, or the database is unreachable.
+    pub async fn revoke(&self, change: &Change, id: &str) -> Result<StoredToken> {
         let missing = || ControlError::Missing(format!("token `{id}`"));
-        if !storable(id) {
+        if !storable([id]) {
             return Err(missing());
         }
-        let (token, revision) = within(SHORT, async {
-            let mut write = self.db.write(change).await?;
+        let token = within(SHORT, async {
+            let mut write = self.control.db.write(change).await?;
             let mut token = find(&mut write.tx, id).await?.ok_or_else(missing)?;
             if token.revoked_ms.is_some() {
-                write.undo().await?;
-                return Ok((token, None));
+                write.rollback().await?;
+                return Ok(token);
             }
-            let now = write.at_ms;
+            let now = write.stamp.at_ms;
             if token.role == Role::Admin && token.expires_ms.is_none_or(|end| end > now) {
-                let others = "SELECT id FROM tokens WHERE role = 'admin' AND id <> $1 AND revoked_ms IS NULL \
-                              AND (expires_ms IS NULL OR expires_ms > $2) LIMIT 1";
-                if sqlx::query(others).bind(id).bind(now).fetch_optional(&mut *write.tx).await?.is_none() {
-                    let why = format!("`{id}` is the last admin token; make another one before you revoke it");
+                let mut others = Sql::new("SELECT id FROM tokens WHERE role = 'admin' AND id <> ");
+                others.bind(id).push(" AND ").push(VALID).bind(now).push(") LIMIT 1");
+                if others.optional(&mut *write.tx).await?.is_none() {
+                    let why = format!("`{id}` is the last admin token; create another one before revoking it");
                     return Err(ControlError::Invalid(why));
                 }
             }
-            let before = logged(&token);
+            let before = to_audit(&token);
             token.revoked_ms = Some(now);
-            let revoke = "UPDATE tokens SET revoked_ms = $1 WHERE id = $2";
-            sqlx::query(revoke).bind(now).bind(id).execute(&mut *write.tx).await?;
-            let after = logged(&token);
-            write.log(&[line("revoke", &token, Some(&before), Some(&after))]).await?;
-            let revision = write.commit().await?;
-            Ok((token, Some(revision)))
+            let mut update = Sql::new("UPDATE tokens SET revoked_ms = ");
+            update.bind(now).push(" WHERE id = ").bind(id).execute(&mut *write.tx).await?;
+            let after = to_audit(&token);
+            write.log(&[audit_entry("revoke", &token, Some(&before), Some(&after))]).await?;
+            write.commit().await?;
+            Ok(token)
         })
         .await?;
-        if let Some(revision) = revision {
-            self.tell(revision);
-            self.until_landed().await;
-        }
+        self.control.until_installed().await;
         Ok(token)
     }
 }
 
-/// What nodes check tokens by: those that are good.
+/// Returns what nodes verify tokens with: the digests of valid tokens.
 pub(super) async fn verifiers(connection: &mut AnyConnection) -> Result<Vec<Verifier>> {
-    let query = "SELECT digest, id, name, role, domains, created_ms, expires_ms, revoked_ms FROM tokens \
-                 WHERE revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1) ORDER BY created_ms, id";
-    let rows = sqlx::query(query).bind(now_ms()).fetch_all(connection).await?;
-    let read = |row: &AnyRow| -> Result<Verifier> {
-        let StoredToken { id, name, role, domains, expires_ms, .. } = stored(row)?;
+    let mut query = Sql::new("SELECT digest, ");
+    query.push(COLUMNS).push(" FROM tokens WHERE ").push(VALID).bind(now_ms()).push(") ORDER BY created_ms, id");
+    let rows = query.all(connection).await?;
+    let verifier = |row: &AnyRow| -> Result<Verifier> {
+        let StoredToken { id, name, role, domains, expires_ms, .. } = read(row)?;
         Ok(Verifier { digest: row.try_get("digest")?, id, name, role, domains, expires_ms })
     };
-    // One that cannot be understood is not good for anything, and must not keep rules from nodes either.
-    let good = rows.iter().filter_map(|row| match read(row) {
-        Ok(verifier) => Some(verifier),
-        Err(error) => {
-            tracing::error!(%error, "a token is left out");
-            None
-        }
-    });
-    Ok(good.collect())
-}
-
-/// What is kept of a token.
-pub fn digest(token: &str) -> String {
-    sha256(token.as_bytes())
+    // A token that cannot be read permits nothing, and must not withhold rules from nodes.
+    let readable = |row| verifier(row).inspect_err(|error| tracing::error!(%error, "unreadable token ignored")).ok();
+    Ok(rows.iter().filter_map(readable).collect())
 }
 
 fn random<const BYTES: usize>() -> Result<String> {
     let mut bytes = [0; BYTES];
     let failed = |error: getrandom::Error| sqlx::Error::Io(std::io::Error::other(error.to_string()));
     getrandom::fill(&mut bytes).map_err(failed)?;
-    Ok(hex(&bytes))
+    Ok(hex::encode(bytes))
 }
 
 fn check(token: &NewToken, now: i64) -> Result<()> {
     let name = &token.name;
     if name.trim().is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
-        let why = format!("the name of a token has 1 to {MAX_NAME_BYTES} bytes and no control characters");
+        let why = format!("invalid token name: it has 1 to {MAX_NAME_BYTES} bytes and no control characters");
         return Err(ControlError::Invalid(why));
     }
     if token.expires_ms.is_some_and(|end| end <= now) {
-        return Err(ControlError::Invalid("the token would have ended already".into()));
+        return Err(ControlError::Invalid("the token would have expired already".into()));
     }
     if token.domains.len() > MAX_DOMAINS {
-        return Err(ControlError::Invalid(format!("a token is for at most {MAX_DOMAINS} domains, or for all")));
+        let count = token.domains.len();
+        return Err(ControlError::Invalid(format!(
+            "too many domains: {count} (maximum {MAX_DOMAINS}, or none for all)"
+        )));
     }
     for domain in &token.domains {
-        // Names are what the language says.
+        // The rule language defines what a name is.
         let rule = Source { name: "token", text: b"unlimited: true" };
         if let Err(mistakes) = entry::one(&rule, domain, "any") {
             let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
@@ -185,15 +172,15 @@ fn check(token: &NewToken, now: i64) -> Result<()> {
 }
 
 async fn find(connection: &mut AnyConnection, id: &str) -> Result<Option<StoredToken>> {
-    let query = "SELECT id, name, role, domains, created_ms, expires_ms, revoked_ms FROM tokens WHERE id = $1";
-    let row = sqlx::query(query).bind(id).fetch_optional(connection).await?;
-    row.as_ref().map(stored).transpose()
+    let mut query = Sql::new("SELECT ");
+    let row = query.push(COLUMNS).push(" FROM tokens WHERE id = ").bind(id).optional(connection).await?;
+    row.as_ref().map(read).transpose()
 }
 
-fn stored(row: &AnyRow) -> Result<StoredToken> {
+fn read(row: &AnyRow) -> Result<StoredToken> {
     let (role, domains): (String, String) = (row.try_get("role")?, row.try_get("domains")?);
-    // What may be done is never guessed.
-    let role = Role::from_str(&role).ok_or_else(|| sqlx::Error::Decode(format!("`{role}` is not a role").into()))?;
+    // Permissions are never guessed.
+    let role = Role::parse(&role).ok_or_else(|| sqlx::Error::Decode(format!("`{role}` is not a role").into()))?;
     let domains = serde_json::from_str(&domains).map_err(|error| sqlx::Error::Decode(error.into()))?;
     Ok(StoredToken {
         id: row.try_get("id")?,
@@ -206,27 +193,16 @@ fn stored(row: &AnyRow) -> Result<StoredToken> {
     })
 }
 
-/// As the audit log has it.
-fn logged(token: &StoredToken) -> String {
+/// Returns the JSON for the audit log.
+fn to_audit(token: &StoredToken) -> String {
     serde_json::to_string(token).unwrap_or_default()
 }
 
-fn line<'l>(action: &'l str, token: &'l StoredToken, before: Option<&'l str>, after: Option<&'l str>) -> Line<'l> {
-    Line { kind: "token", action, domain: None, subject: token.id.clone(), before, after }
-}
-
-impl Role {
-    /// In one word.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Reader => "reader",
-            Self::Operator => "operator",
-            Self::Editor => "editor",
-            Self::Admin => "admin",
-        }
-    }
-
-    fn from_str(word: &str) -> Option<Self> {
-        [Self::Reader, Self::Operator, Self::Editor, Self::Admin].into_iter().find(|role| role.as_str() == word)
-    }
+fn audit_entry<'e>(
+    action: &'e str,
+    token: &StoredToken,
+    before: Option<&'e str>,
+    after: Option<&'e str>,
+) -> NewEntry<'e> {
+    NewEntry { kind: "token", action, domain: None, subject: token.id.clone(), before, after }
 }

@@ -21,9 +21,17 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::server::TlsStream;
 
 use super::accept::Protocol;
-use crate::config::TlsFiles;
 use crate::net::shutdown::ConnectionGuard;
-use crate::retrieve::file::{LOOK_EVERY, Watched};
+use crate::rules_source::watch::{POLL_EVERY, WatchedFile};
+
+/// The files of a certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate chain, in PEM.
+    pub certificate: std::path::PathBuf,
+    /// The private key, in PEM.
+    pub key: std::path::PathBuf,
+}
 
 /// How long a client may take to agree on how to encrypt.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -97,13 +105,13 @@ impl Tls {
     /// Looks at the files for ever, and shows the new certificate when they have changed.
     pub async fn watch(self: Arc<Self>) {
         let watched = |path: &Path| {
-            let mut file = Watched::new(path.to_owned());
+            let mut file = WatchedFile::new(path.to_owned());
             // It was read a moment ago; this remembers how it looks.
             let _ = file.read();
             file
         };
         let mut files = [watched(&self.files.certificate), watched(&self.files.key)];
-        let mut looks = tokio::time::interval(LOOK_EVERY);
+        let mut looks = tokio::time::interval(POLL_EVERY);
         loop {
             looks.tick().await;
             let tls = self.clone();
@@ -139,7 +147,7 @@ impl Tls {
 
 fn certificate(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
     let read = |flag: &str, path: &Path| {
-        Watched::new(path.to_owned()).read().with_context(|| format!("{flag}: cannot read {}", path.display()))
+        WatchedFile::new(path.to_owned()).read().with_context(|| format!("{flag}: cannot read {}", path.display()))
     };
     let chain = read("--tls-cert", &files.certificate)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();

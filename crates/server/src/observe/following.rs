@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tollgate::{Mono, Time};
 
-use crate::retrieve::poll::Outcome;
+use crate::rules_source::poll::Outcome;
 
 /// What came of asking the service. These order nothing, so every access is relaxed.
 #[derive(Debug, Default)]
@@ -26,14 +26,14 @@ impl Following {
     pub fn polled(&self, outcome: Outcome, now: Time<Mono>) {
         let counter = match outcome {
             Outcome::Changed => &self.changed,
-            Outcome::Unchanged | Outcome::Hasty => &self.unchanged,
+            Outcome::Unchanged | Outcome::NoWait => &self.unchanged,
             Outcome::Refused => &self.refused,
             Outcome::Failed => &self.failed,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.away.store(outcome == Outcome::Failed, Ordering::Relaxed);
         // What was refused is newer than what is in force, which ages from then on.
-        if matches!(outcome, Outcome::Changed | Outcome::Unchanged | Outcome::Hasty) {
+        if matches!(outcome, Outcome::Changed | Outcome::Unchanged | Outcome::NoWait) {
             self.heard.store(now.as_nanos().saturating_add(1), Ordering::Relaxed);
         }
     }

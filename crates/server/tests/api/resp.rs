@@ -45,10 +45,10 @@ async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
     server.token("admin", Role::Admin, &[], None).await;
     let (reader, id) = server.token("reader", Role::Reader, &[], None).await;
     let (operator, _) = server.token("operator", Role::Operator, &["api"], None).await;
-    let change = tollgate_server::control::model::Change { author: "test".into(), comment: None };
+    let change = tollgate_server::control::model::Change::by("test");
     let rule = br#"{"per":["k"],"limit":"10/h"}"#;
     for domain in ["api", "other"] {
-        server.control.put_rule(&change, domain, "a", rule, Default::default()).await.unwrap();
+        server.control.rules().put(&change, domain, "a", rule).await.unwrap();
     }
     server.settle().await;
     let told = talk(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
@@ -64,7 +64,7 @@ async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
     stream.write_all(format!("AUTH {reader}\r\nPING\r\n").as_bytes()).await.unwrap();
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"+OK\r\n+PONG\r\n");
-    server.control.revoke_token(&change, &id).await.unwrap();
+    server.control.tokens().revoke(&change, &id).await.unwrap();
     server.settle().await;
     stream.write_all(b"PING\r\n").await.unwrap();
     stream.read_exact(&mut answer).await.unwrap();

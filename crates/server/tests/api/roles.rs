@@ -170,9 +170,9 @@ async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_conne
     server.token("admin", Role::Admin, &[], None).await;
     let (token, id) = server.token("mine", Role::Admin, &[], None).await;
     let with = |token: &str| told(server.request("GET", "/v1/domains").header("authorization", token));
-    assert!(with("").await.is(401).text.contains("a token is needed"));
-    assert!(with("Basic YTpi").await.is(401).text.contains("a token is needed"));
-    assert!(with("Bearer nonsense").await.is(401).text.contains("not known"));
+    assert!(with("").await.is(401).text.contains("a token is required"));
+    assert!(with("Basic YTpi").await.is(401).text.contains("a token is required"));
+    assert!(with("Bearer nonsense").await.is(401).text.contains("unknown token"));
     with(&format!("bearer  {token} ")).await.is(200);
     let revoked = told(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.is(200);
     assert!(revoked.json()["revoked_ms"].is_i64() && !revoked.text.contains(&token));

@@ -17,7 +17,7 @@ use tollgate_server::control::Control;
 use tollgate_server::control::api::Service;
 use tollgate_server::control::auth::Tokens;
 use tollgate_server::control::model::{Change, NewToken, Role};
-use tollgate_server::control::origin::Source;
+use tollgate_server::rules_source::status::RulesSource;
 use tollgate_server::{http, resp};
 
 /// How long anything in a test may take before it counts as lost.
@@ -57,7 +57,7 @@ impl TestServer {
         let (control, runtime) = opened.await.expect("the thread runs");
         let app = App::new(Engine::new(MemoryStore::new(1_000).expect("a table")).expect("an engine"), None);
         let service = Service::new(control.clone(), runtime.clone(), app.connections.clone());
-        let app = Arc::new(app.with_tokens(tokens).with_source(Source::Service(Box::new(service))));
+        let app = Arc::new(app.with_tokens(tokens).with_source(RulesSource::Service(Box::new(service))));
         runtime.spawn(follow(control.clone(), app.clone()));
         let (address, resp) = (serve_http(app.clone()).await, serve_resp(app.clone()).await);
         let client = http_client();
@@ -68,8 +68,8 @@ impl TestServer {
     pub async fn token(&self, name: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> (String, String) {
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let token = NewToken { name: name.into(), role, domains, expires_ms };
-        let change = Change { author: "test".into(), comment: None };
-        let made = self.control.make_token(&change, &token).await.expect("a token");
+        let change = Change::by("test");
+        let made = self.control.tokens().create(&change, &token).await.expect("a token");
         self.settle().await;
         (made.token, made.stored.id)
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tollgate_server::control::model::{Action, AuditSearch, Change, Cut, Expected, Plan, Search};
-use tollgate_server::control::{Control, ControlError, Others};
+use tollgate_server::control::model::{Action, AuditSearch, Change, Expected, Others, PageRequest, Plan, RuleSearch};
+use tollgate_server::control::{Control, ControlError};
 
 use crate::place::{Place, by, put};
 
@@ -20,7 +20,7 @@ both!(
 );
 
 async fn apply(control: &Control, text: &str, others: Others) -> Plan {
-    control.apply(&by("git"), text.as_bytes(), others, Expected::Anything, &|_| true).await.unwrap()
+    control.files().apply(&by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
 fn told(plan: &Plan) -> String {
@@ -30,7 +30,7 @@ fn told(plan: &Plan) -> String {
 }
 
 async fn ids(control: &Control, domain: &str) -> String {
-    let page = control.rules(domain, &Search::default(), &Cut::default()).await.unwrap();
+    let page = control.rules().list(domain, &RuleSearch::default(), &PageRequest::default()).await.unwrap();
     page.items.into_iter().map(|rule| rule.id).collect::<Vec<_>>().join(" ")
 }
 
@@ -40,27 +40,34 @@ async fn a_file_is_planned_and_applied_as_one(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "old", "{limit: 9/s}").await;
     put(&control, "web", "old", "{limit: 9/s}").await;
-    let plan = control.plan(FILE.as_bytes(), Others::Delete).await.unwrap();
+    let plan = control.files().plan(FILE.as_bytes(), Others::Delete).await.unwrap();
     assert_eq!(told(&plan), "api/b:create api/a:create api/old:delete");
     assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
     assert_eq!(plan.changes[0].diff, "+id: b\n+limit: 1/s\n");
     assert_eq!(plan.changes[2].diff, "-id: old\n-limit: 9/s\n");
     assert_eq!(ids(&control, "api").await, "old");
-    let stale = control.apply(&by("git"), FILE.as_bytes(), Others::Keep, Expected::Version(1), &|_| true).await;
+    let stale = control
+        .files()
+        .apply(&by("git").expecting(Expected::Version(1)), FILE.as_bytes(), Others::Keep, &|_| true)
+        .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
-    let foreign =
-        control.apply(&by("git"), FILE.as_bytes(), Others::Keep, Expected::Anything, &|name| name == "web").await;
+    let foreign = control.files().apply(&by("git"), FILE.as_bytes(), Others::Keep, &|name| name == "web").await;
     assert!(matches!(foreign, Err(ControlError::Invalid(why)) if why.contains("`api`")));
-    let why = Change { author: "git".into(), comment: Some("commit 1234".into()) };
+    let why = Change { comment: Some("commit 1234".into()), ..by("git") };
     let expected = Expected::Version(2);
-    let done = control.apply(&why, FILE.as_bytes(), Others::Delete, expected, &|name| name == "api").await.unwrap();
+    let done = control
+        .files()
+        .apply(&why.clone().expecting(expected), FILE.as_bytes(), Others::Delete, &|name| name == "api")
+        .await
+        .unwrap();
     assert_eq!((done.applied, done.revision, told(&done)), (true, 3, told(&plan)));
     assert_eq!(ids(&control, "api").await, "b a");
     assert_eq!(ids(&control, "web").await, "old");
-    assert_eq!(control.rule("api", "a").await.unwrap().comment.as_deref(), Some("commit 1234"));
-    assert_eq!(control.version("api", "old", 2).await.unwrap().action, Action::Delete);
+    assert_eq!(control.rules().get("api", "a").await.unwrap().comment.as_deref(), Some("commit 1234"));
+    assert_eq!(control.history().get("api", "old", 2).await.unwrap().action, Action::Delete);
     let log = control
-        .audit(&AuditSearch { author: Some("git".into()), ..AuditSearch::default() }, &Cut::default())
+        .audit()
+        .list(&AuditSearch { author: Some("git".into()), ..AuditSearch::default() }, &PageRequest::default())
         .await
         .unwrap();
     assert_eq!(log.items.iter().map(|line| line.revision).collect::<Vec<_>>(), [3, 3, 3]);
@@ -70,22 +77,20 @@ async fn a_file_is_planned_and_applied_as_one(place: Arc<Place>) {
     assert_eq!(*control.watch().borrow(), 3);
     // A rule that comes back goes on with its numbers.
     apply(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", Others::Keep).await;
-    assert_eq!(control.rule("api", "old").await.unwrap().version, 3);
+    assert_eq!(control.rules().get("api", "old").await.unwrap().version, 3);
 }
 
 async fn a_file_with_one_mistake_changes_nothing(place: Arc<Place>) {
     let control = place.open().await;
     let text = format!("{FILE}- {{id: c, limit: fast}}\n");
-    let error =
-        control.apply(&by("git"), text.as_bytes(), Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("git"), text.as_bytes(), Others::Keep, &|_| true).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
     assert_eq!(mistakes.as_slice()[0].place.line, 5);
-    assert!(matches!(control.plan(text.as_bytes(), Others::Keep).await, Err(ControlError::Mistakes(_))));
+    assert!(matches!(control.files().plan(text.as_bytes(), Others::Keep).await, Err(ControlError::Mistakes(_))));
     let huge = format!("{FILE}- {{id: c, limit: 1/s, when: {{a: [{}]}}}}\n", vec!["v".repeat(1000); 66].join(", "));
-    let error =
-        control.apply(&by("git"), huge.as_bytes(), Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("git"), huge.as_bytes(), Others::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Full(_)), "{error}");
-    assert!(control.domains().await.unwrap().is_empty());
+    assert!(control.rules().domains().await.unwrap().is_empty());
     assert_eq!(*control.watch().borrow(), 0);
 }
 
@@ -99,7 +104,7 @@ async fn the_order_of_files_is_kept(place: Arc<Place>) {
     let plan = apply(&control, &file("dbxa"), Others::Keep).await;
     assert_eq!(ids(&control, "api").await, "d b c x a");
     assert!(told(&plan).contains("api/x:create"));
-    assert_eq!(control.rule("api", "a").await.unwrap().version, 1);
+    assert_eq!(control.rules().get("api", "a").await.unwrap().version, 1);
     assert_eq!(apply(&control, &file("dbxa"), Others::Keep).await.changes.len(), 0);
     apply(&control, &file("axd"), Others::Delete).await;
     assert_eq!(ids(&control, "api").await, "a x d");
@@ -116,16 +121,16 @@ async fn what_is_exported_is_taken_back(place: Arc<Place>) {
     apply(&control, FILE, Others::Keep).await;
     put(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}").await;
     assert_eq!(
-        control.export(&["api".into(), "api".into()]).await.unwrap(),
+        control.files().export(&["api".into(), "api".into()]).await.unwrap(),
         FILE.replace("{id: b, limit: 1/s}", "id: b\n  limit: 1/s")
             .replace("{id: a, limit: 2/s}", "id: a\n  limit: 2/s")
     );
-    let all = control.export(&[]).await.unwrap();
+    let all = control.files().export(&[]).await.unwrap();
     assert!(all.starts_with("domains:\n- domain: api\n"), "{all}");
-    let plan = control.plan(all.as_bytes(), Others::Delete).await.unwrap();
+    let plan = control.files().plan(all.as_bytes(), Others::Delete).await.unwrap();
     assert_eq!((plan.changes.len(), plan.unchanged), (0, 3), "{plan:?}");
     for odd in ["none", "\0", "'"] {
-        assert!(matches!(control.export(&[odd.into()]).await, Err(ControlError::Missing(_))));
+        assert!(matches!(control.files().export(&[odd.into()]).await, Err(ControlError::Missing(_))));
     }
 }
 
@@ -134,21 +139,21 @@ async fn files_of_envoy_are_taken(place: Arc<Place>) {
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
     assert_eq!(told(&apply(&control, text, Others::Keep).await), "edge/remote_address:create");
-    assert_eq!(control.rule("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
+    assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
 async fn what_a_file_would_do_is_told_before(place: Arc<Place>) {
     let control = place.open().await;
     apply(&control, FILE, Others::Keep).await;
-    let found = control.validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
+    let found = control.files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes[0].line), (0, 3));
-    let found = control.validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
+    let found = control.files().validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes.len(), found.warnings.len()), (1, 0, 1));
     assert_eq!(found.warnings[0].line, 3);
-    let plan = control.plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", Others::Keep).await.unwrap();
+    let plan = control.files().plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", Others::Keep).await.unwrap();
     assert_eq!(plan.warnings.len(), 1);
     for text in [&b""[..], b"\xff", b"[", b"3", b"domain: api", b"{}"] {
-        assert!(!control.validate(text).await.unwrap().mistakes.is_empty());
+        assert!(!control.files().validate(text).await.unwrap().mistakes.is_empty());
     }
 }
 
@@ -196,8 +201,8 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
     for number in 0..200 {
         let rule = rule().new_tree(&mut runner).unwrap().current();
         let (domain, id) = (format!("d{}", number % 3), format!("r{number}"));
-        match control.put_rule(&by("ann"), &domain, &id, rule.to_string().as_bytes(), Expected::Anything).await {
-            Ok(written) => kept.push(written.now),
+        match control.rules().put(&by("ann"), &domain, &id, rule.to_string().as_bytes()).await {
+            Ok(written) => kept.push(written.value),
             // Some are not rules, and told so.
             Err(ControlError::Mistakes(_)) => {}
             Err(error) => panic!("{error} for {rule}"),
@@ -207,15 +212,14 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
     for one in &kept {
         // What was read is written back as it was read, and is the same.
         let text = one.rule.to_string();
-        let again =
-            control.put_rule(&by("bob"), &one.domain, &one.id, text.as_bytes(), Expected::Anything).await.unwrap();
+        let again = control.rules().put(&by("bob"), &one.domain, &one.id, text.as_bytes()).await.unwrap();
         assert!(!again.changed, "{text}");
     }
-    let exported = control.export(&[]).await.unwrap();
-    let plan = control.plan(exported.as_bytes(), Others::Delete).await.unwrap();
+    let exported = control.files().export(&[]).await.unwrap();
+    let plan = control.files().plan(exported.as_bytes(), Others::Delete).await.unwrap();
     assert_eq!((told(&plan), plan.unchanged), (String::new(), kept.len()));
     let snapshot = control.snapshot().await.unwrap();
-    let plan = control.plan(snapshot.rules.as_bytes(), Others::Delete).await.unwrap();
+    let plan = control.files().plan(snapshot.rules.as_bytes(), Others::Delete).await.unwrap();
     assert_eq!((told(&plan), plan.unchanged), (String::new(), kept.len()));
 }
 
@@ -229,13 +233,13 @@ async fn a_hundred_thousand_rules_in_one_domain(place: Arc<Place>) {
     text += "]}";
     let plan = apply(&control, &text, Others::Keep).await;
     assert_eq!(plan.changes.len(), 100_000);
-    let full = control.put_rule(&by("ann"), "api", "more", b"{limit: 1/s}", Expected::Anything).await;
+    let full = control.rules().put(&by("ann"), "api", "more", b"{limit: 1/s}").await;
     assert!(matches!(full, Err(ControlError::Full(_))));
-    let mut cut = Cut { after: None, limit: Some(1000) };
+    let mut cut = PageRequest { after: None, limit: Some(1000) };
     for _ in 0..3 {
-        cut.after = control.rules("api", &Search::default(), &cut).await.unwrap().next;
+        cut.after = control.rules().list("api", &RuleSearch::default(), &cut).await.unwrap().next;
     }
-    let page = control.rules("api", &Search::default(), &cut).await.unwrap();
+    let page = control.rules().list("api", &RuleSearch::default(), &cut).await.unwrap();
     assert_eq!(page.items[0].id, "r3000");
     let snapshot = control.snapshot().await.unwrap();
     let read = tollgate_engine::rules::Rules::read(&[tollgate_engine::rules::Source {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_server::control::ControlError;
-use tollgate_server::control::model::{Action, Change, Cut, Expected};
+use tollgate_server::control::model::{Action, Change, Expected, PageRequest};
 
 use crate::place::{Place, by, put};
 
@@ -12,46 +12,50 @@ both!(versions_are_kept_newest_first, an_earlier_version_comes_back, a_deleted_r
 async fn versions_are_kept_newest_first(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
-    let why = Change { author: "bob".into(), comment: Some("more".into()) };
-    control.put_rule(&why, "api", "each", b"{limit: 2/s}", Expected::Anything).await.unwrap();
-    control.set_enabled(&by("ann"), "api", "each", false, Expected::Anything).await.unwrap();
-    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
-    let first = control.versions("api", "each", &Cut { limit: Some(3), after: None }).await.unwrap();
-    let second = control.versions("api", "each", &Cut { limit: Some(3), after: first.next.clone() }).await.unwrap();
+    let why = Change { comment: Some("more".into()), ..by("bob") };
+    control.rules().put(&why, "api", "each", b"{limit: 2/s}").await.unwrap();
+    control.rules().set_enabled(&by("ann"), "api", "each", false).await.unwrap();
+    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
+    let first = control.history().list("api", "each", &PageRequest { limit: Some(3), after: None }).await.unwrap();
+    let second = control
+        .history()
+        .list("api", "each", &PageRequest { limit: Some(3), after: first.next.clone() })
+        .await
+        .unwrap();
     let all: Vec<_> = first.items.into_iter().chain(second.items).collect();
     let actions: Vec<_> = all.iter().map(|version| (version.version, version.action)).collect();
     use Action::{Create, Delete, Disable, Update};
     assert_eq!(actions, [(4, Delete), (3, Disable), (2, Update), (1, Create)]);
     assert_eq!((&all[0].rule, all[1].enabled, all[2].comment.as_deref()), (&None, false, Some("more")));
-    assert_eq!(control.diff("api", "each", 1, 2).await.unwrap(), " id: each\n-limit: 1/s\n+limit: 2/s\n");
-    assert_eq!(control.diff("api", "each", 2, 3).await.unwrap(), " id: each\n limit: 2/s\n");
-    assert_eq!(control.diff("api", "each", 4, 1).await.unwrap(), "+id: each\n+limit: 1/s\n");
-    assert_eq!(control.diff("api", "each", 0, 1).await.unwrap(), "+id: each\n+limit: 1/s\n");
-    assert!(matches!(control.diff("api", "each", 1, 9).await, Err(ControlError::Missing(_))));
-    assert!(matches!(control.version("api", "each", 0).await, Err(ControlError::Missing(_))));
+    assert_eq!(control.history().diff("api", "each", 1, 2).await.unwrap(), " id: each\n-limit: 1/s\n+limit: 2/s\n");
+    assert_eq!(control.history().diff("api", "each", 2, 3).await.unwrap(), " id: each\n limit: 2/s\n");
+    assert_eq!(control.history().diff("api", "each", 4, 1).await.unwrap(), "+id: each\n+limit: 1/s\n");
+    assert_eq!(control.history().diff("api", "each", 0, 1).await.unwrap(), "+id: each\n+limit: 1/s\n");
+    assert!(matches!(control.history().diff("api", "each", 1, 9).await, Err(ControlError::Missing(_))));
+    assert!(matches!(control.history().get("api", "each", 0).await, Err(ControlError::Missing(_))));
 }
 
 async fn an_earlier_version_comes_back(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     put(&control, "api", "each", "{limit: 2/s}").await;
-    let stale = control.rollback(&by("ann"), "api", "each", 1, Expected::Version(1)).await;
+    let stale = control.history().rollback(&by("ann").expecting(Expected::Version(1)), "api", "each", 1).await;
     assert!(matches!(stale, Err(ControlError::Conflict(_))));
-    let back = control.rollback(&by("ann"), "api", "each", 1, Expected::Version(2)).await.unwrap();
-    assert_eq!((back.now.version, back.now.rule["limit"].as_str()), (3, Some("1/s")));
-    assert_eq!(control.version("api", "each", 3).await.unwrap().action, Action::Rollback);
-    assert!(!control.rollback(&by("ann"), "api", "each", 3, Expected::Anything).await.unwrap().changed);
-    let none = control.rollback(&by("ann"), "api", "each", 7, Expected::Anything).await;
+    let back = control.history().rollback(&by("ann").expecting(Expected::Version(2)), "api", "each", 1).await.unwrap();
+    assert_eq!((back.value.version, back.value.rule["limit"].as_str()), (3, Some("1/s")));
+    assert_eq!(control.history().get("api", "each", 3).await.unwrap().action, Action::Rollback);
+    assert!(!control.history().rollback(&by("ann"), "api", "each", 3).await.unwrap().changed);
+    let none = control.history().rollback(&by("ann"), "api", "each", 7).await;
     assert!(matches!(none, Err(ControlError::Missing(_))));
 }
 
 async fn a_deleted_rule_comes_back(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
-    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
-    let deletion = control.rollback(&by("ann"), "api", "each", 2, Expected::Anything).await;
+    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
+    let deletion = control.history().rollback(&by("ann"), "api", "each", 2).await;
     assert!(matches!(deletion, Err(ControlError::Invalid(_))));
-    let back = control.rollback(&by("ann"), "api", "each", 1, Expected::Nothing).await.unwrap();
+    let back = control.history().rollback(&by("ann").expecting(Expected::Nothing), "api", "each", 1).await.unwrap();
     assert!(back.created);
-    assert_eq!(back.now.version, 3);
+    assert_eq!(back.value.version, 3);
 }

@@ -4,8 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use tollgate_server::control::Others;
-use tollgate_server::control::model::{AuditSearch, Cut, Expected, Search};
+use tollgate_server::control::model::{AuditSearch, Expected, Others, PageRequest, RuleSearch};
 
 use crate::place::{Place, by, run, sqlite};
 
@@ -39,12 +38,13 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place
         seen = told.last().unwrap_or(seen);
         assert!(seen > last, "the writer went on at {last} and came to {seen}");
         let control = place.open().await;
-        let page = control.rules("api", &Search::default(), &Cut::default()).await.unwrap();
+        let page = control.rules().list("api", &RuleSearch::default(), &PageRequest::default()).await.unwrap();
         let limits: Vec<i64> = page.items.iter().map(|rule| number_of(&rule.rule)).collect();
         assert_eq!(limits, [limits[0]; TOGETHER], "all of them are of one write");
         // The one that was being made when it was killed may have been made.
         assert!((seen..=seen + 1).contains(&limits[0]), "{seen} was acknowledged, {} is there", limits[0]);
-        let log = control.audit(&AuditSearch::default(), &Cut { limit: Some(1), after: None }).await.unwrap();
+        let log =
+            control.audit().list(&AuditSearch::default(), &PageRequest { limit: Some(1), after: None }).await.unwrap();
         assert_eq!(log.items[0].seq, TOGETHER as i64 * limits[0]);
         assert_eq!((log.items[0].revision, *control.watch().borrow()), (limits[0], limits[0]));
         last = limits[0];
@@ -66,8 +66,10 @@ fn the_writer() {
             let next = *control.watch().borrow() + 1;
             let rules: Vec<String> = (0..TOGETHER).map(|rule| format!("{{id: r{rule}, limit: {next}/s}}")).collect();
             let file = format!("{{domain: api, rules: [{}]}}", rules.join(", "));
-            let plan =
-                control.apply(&by("w"), file.as_bytes(), Others::Keep, Expected::Version(next - 1), &|_| true).await;
+            let plan = control
+                .files()
+                .apply(&by("w").expecting(Expected::Version(next - 1)), file.as_bytes(), Others::Keep, &|_| true)
+                .await;
             println!("written {}", plan.unwrap().revision);
         }
     });

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_server::control::model::{AuditSearch, Cut, Expected};
-use tollgate_server::control::{Control, ControlError, Others};
+use tollgate_server::control::model::{AuditSearch, Expected, Others, PageRequest};
+use tollgate_server::control::{Control, ControlError};
 
 use crate::place::{Place, by, put};
 
@@ -20,8 +20,8 @@ both!(
 );
 
 async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::control::Result<i64> {
-    let written = control.put_override(&by("bill"), "api", "each", value, text.as_bytes(), Expected::Anything).await?;
-    Ok(written.now.version)
+    let written = control.overrides().put(&by("bill"), "api", "each", value, text.as_bytes()).await?;
+    Ok(written.value.version)
 }
 
 async fn a_plan_is_set_with_one_call(place: Arc<Place>) {
@@ -30,28 +30,36 @@ async fn a_plan_is_set_with_one_call(place: Arc<Place>) {
     assert!(matches!(nobody, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
     let text = br#"{"limit": "1000/s", "burst": 2000, "until": "2030-01-01T00:00:00Z"}"#;
-    let made = control.put_override(&by("bill"), "api", "each", "acme", text, Expected::Nothing).await.unwrap();
+    let made =
+        control.overrides().put(&by("bill").expecting(Expected::Nothing), "api", "each", "acme", text).await.unwrap();
     assert!(made.created && made.changed);
-    assert_eq!((&*made.now.attribute, made.now.until.as_deref()), ("tenant", Some("2030-01-01T00:00:00Z")));
-    assert_eq!(made.now.effect, json!({"limit": "1000/s", "burst": 2000}));
-    assert_eq!(control.override_for("api", "each", "acme").await.unwrap(), made.now);
-    let again = control.put_override(&by("bill"), "api", "each", "acme", text, Expected::Something).await.unwrap();
-    assert!(!again.changed && again.now == made.now);
-    let stale =
-        control.put_override(&by("bill"), "api", "each", "acme", b"{unlimited: true}", Expected::Version(1)).await;
+    assert_eq!((&*made.value.attribute, made.value.until.as_deref()), ("tenant", Some("2030-01-01T00:00:00Z")));
+    assert_eq!(made.value.effect, json!({"limit": "1000/s", "burst": 2000}));
+    assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), made.value);
+    let again =
+        control.overrides().put(&by("bill").expecting(Expected::Something), "api", "each", "acme", text).await.unwrap();
+    assert!(!again.changed && again.value == made.value);
+    let stale = control
+        .overrides()
+        .put(&by("bill").expecting(Expected::Version(1)), "api", "each", "acme", b"{unlimited: true}")
+        .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
     set(&control, "zeta", "attribute: path\nunlimited: true").await.unwrap();
-    let first = control.overrides("api", "each", &Cut { limit: Some(1), after: None }).await.unwrap();
-    let second = control.overrides("api", "each", &Cut { limit: Some(1), after: first.next }).await.unwrap();
+    let first = control.overrides().list("api", "each", &PageRequest { limit: Some(1), after: None }).await.unwrap();
+    let second =
+        control.overrides().list("api", "each", &PageRequest { limit: Some(1), after: first.next }).await.unwrap();
     assert_eq!((&*first.items[0].value, &*second.items[0].value, second.next), ("acme", "zeta", None));
-    assert!(matches!(control.overrides("api", "no", &Cut::default()).await, Err(ControlError::Missing(_))));
-    control.delete_override(&by("bill"), "api", "each", "acme", Expected::Version(2)).await.unwrap();
-    let gone = control.delete_override(&by("bill"), "api", "each", "acme", Expected::Anything).await;
+    assert!(matches!(
+        control.overrides().list("api", "no", &PageRequest::default()).await,
+        Err(ControlError::Missing(_))
+    ));
+    control.overrides().delete(&by("bill").expecting(Expected::Version(2)), "api", "each", "acme").await.unwrap();
+    let gone = control.overrides().delete(&by("bill"), "api", "each", "acme").await;
     assert!(matches!(gone, Err(ControlError::Missing(_))));
-    assert!(matches!(control.override_for("api", "each", "acme").await, Err(ControlError::Missing(_))));
-    let log = control.audit(&AuditSearch::default(), &Cut::default()).await.unwrap().items;
+    assert!(matches!(control.overrides().get("api", "each", "acme").await, Err(ControlError::Missing(_))));
+    let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;
     let of = AuditSearch { subject: Some("each/overrides/acme".into()), ..AuditSearch::default() };
-    let of = control.audit(&of, &Cut::default()).await.unwrap().items;
+    let of = control.audit().list(&of, &PageRequest::default()).await.unwrap().items;
     assert_eq!((log.len(), of.len()), (4, 2));
     assert_eq!(
         of[0].before,
@@ -68,12 +76,13 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
         [("api", "b", "x"), ("api", "b", "a b"), ("api", "a", "z"), ("other", "c", "x"), ("api", "a", " ")]
     {
         let text = b"unlimited: true";
-        control.put_override(&by("bill"), domain, id, value, text, Expected::Nothing).await.unwrap();
+        control.overrides().put(&by("bill").expecting(Expected::Nothing), domain, id, value, text).await.unwrap();
     }
     for limit in 1..5 {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
-            let page = control.overrides_of_domain("api", &Cut { limit: Some(limit), after }).await.unwrap();
+            let page =
+                control.overrides().list_domain("api", &PageRequest { limit: Some(limit), after }).await.unwrap();
             found.extend(page.items.into_iter().map(|item| (item.rule, item.value)));
             after = page.next;
             if after.is_none() {
@@ -84,15 +93,15 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
         assert_eq!(found, [pair("a", " "), pair("a", "z"), pair("b", "a b"), pair("b", "x")], "{limit} at a time");
     }
     for nowhere in ["nowhere", "a\0b"] {
-        assert!(control.overrides_of_domain(nowhere, &Cut::default()).await.unwrap().items.is_empty());
+        assert!(control.overrides().list_domain(nowhere, &PageRequest::default()).await.unwrap().items.is_empty());
     }
-    let made_up = Cut { after: Some("zz".into()), limit: None };
-    assert!(matches!(control.overrides_of_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
-    control.note(&by("ann"), "key", "reset", Some("api"), "tenant=x").await.unwrap();
-    let domains = control.domains().await.unwrap();
+    let made_up = PageRequest { after: Some("zz".into()), limit: None };
+    assert!(matches!(control.overrides().list_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
+    control.audit().note(&by("ann"), "key", "reset", Some("api"), "tenant=x").await.unwrap();
+    let domains = control.rules().domains().await.unwrap();
     let told: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
     assert_eq!(told, [("api", 2, 4, 8), ("other", 1, 1, 7)], "what was spent is no change of a domain");
-    let rule = control.rule("api", "b").await.unwrap();
+    let rule = control.rules().get("api", "b").await.unwrap();
     assert_eq!(rule.overrides, 2);
 }
 
@@ -111,7 +120,7 @@ async fn nodes_are_given_overrides_before_those_of_the_rule(place: Arc<Place>) {
     let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
     assert_eq!(read.domains()[0].rules()[0].overrides().len(), 2);
     // The rule itself is as it was written.
-    assert_eq!(control.rule("api", "each").await.unwrap().rule["overrides"].as_array().map(Vec::len), Some(1));
+    assert_eq!(control.rules().get("api", "each").await.unwrap().rule["overrides"].as_array().map(Vec::len), Some(1));
 }
 
 async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
@@ -133,14 +142,14 @@ async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
     // What an override leaves to its rule, the rule cannot take away.
     set(&control, "acme", "burst: 500").await.unwrap();
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
-    let error = control.put_rule(&by("ann"), "api", "each", two, Expected::Anything).await.unwrap_err();
-    assert!(error.to_string().starts_with("the override for `acme` does not go with this rule `each`"), "{error}");
+    let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
+    assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.apply(&by("ann"), file, Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("ann"), file, Others::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)));
     put(&control, "api", "each", "{limit: 11/s, per: [tenant]}").await;
     put(&control, "api", "none", "{limit: 10/s}").await;
-    let error = control.put_override(&by("bill"), "api", "none", "acme", b"limit: 1/s", Expected::Anything).await;
+    let error = control.overrides().put(&by("bill"), "api", "none", "acme", b"limit: 1/s").await;
     assert!(matches!(error, Err(ControlError::Mistakes(_))));
 }
 
@@ -162,13 +171,13 @@ async fn any_value_works(place: Arc<Place>) {
     ];
     for value in values {
         set(&control, value, "limit: 7/s").await.unwrap();
-        assert_eq!(control.override_for("api", "each", value).await.unwrap().value, value);
+        assert_eq!(control.overrides().get("api", "each", value).await.unwrap().value, value);
     }
     let longest = "v".repeat(1024);
     set(&control, &longest, "limit: 7/s").await.unwrap();
     for value in ["", "a\0b", &"v".repeat(1025)] {
         assert!(matches!(set(&control, value, "limit: 7/s").await, Err(ControlError::Invalid(_))));
-        assert!(matches!(control.override_for("api", "each", value).await, Err(ControlError::Missing(_))));
+        assert!(matches!(control.overrides().get("api", "each", value).await, Err(ControlError::Missing(_))));
     }
     let snapshot = control.snapshot().await.unwrap();
     let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
@@ -193,33 +202,33 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     set(&control, "acme", "limit: 7/s").await.unwrap();
     let before = given(&control).await;
     assert!(before.contains("7/s"), "{before}");
-    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
+    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     assert!(!given(&control).await.contains("7/s"), "nodes are not given what has no rule");
-    let left = control.overrides_of_domain("api", &Cut::default()).await.unwrap().items;
+    let left = control.overrides().list_domain("api", &PageRequest::default()).await.unwrap().items;
     assert_eq!(left.iter().map(|one| (&*one.value, one.rule_deleted)).collect::<Vec<_>>(), [("acme", true)]);
-    assert_eq!(control.overrides("api", "each", &Cut::default()).await.unwrap().items, left);
-    assert_eq!(control.override_for("api", "each", "acme").await.unwrap(), left[0]);
+    assert_eq!(control.overrides().list("api", "each", &PageRequest::default()).await.unwrap().items, left);
+    assert_eq!(control.overrides().get("api", "each", "acme").await.unwrap(), left[0]);
     assert!(matches!(set(&control, "zeta", "limit: 8/s").await, Err(ControlError::Missing(_))));
 
-    control.rollback(&by("ann"), "api", "each", 1, Expected::Anything).await.unwrap();
+    control.history().rollback(&by("ann"), "api", "each", 1).await.unwrap();
     assert_eq!(given(&control).await, before);
-    assert_eq!(control.rule("api", "each").await.unwrap().overrides, 1);
-    assert!(!control.override_for("api", "each", "acme").await.unwrap().rule_deleted);
+    assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
+    assert!(!control.overrides().get("api", "each", "acme").await.unwrap().rule_deleted);
 
     // A file that takes the rule away, and one that brings it back, tell of it.
     let gone = b"domain: api\nrules: []";
     let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
-    let kept = "api/each has 1 override beside it, kept for when the rule comes back";
-    assert_eq!(control.plan(gone, Others::Delete).await.unwrap().warnings, [kept]);
-    let applied = control.apply(&by("ann"), gone, Others::Delete, Expected::Anything, &|_| true).await.unwrap();
+    let kept = "api/each has 1 override, kept in case the rule is created again";
+    assert_eq!(control.files().plan(gone, Others::Delete).await.unwrap().warnings, [kept]);
+    let applied = control.files().apply(&by("ann"), gone, Others::Delete, &|_| true).await.unwrap();
     assert_eq!((applied.changes.len(), applied.warnings), (1, vec![kept.into()]));
-    assert!(control.domains().await.unwrap().is_empty());
-    let again = "api/each was deleted before, and 1 override from then will apply again";
-    assert_eq!(control.plan(back, Others::Keep).await.unwrap().warnings, [again]);
-    control.apply(&by("ann"), back, Others::Keep, Expected::Anything, &|_| true).await.unwrap();
+    assert!(control.rules().domains().await.unwrap().is_empty());
+    let again = "api/each was deleted before; 1 override from then will apply again";
+    assert_eq!(control.files().plan(back, Others::Keep).await.unwrap().warnings, [again]);
+    control.files().apply(&by("ann"), back, Others::Keep, &|_| true).await.unwrap();
     assert!(given(&control).await.contains("7/s"));
-    assert_eq!(control.rule("api", "each").await.unwrap().overrides, 1);
-    assert!(control.plan(back, Others::Keep).await.unwrap().warnings.is_empty());
+    assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
+    assert!(control.files().plan(back, Others::Keep).await.unwrap().warnings.is_empty());
 }
 
 async fn overrides_left_behind_can_be_deleted(place: Arc<Place>) {
@@ -227,18 +236,21 @@ async fn overrides_left_behind_can_be_deleted(place: Arc<Place>) {
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     set(&control, "acme", "burst: 500").await.unwrap();
     set(&control, "zeta", "burst: 600").await.unwrap();
-    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
+    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     // A rule that they do not go with cannot take their place.
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
-    let error = control.put_rule(&by("ann"), "api", "each", two, Expected::Anything).await.unwrap_err();
-    assert!(error.to_string().starts_with("the override for `acme` does not go with this rule `each`"), "{error}");
+    let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
+    assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.apply(&by("ann"), file, Others::Keep, Expected::Anything, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("ann"), file, Others::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)), "{error}");
     for value in ["acme", "zeta"] {
-        control.delete_override(&by("bill"), "api", "each", value, Expected::Anything).await.unwrap();
+        control.overrides().delete(&by("bill"), "api", "each", value).await.unwrap();
     }
-    assert!(matches!(control.overrides("api", "each", &Cut::default()).await, Err(ControlError::Missing(_))));
-    let made = control.put_rule(&by("ann"), "api", "each", two, Expected::Anything).await.unwrap();
-    assert_eq!((made.now.version, made.now.overrides), (3, 0));
+    assert!(matches!(
+        control.overrides().list("api", "each", &PageRequest::default()).await,
+        Err(ControlError::Missing(_))
+    ));
+    let made = control.rules().put(&by("ann"), "api", "each", two).await.unwrap();
+    assert_eq!((made.value.version, made.value.overrides), (3, 0));
 }

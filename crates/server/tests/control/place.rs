@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tollgate_server::control::model::{Change, Expected, StoredRule};
-use tollgate_server::control::{Control, Written, sqlite_url};
+use tollgate_server::control::model::{Change, StoredRule, WriteOutcome};
+use tollgate_server::control::{Control, sqlite_url};
 use tollgate_testkit::servers::Postgres;
 
 /// Runs each case on both.
@@ -77,9 +77,9 @@ pub(crate) fn run<F: Future<Output = ()>>(place: Place, case: impl FnOnce(Arc<Pl
 }
 
 pub(crate) fn by(author: &str) -> Change {
-    Change { author: author.into(), comment: None }
+    Change::by(author)
 }
 
-pub(crate) async fn put(control: &Control, domain: &str, id: &str, text: &str) -> Written<StoredRule> {
-    control.put_rule(&by("ann"), domain, id, text.as_bytes(), Expected::Anything).await.unwrap()
+pub(crate) async fn put(control: &Control, domain: &str, id: &str, text: &str) -> WriteOutcome<StoredRule> {
+    control.rules().put(&by("ann"), domain, id, text.as_bytes()).await.unwrap()
 }

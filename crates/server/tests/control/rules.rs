@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use tollgate_server::control::model::{Action, AuditSearch, Change, Cut, Expected, Search};
+use tollgate_server::control::model::{Action, AuditSearch, Change, Expected, PageRequest, RuleSearch};
 use tollgate_server::control::{ControlError, MAX_RULE_BYTES};
 
 use crate::place::{Place, by, put};
@@ -27,14 +27,14 @@ async fn what_is_put_is_what_is_found(place: Arc<Place>) {
     let control = place.open().await;
     let written = put(&control, "api", "each", "limit: 100/s\nper: [client]\nburst: 200\nstatus: 503").await;
     assert!(written.created && written.changed);
-    assert_eq!(written.now.version, 1);
+    assert_eq!(written.value.version, 1);
     let rule = json!({"id": "each", "limit": "100/s", "per": ["client"], "burst": 200, "status": 503});
-    assert_eq!(written.now.rule, rule);
-    assert_eq!(control.rule("api", "each").await.unwrap(), written.now);
-    assert_eq!(control.domains().await.unwrap()[0].rules, 1);
+    assert_eq!(written.value.rule, rule);
+    assert_eq!(control.rules().get("api", "each").await.unwrap(), written.value);
+    assert_eq!(control.rules().domains().await.unwrap()[0].rules, 1);
     // It is there for whoever opens the database later.
     drop(control);
-    assert_eq!(place.open().await.rule("api", "each").await.unwrap().rule, rule);
+    assert_eq!(place.open().await.rules().get("api", "each").await.unwrap().rule, rule);
 }
 
 async fn the_same_again_changes_nothing(place: Arc<Place>) {
@@ -44,73 +44,75 @@ async fn the_same_again_changes_nothing(place: Arc<Place>) {
     for same in ["limit: 100/s\nid: each\nwhen: {a: b, c: d}", r#"{"when": {"c": "d", "a": "b"}, "limit": "100/s"}"#] {
         let again = put(&control, "api", "each", same).await;
         assert!(!again.created && !again.changed);
-        assert_eq!(again.now, first.now);
+        assert_eq!(again.value, first.value);
     }
     assert_eq!(*control.watch().borrow(), revision);
-    assert_eq!(control.versions("api", "each", &Cut::default()).await.unwrap().items.len(), 1);
+    assert_eq!(control.history().list("api", "each", &PageRequest::default()).await.unwrap().items.len(), 1);
 }
 
 async fn rules_with_mistakes_are_refused_with_their_lines(place: Arc<Place>) {
     let control = place.open().await;
     let text = b"limit: 100/s\nburts: 3\n";
-    let error = control.put_rule(&by("ann"), "api", "each", text, Expected::Anything).await.unwrap_err();
+    let error = control.rules().put(&by("ann"), "api", "each", text).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
     assert_eq!((mistakes.as_slice()[0].place.line, mistakes.as_slice()[0].place.column), (2, 1));
     for (domain, id) in [("a b", "each"), ("api", "x y"), ("", "each"), ("api", &"x".repeat(129))] {
-        let error = control.put_rule(&by("ann"), domain, id, b"{limit: 1/s}", Expected::Anything).await.unwrap_err();
+        let error = control.rules().put(&by("ann"), domain, id, b"{limit: 1/s}").await.unwrap_err();
         assert!(matches!(error, ControlError::Mistakes(_)), "{error}");
     }
-    let named = control.put_rule(&by("ann"), "api", "each", b"{id: other, limit: 1/s}", Expected::Anything).await;
+    let named = control.rules().put(&by("ann"), "api", "each", b"{id: other, limit: 1/s}").await;
     assert!(matches!(named, Err(ControlError::Mistakes(_))));
-    assert!(matches!(control.rule("api", "each").await, Err(ControlError::Missing(_))));
+    assert!(matches!(control.rules().get("api", "each").await, Err(ControlError::Missing(_))));
     assert_eq!(*control.watch().borrow(), 0);
 }
 
 async fn parts_of_a_rule_are_changed(place: Arc<Place>) {
     let control = place.open().await;
-    let nobody = control.patch_rule(&by("ann"), "api", "each", b"{}", Expected::Anything).await;
+    let nobody = control.rules().patch(&by("ann"), "api", "each", b"{}").await;
     assert!(matches!(nobody, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 100/s, burst: 200, when: {a: b, c: d}}").await;
     let patch = br#"{"limit": "50/s", "burst": null, "when": {"a": null, "e": ["f", "g"]}}"#;
-    let patched = control.patch_rule(&by("bob"), "api", "each", patch, Expected::Version(1)).await.unwrap().now;
+    let patched =
+        control.rules().patch(&by("bob").expecting(Expected::Version(1)), "api", "each", patch).await.unwrap().value;
     assert_eq!(patched.rule, json!({"id": "each", "limit": "50/s", "when": {"c": "d", "e": ["f", "g"]}}));
     assert_eq!((patched.version, &*patched.author), (2, "bob"));
     for wrong in [&b"{\"limit\": null}"[..], b"{\"id\": \"other\"}", b"[1]", b"3", b"{\"limt\": 3}"] {
-        let error = control.patch_rule(&by("bob"), "api", "each", wrong, Expected::Anything).await.unwrap_err();
+        let error = control.rules().patch(&by("bob"), "api", "each", wrong).await.unwrap_err();
         assert!(matches!(error, ControlError::Mistakes(_)), "{error}");
     }
-    let error = control.patch_rule(&by("bob"), "api", "each", b"limit: 1/s", Expected::Anything).await.unwrap_err();
+    let error = control.rules().patch(&by("bob"), "api", "each", b"limit: 1/s").await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)));
-    assert_eq!(control.rule("api", "each").await.unwrap(), patched);
+    assert_eq!(control.rules().get("api", "each").await.unwrap(), patched);
 }
 
 async fn a_disabled_rule_stays_and_is_not_given_to_nodes(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "one", "{limit: 1/s}").await;
     put(&control, "api", "two", "{limit: 2/s}").await;
-    let off = control.set_enabled(&by("ann"), "api", "one", false, Expected::Anything).await.unwrap();
-    assert!(!off.now.enabled && off.changed && off.now.version == 2);
-    assert!(!control.set_enabled(&by("ann"), "api", "one", false, Expected::Anything).await.unwrap().changed);
+    let off = control.rules().set_enabled(&by("ann"), "api", "one", false).await.unwrap();
+    assert!(!off.value.enabled && off.changed && off.value.version == 2);
+    assert!(!control.rules().set_enabled(&by("ann"), "api", "one", false).await.unwrap().changed);
     // Changing it does not turn it on again.
-    assert!(!put(&control, "api", "one", "{limit: 3/s}").await.now.enabled);
+    assert!(!put(&control, "api", "one", "{limit: 3/s}").await.value.enabled);
     let snapshot = control.snapshot().await.unwrap();
     assert_eq!(snapshot.rules, r#"{"domains":[{"domain":"api","rules":[{"id":"two","limit":"2/s"}]}]}"#);
-    let disabled = Search { enabled: Some(false), text: None };
-    let found = control.rules("api", &disabled, &Cut::default()).await.unwrap().items;
+    let disabled = RuleSearch { enabled: Some(false), text: None };
+    let found = control.rules().list("api", &disabled, &PageRequest::default()).await.unwrap().items;
     assert_eq!(found.iter().map(|rule| &*rule.id).collect::<Vec<_>>(), ["one"]);
-    control.set_enabled(&by("ann"), "api", "one", true, Expected::Version(3)).await.unwrap();
+    control.rules().set_enabled(&by("ann").expecting(Expected::Version(3)), "api", "one", true).await.unwrap();
     assert!(control.snapshot().await.unwrap().rules.contains("\"one\""));
-    assert!(matches!(
-        control.set_enabled(&by("ann"), "api", "no", true, Expected::Anything).await,
-        Err(ControlError::Missing(_))
-    ));
+    assert!(matches!(control.rules().set_enabled(&by("ann"), "api", "no", true).await, Err(ControlError::Missing(_))));
 }
 
 async fn a_writer_who_knows_less_is_told_what_changed(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 100/s}").await;
-    control.put_rule(&by("bob"), "api", "each", b"{limit: 50/s}", Expected::Version(1)).await.unwrap();
-    let error = control.put_rule(&by("ann"), "api", "each", b"{limit: 9/s}", Expected::Version(1)).await.unwrap_err();
+    control.rules().put(&by("bob").expecting(Expected::Version(1)), "api", "each", b"{limit: 50/s}").await.unwrap();
+    let error = control
+        .rules()
+        .put(&by("ann").expecting(Expected::Version(1)), "api", "each", b"{limit: 9/s}")
+        .await
+        .unwrap_err();
     let ControlError::Conflict(conflict) = error else { panic!("{error}") };
     assert_eq!(conflict.current, Some(2));
     assert_eq!(conflict.diff.as_deref(), Some(" id: each\n-limit: 100/s\n+limit: 50/s\n"));
@@ -118,26 +120,31 @@ async fn a_writer_who_knows_less_is_told_what_changed(place: Arc<Place>) {
     assert_eq!((&*author, action), ("bob", Action::Update));
     assert!(at_ms > 1_600_000_000_000);
     assert_eq!(conflict.rule.unwrap().version, 2);
-    let made = control.put_rule(&by("ann"), "api", "each", b"{limit: 9/s}", Expected::Nothing).await.unwrap_err();
+    let made =
+        control.rules().put(&by("ann").expecting(Expected::Nothing), "api", "each", b"{limit: 9/s}").await.unwrap_err();
     assert!(matches!(made, ControlError::Conflict(conflict) if conflict.current == Some(2)));
-    let gone = control.put_rule(&by("ann"), "api", "new", b"{limit: 9/s}", Expected::Something).await.unwrap_err();
+    let gone = control
+        .rules()
+        .put(&by("ann").expecting(Expected::Something), "api", "new", b"{limit: 9/s}")
+        .await
+        .unwrap_err();
     assert!(matches!(gone, ControlError::Conflict(conflict) if conflict.current.is_none()));
-    control.delete_rule(&by("eve"), "api", "each", Expected::Version(2)).await.unwrap();
-    let error = control.delete_rule(&by("ann"), "api", "each", Expected::Version(2)).await.unwrap_err();
+    control.rules().delete(&by("eve").expecting(Expected::Version(2)), "api", "each").await.unwrap();
+    let error = control.rules().delete(&by("ann").expecting(Expected::Version(2)), "api", "each").await.unwrap_err();
     let ControlError::Conflict(conflict) = error else { panic!("{error}") };
     assert_eq!((conflict.current, conflict.by.map(|by| (by.0, by.1))), (None, Some(("eve".into(), Action::Delete))));
     assert_eq!(conflict.diff.as_deref(), Some("-id: each\n-limit: 50/s\n"));
-    let missing = control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap_err();
+    let missing = control.rules().delete(&by("ann"), "api", "each").await.unwrap_err();
     assert_eq!(missing.to_string(), "there is no rule `each` of the domain `api`");
 }
 
 async fn numbers_go_on_after_a_deletion(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
-    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
+    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     let again = put(&control, "api", "each", "{limit: 1/s}").await;
     assert!(again.created);
-    assert_eq!(again.now.version, 3);
+    assert_eq!(again.value.version, 3);
 }
 
 async fn lists_come_in_pages_in_order(place: Arc<Place>) {
@@ -146,16 +153,16 @@ async fn lists_come_in_pages_in_order(place: Arc<Place>) {
         put(&control, "api", id, "{limit: 1/s}").await;
     }
     put(&control, "web", "w", "{limit: 1/s}").await;
-    let mut cut = Cut { after: None, limit: Some(2) };
+    let mut cut = PageRequest { after: None, limit: Some(2) };
     let mut ids = Vec::new();
     let mut pages = 0;
     loop {
-        let page = control.rules("api", &Search::default(), &cut).await.unwrap();
+        let page = control.rules().list("api", &RuleSearch::default(), &cut).await.unwrap();
         ids.extend(page.items.into_iter().map(|rule| rule.id));
         pages += 1;
         // What was on the last page is deleted: the next one begins behind its place.
         if pages == 1 {
-            control.delete_rule(&by("ann"), "api", "a", Expected::Anything).await.unwrap();
+            control.rules().delete(&by("ann"), "api", "a").await.unwrap();
         }
         cut.after = page.next;
         if cut.after.is_none() {
@@ -163,9 +170,14 @@ async fn lists_come_in_pages_in_order(place: Arc<Place>) {
         }
     }
     assert_eq!((ids.join(""), pages), ("zamby".into(), 3));
-    assert!(control.rules("none", &Search::default(), &Cut::default()).await.unwrap().items.is_empty());
-    let made_up = Cut { after: Some("x".into()), limit: None };
-    assert!(matches!(control.rules("api", &Search::default(), &made_up).await, Err(ControlError::Invalid(_))));
+    assert!(
+        control.rules().list("none", &RuleSearch::default(), &PageRequest::default()).await.unwrap().items.is_empty()
+    );
+    let made_up = PageRequest { after: Some("x".into()), limit: None };
+    assert!(matches!(
+        control.rules().list("api", &RuleSearch::default(), &made_up).await,
+        Err(ControlError::Invalid(_))
+    ));
 }
 
 async fn what_is_sought_is_taken_literally(place: Arc<Place>) {
@@ -173,8 +185,8 @@ async fn what_is_sought_is_taken_literally(place: Arc<Place>) {
     put(&control, "api", "login_page", "{limit: 1/s, when: {path: /Login}}").await;
     put(&control, "api", "loginXpage", "{limit: 1/s, message: \"100% of it!\"}").await;
     let found = async |text: &str| {
-        let search = Search { text: Some(text.into()), enabled: None };
-        let page = control.rules("api", &search, &Cut::default()).await.unwrap();
+        let search = RuleSearch { text: Some(text.into()), enabled: None };
+        let page = control.rules().list("api", &search, &PageRequest::default()).await.unwrap();
         page.items.into_iter().map(|rule| rule.id).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(found("login_").await, "login_page");
@@ -190,48 +202,50 @@ async fn what_is_sought_is_taken_literally(place: Arc<Place>) {
 async fn odd_names_do_no_harm(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "a/b:c.d-e_f", "x/y:z.1-2_3", "{limit: 1/s}").await;
-    assert_eq!(control.rule("a/b:c.d-e_f", "x/y:z.1-2_3").await.unwrap().version, 1);
+    assert_eq!(control.rules().get("a/b:c.d-e_f", "x/y:z.1-2_3").await.unwrap().version, 1);
     let odd = ["'; DROP TABLE rules; --", "\0", "\u{202e}", "%", "$1", "\\", "\"", "é", ""];
     for odd in odd {
-        assert!(matches!(control.rule(odd, odd).await, Err(ControlError::Missing(_))), "{odd:?}");
-        assert!(matches!(control.version(odd, odd, 1).await, Err(ControlError::Missing(_))));
-        assert!(matches!(control.versions(odd, odd, &Cut::default()).await, Err(ControlError::Missing(_))));
-        assert!(control.rules(odd, &Search::default(), &Cut::default()).await.unwrap().items.is_empty());
-        let delete = control.delete_rule(&by("ann"), odd, odd, Expected::Version(1)).await;
+        assert!(matches!(control.rules().get(odd, odd).await, Err(ControlError::Missing(_))), "{odd:?}");
+        assert!(matches!(control.history().get(odd, odd, 1).await, Err(ControlError::Missing(_))));
+        assert!(matches!(
+            control.history().list(odd, odd, &PageRequest::default()).await,
+            Err(ControlError::Missing(_))
+        ));
+        assert!(
+            control.rules().list(odd, &RuleSearch::default(), &PageRequest::default()).await.unwrap().items.is_empty()
+        );
+        let delete = control.rules().delete(&by("ann").expecting(Expected::Version(1)), odd, odd).await;
         assert!(matches!(delete, Err(ControlError::Conflict(_))));
-        let delete = control.delete_rule(&by("ann"), odd, odd, Expected::Anything).await;
+        let delete = control.rules().delete(&by("ann"), odd, odd).await;
         assert!(matches!(delete, Err(ControlError::Missing(_))));
-        let put = control.put_rule(&by("ann"), odd, odd, b"{limit: 1/s}", Expected::Anything).await;
+        let put = control.rules().put(&by("ann"), odd, odd, b"{limit: 1/s}").await;
         assert!(matches!(put, Err(ControlError::Mistakes(_))));
     }
     // Values may hold anything.
     let text = r#"{"limit": "1/s", "when": {"v": ["'; DROP TABLE rules; --", "\u0000", "\u2028", "$1", "\\", "é😀"]}}"#;
     let written = put(&control, "api", "odd", text).await;
-    assert_eq!(control.rule("api", "odd").await.unwrap().rule, written.now.rule);
-    assert_eq!(written.now.rule["when"]["v"][1], "\0");
+    assert_eq!(control.rules().get("api", "odd").await.unwrap().rule, written.value.rule);
+    assert_eq!(written.value.rule["when"]["v"][1], "\0");
 }
 
 async fn limits_hold_at_their_edges(place: Arc<Place>) {
     let control = place.open().await;
-    let comment = |letters: usize| Change { author: "ann".into(), comment: Some("ü".repeat(letters)) };
+    let comment = |letters: usize| Change { comment: Some("ü".repeat(letters)), ..by("ann") };
     let rule = b"{limit: 1/s}";
-    assert!(control.put_rule(&comment(1000), "api", "a", rule, Expected::Anything).await.is_ok());
-    let long = control.put_rule(&comment(1001), "api", "b", rule, Expected::Anything).await;
+    assert!(control.rules().put(&comment(1000), "api", "a", rule).await.is_ok());
+    let long = control.rules().put(&comment(1001), "api", "b", rule).await;
     assert!(matches!(long, Err(ControlError::Invalid(_))));
-    let zero = Change { author: "ann".into(), comment: Some("\0".into()) };
-    assert!(matches!(
-        control.put_rule(&zero, "api", "b", rule, Expected::Anything).await,
-        Err(ControlError::Invalid(_))
-    ));
-    assert_eq!(control.rule("api", "a").await.unwrap().comment, Some("ü".repeat(1000)));
+    let zero = Change { comment: Some("\0".into()), ..by("ann") };
+    assert!(matches!(control.rules().put(&zero, "api", "b", rule).await, Err(ControlError::Invalid(_))));
+    assert_eq!(control.rules().get("api", "a").await.unwrap().comment, Some("ü".repeat(1000)));
     // A rule that has as many bytes as it may, as it is kept.
     let values = |bytes: usize| format!(r#"{{"id":"c","when":{{"v":["{}"]}},"limit":"1/s"}}"#, long_list(bytes - 42));
     let fits = values(MAX_RULE_BYTES);
     assert_eq!(fits.len(), MAX_RULE_BYTES);
-    let kept = put(&control, "api", "c", &fits).await.now;
+    let kept = put(&control, "api", "c", &fits).await.value;
     assert_eq!(kept.rule.to_string().len(), MAX_RULE_BYTES);
     let long = values(MAX_RULE_BYTES + 1);
-    let long = control.put_rule(&by("ann"), "api", "c", long.as_bytes(), Expected::Anything).await;
+    let long = control.rules().put(&by("ann"), "api", "c", long.as_bytes()).await;
     assert!(matches!(long, Err(ControlError::Full(_))));
 }
 
@@ -249,13 +263,13 @@ fn long_list(bytes: usize) -> String {
 async fn every_change_is_in_the_log(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
-    let why = Change { author: "bob".into(), comment: Some("too \"much\"".into()) };
-    control.put_rule(&why, "api", "each", b"{limit: 2/s}", Expected::Anything).await.unwrap();
-    control.delete_rule(&by("ann"), "api", "each", Expected::Anything).await.unwrap();
+    let why = Change { comment: Some("too \"much\"".into()), ..by("bob") };
+    control.rules().put(&why, "api", "each", b"{limit: 2/s}").await.unwrap();
+    control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     let revision = *control.watch().borrow();
-    control.note(&by("eve"), "enforcement", "observe", None, "all").await.unwrap();
+    control.audit().note(&by("eve"), "enforcement", "observe", None, "all").await.unwrap();
     assert_eq!(*control.watch().borrow(), revision);
-    let log = control.audit(&AuditSearch::default(), &Cut::default()).await.unwrap().items;
+    let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;
     let told: Vec<String> = log
         .iter()
         .map(|line| format!("{} {} {} {} {}", line.seq, line.author, line.kind, line.action, line.subject))
@@ -270,9 +284,9 @@ async fn every_change_is_in_the_log(place: Arc<Place>) {
     assert_eq!((log[1].after.clone(), log[3].before.clone()), (None, None));
     assert_eq!(log.iter().map(|line| line.revision).collect::<Vec<_>>(), [3, 3, 2, 1]);
     let search = AuditSearch { author: Some("ann".into()), domain: Some("api".into()), subject: Some("each".into()) };
-    let first = control.audit(&search, &Cut { limit: Some(1), after: None }).await.unwrap();
-    let second = control.audit(&search, &Cut { limit: Some(1), after: first.next }).await.unwrap();
+    let first = control.audit().list(&search, &PageRequest { limit: Some(1), after: None }).await.unwrap();
+    let second = control.audit().list(&search, &PageRequest { limit: Some(1), after: first.next }).await.unwrap();
     assert_eq!((first.items[0].seq, second.items[0].seq, second.next), (3, 1, None));
     let nobody = AuditSearch { author: Some("' OR 1=1 --".into()), ..AuditSearch::default() };
-    assert!(control.audit(&nobody, &Cut::default()).await.unwrap().items.is_empty());
+    assert!(control.audit().list(&nobody, &PageRequest::default()).await.unwrap().items.is_empty());
 }

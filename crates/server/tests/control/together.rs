@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate_server::control::ControlError;
-use tollgate_server::control::model::{AuditSearch, Cut, Expected};
+use tollgate_server::control::model::{AuditSearch, Expected, PageRequest};
 
 use crate::place::{Place, by, put};
 
@@ -28,7 +28,10 @@ async fn of_those_who_write_at_once_exactly_one_wins(place: Arc<Place>) {
                 tokio::spawn(async move {
                     let text = format!("{{limit: {}/s}}", round * 100 + writer as i64);
                     let author = by(&format!("writer {writer}"));
-                    control.put_rule(&author, "api", "each", text.as_bytes(), Expected::Version(round)).await
+                    control
+                        .rules()
+                        .put(&author.clone().expecting(Expected::Version(round)), "api", "each", text.as_bytes())
+                        .await
                 })
             })
             .collect();
@@ -36,7 +39,7 @@ async fn of_those_who_write_at_once_exactly_one_wins(place: Arc<Place>) {
         let mut told = Vec::new();
         for task in tasks {
             match task.await.unwrap() {
-                Ok(written) => winners.push(written.now),
+                Ok(written) => winners.push(written.value),
                 Err(ControlError::Conflict(conflict)) => told.push(conflict),
                 Err(error) => panic!("{error}"),
             }
@@ -49,7 +52,7 @@ async fn of_those_who_write_at_once_exactly_one_wins(place: Arc<Place>) {
             assert!(conflict.diff.unwrap().contains(&format!("+limit: {limit}\n")));
         }
     }
-    let log = controls[0].audit(&AuditSearch::default(), &Cut::default()).await.unwrap().items;
+    let log = controls[0].audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;
     assert_eq!(log.len() as i64, ROUNDS + 1);
 }
 
@@ -75,8 +78,8 @@ async fn a_snapshot_is_made_once_for_each_revision(place: Arc<Place>) {
     put(&control, "api", "each", "{limit: 1/s}").await;
     let first = control.snapshot().await.unwrap();
     assert!(Arc::ptr_eq(&first, &control.snapshot().await.unwrap()));
-    control.set_enabled(&by("ann"), "api", "each", false, Expected::Anything).await.unwrap();
-    control.set_enabled(&by("ann"), "api", "each", true, Expected::Anything).await.unwrap();
+    control.rules().set_enabled(&by("ann"), "api", "each", false).await.unwrap();
+    control.rules().set_enabled(&by("ann"), "api", "each", true).await.unwrap();
     let second = control.snapshot().await.unwrap();
     assert_eq!((second.revision, &second.checksum), (3, &first.checksum));
 }
@@ -84,7 +87,7 @@ async fn a_snapshot_is_made_once_for_each_revision(place: Arc<Place>) {
 async fn two_may_start_at_once(place: Arc<Place>) {
     let opened = tokio::join!(place.open(), place.open(), place.open());
     put(&opened.0, "api", "each", "{limit: 1/s}").await;
-    assert_eq!(opened.2.rule("api", "each").await.unwrap().version, 1);
+    assert_eq!(opened.2.rules().get("api", "each").await.unwrap().version, 1);
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long something takes in the real world is what is tested")]
@@ -145,7 +148,7 @@ mod postgres_only {
             let before = control.snapshot().await.unwrap();
             server.kill();
             let begun = now();
-            let away = control.rule("api", "each").await.unwrap_err();
+            let away = control.rules().get("api", "each").await.unwrap_err();
             assert!(matches!(away, ControlError::Database(_)), "{away}");
             assert!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
             // Nodes are given what there is.
@@ -153,10 +156,10 @@ mod postgres_only {
             server.restart();
             let mut seen = control.watch();
             let other = Control::open(&url).await.unwrap();
-            assert_eq!(other.rule("api", "each").await.unwrap().version, 1);
+            assert_eq!(other.rules().get("api", "each").await.unwrap().version, 1);
             put(&other, "api", "each", "{limit: 2/s}").await;
             tokio::time::timeout(Duration::from_secs(20), seen.changed()).await.unwrap().unwrap();
-            assert_eq!(control.rule("api", "each").await.unwrap().version, 2);
+            assert_eq!(control.rules().get("api", "each").await.unwrap().version, 2);
         });
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tollgate_server::control::model::{AuditSearch, Cut, NewToken, Role};
-use tollgate_server::control::{ControlError, digest};
+use tollgate_server::control::model::{AuditSearch, NewToken, PageRequest, Role};
+use tollgate_server::control::{ControlError, sha256_hex};
 
 use crate::place::{Place, by};
 
@@ -16,13 +16,13 @@ fn new(name: &str, role: Role) -> NewToken {
 async fn a_token_is_told_once_and_kept_as_a_digest(place: Arc<Place>) {
     let control = place.open().await;
     let wanted = NewToken { domains: vec!["api".into(), "web/x".into()], ..new("ci '; --", Role::Editor) };
-    let made = control.make_token(&by("ann"), &wanted).await.unwrap();
+    let made = control.tokens().create(&by("ann"), &wanted).await.unwrap();
     let [tg, id, secret] = made.token.split('_').collect::<Vec<_>>()[..] else { panic!("{}", made.token) };
     assert_eq!((tg, id, secret.len()), ("tg", &*made.stored.id, 64));
-    let other = control.make_token(&by("ann"), &wanted).await.unwrap();
+    let other = control.tokens().create(&by("ann"), &wanted).await.unwrap();
     assert_ne!(other.token, made.token);
-    let listed = control.tokens(&Cut { limit: Some(1), after: None }).await.unwrap();
-    let rest = control.tokens(&Cut { limit: Some(1), after: listed.next }).await.unwrap();
+    let listed = control.tokens().list(&PageRequest { limit: Some(1), after: None }).await.unwrap();
+    let rest = control.tokens().list(&PageRequest { limit: Some(1), after: listed.next }).await.unwrap();
     let mut both = [listed.items[0].id.clone(), rest.items[0].id.clone()];
     both.sort();
     let mut ids = [made.stored.id.clone(), other.stored.id.clone()];
@@ -30,44 +30,44 @@ async fn a_token_is_told_once_and_kept_as_a_digest(place: Arc<Place>) {
     assert_eq!(both, ids);
     let snapshot = control.snapshot().await.unwrap();
     let verifier = snapshot.tokens.iter().find(|token| token.id == made.stored.id).unwrap();
-    assert_eq!(verifier.digest, digest(&made.token));
+    assert_eq!(verifier.digest, sha256_hex(made.token.as_bytes()));
     assert_eq!((verifier.role, &verifier.domains), (Role::Editor, &wanted.domains));
     // Whoever reads everything does not find it.
-    let log = control.audit(&AuditSearch::default(), &Cut::default()).await.unwrap();
+    let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap();
     assert!(!serde_json::to_string(&log).unwrap().contains(secret));
-    let revoked = control.revoke_token(&by("ann"), &made.stored.id).await.unwrap();
+    let revoked = control.tokens().revoke(&by("ann"), &made.stored.id).await.unwrap();
     assert!(revoked.revoked_ms.is_some());
-    assert_eq!(control.revoke_token(&by("ann"), &made.stored.id).await.unwrap(), revoked);
+    assert_eq!(control.tokens().revoke(&by("ann"), &made.stored.id).await.unwrap(), revoked);
     let snapshot = control.snapshot().await.unwrap();
     assert_eq!(snapshot.tokens.iter().map(|token| &token.id).collect::<Vec<_>>(), [&other.stored.id]);
-    assert_eq!(control.tokens(&Cut::default()).await.unwrap().items.len(), 2);
+    assert_eq!(control.tokens().list(&PageRequest::default()).await.unwrap().items.len(), 2);
     for odd in ["no", "", "\0", "' OR 1=1 --"] {
-        assert!(matches!(control.revoke_token(&by("ann"), odd).await, Err(ControlError::Missing(_))));
+        assert!(matches!(control.tokens().revoke(&by("ann"), odd).await, Err(ControlError::Missing(_))));
     }
 }
 
 async fn the_last_admin_token_stays(place: Arc<Place>) {
     let control = place.open().await;
-    let first = control.make_token(&by("ann"), &new("ann", Role::Admin)).await.unwrap().stored.id;
-    let refused = control.revoke_token(&by("ann"), &first).await.unwrap_err();
+    let first = control.tokens().create(&by("ann"), &new("ann", Role::Admin)).await.unwrap().stored.id;
+    let refused = control.tokens().revoke(&by("ann"), &first).await.unwrap_err();
     assert!(refused.to_string().contains("last admin token"), "{refused}");
-    let second = control.make_token(&by("ann"), &new("bob", Role::Admin)).await.unwrap().stored.id;
-    control.revoke_token(&by("ann"), &first).await.unwrap();
-    assert!(matches!(control.revoke_token(&by("ann"), &second).await, Err(ControlError::Invalid(_))));
+    let second = control.tokens().create(&by("ann"), &new("bob", Role::Admin)).await.unwrap().stored.id;
+    control.tokens().revoke(&by("ann"), &first).await.unwrap();
+    assert!(matches!(control.tokens().revoke(&by("ann"), &second).await, Err(ControlError::Invalid(_))));
 }
 
 async fn tokens_that_make_no_sense_are_refused(place: Arc<Place>) {
     let control = place.open().await;
     let long = "n".repeat(129);
     for name in ["", "  ", "a\nb", "\0", &long] {
-        let made = control.make_token(&by("ann"), &new(name, Role::Reader)).await;
+        let made = control.tokens().create(&by("ann"), &new(name, Role::Reader)).await;
         assert!(matches!(made, Err(ControlError::Invalid(_))), "{name:?}");
     }
     let past = NewToken { expires_ms: Some(1), ..new("a", Role::Reader) };
-    assert!(matches!(control.make_token(&by("ann"), &past).await, Err(ControlError::Invalid(_))));
+    assert!(matches!(control.tokens().create(&by("ann"), &past).await, Err(ControlError::Invalid(_))));
     let odd = NewToken { domains: vec!["a b".into()], ..new("a", Role::Reader) };
-    assert!(matches!(control.make_token(&by("ann"), &odd).await, Err(ControlError::Invalid(_))));
+    assert!(matches!(control.tokens().create(&by("ann"), &odd).await, Err(ControlError::Invalid(_))));
     let many = NewToken { domains: vec!["a".into(); 101], ..new("a", Role::Reader) };
-    assert!(matches!(control.make_token(&by("ann"), &many).await, Err(ControlError::Invalid(_))));
-    assert!(control.make_token(&by("ann"), &new(&"n".repeat(128), Role::Reader)).await.is_ok());
+    assert!(matches!(control.tokens().create(&by("ann"), &many).await, Err(ControlError::Invalid(_))));
+    assert!(control.tokens().create(&by("ann"), &new(&"n".repeat(128), Role::Reader)).await.is_ok());
 }

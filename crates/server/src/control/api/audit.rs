@@ -1,46 +1,66 @@
-//! Who did what, and when.
+//! The audit log: listing it, and recording what is not in the database.
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use hyper::HeaderMap;
 use serde::Deserialize;
+use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
-use super::query::Asked;
-use super::reply::{self, Reply};
-use super::told::Unchanged;
-use super::{Desk, etag};
-use crate::control::model::{AuditSearch, Cut, Entry, Page};
+use super::call::{Call, QueryParams};
+use super::describe::shared::NotModified;
+use super::etag;
+use super::reply::Reply;
+use crate::control::Control;
+use crate::control::model::{AuditEntry, AuditSearch, Change, Page, PageRequest};
 
-/// Which lines.
+/// Which entries.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Searched {
+pub(super) struct AuditQuery {
     /// Of this domain.
     domain: Option<String>,
     /// By this author.
     author: Option<String>,
     /// About this rule, key or token.
     subject: Option<String>,
-    /// What the last page gave as `next`; from the newest unless given.
+    /// The `next` of the previous page; from the newest by default.
     after: Option<String>,
-    /// At most so many.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
 }
 
-/// Who changed what, the newest first, with what was there before and after.
-#[utoipa::path(get, path = "/v1/audit", tag = "audit", params(Searched), responses(
-    (status = 200, description = "A part of the log", body = Page<Entry>),
-    Unchanged,
+/// Lists changes, newest first, with the values before and after.
+#[utoipa::path(get, path = "/v1/audit", tag = "audit", params(AuditQuery), responses(
+    (status = 200, description = "A part of the log", body = Page<AuditEntry>),
+    NotModified,
 ))]
-pub(super) async fn list(State(desk): State<Arc<Desk>>, Asked(asked): Asked<Searched>, headers: HeaderMap) -> Reply {
-    let cut = Cut { after: asked.after, limit: asked.limit };
-    let search = AuditSearch { domain: asked.domain, author: asked.author, subject: asked.subject };
-    let page = desk.control.audit(&search, &cut).await?;
-    // Lines are only ever added, at the beginning of the first page: its first line says which page it is.
+pub(super) async fn list(call: Call, QueryParams(query): QueryParams<AuditQuery>) -> Reply {
+    let AuditQuery { domain, author, subject, after, limit } = query;
+    let search = AuditSearch { domain, author, subject };
+    let page = call.control().audit().list(&search, &PageRequest { after, limit }).await?;
+    // Entries are only added, at the start of the first page: the first entry identifies the page.
     let tag = etag::of(page.items.first().map_or(0, |entry| entry.seq));
-    reply::read(&headers, &tag, &page)
+    call.read(&tag, &page)
+}
+
+/// An action that does not change the database: the kill switch, or a reset.
+#[derive(Debug)]
+pub(super) struct Note {
+    pub(super) change: Change,
+    pub(super) kind: &'static str,
+    pub(super) action: &'static str,
+    pub(super) domain: Option<String>,
+    pub(super) subject: String,
+}
+
+/// Writes notes into the audit log, until their senders are gone.
+pub(super) async fn write_notes(control: Arc<Control>, mut notes: mpsc::Receiver<Note>) {
+    while let Some(note) = notes.recv().await {
+        let Note { change, kind, action, domain, subject } = &note;
+        if let Err(error) = control.audit().note(change, kind, action, domain.as_deref(), subject).await {
+            tracing::error!(%error, ?note, "cannot write to the audit log");
+        }
+    }
 }

@@ -1,42 +1,44 @@
-//! ETags and the headers that name them (RFC 9110, 13.1): what a writer takes for granted, and what a reader has already.
+//! ETags and the conditional headers (RFC 9110, 13.1): what a writer expects, and what a reader has.
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 
-use super::fault::Fault;
+use super::error::ApiError;
 use crate::control::model::Expected;
 
-/// The tag of a version or revision.
+/// Returns the ETag of a version or revision.
 pub(super) fn of(version: i64) -> String {
     format!("\"{version}\"")
 }
 
-/// What a write takes for granted.
+/// Returns what a write expects to replace.
 ///
 /// # Errors
-/// When the headers say nothing that could be looked after.
-pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, Fault> {
+/// When the headers are invalid or contradict each other.
+pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, ApiError> {
     match (tags(headers, &IF_MATCH)?, tags(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Expected::Anything),
         (Some(Tags::Any), None) => Ok(Expected::Something),
         (Some(Tags::Some(tags)), None) => match tags.as_slice() {
-            // A tag that was never given out is one that nothing has.
+            // An ETag that is not a number was never sent by this server and matches nothing.
             [tag] => Ok(Expected::Version(tag.parse().unwrap_or(-1))),
-            _ => Err(Fault::bad_request("give one ETag in If-Match, the one that came with what you have changed")),
+            _ => Err(ApiError::bad_request(
+                "more than one ETag in If-Match; send the one of the version that you changed",
+            )),
         },
         (None, Some(Tags::Any)) => Ok(Expected::Nothing),
-        (None, Some(Tags::Some(_))) => Err(Fault::bad_request(
-            "with a write, If-None-Match is `*`: only if there is nothing yet; for others there is If-Match",
+        (None, Some(Tags::Some(_))) => Err(ApiError::bad_request(
+            "a write accepts only `If-None-Match: *` (nothing exists yet); to name a version, use If-Match",
         )),
-        (Some(_), Some(_)) => Err(Fault::bad_request("give If-Match or If-None-Match, not both")),
+        (Some(_), Some(_)) => Err(ApiError::bad_request("send If-Match or If-None-Match, not both")),
     }
 }
 
-/// Whether a reader already has what has this tag.
+/// Whether a reader already has the version with this ETag.
 ///
 /// # Errors
-/// When the header is no list of tags.
-pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, Fault> {
+/// When the header is not a list of ETags.
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, ApiError> {
     Ok(match tags(headers, &IF_NONE_MATCH)? {
         None => false,
         Some(Tags::Any) => true,
@@ -49,22 +51,23 @@ enum Tags {
     Some(Vec<String>),
 }
 
-fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Fault> {
-    let wrong = || Fault::bad_request(format!("{name} is `*` or an ETag in quotation marks, such as \"3\""));
+fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, ApiError> {
+    let invalid =
+        || ApiError::bad_request(format!("invalid {name}: write `*` or an ETag in quotation marks, such as \"3\""));
     let mut tags = Vec::new();
     for value in headers.get_all(name) {
-        let text = value.to_str().map_err(|_| wrong())?.trim();
+        let text = value.to_str().map_err(|_| invalid())?.trim();
         if text == "*" {
             return Ok(Some(Tags::Any));
         }
         for tag in text.split(',') {
-            tags.push(opaque(tag.trim()).ok_or_else(wrong)?.to_owned());
+            tags.push(opaque(tag.trim()).ok_or_else(invalid)?.to_owned());
         }
     }
     Ok((!tags.is_empty()).then_some(Tags::Some(tags)))
 }
 
-/// What is between the quotation marks. Weak tags are as good as strong ones: proxies that compress weaken them, and ours name
+/// Returns what is between the quotation marks. Weak ETags count as strong ones: proxies that compress weaken them, and ours identify
 /// versions, not bytes.
 fn opaque(tag: &str) -> Option<&str> {
     tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"')?.strip_suffix('"')
@@ -80,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_takes_for_granted_what_its_headers_say() {
+    fn headers_of_a_write_are_parsed() {
         for (pairs, expected_) in [
             (&[][..], Some(Expected::Anything)),
             (&[("if-match", "\"3\"")], Some(Expected::Version(3))),
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_has_what_it_names() {
+    fn if_none_match_is_compared() {
         for (value, known) in
             [("\"3\"", true), ("W/\"3\"", true), ("\"2\", \"3\"", true), ("*", true), ("\"4\"", false)]
         {

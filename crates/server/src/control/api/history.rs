@@ -1,125 +1,109 @@
-//! The versions of a rule: what it was, what changed, and back.
+//! The versions of a rule: listing, comparing and rolling back.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::comment::change;
-use super::kind::{self, JSON};
-use super::query::{Asked, At, By, Paging, RuleAt};
-use super::reply::{self, Reply};
-use super::rules::written;
-use super::told::{Comment, IfMatch, Unchanged};
-use super::{Desk, etag};
+use super::call::{Call, Paging, PathParams, QueryParams, RulePath};
+use super::describe::shared::{Comment, IfMatch, NotModified};
+use super::reply::{self, Reply, written};
+use super::{body, etag};
 use crate::control::auth::Place;
 use crate::control::model::{Page, Role, StoredRule, Version};
 
-/// All versions of a rule, the newest first. Those of a rule that was deleted stay.
+/// Lists the versions of a rule, newest first. Those of a deleted rule remain.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions", tag = "history", operation_id = "list_versions",
-    params(RuleAt, Paging),
-    responses((status = 200, description = "A part of the list", body = Page<Version>), Unchanged),
+    params(RulePath, Paging),
+    responses((status = 200, description = "A part of the list", body = Page<Version>), NotModified),
 )]
 pub(super) async fn list(
-    State(desk): State<Arc<Desk>>,
-    At(at): At<RuleAt>,
-    Asked(paging): Asked<Paging>,
-    headers: HeaderMap,
+    call: Call,
+    PathParams(path): PathParams<RulePath>,
+    QueryParams(page): QueryParams<Paging>,
 ) -> Reply {
-    let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.versions(&at.domain, &at.id, &paging.into()).await?)
+    let tag = call.revision_tag();
+    call.read(&tag, &call.control().history().list(&path.domain, &path.id, &page.into()).await?)
 }
 
-/// Which version of which rule.
+/// The path of a version.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub(super) struct VersionAt {
+pub(super) struct VersionPath {
     #[serde(flatten)]
     #[param(ignore)]
-    of: RuleAt,
-    /// Which version.
+    rule: RulePath,
+    /// The number of the version.
     #[param(minimum = 1, example = 1)]
     version: i64,
 }
 
-/// One version of a rule.
+/// Returns a version of a rule.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/versions/{version}", tag = "history", operation_id = "get_version",
-    params(RuleAt, VersionAt),
-    responses((status = 200, description = "The version", body = Version), Unchanged),
+    params(RulePath, VersionPath),
+    responses((status = 200, description = "The version", body = Version), NotModified),
 )]
-pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<VersionAt>, headers: HeaderMap) -> Reply {
-    let version = desk.control.version(&at.of.domain, &at.of.id, at.version).await?;
-    reply::read(&headers, &etag::of(version.version), &version)
+pub(super) async fn get(call: Call, PathParams(path): PathParams<VersionPath>) -> Reply {
+    let version = call.control().history().get(&path.rule.domain, &path.rule.id, path.version).await?;
+    call.read(&etag::of(version.version), &version)
 }
 
-/// Between which versions.
+/// Two versions.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Between {
-    /// The older one; the one before `to` unless given. 0 is nothing.
+pub(super) struct DiffQuery {
+    /// The older version; the one before `to` by default. 0 is empty.
     #[param(minimum = 0)]
     from: Option<i64>,
-    /// The newer one; the current one unless given.
+    /// The newer version; the current one by default.
     #[param(minimum = 0)]
     to: Option<i64>,
 }
 
-/// What changed between two versions, line by line with `-`, `+` and space.
+/// Returns the changes between two versions, line by line with `-`, `+` and space.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/diff", tag = "history",
-    params(RuleAt, Between),
-    responses((status = 200, description = "What changed", body = String, content_type = "text/plain; charset=utf-8"), Unchanged),
+    params(RulePath, DiffQuery),
+    responses((status = 200, description = "The changes", body = String, content_type = "text/plain; charset=utf-8"), NotModified),
 )]
 pub(super) async fn diff(
-    State(desk): State<Arc<Desk>>,
-    At(at): At<RuleAt>,
-    Asked(between): Asked<Between>,
-    headers: HeaderMap,
+    call: Call,
+    PathParams(path): PathParams<RulePath>,
+    QueryParams(query): QueryParams<DiffQuery>,
 ) -> Reply {
-    let tag = etag::of(desk.revision());
-    let to = match between.to {
+    let tag = call.revision_tag();
+    let to = match query.to {
         Some(to) => to,
-        None => desk.control.rule(&at.domain, &at.id).await?.version,
+        None => call.control().rules().get(&path.domain, &path.id).await?.version,
     };
-    let from = between.from.unwrap_or(to.saturating_sub(1));
-    let diff = desk.control.diff(&at.domain, &at.id, from, to).await?;
-    if etag::is_known(&headers, &tag)? {
-        return Ok(reply::unchanged(&tag));
+    let from = query.from.unwrap_or(to.saturating_sub(1));
+    let diff = call.control().history().diff(&path.domain, &path.id, from, to).await?;
+    if etag::is_known(&call.headers, &tag)? {
+        return Ok(reply::not_modified(&tag));
     }
     Ok(reply::bytes(StatusCode::OK, &tag, "text/plain; charset=utf-8", diff))
 }
 
-/// Which version is to be the current one.
+/// The version to roll back to.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rollback {
-    /// One that there was.
+    /// The number of an existing version.
     #[schema(minimum = 1, example = 1)]
     version: i64,
 }
 
 /// Makes an earlier version the current one, as a new version.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/rollback", tag = "history",
-    params(RuleAt, IfMatch, Comment),
+    params(RulePath, IfMatch, Comment),
     request_body(content = Rollback, content_type = "application/json"),
     responses(
-        (status = 200, description = "The rule as it is again", body = StoredRule),
+        (status = 200, description = "The rule, rolled back", body = StoredRule),
         (status = 201, description = "The rule, which had been deleted", body = StoredRule),
     ),
 )]
-pub(super) async fn rollback(
-    State(desk): State<Arc<Desk>>,
-    By(access): By,
-    At(at): At<RuleAt>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Reply {
-    access.require(Role::Editor, Place::Domain(&at.domain))?;
-    kind::check(&headers, JSON)?;
-    let Rollback { version } = kind::json(&body)?;
-    let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
-    written(&desk.control.rollback(&change, &at.domain, &at.id, version, expected).await?)
+pub(super) async fn rollback(call: Call, PathParams(path): PathParams<RulePath>, text: Bytes) -> Reply {
+    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    let Rollback { version } = body::json(&call, &text)?;
+    written(&call.control().history().rollback(&change, &path.domain, &path.id, version).await?)
 }

@@ -1,18 +1,18 @@
-//! The rules service over HTTP: what `Control` does, as paths, methods and statuses.
+//! The rules service over HTTP: [`Control`] as paths, methods and statuses.
 //!
-//! Threads that decide hand such requests over to the thread of the control plane, and serve their other connections while it works:
-//! a slow database holds up nobody but those who ask for what is in it.
-#![allow(unused_qualifications, reason = "what describes a call writes its own path to everything it names")]
+//! The threads that decide pass these requests to the control thread, so a slow database delays only requests that need it.
+#![allow(unused_qualifications, reason = "the macros that describe calls write full paths")]
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
+use axum::response::IntoResponse;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -21,100 +21,108 @@ use tower::ServiceExt;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::fault::Fault;
+use self::audit::Note;
+use self::error::ApiError;
 use self::nodes::Nodes;
-use self::note::Note;
-use self::snapshot::Sent;
+use self::snapshot::SnapshotBytes;
 use super::Control;
 use super::auth::Access;
+use super::model::Change;
 use crate::net::shutdown::Connections;
 
-mod apply;
 mod audit;
-mod comment;
+mod body;
+mod call;
 pub mod describe;
+mod error;
 mod etag;
-mod fault;
+mod files;
 mod history;
-mod kind;
 pub mod limits;
 mod nodes;
-mod note;
 mod overrides;
-mod query;
 mod reply;
 mod rules;
 mod snapshot;
-mod switch;
 mod tokens;
-mod told;
 
-/// What is sent back.
+/// A response of the service.
 pub type Answer = Response<Full<Bytes>>;
 
 /// The rules service of this process.
 #[derive(Debug)]
 pub struct Service {
-    desk: Arc<Desk>,
+    state: Arc<ApiState>,
     router: Router,
     runtime: Handle,
     notes: mpsc::Sender<Note>,
-    /// Large bodies that are held at a time.
+    /// Permits for large bodies.
     large: Semaphore,
 }
 
-/// What every call has at hand.
+/// What all calls share.
 #[derive(Debug)]
-struct Desk {
+struct ApiState {
     control: Arc<Control>,
     nodes: Nodes,
-    /// Who waits for the next revision.
+    /// Permits for nodes that wait for the next revision.
     waiters: Semaphore,
-    /// The snapshot as it was last sent.
-    sent: Sent,
+    /// The last snapshot as it is sent.
+    snapshot: SnapshotBytes,
     connections: Arc<Connections>,
 }
 
-impl Desk {
-    /// The revision that lists are told to be of. It is looked at before they are read, so that it is never newer than they are.
+impl ApiState {
+    /// Returns the current revision.
     fn revision(&self) -> i64 {
         *self.control.watch().borrow()
     }
 }
 
 impl Service {
-    /// The service of `control`, which runs on `runtime`: a thread that makes no decisions. Whoever waits is sent away when `connections` stops.
+    /// Creates the service of `control`. It runs on `runtime`, a thread that makes no decisions; waiting calls end when `connections`
+    /// stops.
     pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
-        let desk = Arc::new(Desk {
+        let state = Arc::new(ApiState {
             control: control.clone(),
             nodes: Nodes::default(),
             waiters: Semaphore::new(limits::MAX_WAITERS),
-            sent: Sent::default(),
+            snapshot: SnapshotBytes::default(),
             connections,
         });
         let (router, _) = calls().split_for_parts();
         let router = router
-            .fallback(switch::nothing_here)
-            .method_not_allowed_fallback(switch::another_method)
-            // The front end has read the body already, within bounds of its own.
+            .fallback(not_found)
+            .method_not_allowed_fallback(method_not_allowed)
+            // The front end has read the body already, within its own bounds.
             .layer(DefaultBodyLimit::disable())
-            .with_state(desk.clone());
+            .with_state(state.clone());
         let (notes, queue) = mpsc::channel(limits::MAX_NOTES);
-        runtime.spawn(note::write_down(control, queue));
-        Self { desk, router, runtime, notes, large: Semaphore::new(limits::MAX_LARGE_BODIES) }
+        runtime.spawn(audit::write_notes(control, queue));
+        Self { state, router, runtime, notes, large: Semaphore::new(limits::MAX_LARGE_BODIES) }
     }
 
-    /// What the service keeps.
+    /// Returns the service without HTTP.
     pub fn control(&self) -> &Arc<Control> {
-        &self.desk.control
+        &self.state.control
     }
 
-    /// A place to keep a large body in while it is read and worked on.
+    /// Returns the permits for large bodies, held while one is read and processed.
     pub(crate) fn large(&self) -> &Semaphore {
         &self.large
     }
 
-    /// Has a request answered by the thread of the control plane.
+    /// Records an action in the audit log without waiting: the kill switch must work while the database does not.
+    pub fn note(&self, access: &Access, kind: &'static str, action: &'static str, domain: Option<&str>, subject: &str) {
+        let subject = subject.chars().take(limits::MAX_SUBJECT).collect();
+        let note =
+            Note { change: Change::by(access.author()), kind, action, domain: domain.map(str::to_owned), subject };
+        if let Err(error) = self.notes.try_send(note) {
+            tracing::error!(note = ?error.into_inner(), "audit log queue full; entry dropped");
+        }
+    }
+
+    /// Answers a request on the control thread.
     pub async fn answer(&self, mut head: Parts, body: Bytes, access: Access) -> Answer {
         let reads = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS);
         head.extensions.insert(access);
@@ -122,58 +130,75 @@ impl Service {
         let task = self.runtime.spawn(async move {
             let Ok(answer) = answer.await;
             let (head, body) = answer.into_parts();
-            // Made of bytes that are there.
+            // The body is in memory.
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             Response::from_parts(head, Full::new(body))
         });
-        // Who stops waiting for an answer needs it no more. What was to be written is written all the same: half of it never is.
-        let _end = reads.then(|| EndWith(task.abort_handle()));
+        // A read is cancelled when its caller disconnects; a write is completed, because it must not be left half done.
+        let _guard = reads.then(|| AbortOnDrop(task.abort_handle()));
         match timeout(limits::ANSWER, task).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                tracing::error!(%error, "a call of the rules service failed");
-                Fault::bug().into_answer()
+                tracing::error!(%error, "call of the rules service failed");
+                ApiError::bug().into_answer()
             }
-            Err(_) => Fault::too_slow(limits::ANSWER).into_answer(),
+            Err(_) => ApiError::too_slow(limits::ANSWER).into_answer(),
         }
     }
 }
 
-/// Ends a task with the one that asked for it.
-struct EndWith(AbortHandle);
+/// Aborts a task when dropped.
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for EndWith {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// All calls, with what is to be said about each.
-fn calls() -> OpenApiRouter<Arc<Desk>> {
+/// Returns the routes, with their descriptions.
+fn calls() -> OpenApiRouter<Arc<ApiState>> {
     OpenApiRouter::default()
         .routes(routes!(rules::domains))
         .routes(routes!(rules::list))
         .routes(routes!(rules::get, rules::put, rules::patch, rules::delete))
-        .routes(routes!(switch::enable))
-        .routes(routes!(switch::disable))
+        .routes(routes!(rules::enable))
+        .routes(routes!(rules::disable))
         .routes(routes!(history::list))
         .routes(routes!(history::get))
         .routes(routes!(history::diff))
         .routes(routes!(history::rollback))
         .routes(routes!(overrides::list))
-        .routes(routes!(overrides::list_all))
+        .routes(routes!(overrides::list_domain))
         .routes(routes!(overrides::get, overrides::put, overrides::delete))
-        .routes(routes!(apply::validate))
-        .routes(routes!(apply::apply))
-        .routes(routes!(apply::export))
+        .routes(routes!(files::validate))
+        .routes(routes!(files::apply))
+        .routes(routes!(files::export))
         .routes(routes!(snapshot::get))
         .routes(routes!(nodes::list))
-        .routes(routes!(tokens::list, tokens::make))
+        .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
         .routes(routes!(audit::list))
 }
 
-/// Whether a path is one of the rules service. Those that decide are looked for first.
+/// Replies where no route matches.
+async fn not_found(uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::not_found(format!("no such endpoint: {path}; /openapi.json lists them"))
+}
+
+/// Replies where a route has other methods; the router adds `Allow`.
+async fn method_not_allowed(method: Method) -> axum::response::Response {
+    match method {
+        Method::OPTIONS => reply::no_content(),
+        _ => {
+            let detail = format!("{method} is not allowed here; the header Allow lists the methods");
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", detail).into_response()
+        }
+    }
+}
+
+/// Whether a path belongs to the rules service. The paths of decisions are matched first.
 pub fn owns(path: &str) -> bool {
     const PREFIXES: [&str; 8] = [
         "/v1/domains",
@@ -188,9 +213,10 @@ pub fn owns(path: &str) -> bool {
     PREFIXES.iter().any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Whether whole rule files are sent there, which are larger than anything else.
+/// Whether a path accepts whole rule files, the largest bodies.
 pub fn takes_files(path: &str) -> bool {
     matches!(path, "/v1/validate" | "/v1/apply")
 }
 
-const _: () = assert!(limits::ANSWER.as_secs() > limits::MAX_WAIT.as_secs(), "who waits for news is answered");
+const _: () =
+    assert!(limits::ANSWER.as_secs() > limits::MAX_WAIT.as_secs(), "a node that waits is answered before the timeout");

@@ -1,72 +1,87 @@
-//! Answers: JSON with its ETag, and nothing for readers who have it already.
+//! Replies: JSON with an ETag, 304 and 204.
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue};
-use hyper::{HeaderMap, StatusCode};
 use serde::Serialize;
 
+use super::error::ApiError;
 use super::etag;
-use super::fault::Fault;
+use crate::control::model::{StoredOverride, StoredRule, WriteOutcome};
 
-/// What a call comes to.
-pub(super) type Reply = Result<Response, Fault>;
+/// The result of a call.
+pub(super) type Reply = Result<Response, ApiError>;
 
-const JSON: &str = "application/json";
-
-/// Something as JSON, with its tag.
+/// Replies with JSON and its ETag.
 pub(super) fn json(status: StatusCode, tag: &str, value: &impl Serialize) -> Reply {
     let body = serde_json::to_vec(value).map_err(|error| {
-        tracing::error!(%error, "an answer cannot be written");
-        Fault::bug()
+        tracing::error!(%error, "cannot serialise a reply");
+        ApiError::bug()
     })?;
-    Ok(bytes(status, tag, JSON, body))
+    Ok(bytes(status, tag, "application/json", body))
 }
 
-/// Something as JSON that is told once.
-pub(super) fn once(status: StatusCode, value: &impl Serialize) -> Reply {
-    let mut answer = json(status, "", value)?;
-    answer.headers_mut().remove(ETAG);
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(answer)
+/// Replies with JSON that must not be cached.
+pub(super) fn uncached(status: StatusCode, value: &impl Serialize) -> Reply {
+    let mut reply = json(status, "", value)?;
+    reply.headers_mut().remove(ETAG);
+    reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(reply)
 }
 
-/// Something as JSON, unless the reader has it already.
-pub(super) fn read(headers: &HeaderMap, tag: &str, value: &impl Serialize) -> Reply {
-    match etag::is_known(headers, tag)? {
-        true => Ok(unchanged(tag)),
-        false => json(StatusCode::OK, tag, value),
+/// Replies with the result of a write: 201 if it created something, otherwise 200.
+pub(super) fn written<T: Serialize + Versioned>(outcome: &WriteOutcome<T>) -> Reply {
+    let status = if outcome.created { StatusCode::CREATED } else { StatusCode::OK };
+    json(status, &etag::of(outcome.value.version()), &outcome.value)
+}
+
+/// A resource whose version is its ETag.
+pub(super) trait Versioned {
+    /// Returns the version.
+    fn version(&self) -> i64;
+}
+
+impl Versioned for StoredRule {
+    fn version(&self) -> i64 {
+        self.version
     }
 }
 
-/// Bytes of some kind, with their tag.
+impl Versioned for StoredOverride {
+    fn version(&self) -> i64 {
+        self.version
+    }
+}
+
+/// Replies with bytes and their ETag.
 pub(super) fn bytes(status: StatusCode, tag: &str, kind: &'static str, body: impl Into<Bytes>) -> Response {
-    let mut answer = Response::new(Body::from(body.into()));
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    tagged(answer, tag)
+    let mut reply = Response::new(Body::from(body.into()));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    tagged(reply, tag)
 }
 
-/// The reader has it already.
-pub(super) fn unchanged(tag: &str) -> Response {
-    let mut answer = Response::new(Body::empty());
-    *answer.status_mut() = StatusCode::NOT_MODIFIED;
-    tagged(answer, tag)
+/// Replies 304.
+pub(super) fn not_modified(tag: &str) -> Response {
+    let mut reply = Response::new(Body::empty());
+    *reply.status_mut() = StatusCode::NOT_MODIFIED;
+    tagged(reply, tag)
 }
 
-/// It was done, and there is nothing to show.
-pub(super) fn done() -> Response {
-    let mut answer = Response::new(Body::empty());
-    *answer.status_mut() = StatusCode::NO_CONTENT;
-    answer
+/// Replies 204.
+pub(super) fn no_content() -> Response {
+    let mut reply = Response::new(Body::empty());
+    *reply.status_mut() = StatusCode::NO_CONTENT;
+    reply
 }
 
-fn tagged(mut answer: Response, tag: &str) -> Response {
+fn tagged(mut reply: Response, tag: &str) -> Response {
     if let Ok(tag) = HeaderValue::from_str(tag) {
-        answer.headers_mut().insert(ETAG, tag);
+        reply.headers_mut().insert(ETAG, tag);
     }
-    // Who asked decides what is shown, so nobody in between keeps it; the reader asks whether it has changed.
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    answer
+    // Replies depend on the caller, so proxies must not cache them; readers revalidate.
+    reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
+    reply
 }

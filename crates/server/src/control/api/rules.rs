@@ -1,143 +1,133 @@
-//! Rules, one by one and in lists.
+//! Rules: listing, reading, changing, enabling and disabling them.
 
-use std::sync::Arc;
-
-use axum::extract::State;
 use bytes::Bytes;
-use hyper::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::comment::change;
-use super::kind::{self, PATCH, RULES};
-use super::query::{Asked, At, By, RuleAt};
-use super::reply::{self, Reply};
-use super::told::{Comment, IfMatch, IfNothing, Unchanged};
-use super::{Desk, etag};
-use crate::control::Written;
+use super::body::{self, PATCH, RULES};
+use super::call::{Call, PathParams, QueryParams, RulePath};
+use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
+use super::etag;
+use super::reply::{self, Reply, written};
 use crate::control::auth::Place;
-use crate::control::model::{Cut, DomainSummary, Page, Role, Search, StoredRule};
+use crate::control::model::{DomainSummary, Page, PageRequest, Role, RuleSearch, StoredRule};
 
-/// Domains that have rules.
+/// The domains that have rules.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct DomainList {
-    /// By name.
+    /// The domains, by name.
     items: Vec<DomainSummary>,
 }
 
-/// The domains that have rules, how many, and when they were last changed.
+/// Lists the domains that have rules.
 #[utoipa::path(get, path = "/v1/domains", tag = "rules", responses(
     (status = 200, description = "The domains", body = DomainList),
-    Unchanged,
+    NotModified,
 ))]
-pub(super) async fn domains(State(desk): State<Arc<Desk>>, headers: HeaderMap) -> Reply {
-    let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &DomainList { items: desk.control.domains().await? })
+pub(super) async fn domains(call: Call) -> Reply {
+    let tag = call.revision_tag();
+    call.read(&tag, &DomainList { items: call.control().rules().domains().await? })
 }
 
 /// Which rules.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Searched {
-    /// Whose id or text contains this.
+pub(super) struct RuleQuery {
+    /// Rules whose id or text contains this.
     q: Option<String>,
-    /// Those that are enabled, or those that are not.
+    /// Enabled rules, or disabled ones.
     enabled: Option<bool>,
-    /// What the last page gave as `next`; from the beginning unless given.
+    /// The `next` of the previous page; from the beginning by default.
     after: Option<String>,
-    /// At most so many.
+    /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
 }
 
-/// The rules of a domain, in the order in which they are looked at.
+/// Lists the rules of a domain, in the order in which they are evaluated.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules", tag = "rules",
-    params(("domain" = String, Path, description = "Whose rules", example = "api"), Searched),
-    responses((status = 200, description = "A part of the list", body = Page<StoredRule>), Unchanged),
+    params(("domain" = String, Path, description = "The domain", example = "api"), RuleQuery),
+    responses((status = 200, description = "A part of the list", body = Page<StoredRule>), NotModified),
 )]
 pub(super) async fn list(
-    State(desk): State<Arc<Desk>>,
-    At(domain): At<String>,
-    Asked(asked): Asked<Searched>,
-    headers: HeaderMap,
+    call: Call,
+    PathParams(domain): PathParams<String>,
+    QueryParams(query): QueryParams<RuleQuery>,
 ) -> Reply {
-    let cut = Cut { after: asked.after, limit: asked.limit };
-    let search = Search { text: asked.q, enabled: asked.enabled };
-    let tag = etag::of(desk.revision());
-    reply::read(&headers, &tag, &desk.control.rules(&domain, &search, &cut).await?)
+    let RuleQuery { q: text, enabled, after, limit } = query;
+    let (search, page) = (RuleSearch { text, enabled }, PageRequest { after, limit });
+    let tag = call.revision_tag();
+    call.read(&tag, &call.control().rules().list(&domain, &search, &page).await?)
 }
 
-/// A rule as it stands.
+/// Returns a rule.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "get_rule",
-    params(RuleAt),
-    responses((status = 200, description = "The rule", body = StoredRule), Unchanged),
+    params(RulePath),
+    responses((status = 200, description = "The rule", body = StoredRule), NotModified),
 )]
-pub(super) async fn get(State(desk): State<Arc<Desk>>, At(at): At<RuleAt>, headers: HeaderMap) -> Reply {
-    let rule = desk.control.rule(&at.domain, &at.id).await?;
-    reply::read(&headers, &etag::of(rule.version), &rule)
+pub(super) async fn get(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+    let rule = call.control().rules().get(&path.domain, &path.id).await?;
+    call.read(&etag::of(rule.version), &rule)
 }
 
-/// Makes a rule, or replaces it. Writing what is there already changes nothing.
+/// Creates or replaces a rule. Writing what is stored already changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "put_rule",
-    params(RuleAt, IfMatch, IfNothing, Comment),
-    request_body(description = "A rule as in a file; `id` may be left out", content((Object = "application/json"), (Object = "application/yaml"))),
+    params(RulePath, IfMatch, IfNoneMatch, Comment),
+    request_body(description = "A rule as in a file; `id` may be omitted", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
-        (status = 200, description = "It was changed, or is as it was", body = StoredRule),
-        (status = 201, description = "It was made", body = StoredRule),
+        (status = 200, description = "The rule, changed or unchanged", body = StoredRule),
+        (status = 201, description = "The rule, created", body = StoredRule),
     ),
 )]
-pub(super) async fn put(
-    State(desk): State<Arc<Desk>>,
-    By(access): By,
-    At(at): At<RuleAt>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Reply {
-    access.require(Role::Editor, Place::Domain(&at.domain))?;
-    kind::check(&headers, RULES)?;
-    let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
-    written(&desk.control.put_rule(&change, &at.domain, &at.id, &body, expected).await?)
+pub(super) async fn put(call: Call, PathParams(path): PathParams<RulePath>, text: Bytes) -> Reply {
+    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    body::check(&call.headers, RULES)?;
+    written(&call.control().rules().put(&change, &path.domain, &path.id, &text).await?)
 }
 
-/// Changes parts of a rule: a merge patch (RFC 7396), in which null removes.
+/// Changes parts of a rule with a merge patch (RFC 7396), in which null removes a key.
 #[utoipa::path(patch, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "patch_rule",
-    params(RuleAt, IfMatch, Comment),
+    params(RulePath, IfMatch, Comment),
     request_body(content = Object, content_type = "application/merge-patch+json", example = json!({"limit": "200/s"})),
-    responses((status = 200, description = "It was changed, or is as it was", body = StoredRule)),
+    responses((status = 200, description = "The rule, changed or unchanged", body = StoredRule)),
 )]
-pub(super) async fn patch(
-    State(desk): State<Arc<Desk>>,
-    By(access): By,
-    At(at): At<RuleAt>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Reply {
-    access.require(Role::Editor, Place::Domain(&at.domain))?;
-    kind::check(&headers, PATCH)?;
-    let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
-    written(&desk.control.patch_rule(&change, &at.domain, &at.id, &body, expected).await?)
+pub(super) async fn patch(call: Call, PathParams(path): PathParams<RulePath>, patch: Bytes) -> Reply {
+    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    body::check(&call.headers, PATCH)?;
+    written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
 }
 
-/// Deletes a rule. Its history stays, and so do its overrides, which apply again when it comes back.
+/// Deletes a rule. Its history remains, and so do its overrides, which apply again if the rule is created again.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "delete_rule",
-    params(RuleAt, IfMatch, Comment),
-    responses((status = 204, description = "It is gone")),
+    params(RulePath, IfMatch, Comment),
+    responses((status = 204, description = "Deleted")),
 )]
-pub(super) async fn delete(
-    State(desk): State<Arc<Desk>>,
-    By(access): By,
-    At(at): At<RuleAt>,
-    headers: HeaderMap,
-) -> Reply {
-    access.require(Role::Editor, Place::Domain(&at.domain))?;
-    let (change, expected) = (change(&access, &headers)?, etag::expected(&headers)?);
-    desk.control.delete_rule(&change, &at.domain, &at.id, expected).await?;
-    Ok(reply::done())
+pub(super) async fn delete(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    call.control().rules().delete(&change, &path.domain, &path.id).await?;
+    Ok(reply::no_content())
 }
 
-/// A rule that was written.
-pub(super) fn written(written: &Written<StoredRule>) -> Reply {
-    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    reply::json(status, &etag::of(written.now.version), &written.now)
+/// Enables a rule: nodes receive it again.
+#[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/enable", tag = "rules",
+    params(RulePath, IfMatch, Comment),
+    responses((status = 200, description = "The rule, enabled", body = StoredRule)),
+)]
+pub(super) async fn enable(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+    set_enabled(&call, &path, true).await
+}
+
+/// Disables a rule: nodes do not receive it any more. Its counters are kept for as long as otherwise.
+#[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/disable", tag = "rules",
+    params(RulePath, IfMatch, Comment),
+    responses((status = 200, description = "The rule, disabled", body = StoredRule)),
+)]
+pub(super) async fn disable(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+    set_enabled(&call, &path, false).await
+}
+
+async fn set_enabled(call: &Call, path: &RulePath, enabled: bool) -> Reply {
+    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    written(&call.control().rules().set_enabled(&change, &path.domain, &path.id, enabled).await?)
 }

@@ -2,7 +2,7 @@ use super::*;
 
 fn verifier(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> Verifier {
     Verifier {
-        digest: digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect(),
+        digest: hex::encode(digest(token.as_bytes())),
         id: format!("id-{token}"),
         name: format!("name of {token}"),
         role,
@@ -16,7 +16,7 @@ fn admit(guards: &Guards, shown: &mut Shown, token: Option<&str>, now: i64) -> R
 }
 
 #[test]
-fn where_no_tokens_are_asked_for_everybody_may_do_everything() {
+fn without_required_tokens_every_caller_may_do_everything() {
     let guards = Guards::new(Tokens::NotAsked);
     assert_eq!(admit(&guards, &mut Shown::default(), None, 0).as_deref(), Ok(LOCAL));
     assert_eq!(admit(&guards, &mut Shown::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
@@ -24,9 +24,9 @@ fn where_no_tokens_are_asked_for_everybody_may_do_everything() {
 }
 
 #[test]
-fn a_good_token_is_let_in_and_others_are_told_why_not() {
+fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
     let guards = Guards::new(Tokens::Asked);
-    assert_eq!(admit(&guards, &mut Shown::default(), Some("a"), 0), Err(AuthError::Unknown), "there are none yet");
+    assert_eq!(admit(&guards, &mut Shown::default(), Some("a"), 0), Err(AuthError::Unknown), "no tokens yet");
     guards.replace(&[verifier("a", Role::Reader, &[], None), verifier("b", Role::Reader, &[], Some(100))]);
     let mut shown = Shown::default();
     for (token, now, expected) in [
@@ -44,11 +44,11 @@ fn a_good_token_is_let_in_and_others_are_told_why_not() {
     }
     let long = "x".repeat(100_000);
     assert_eq!(admit(&guards, &mut shown, Some(&long), 0), Err(AuthError::Unknown));
-    assert!(shown.text.len() <= MAX_TOKEN, "what is too long is not kept");
+    assert!(shown.text.len() <= MAX_TOKEN, "a string that is too long is not kept");
 }
 
 #[test]
-fn a_connection_that_was_let_in_is_not_once_its_token_is_revoked_or_changed() {
+fn revoked_or_changed_token_takes_effect_on_open_connections() {
     let guards = Guards::new(Tokens::Asked);
     guards.replace(&[verifier("a", Role::Reader, &[], None)]);
     let mut shown = Shown::default();
@@ -65,7 +65,7 @@ fn a_connection_that_was_let_in_is_not_once_its_token_is_revoked_or_changed() {
 }
 
 #[test]
-fn a_role_may_what_those_before_it_may_and_only_in_its_domains() {
+fn role_includes_those_before_it_and_is_limited_to_its_domains() {
     let may = |role, domains: &[&str], needed, place| {
         let access = Access::Token(Arc::new(verifier("t", role, domains, None)));
         access.require(needed, place).is_ok()
@@ -83,7 +83,7 @@ fn a_role_may_what_those_before_it_may_and_only_in_its_domains() {
 }
 
 #[test]
-fn who_is_denied_is_told_what_would_be_needed() {
+fn refusal_names_the_required_role() {
     let access = Access::Token(Arc::new(verifier("t", Role::Editor, &["a", "b"], None)));
     let denied = access.require(Role::Editor, Place::Domain("c")).unwrap_err();
     assert_eq!(
@@ -93,9 +93,10 @@ fn who_is_denied_is_told_what_would_be_needed() {
 }
 
 #[test]
-fn a_digest_that_is_none_matches_nothing() {
-    assert_eq!(read_hex(&"0f".repeat(32)), Some([15; 32]));
-    for wrong in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"ü".repeat(32), &"+f".repeat(32)] {
-        assert_eq!(read_hex(wrong), None, "{wrong}");
+fn invalid_digests_match_no_token() {
+    for invalid in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"ü".repeat(32), &"+f".repeat(32)] {
+        let guards = Guards::new(Tokens::Asked);
+        guards.replace(&[Verifier { digest: invalid.into(), ..verifier("a", Role::Reader, &[], None) }]);
+        assert!(guards.table.read().unwrap().is_empty(), "{invalid}");
     }
 }

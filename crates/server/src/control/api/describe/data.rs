@@ -1,23 +1,23 @@
-//! The calls that decide, and those that tell how the server is.
+//! The calls that decide, and those that report the state of the server.
 
 use serde_json::{Map, Value, json};
 
-/// What these calls take and give.
+/// Returns the schemas of these calls.
 pub(super) fn schemas() -> Value {
     let whole = json!({"type": "integer", "minimum": 0});
-    let wait =
-        json!({"type": ["integer", "null"], "minimum": 0, "description": "Milliseconds; null where no wait helps"});
+    let wait = json!({"type": ["integer", "null"], "minimum": 0, "description": "Milliseconds; null if waiting does not help"});
     let one = json!([{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]);
     let outcome = json!({"type": "string", "enum": ["allow", "deny", "delay"]});
-    let cost = json!({"type": "integer", "minimum": 0, "description": "What it weighs; 1, or what the rule says, unless given"});
-    let receipt = json!({"type": "boolean", "description": "Whether a receipt is wanted, to give back by"});
+    let cost =
+        json!({"type": "integer", "minimum": 0, "description": "The cost; by default 1, or what the rule specifies"});
+    let receipt = json!({"type": "boolean", "description": "Whether to return a receipt for refunds"});
     json!({
         "ByRules": {
             "type": "object", "additionalProperties": false, "required": ["domain"],
             "properties": {
-                "domain": {"type": "string", "description": "Whose rules"},
+                "domain": {"type": "string", "description": "The domain of the rules"},
                 "attributes": {
-                    "type": "object", "maxProperties": 64, "description": "What is known about the request",
+                    "type": "object", "maxProperties": 64, "description": "The attributes of the request",
                     "additionalProperties": {"anyOf": [
                         {"type": "string"}, {"type": "integer"}, {"type": "boolean"},
                         {"type": "array", "items": {"anyOf": one}, "maxItems": 64},
@@ -30,7 +30,7 @@ pub(super) fn schemas() -> Value {
         "BySentLimit": {
             "type": "object", "additionalProperties": false, "required": ["key", "limit"],
             "properties": {
-                "key": {"type": "string", "description": "Who is counted"},
+                "key": {"type": "string", "description": "The key to count by"},
                 "limit": {"type": "string", "description": "A rate, such as 10/s, 5/15m or 10k/day; a whole number for `concurrency`"},
                 "burst": {"type": "integer", "minimum": 1},
                 "algorithm": {"type": "string", "enum": [
@@ -42,7 +42,7 @@ pub(super) fn schemas() -> Value {
         },
         "Ask": {"anyOf": [{"$ref": "#/components/schemas/BySentLimit"}, {"$ref": "#/components/schemas/ByRules"}]},
         "Asks": {
-            "description": "One request, or a batch of them, which is answered with a list; mistakes are told in their places.",
+            "description": "One request, or a batch, which is answered with a list that has errors in their positions.",
             "anyOf": [
                 {"$ref": "#/components/schemas/Ask"},
                 {"type": "array", "maxItems": 1000, "items": {"$ref": "#/components/schemas/Ask"}},
@@ -57,8 +57,8 @@ pub(super) fn schemas() -> Value {
         "Receipt": {
             "type": "object", "required": ["receipt"], "additionalProperties": false,
             "properties": {
-                "receipt": {"type": "string", "description": "What a decision gave"},
-                "cost": {"type": "integer", "minimum": 0, "description": "For a commit: what it turned out to be"},
+                "receipt": {"type": "string", "description": "The receipt of a decision"},
+                "cost": {"type": "integer", "minimum": 0, "description": "For a commit: the actual cost"},
             },
         },
         "Receipts": {"anyOf": [
@@ -71,7 +71,7 @@ pub(super) fn schemas() -> Value {
             "properties": {
                 "allowed": {"type": "boolean"},
                 "outcome": outcome,
-                "rule": {"type": ["string", "null"], "description": "Which rule decided; null for a limit sent along"},
+                "rule": {"type": ["string", "null"], "description": "The rule that decided; null for an inline limit"},
                 "standing": {"type": "string", "enum": ["exact", "fallback"]},
                 "retry_after_ms": wait,
                 "taken": whole, "delay_ms": whole,
@@ -98,86 +98,86 @@ pub(super) fn schemas() -> Value {
     })
 }
 
-/// Verbs that end in a decision, with what each does.
+/// The verbs that return a decision, with their summaries.
 const DECIDES: &[(&str, &str)] = &[
     ("check", "Takes what the request costs, or refuses it and takes nothing"),
-    ("peek", "Tells what a check would say, and takes nothing"),
-    ("take-up-to", "Takes as much of the cost as there is"),
+    ("peek", "Returns what a check would decide, and takes nothing"),
+    ("take-up-to", "Takes as much of the cost as is available"),
     ("charge", "Takes the cost regardless, into debt"),
-    ("drain", "Takes all there is"),
-    ("reserve", "Takes, and gives a receipt to settle by"),
+    ("drain", "Takes all that is available"),
+    ("reserve", "Takes, and returns a receipt to settle later"),
 ];
 
-/// Verbs that are no decisions, with what each takes, gives and does.
+/// The other verbs, with their bodies and summaries.
 const ACTS: &[(&str, &str, &str)] = &[
-    ("commit", "Receipts", "Settles a reservation at what it really weighed"),
-    ("cancel", "Receipts", "Gives a reservation back"),
-    ("release", "Receipts", "Gives a slot back"),
+    ("commit", "Receipts", "Settles a reservation at its actual cost"),
+    ("cancel", "Receipts", "Cancels a reservation"),
+    ("release", "Receipts", "Releases a slot"),
     ("renew", "Receipts", "Holds a slot longer"),
-    ("refund", "Receipts", "Gives back what a decision took"),
-    ("reset", "Asks", "Forgets what was spent; for operators"),
-    ("explain", "Asks", "Tells why a check would say what it would, and takes nothing"),
+    ("refund", "Receipts", "Refunds what a decision took"),
+    ("reset", "Asks", "Resets counters; for operators"),
+    ("explain", "Asks", "Explains what a check would decide, and takes nothing"),
 ];
 
-/// The calls.
+/// Returns the paths of these calls.
 pub(super) fn paths() -> Value {
     let mut paths = Map::new();
     let decided = json!({
-        "200": answer("It may pass, or it was a batch", &schema("Decisions")),
-        "409": {"description": "A request with this Idempotency-Key is being answered"},
-        "422": {"description": "This Idempotency-Key came with another request"},
-        "429": answer("It may not pass; a rule may say another status", &schema("Decision")),
+        "200": response("Allowed, or a batch", &schema("Decisions")),
+        "409": {"description": "A request with this Idempotency-Key is in progress"},
+        "422": {"description": "This Idempotency-Key was used for another request"},
+        "429": response("Refused; a rule may set another status", &schema("Decision")),
     });
     for (verb, what) in DECIDES {
         paths.insert(format!("/v1/{verb}"), json!({"post": call("decisions", verb, what, Some("Asks"), &decided)}));
     }
-    let what = "Takes when there is enough, or refuses when the time is over";
+    let what = "Takes when enough is available, or refuses when the wait is over";
     paths.insert("/v1/acquire".into(), json!({"post": call("decisions", "acquire", what, Some("Waiting"), &decided)}));
     let done = json!({
-        "200": answer("What was done, one by one for a list", &json!({"type": ["object", "array"]})),
+        "200": response("The result, or a list of results", &json!({"type": ["object", "array"]})),
         "409": decided["409"], "422": decided["422"],
     });
     for (verb, takes, what) in ACTS {
         paths.insert(format!("/v1/{verb}"), json!({"post": call("decisions", verb, what, Some(takes), &done)}));
     }
-    let mode = json!({"200": answer("The mode", &schema("Enforcement"))});
+    let mode = json!({"200": response("The mode", &schema("Enforcement"))});
     paths.insert("/v1/enforcement".into(), json!({
         "get": call("operations", "enforcement", "Whether refusals are enforced", None, &mode),
         "post": call("operations", "set_enforcement", "The kill switch of this server; for operators", Some("Enforcement"), &mode),
     }));
-    let told = |kind: &str, what: &str, schema: Value| json!({"200": {"description": what, "content": {kind: {"schema": schema}}}});
+    let plain = |kind: &str, what: &str, schema: Value| json!({"200": {"description": what, "content": {kind: {"schema": schema}}}});
     let text = json!({"type": "string"});
     for (path, name, what, responses) in [
-        ("/healthz", "health", "Whether the server runs", told("text/plain; charset=utf-8", "It does", text.clone())),
-        ("/readyz", "readiness", "Whether the server takes requests", {
-            let mut told = told("text/plain; charset=utf-8", "It does, perhaps without its store", text.clone());
-            told["503"] =
+        ("/healthz", "health", "Whether the server runs", plain("text/plain; charset=utf-8", "It does", text.clone())),
+        ("/readyz", "readiness", "Whether the server accepts requests", {
+            let mut ready = plain("text/plain; charset=utf-8", "It does, possibly without its store", text.clone());
+            ready["503"] =
                 json!({"description": "It is stopping", "content": {"text/plain; charset=utf-8": {"schema": text}}});
-            told
+            ready
         }),
         (
             "/metrics",
             "metrics",
-            "All counters, for Prometheus",
-            told("text/plain; version=0.0.4; charset=utf-8", "The counters", text.clone()),
+            "Metrics in the Prometheus text format",
+            plain("text/plain; version=0.0.4; charset=utf-8", "The metrics", text.clone()),
         ),
         (
             "/v1/top",
             "top",
-            "The keys that use most, by rule",
-            told("application/json", "The keys", json!({"type": "object"})),
+            "The heaviest keys, by rule",
+            plain("application/json", "The keys", json!({"type": "object"})),
         ),
         (
             "/v1/rules-status",
             "rules_status",
-            "Where the rules come from, and how that went",
-            told("application/json", "How things stand", schema("RulesStatus")),
+            "The source of the rules, and the result of the last load",
+            plain("application/json", "The status", schema("RulesStatus")),
         ),
         (
             "/openapi.json",
             "description",
             "This description",
-            told("application/json", "The description", json!({"type": "object"})),
+            plain("application/json", "The description", json!({"type": "object"})),
         ),
     ] {
         paths.insert(path.into(), json!({"get": call("operations", name, what, None, &responses)}));
@@ -189,7 +189,7 @@ fn schema(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-fn answer(what: &str, schema: &Value) -> Value {
+fn response(what: &str, schema: &Value) -> Value {
     json!({"description": what, "content": {"application/json": {"schema": schema}}})
 }
 
@@ -200,11 +200,11 @@ fn call(tag: &str, name: &str, what: &str, takes: Option<&str>, responses: &Valu
     if let Some(takes) = takes {
         call["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema(takes)}}});
     }
-    // The others change nothing, and take no notice of it.
+    // The others change nothing and ignore it.
     if takes.is_some() && !matches!(name, "peek" | "explain" | "set_enforcement") {
         call["parameters"] = json!([{
             "name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-            "description": "Asking again under the same key is answered as the first time, for some minutes",
+            "description": "A repeated request with the same key gets the first response, for some minutes",
         }]);
     }
     call

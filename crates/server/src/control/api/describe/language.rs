@@ -1,21 +1,21 @@
-//! Rules, overrides and rule files, as far as a schema can say what they are; `POST /v1/validate` says the rest.
+//! The schemas of rules, overrides and rule files, as far as a schema can express them; `POST /v1/validate` checks the rest.
 
 use serde_json::{Value, json};
 
 const RATE: &str = "^[0-9]{1,9}[kM]?/[0-9]{0,4}(s|m|h|d|second|minute|hour|day)$";
 
-/// The words of the rule language that most rules need. There are more, and they are let through.
+/// Returns the schemas with the most common keys of the rule language; other keys are accepted.
 pub(super) fn schemas() -> Value {
     let limit = json!({"type": "string", "description": "A rate, such as 100/s, 5/15m or 10k/day", "pattern": RATE, "example": "100/s"});
-    let burst = json!({"type": "integer", "minimum": 1, "description": "The most that can pass at once"});
+    let burst = json!({"type": "integer", "minimum": 1, "description": "Burst size"});
     json!({
         "Rule": {
             "type": "object",
             "description": "A rule as in a file. The rule language has more keys than these.",
             "properties": {
-                "id": {"type": "string", "description": "As in the path, or left out"},
+                "id": {"type": "string", "description": "As in the path, or omitted"},
                 "when": {"type": "object", "description": "Conditions, by attribute"},
-                "per": {"type": "array", "items": {"type": "string"}, "description": "What it counts by"},
+                "per": {"type": "array", "items": {"type": "string"}, "description": "The attributes it counts by"},
                 "limit": limit.clone(),
                 "burst": burst.clone(),
                 "algorithm": {"type": "string", "enum": [
@@ -31,8 +31,8 @@ pub(super) fn schemas() -> Value {
                 "limit": limit,
                 "burst": burst,
                 "unlimited": {"type": "boolean"},
-                "until": {"type": "string", "format": "date-time", "description": "When it ends by itself"},
-                "attribute": {"type": "string", "description": "Whose value the path names; the first the rule counts by unless given"},
+                "until": {"type": "string", "format": "date-time", "description": "When it expires"},
+                "attribute": {"type": "string", "description": "The attribute of the value in the path; by default the first one the rule counts by"},
             },
             "example": {"limit": "1000/s", "until": "2030-01-01T00:00:00Z"},
         },
@@ -44,7 +44,7 @@ pub(super) fn schemas() -> Value {
     })
 }
 
-/// Bodies that are written in the rule language.
+/// Refers to these schemas from request bodies.
 pub(super) fn refer(paths: &mut Value) {
     let rule = "/v1/domains/{domain}/rules/{id}";
     for (path, method, schema) in [
@@ -58,6 +58,6 @@ pub(super) fn refer(paths: &mut Value) {
                 json!({"schema": {"$ref": format!("#/components/schemas/{schema}")}});
         }
     }
-    // That a file is empty is one of the things to be found.
+    // An empty file is a valid request with a mistake to report.
     paths["/v1/validate"]["post"]["requestBody"]["required"] = json!(false);
 }

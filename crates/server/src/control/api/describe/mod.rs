@@ -1,8 +1,8 @@
-//! The description of all calls (OpenAPI), for people and for generators of clients: those of the rules service from their code, and
-//! those that decide from `data`, which is about routes that are found by a table of our own.
+//! The OpenAPI description of all calls. Those of the rules service are described by their code, the others in `data`.
 
 mod data;
 mod language;
+pub(super) mod shared;
 
 use std::sync::OnceLock;
 
@@ -10,16 +10,16 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
-use super::fault::Members as Problem;
-use crate::control::origin::RulesStatus;
+use super::error::Problem;
+use crate::rules_source::status::RulesStatus;
 
-/// The description, as JSON.
+/// Returns the description as JSON.
 pub fn document() -> Bytes {
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
     DOCUMENT.get_or_init(|| Bytes::from(to_text())).clone()
 }
 
-/// The description as it is kept beside the documents, with one line for each value.
+/// Returns the description as it is stored with the documents, with one line for each value.
 pub fn to_text() -> String {
     // A tree of JSON always serialises.
     serde_json::to_string_pretty(&tree()).unwrap_or_default() + "\n"
@@ -40,7 +40,7 @@ fn tree() -> Value {
     tree["components"]["securitySchemes"] = json!({"token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token made by `tollgate tokens create` or POST /v1/tokens; needed where the server asks for tokens.",
+        "description": "A token created by `tollgate tokens create` or POST /v1/tokens; needed where the server requires tokens.",
     }});
     merge(
         &mut tree["components"]["schemas"],
@@ -61,14 +61,14 @@ fn tree() -> Value {
 fn tags() -> Value {
     json!([
         {"name": "decisions", "description": "May this request pass?"},
-        {"name": "operations", "description": "Health, counters, and the switch."},
+        {"name": "operations", "description": "Health, metrics and the kill switch."},
         {"name": "rules", "description": "The rules of a domain."},
         {"name": "history", "description": "The versions of a rule."},
-        {"name": "overrides", "description": "Other numbers for one customer."},
+        {"name": "overrides", "description": "Other limits for one customer."},
         {"name": "files", "description": "Whole rule files."},
-        {"name": "nodes", "description": "For nodes that follow this service."},
-        {"name": "tokens", "description": "Who may do what."},
-        {"name": "audit", "description": "Who did what."},
+        {"name": "nodes", "description": "Nodes that follow this service."},
+        {"name": "tokens", "description": "Tokens and their roles."},
+        {"name": "audit", "description": "The audit log."},
     ])
 }
 
@@ -78,32 +78,31 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// What is the same for all calls: the problems they may be answered with, how what they send is called, and how a reader says
-/// what it has.
+/// Adds what all calls share: their errors, the ETag of responses, and If-None-Match.
 fn complete(path: &str, method: &str, call: &mut Value) {
     let open = matches!(path, "/healthz" | "/readyz");
     let writes = call.get("requestBody").is_some();
     let mut common: Vec<(&str, &str)> =
-        vec![("403", "The token has not the role, or the request is one of a web page")];
+        vec![("403", "The token does not have the role, or the request came from a web page")];
     if open {
         call["security"] = json!([]);
     } else {
-        common.push(("401", "No token, or none that is good"));
+        common.push(("401", "No valid token"));
     }
-    common.extend([("400", "Something about the request is wrong"), ("503", "It cannot be done at the moment")]);
+    common.extend([("400", "The request is invalid"), ("503", "Temporarily unavailable")]);
     if writes {
         common.extend([
             ("408", "The body did not arrive in time"),
             ("413", "The body is too large"),
-            ("415", "The body is said to be something else"),
+            ("415", "The content type is not accepted"),
         ]);
     }
     if super::owns(path) {
-        common.push(("404", "There is no such thing, or no rules service"));
+        common.push(("404", "No such resource, or no rules service"));
         if !matches!(method, "get") {
             common.extend([
-                ("409", "There would be too much of something, or something else stands in its place"),
-                ("412", "It does not stand as If-Match or If-None-Match say"),
+                ("409", "A limit would be exceeded, or another resource has this name"),
+                ("412", "The version is not the expected one"),
                 ("422", "The rules have mistakes"),
             ]);
         }
@@ -114,13 +113,14 @@ fn complete(path: &str, method: &str, call: &mut Value) {
         responses.entry(status).or_insert_with(|| json!({"description": description}));
     }
     let known = responses.contains_key("304");
-    let names_what_it_sends = known || matches;
+    let has_etag = known || matches;
     for (status, response) in responses.iter_mut() {
-        if names_what_it_sends && matches!(status.as_str(), "200" | "201") && response.get("headers").is_none() {
-            let etag = json!({"schema": {"type": "string"}, "description": "What this version is called in If-Match and If-None-Match"});
+        if has_etag && matches!(status.as_str(), "200" | "201") && response.get("headers").is_none() {
+            let etag =
+                json!({"schema": {"type": "string"}, "description": "The version, for If-Match and If-None-Match"});
             response["headers"] = json!({"etag": etag});
         }
-        // What is not said otherwise is a problem.
+        // Errors have a problem as their body unless stated otherwise.
         if status.as_str() >= "400" && response.get("content").is_none() {
             let problem = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
             response["content"] = json!({"application/problem+json": problem});
@@ -137,11 +137,11 @@ fn complete(path: &str, method: &str, call: &mut Value) {
         for given in given.into_iter().filter(|given| given.iter().all(|one| one["name"] != "If-None-Match")) {
             given.push(json!({
                 "name": "If-None-Match", "in": "header", "required": false, "schema": {"type": "string"},
-                "description": "The ETag of what the reader has",
+                "description": "The ETag of the version that the reader has",
             }));
         }
     }
-    // Looking for what is not there by index would put a null there.
+    // Indexing a missing member would insert null.
     for parameter in call.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
         let pattern = match (parameter["name"].as_str(), known) {
             (Some("If-Match"), _) | (Some("If-None-Match"), true) => ETAG,
@@ -152,7 +152,7 @@ fn complete(path: &str, method: &str, call: &mut Value) {
     }
 }
 
-/// An ETag, or any.
+/// An ETag or `*`.
 const ETAG: &str = r#"^(\*|(W/)?"[0-9a-f-]+")$"#;
 
 fn object(value: &mut Value) -> &mut Map<String, Value> {
@@ -161,8 +161,8 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
     }
     match value {
         Value::Object(map) => map,
-        // Just made one.
-        _ => unreachable!("it is an object"),
+        // It was just made one.
+        _ => unreachable!("an object"),
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_call_is_described_with_its_problems() {
+    fn every_call_is_described_with_its_errors() {
         let tree = tree();
         let paths = tree["paths"].as_object().unwrap();
         for path in
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_referred_to_is_there() {
+    fn every_reference_resolves() {
         fn references(value: &Value, found: &mut Vec<String>) {
             match value {
                 Value::Object(map) => {

@@ -1,0 +1,64 @@
+//! `tollgate check PATH…`: checks rule files as `serve --rules` and `rules apply` would, without a server.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Engine, MemoryStore};
+
+use super::files::{self, File};
+use super::{count, print_mistakes};
+use crate::rules_source::file::{parse_all, parse_sound};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct CheckArgs {
+    /// Rule files, or folders with *.yaml, *.yml and *.json; `-` is the standard input
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate check rules.yaml
+  tollgate check rules/ login.yaml      all of them together, as `rules apply` takes them
+
+Each mistake is printed with its file, line and column. The status is 1 if there are any.";
+
+/// Prints every mistake and warning with its position; fails if there is a mistake.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let files = files::read(&args.paths)?;
+    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    match parse_all(&sources) {
+        Ok(rules) => {
+            print_warnings(&files, &rules)?;
+            rules.left_out().map_or(Ok(()), print_mistakes)?;
+            let what = match &*files {
+                [only] => only.name.clone(),
+                several => count(several.len(), "file"),
+            };
+            let (rules, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
+            writeln!(std::io::stdout(), "{what}: {rules} in {domains}, no mistakes")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(mistakes) => {
+            print_mistakes(&mistakes)?;
+            print_warnings(&files, &parse_sound(&sources))?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn print_warnings(files: &[File], rules: &Rules) -> anyhow::Result<()> {
+    let engine = Engine::new(MemoryStore::new(1)?)?;
+    for warning in engine.warnings(rules) {
+        // Several files are checked together, and each line is in one of them.
+        let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
+        write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
+    }
+    Ok(())
+}

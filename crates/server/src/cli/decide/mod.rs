@@ -1,0 +1,174 @@
+//! `tollgate decide`: decides requests from lines of JSON, at the times they specify.
+
+mod at;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use tollgate::clock::{Clock, ManualClock, PreciseClock};
+use tollgate_engine::{Engine, MemoryStore};
+
+use super::serve::parse_count;
+use super::{exit_code, files, print_mistakes};
+use crate::app::App;
+use crate::http::limits::MAX_BODY;
+use crate::http::line;
+use crate::http::problem::Problem;
+use crate::rules_source::file::parse;
+use at::take_at;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct DecideArgs {
+    /// A rule file, or one of the reference Envoy service; without it, requests have inline limits
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+
+    /// The requests, one JSON object per line; the standard input by default
+    #[arg(value_name = "FILE")]
+    requests: Option<PathBuf>,
+
+    /// How many keys are kept, such as 500k or 10M
+    #[arg(long, value_name = "KEYS", default_value = "1M")]
+    capacity: String,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate decide --rules rules.yaml requests.jsonl
+  echo '{\"key\":\"alice\",\"limit\":\"3/m\"}' | tollgate decide
+  echo '{\"at\":1700000000000,\"domain\":\"api\",\"attributes\":{\"path\":\"/login\"}}' | tollgate decide --rules rules.yaml
+
+Each line is the body of a POST to /v1/check, and is answered by a line with the body of the response. If the first line \
+has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or \
+2030-01-31T18:00[Europe/Paris], the lines set the time: `at` never decreases, and a line without it happens at the time of \
+the line before. Otherwise requests happen when they are read.
+
+An invalid line is answered in its place with the problem and its number, and the status is 1.";
+
+/// Answers every line; fails if one is invalid.
+///
+/// # Errors
+/// When the rules or the requests cannot be read, or the answers cannot be written.
+pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
+    let clock = Arc::new(ManualClock::at(0));
+    let store = MemoryStore::with_clock(parse_count("--capacity", &args.capacity)?, clock.clone())?;
+    let app = App::new(Engine::new(store)?.with_clock(clock.clone()), None);
+    if let Some(path) = &args.rules {
+        let file = files::read_one(path)?;
+        let rules = match parse(&file.name, &file.text).and_then(|rules| app.engine.put(&rules).map(|_| rules)) {
+            Ok(rules) => rules,
+            Err(mistakes) => {
+                print_mistakes(&mistakes)?;
+                return Ok(ExitCode::FAILURE);
+            }
+        };
+        rules.left_out().map_or(Ok(()), print_mistakes)?;
+    }
+    let input: Box<dyn Read> = match &args.requests {
+        Some(path) => Box::new(File::open(path).with_context(|| format!("cannot read {}", path.display()))?),
+        None => Box::new(std::io::stdin().lock()),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let mut times = Times::new(clock);
+    let mut input = BufReader::new(input);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let (mut bytes, mut number, mut success) = (Vec::new(), 0, true);
+    while let Some(whole) = read_line(&mut input, &mut bytes)? {
+        number += 1;
+        if bytes.trim_ascii().is_empty() {
+            continue;
+        }
+        let answer = match whole {
+            true => match times.take(&mut bytes) {
+                Ok(()) => runtime.block_on(line::check(&app, &bytes)).map_err(with_at),
+                Err(problem) => Err(problem),
+            },
+            false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY} bytes"))),
+        };
+        match answer {
+            Ok(answer) => out.write_all(&answer)?,
+            Err(problem) => {
+                success = false;
+                out.write_all(&problem.in_line(number).to_json())?;
+            }
+        }
+        out.write_all(b"\n")?;
+        // An interactive caller sees each answer immediately; a file is answered in larger pieces.
+        if input.buffer().is_empty() {
+            out.flush()?;
+        }
+    }
+    out.flush()?;
+    Ok(exit_code(success))
+}
+
+/// Improves the message about an unknown field that is probably meant to be `at`.
+fn with_at(problem: Problem) -> Problem {
+    const TIMES: [&str; 6] = ["time", "timestamp", "ts", "now", "date", "when"];
+    let field = problem.detail().strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
+    match field {
+        Some((field, rest)) if rest.starts_with(", expected") && TIMES.contains(&field) => {
+            Problem::bad_request(format!("unknown field `{field}`; the time of a request is `at`"))
+        }
+        Some(_) | None => problem,
+    }
+}
+
+/// Reads a line and returns whether it is short enough; `None` at the end of the input. The rest of a longer line is discarded.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
+    line.clear();
+    let mut whole = true;
+    loop {
+        let piece = input.fill_buf()?;
+        if piece.is_empty() {
+            return Ok((!line.is_empty()).then_some(whole));
+        }
+        let end = piece.iter().position(|byte| *byte == b'\n');
+        let taken = end.unwrap_or(piece.len());
+        whole &= line.len() + taken <= MAX_BODY;
+        if whole {
+            line.extend_from_slice(&piece[..taken]);
+        }
+        input.consume(taken + usize::from(end.is_some()));
+        if end.is_some() {
+            // An empty line counts, too.
+            return Ok(Some(whole));
+        }
+    }
+}
+
+/// The times of requests: as they specify, or when they are read, depending on the first one.
+struct Times {
+    clock: Arc<ManualClock>,
+    real: PreciseClock,
+    specified: Option<bool>,
+    last: u64,
+}
+
+impl Times {
+    fn new(clock: Arc<ManualClock>) -> Self {
+        Self { clock, real: PreciseClock::new(), specified: None, last: 0 }
+    }
+
+    /// Sets the clock to the time of a request, and removes `at` from it.
+    fn take(&mut self, line: &mut [u8]) -> Result<(), Problem> {
+        let at = take_at(line)?;
+        let specified = *self.specified.get_or_insert(at.is_some());
+        let wrong = |detail: &str| Err(Problem::bad_request(detail).at("/at"));
+        let nanos = match (at, specified) {
+            (Some(_), false) => return wrong("the first line has no `at`, so requests happen when they are read"),
+            (Some(nanos), true) if nanos < self.last => return wrong("`at` is earlier than in a line before"),
+            (Some(nanos), true) => nanos,
+            (None, true) => self.last,
+            (None, false) => self.real.wall(self.real.mono()).as_nanos().max(self.last),
+        };
+        self.last = nanos;
+        self.clock.set(nanos);
+        Ok(())
+    }
+}

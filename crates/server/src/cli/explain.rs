@@ -1,0 +1,76 @@
+//! `tollgate explain`: explains how a request is decided, by a rule file or by a running server.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::Value;
+use tollgate::Cost;
+use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore};
+
+use super::files;
+use super::remote::{Remote, RequestArgs, ServerArgs};
+use crate::rules_source::file::parse;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ExplainArgs {
+    /// A rule file to explain by, with unused limits, instead of a server
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+
+    #[command(flatten)]
+    request: RequestArgs,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate explain api path=/login client_ip=192.0.2.1
+  tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1
+
+It takes nothing. Rules that match are marked with +: what they count by, which override applies and why, and the state of each \
+limit. The others are marked with - and the first condition that does not hold.";
+
+/// The capacity for the keys of one request.
+const KEYS: usize = 1_000;
+
+/// Prints the explanation.
+///
+/// # Errors
+/// When the rules cannot be read, the server cannot be reached, or the request is invalid.
+pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let text = match &args.rules {
+        Some(path) => by_rules(path, &args.request)?,
+        None => by_server(args)?,
+    };
+    write!(std::io::stdout(), "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Explains by a file, with unused limits.
+fn by_rules(path: &std::path::Path, request: &RequestArgs) -> anyhow::Result<String> {
+    let attributes = request.attributes()?;
+    let file = files::read_one(path)?;
+    let name = &file.name;
+    let rules = parse(name, &file.text).with_context(|| format!("{name} has mistakes; `tollgate check` shows them"))?;
+    let engine = Engine::new(MemoryStore::new(KEYS)?)?;
+    engine.put(&rules)?;
+    let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
+    let item = Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) };
+    let mut decisions = Decisions::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let explanation = runtime.block_on(engine.explain(request.domain.as_bytes(), &item, &mut decisions))?;
+    Ok(explanation.to_string())
+}
+
+/// Explains by the rules and counters of a server.
+fn by_server(args: &ExplainArgs) -> anyhow::Result<String> {
+    let remote = Remote::new(&args.server)?;
+    let answer: Value = remote.post(&["v1", "explain"], args.request.to_json()?)?.parse()?;
+    let text = answer["text"].as_str().with_context(|| format!("{} is not a tollgate server", remote.url()))?;
+    Ok(text.to_owned())
+}

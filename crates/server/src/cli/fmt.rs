@@ -1,0 +1,74 @@
+//! `tollgate fmt FILE…`: formats rule files.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use tollgate_engine::rules::{FormatError, format};
+
+use super::{exit_code, files, print_mistakes};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct FmtArgs {
+    /// The rule files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Change nothing, and fail if something would change
+    #[arg(long)]
+    check: bool,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate fmt rules.yaml
+  tollgate fmt --check rules/*.yaml      for continuous integration
+
+Comments stay with what they are about. A file in which something would be lost, such as anchors and aliases, is \
+reported and left as it is. The status is 1 then, and with --check if a file is not formatted.";
+
+/// Formats files in place, or reports which are not formatted.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
+    let mut success = true;
+    for path in &args.files {
+        let file = files::read_one(path)?;
+        let name = &file.name;
+        match format(&file.source()) {
+            Ok(formatted) if formatted.as_bytes() == file.text => {}
+            Ok(_) if args.check => {
+                writeln!(std::io::stderr(), "{name}: not in its canonical form; run `tollgate fmt {name}`")?;
+                success = false;
+            }
+            Ok(formatted) => replace(path, &formatted).with_context(|| format!("cannot write {name}"))?,
+            Err(FormatError::Mistakes(mistakes)) => {
+                print_mistakes(&mistakes)?;
+                success = false;
+            }
+            Err(FormatError::Loses { line, what }) => {
+                writeln!(std::io::stderr(), "{name}:{line}: {what} would be lost, so nothing was changed")?;
+                success = false;
+            }
+        }
+    }
+    Ok(exit_code(success))
+}
+
+/// Replaces a file atomically: a server may be watching it.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    // A symbolic link stays one.
+    let path = path.canonicalize()?;
+    let temporary = path.with_extension(format!("tollgate-{}.tmp", std::process::id()));
+    let write = || {
+        std::fs::write(&temporary, text)?;
+        std::fs::set_permissions(&temporary, std::fs::metadata(&path)?.permissions())?;
+        std::fs::rename(&temporary, &path)
+    };
+    write().inspect_err(|_| {
+        let _ = std::fs::remove_file(&temporary);
+    })
+}

@@ -1,0 +1,66 @@
+//! `tollgate import FILE`: converts limits of other systems to rules.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use tollgate_engine::rules::{Dialect, Imported};
+
+use super::{files, print_mistakes};
+use crate::rules_source::include::included_by;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ImportArgs {
+    /// The file with the limits
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// The system it was written for; detected by default
+    #[arg(long, value_name = "SYSTEM")]
+    from: Option<ImportFrom>,
+
+    /// The domain of the rules, for nginx, which has none
+    #[arg(long, value_name = "NAME", default_value = "nginx")]
+    domain: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ImportFrom {
+    /// The reference Envoy rate-limit service: a domain and nested descriptors.
+    Envoy,
+    /// nginx: `limit_req` and `limit_conn` with their zones.
+    Nginx,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate import envoy.yaml > rules.yaml
+  tollgate import --domain edge /etc/nginx/nginx.conf > rules.yaml
+
+What cannot be converted is reported on the standard error stream, with its line and the reason; the status is 0 as long as \
+there are rules. Files of the reference Envoy service need not be imported: `serve --rules` and `check` accept them.";
+
+/// Prints the rules, and reports what cannot be converted.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(super) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    let file = files::read_one(&args.file)?;
+    let dialect = args.from.map(|from| match from {
+        ImportFrom::Envoy => Dialect::Envoy,
+        ImportFrom::Nginx => Dialect::Nginx,
+    });
+    let included = |pattern: &str| included_by(&args.file, pattern);
+    match Imported::read_with(&file.source(), dialect, &args.domain, &included) {
+        Ok(imported) => {
+            std::io::stdout().write_all(imported.yaml.as_bytes())?;
+            imported.left_out.as_ref().map_or(Ok(()), print_mistakes)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(mistakes) => {
+            print_mistakes(&mistakes)?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}

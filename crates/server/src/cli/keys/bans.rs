@@ -1,0 +1,117 @@
+//! The bans of a request, by rule: a decision says only that there is one, and the longest wait.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::{Decision, Left, hints};
+use crate::cli::remote::output::{clean, span};
+use crate::cli::remote::{Remote, RequestArgs};
+
+/// The bans of a request, and its decision at the same moment.
+#[derive(Debug, Default)]
+pub(super) struct Bans {
+    each: Vec<Ban>,
+    rule: Option<String>,
+    retry_after_ms: Option<u64>,
+}
+
+/// A ban by one rule.
+#[derive(Debug)]
+struct Ban {
+    rule: String,
+    left_ms: u64,
+}
+
+impl Bans {
+    /// Returns the bans of a request; none if the server does not report them.
+    pub(super) fn of(remote: &Remote, request: &RequestArgs) -> Self {
+        hints::explain(remote, request).map_or_else(Self::default, |explained| Self::read(&explained))
+    }
+
+    fn read(explained: &Value) -> Self {
+        let rules = explained["rules"].as_array().map_or(&[][..], Vec::as_slice).iter();
+        let each = rules.filter_map(|rule| {
+            let left_ms = rule["ban"]["left_ms"].as_u64()?;
+            Some(Ban { rule: rule["rule"].as_str()?.to_owned(), left_ms })
+        });
+        let rule = explained["rule"].as_str().map(str::to_owned);
+        Self { each: each.collect(), rule, retry_after_ms: explained["retry_after_ms"].as_u64() }
+    }
+
+    /// Whether the ban of a rule lasts longer than its limit.
+    pub(super) fn outlast(&self, limit: &Left) -> bool {
+        let outlasts = |ban: &Ban| limit.retry_after_ms.is_some_and(|wait| wait <= ban.left_ms);
+        self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
+    }
+
+    /// Prints the decision: each ban, and whatever lasts longer than all of them.
+    pub(super) fn print(&self, decision: &Decision, out: &mut impl Write) -> io::Result<()> {
+        if decision.allowed {
+            return writeln!(out, "it would pass");
+        }
+        for Ban { rule, left_ms } in &self.each {
+            let (rule, left) = (clean(rule), span(*left_ms));
+            writeln!(out, "it is banned by {rule}, for {left} more; `tollgate keys reset` lifts that")?;
+        }
+        let name = |rule: &Option<String>| clean(rule.as_deref().unwrap_or("no rule"));
+        match (self.each.iter().map(|ban| ban.left_ms).max(), decision.retry_after_ms, self.retry_after_ms) {
+            (None, Some(wait), _) => {
+                writeln!(out, "it would be refused by {}, and pass in {}", name(&decision.rule), span(wait))
+            }
+            (None, None, _) => writeln!(out, "it would be refused by {}", name(&decision.rule)),
+            (Some(banned), _, Some(wait)) if wait <= banned => Ok(()),
+            (Some(_), _, Some(wait)) => {
+                writeln!(out, "and it would be refused by {}, and pass in {}", name(&self.rule), span(wait))
+            }
+            (Some(_), _, None) => writeln!(out, "and it would be refused by {}", name(&self.rule)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Prints for a decision that was made at another moment.
+    fn printed(explained: &Value) -> String {
+        let decision = json!({"allowed": false, "rule": "login", "standing": "exact", "retry_after_ms": 3_600_009,
+            "banned": true, "limits": []});
+        let decision: Decision = serde_json::from_value(decision).expect("a decision");
+        let mut out = Vec::new();
+        Bans::read(explained).print(&decision, &mut out).expect("memory takes everything");
+        String::from_utf8(out).expect("text")
+    }
+
+    fn explained(rule: &str, retry_after_ms: Option<u64>) -> Value {
+        json!({"rule": rule, "retry_after_ms": retry_after_ms, "rules": [
+            {"rule": "login", "ban": {"left_ms": 3_000}}, {"rule": "tries", "ban": {"refusals": 2}}, {"rule": "plans"},
+        ]})
+    }
+
+    #[test]
+    fn ban_is_printed_with_its_rule_and_length_and_a_longer_wait_besides() {
+        let banned = "it is banned by login, for 3s more; `tollgate keys reset` lifts that\n";
+        assert_eq!(printed(&explained("login", Some(3_000))), banned);
+        for (wait, besides) in [
+            (Some(3_600_000), "and it would be refused by plans, and pass in 1h\n"),
+            (None, "and it would be refused by plans\n"),
+        ] {
+            assert_eq!(printed(&explained("plans", wait)), format!("{banned}{besides}"));
+        }
+        let unknown = "it would be refused by login, and pass in 1h 1s\n";
+        assert_eq!(printed(&Value::Null), unknown, "a server that does not report bans");
+    }
+
+    #[test]
+    fn ban_hides_limits_that_end_sooner() {
+        let bans = Bans::read(&explained("login", Some(3_000)));
+        let outlast = |rule: &str, wait: Option<u64>| {
+            let (rule, retry_after_ms) = (Some(rule.into()), wait);
+            bans.outlast(&Left { rule, limit: 1, remaining: 0, retry_after_ms, reset_after_ms: 0, shadow: false })
+        };
+        assert!(outlast("login", Some(0)) && outlast("login", Some(3_000)));
+        assert!(!outlast("login", Some(3_001)) && !outlast("login", None) && !outlast("plans", Some(1)));
+    }
+}

@@ -1,0 +1,100 @@
+//! Hints about missing attributes: without them a request has other counters than expected, or none.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::cli::remote::output::clean;
+use crate::cli::remote::{Remote, RequestArgs};
+use crate::control::model::StoredRule;
+
+/// The maximum number of hints.
+const MAX_HINTS: usize = 5;
+
+/// Returns a hint for each rule that needs more attributes. Rules that do not match are included only if `none_matched`. Errors of the
+/// server are ignored.
+pub(super) fn hints(remote: &Remote, args: &RequestArgs, none_matched: bool) -> Vec<String> {
+    let Some(explained) = explain(remote, args) else { return Vec::new() };
+    let given: BTreeSet<&str> = args.attributes.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
+    lines(&explained, none_matched, &|id| per_of(remote, &args.domain, id, &given))
+}
+
+/// Returns the server's explanation of a request.
+pub(super) fn explain(remote: &Remote, args: &RequestArgs) -> Option<Value> {
+    remote.post(&["v1", "explain"], args.to_json().ok()?).ok()?.parse().ok()
+}
+
+/// Returns the attributes that a rule counts by and that were not given, if the server has a database.
+fn per_of(remote: &Remote, domain: &str, id: &str, given: &BTreeSet<&str>) -> Vec<String> {
+    let stored = remote.get(&["v1", "domains", domain, "rules", id]).ok();
+    let Some(stored) = stored.and_then(|answer| answer.parse::<StoredRule>().ok()) else { return Vec::new() };
+    let texts = match &stored.rule["per"] {
+        Value::Array(texts) => texts.iter().filter_map(Value::as_str).collect(),
+        Value::String(text) => vec![&**text],
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Vec::new(),
+    };
+    // Names in patterns are part of the attribute that has the pattern.
+    let patterns = stored.rule["when"].to_string();
+    let is_missing =
+        |name: &&str| !name.split(" or ").any(|name| given.contains(name) || patterns.contains(&format!("{{{name}}}")));
+    texts.into_iter().filter(is_missing).map(str::to_owned).collect()
+}
+
+/// Converts an explanation to hints. `per` returns what a rule that does not match counts by.
+fn lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<String>) -> Vec<String> {
+    let rules = explained["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    let counted = rules.iter().filter_map(|rule| {
+        let counted = rule["counted_by"].as_object()?;
+        let missing: Vec<&str> = counted.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| &**name).collect();
+        let id = rule["rule"].as_str()?;
+        (!missing.is_empty()).then(|| {
+            let by = missing.join(" and ");
+            format!("rule {id} counts by {by}, and this is the counter of requests without: give {}", give(&missing))
+        })
+    });
+    let unmatched = rules.iter().filter(|_| none_matched).filter_map(|rule| {
+        let (id, attribute) = (rule["rule"].as_str()?, rule["attribute"].as_str()?);
+        let expected = rule["expected"].as_str()?;
+        let missing = rule["found"].as_array()?.is_empty() && expected != "absent";
+        missing.then(|| {
+            let per = per(id);
+            let mut names = vec![attribute];
+            names.extend(per.iter().map(|name| &**name).filter(|name| *name != attribute));
+            let by = if per.is_empty() { String::new() } else { format!(" and counts by {}", per.join(" and ")) };
+            format!("rule {id} is for {attribute} {expected}{by}: give {}", give(&names))
+        })
+    });
+    counted.chain(unmatched).take(MAX_HINTS).map(|line| clean(&line)).collect()
+}
+
+/// Formats attributes as arguments; of `a or b`, the first.
+fn give(names: &[&str]) -> String {
+    let first = |name: &&str| format!("{}=…", name.split(" or ").next().unwrap_or(name));
+    names.iter().map(first).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rules_name_the_attributes_they_count_by() {
+        let explained = json!({"rules": [
+            {"rule": "login", "met": true, "counted_by": {"client_ip": null}},
+            {"rule": "plans", "met": true, "counted_by": {"api_key or client_ip": null, "path": "/v1"}},
+            {"rule": "all", "met": true, "counted_by": {}},
+            {"rule": "export", "met": false, "attribute": "path", "expected": "\"/export\"", "found": []},
+            {"rule": "other", "met": false, "attribute": "path", "expected": "\"/x\"", "found": ["/v1"]},
+            {"rule": "free", "met": false, "attribute": "plan", "expected": "absent", "found": []},
+        ]});
+        let per = |id: &str| if id == "export" { vec!["user".to_owned()] } else { Vec::new() };
+        let met = [
+            "rule login counts by client_ip, and this is the counter of requests without: give client_ip=…",
+            "rule plans counts by api_key or client_ip, and this is the counter of requests without: give api_key=…",
+        ];
+        assert_eq!(lines(&explained, false, &per), met);
+        let unmet = "rule export is for path \"/export\" and counts by user: give path=… user=…";
+        assert_eq!(lines(&explained, true, &per), [&met[..], &[unmet]].concat());
+    }
+}

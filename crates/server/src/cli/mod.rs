@@ -1,0 +1,154 @@
+//! The command line: each command in a module with its arguments. Errors are sentences for people, with what to do.
+
+mod audit;
+mod check;
+mod decide;
+mod explain;
+mod files;
+mod fmt;
+mod import;
+mod keys;
+mod remote;
+mod rules;
+mod serve;
+mod tokens;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use tollgate_engine::rules::Mistakes;
+
+/// An exact, fast and bounded rate limiter.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, about, long_about = LONG_ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer requests over HTTP and the Redis protocol.
+    #[command(after_help = serve::EXAMPLES)]
+    Serve(Box<serve::ServeArgs>),
+    /// Check rule files for mistakes.
+    #[command(after_help = check::EXAMPLES)]
+    Check(check::CheckArgs),
+    /// Decide requests from lines of JSON, at the times they specify.
+    #[command(after_help = decide::EXAMPLES)]
+    Decide(decide::DecideArgs),
+    /// Format rule files, keeping their comments.
+    #[command(after_help = fmt::EXAMPLES)]
+    Fmt(fmt::FmtArgs),
+    /// Convert limits of Envoy or nginx to rules.
+    #[command(after_help = import::EXAMPLES)]
+    Import(import::ImportArgs),
+    /// Explain how a request is decided.
+    #[command(after_help = explain::EXAMPLES)]
+    Explain(explain::ExplainArgs),
+    /// Show and change the rules of a server.
+    #[command(after_help = rules::EXAMPLES)]
+    Rules(rules::RulesArgs),
+    /// Manage the tokens of a server.
+    #[command(after_help = tokens::EXAMPLES)]
+    Tokens(tokens::TokensArgs),
+    /// Show and reset counters.
+    #[command(after_help = keys::EXAMPLES)]
+    Keys(keys::KeysArgs),
+    /// Show who changed what, and when.
+    #[command(after_help = audit::EXAMPLES)]
+    Audit(audit::AuditArgs),
+}
+
+const LONG_ABOUT: &str = "\
+An exact, fast and bounded rate limiter.
+
+`tollgate serve` needs no configuration: it listens on this machine only, keeps counters in memory and rules in the \
+directory tollgate-data, and accepts inline limits until it has rules.";
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate serve
+  curl -i -d '{\"key\":\"alice\",\"limit\":\"3/m\"}' http://127.0.0.1:8080/v1/check
+  redis-cli -p 6380 CL.THROTTLE alice 2 3 60";
+
+impl Cli {
+    /// Parses a command line.
+    ///
+    /// # Errors
+    /// When it is invalid, or asks for help.
+    fn read<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches_from(words)?;
+        // A server in the environment is for other commands; one beside a rule file on the command line is a mistake.
+        let written = |args: &ArgMatches, id| args.value_source(id) == Some(ValueSource::CommandLine);
+        if let Some(("explain", args)) = matches.subcommand()
+            && written(args, "rules")
+            && written(args, "server")
+        {
+            let problem = "the argument '--rules <FILE>' cannot be used with '--server <URL>': either one explains";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, problem));
+        }
+        Self::from_arg_matches(&matches)
+    }
+
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Serve(args) => serve::run(*args),
+            Command::Check(args) => check::run(&args),
+            Command::Decide(args) => decide::run(&args),
+            Command::Fmt(args) => fmt::run(&args),
+            Command::Import(args) => import::run(&args),
+            Command::Explain(args) => explain::run(&args),
+            Command::Rules(args) => rules::run(&args),
+            Command::Tokens(args) => tokens::run(&args),
+            Command::Keys(args) => keys::run(&args),
+            Command::Audit(args) => audit::run(&args),
+        }
+    }
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    cli.run().unwrap_or_else(|error| {
+        report(&error);
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints why a command failed.
+fn report(error: &anyhow::Error) {
+    // A closed pipe, such as that of `head`, is not an error.
+    let closed = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+    if error.downcast_ref().is_some_and(closed) {
+        return;
+    }
+    // If this cannot be written either, nobody reads it.
+    let _ = writeln!(std::io::stderr(), "tollgate: {error:#}");
+}
+
+/// Prints mistakes in a file, each over several lines.
+fn print_mistakes(mistakes: &Mistakes) -> std::io::Result<()> {
+    let mut out = std::io::stderr().lock();
+    for mistake in mistakes.as_slice() {
+        write!(out, "{}", mistake.detailed())?;
+    }
+    if mistakes.left_out() > 0 {
+        writeln!(out, "and {} more", mistakes.left_out())?;
+    }
+    Ok(())
+}
+
+/// Returns status 0 if `success`, otherwise 1.
+fn exit_code(success: bool) -> ExitCode {
+    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns a count with its noun: "1 rule", "2 rules".
+fn count(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,185 @@
+//! Errors of a server, with what to do next.
+
+use std::error::Error;
+use std::fmt;
+use std::fmt::Write as _;
+
+use reqwest::StatusCode;
+use serde::Deserialize;
+
+use super::Answer;
+use super::output::{clean, time};
+use crate::client::Client;
+use crate::control::model::Finding;
+
+/// The server refused. Nothing was changed.
+#[derive(Debug)]
+pub(in crate::cli) struct Refusal {
+    pub(in crate::cli) status: StatusCode,
+    message: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Refusal {}
+
+/// The shown members of a problem (RFC 9457).
+#[derive(Debug, Default, Deserialize)]
+struct Problem {
+    #[serde(default)]
+    title: Option<String>,
+    #[serde(default)]
+    detail: Option<String>,
+    #[serde(default)]
+    pointer: Option<String>,
+    #[serde(default)]
+    mistakes: Vec<Finding>,
+    #[serde(default)]
+    current: Option<i64>,
+    #[serde(default)]
+    author: Option<String>,
+    #[serde(default)]
+    at_ms: Option<i64>,
+    #[serde(default)]
+    diff: Option<String>,
+}
+
+/// Returns what may be shown of a token: its id, not its secret.
+pub(super) fn shown_token(token: &str) -> String {
+    match token.split('_').collect::<Vec<_>>().as_slice() {
+        ["tg", id, _] => format!("`{}`", clean(id)),
+        _ => "(not one of `tollgate tokens create`)".to_owned(),
+    }
+}
+
+/// Describes an unsuccessful answer.
+pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &Answer) -> Refusal {
+    let (url, status) = (client.url().as_str().trim_end_matches('/'), answer.status);
+    let problem: Option<Problem> = serde_json::from_slice(&answer.body).ok();
+    let Some(problem) = problem.filter(|problem| problem.detail.is_some() || problem.title.is_some()) else {
+        let first = answer.text();
+        let first: String = clean(first.lines().next().unwrap_or_default()).chars().take(200).collect();
+        return Refusal { status, message: format!("{url} answered {status}, and is not a tollgate: {first}") };
+    };
+    let detail = clean(problem.detail.as_deref().or(problem.title.as_deref()).unwrap_or_default());
+    let mut message = match (status, token) {
+        (StatusCode::UNAUTHORIZED, None) => format!(
+            "{url} requires a token: {detail}\n\
+             set one with --token or TOLLGATE_TOKEN; an admin creates them with `tollgate tokens create`, the first one \
+             with `tollgate tokens create --role admin --data DIR` on the machine of the server"
+        ),
+        (StatusCode::UNAUTHORIZED, Some(token)) => format!(
+            "{url} refused the token {token}: {detail}\n\
+             `tollgate tokens list` shows an admin whether it was revoked or has expired"
+        ),
+        (StatusCode::FORBIDDEN, Some(token)) => format!("the token {token} may not do that: {detail}"),
+        (StatusCode::SERVICE_UNAVAILABLE, _) => format!("{url} is unavailable: {detail}"),
+        _ => detail,
+    };
+    if let Some(pointer) = problem.pointer.filter(|pointer| !pointer.is_empty()) {
+        let _ = write!(message, " (at {})", clean(&pointer));
+    }
+    // The detail describes one mistake completely; of several, only the first.
+    if problem.mistakes.len() > 1 {
+        message = format!("{} mistakes:", problem.mistakes.len());
+    }
+    for Finding { line, column, problem, help } in problem.mistakes.iter().filter(|_| problem.mistakes.len() > 1) {
+        let _ = write!(message, "\n{line}:{column}: {}", clean(problem));
+        if let Some(help) = help {
+            let _ = write!(message, "; {}", clean(help));
+        }
+    }
+    if status == StatusCode::PRECONDITION_FAILED {
+        message.push_str(&last_change(&problem.author, problem.at_ms, problem.current, problem.diff.as_deref()));
+    }
+    Refusal { status, message }
+}
+
+/// Describes the change by another author.
+fn last_change(author: &Option<String>, at_ms: Option<i64>, current: Option<i64>, diff: Option<&str>) -> String {
+    let mut text = String::new();
+    if let Some(author) = author {
+        let _ = write!(text, "\nchanged by {}", clean(author));
+        if let Some(at_ms) = at_ms {
+            let _ = write!(text, " at {}", time(at_ms));
+        }
+        if let Some(current) = current {
+            let _ = write!(text, ", now version {current}");
+        }
+    }
+    for line in diff.unwrap_or_default().lines() {
+        let _ = write!(text, "\n  {}", clean(line));
+    }
+    text
+}
+
+/// Describes a failure to get an answer.
+pub(super) fn unreachable(client: &Client, error: &reqwest::Error) -> anyhow::Error {
+    let url = client.url().as_str().trim_end_matches('/');
+    // The innermost cause, which does not repeat the address.
+    let mut reason: &dyn Error = error;
+    while let Some(source) = reason.source() {
+        reason = source;
+    }
+    let reason = reason.to_string();
+    if error.is_timeout() {
+        return anyhow::anyhow!("no answer from {url} in time; the request may or may not have been carried out");
+    }
+    if reason.contains("CaUsedAsEndEntity") {
+        return anyhow::anyhow!(
+            "the certificate of {url} is a CA certificate; use it to sign one for the server, as docs/operating.md shows"
+        );
+    }
+    if reason.contains("certificate") {
+        return anyhow::anyhow!(
+            "the certificate of {url} is not trusted: {reason}; set its CA certificate with --ca FILE"
+        );
+    }
+    if reason.contains("InvalidContentType") {
+        return anyhow::anyhow!("{url} does not use TLS; its address probably begins with http://");
+    }
+    if error.is_connect() {
+        return anyhow::anyhow!(
+            "cannot reach {url}: {reason}; set the server with --server or TOLLGATE_SERVER, or start one with `tollgate serve`"
+        );
+    }
+    let hint = if client.url().scheme() == "http" { "; if it uses TLS, its address begins with https://" } else { "" };
+    anyhow::anyhow!("{url} closed the connection: {reason}; the request may or may not have been carried out{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(status: u16, token: Option<&str>, body: &str) -> String {
+        let client = Client::new("http://127.0.0.1:1", None, None).unwrap();
+        let status = StatusCode::from_u16(status).unwrap();
+        let answer = Answer { status, body: body.into() };
+        refusal(&client, token.map(shown_token).as_deref(), &answer).to_string()
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let problem = r#"{"title":"Unauthorized","detail":"there is no token"}"#;
+        assert!(message(401, None, problem).contains("set one with --token or TOLLGATE_TOKEN"));
+        let text = message(401, Some("tg_3f9a_0123456789"), problem);
+        assert!(text.contains("refused the token `3f9a`: there") && !text.contains("0123"), "{text}");
+        assert!(!message(401, Some("hunter2"), problem).contains("hunter2"));
+        let text = message(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this needs the role editor"}"#);
+        assert_eq!(text, "the token `3f9a` may not do that: this needs the role editor");
+        let changed = r#"{"detail":"it was changed","current":4,"author":"ann","diff":"- limit: 1/s\n+ limit: 2/s\n"}"#;
+        assert_eq!(
+            message(412, None, changed),
+            "it was changed\nchanged by ann, now version 4\n  - limit: 1/s\n  + limit: 2/s"
+        );
+        let one = r#"{"line":1,"column":2,"problem":"p","help":"h"}"#;
+        assert_eq!(message(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");
+        let several = format!(r#"{{"detail":"there are 2 mistakes; the first: p; h","mistakes":[{one},{one}]}}"#);
+        assert_eq!(message(422, None, &several), "2 mistakes:\n1:2: p; h\n1:2: p; h");
+        assert!(message(502, None, "<html>\nx").ends_with("and is not a tollgate: <html>"));
+    }
+}

@@ -1,0 +1,333 @@
+//! The client side of commands that talk to a server: requests, answers, and errors that say what to do.
+
+mod error;
+pub(super) mod output;
+mod progress;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+
+use crate::client::{Client, Secret};
+pub(super) use error::Refusal;
+use error::{refusal, unreachable};
+use output::OutputArgs;
+pub(super) use progress::Progress;
+
+/// How long to wait for one answer; applying a hundred thousand rules takes seconds.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// The maximum size of an answer.
+const MAX_ANSWER: usize = 256 << 20;
+/// The page size of lists, which is the maximum that a server returns.
+const PAGE: usize = 1_000;
+
+/// Which server, and the token for it.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub(super) struct ServerArgs {
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", env = "TOLLGATE_SERVER", global = true)]
+    server: String,
+
+    /// The token, if the server requires one; better set in the environment, where other users do not see it
+    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_TOKEN", hide_env_values = true, global = true)]
+    token: Option<String>,
+
+    /// Extra CA certificates (PEM) for the server
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA", global = true)]
+    ca: Option<PathBuf>,
+}
+
+/// The comment and the expected version of a change.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ChangeArgs {
+    #[command(flatten)]
+    comment: CommentArgs,
+
+    /// Change nothing unless this is the current version
+    #[arg(long, value_name = "VERSION")]
+    pub(super) if_version: Option<i64>,
+}
+
+/// The comment of a change.
+#[derive(Clone, Debug, Args)]
+pub(super) struct CommentArgs {
+    /// A comment for the history and the audit log
+    #[arg(long, short = 'm', value_name = "TEXT")]
+    pub(super) comment: Option<String>,
+}
+
+/// A request to decide about.
+#[derive(Clone, Debug, Args)]
+pub(super) struct RequestArgs {
+    /// The domain of the rules
+    #[arg(value_name = "DOMAIN")]
+    pub(super) domain: String,
+
+    /// The attributes of the request, such as client_ip=192.0.2.1
+    #[arg(value_name = "NAME=VALUE")]
+    pub(super) attributes: Vec<String>,
+
+    /// The cost of the request; by default each rule specifies it
+    #[arg(long, value_name = "COST")]
+    pub(super) cost: Option<u64>,
+}
+
+impl RequestArgs {
+    /// Returns the attributes.
+    ///
+    /// # Errors
+    /// When one has no name.
+    pub(super) fn attributes(&self) -> anyhow::Result<Vec<(&str, &str)>> {
+        let attributes = self.attributes.iter().map(|word| {
+            let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());
+            pair.with_context(|| format!("`{word}` is not an attribute; write it like client_ip=192.0.2.1"))
+        });
+        attributes.collect()
+    }
+
+    /// Returns the body of the request. An attribute that is repeated has several values.
+    ///
+    /// # Errors
+    /// When an attribute has no name.
+    pub(super) fn to_json(&self) -> anyhow::Result<String> {
+        let mut values: Map<String, Value> = Map::new();
+        for (name, value) in self.attributes()? {
+            let list = values.entry(name).or_insert_with(|| json!([]));
+            list.as_array_mut().into_iter().for_each(|list| list.push(json!(value)));
+        }
+        let mut body = json!({"domain": self.domain, "attributes": values});
+        if let Some(cost) = self.cost {
+            body["cost"] = json!(cost);
+        }
+        Ok(body.to_string())
+    }
+}
+
+/// A server.
+pub(super) struct Remote {
+    client: Client,
+    runtime: Runtime,
+    /// What may be shown of the token, if there is one.
+    token: Option<String>,
+}
+
+/// A successful answer, or the decision of a 429.
+pub(super) struct Answer {
+    status: StatusCode,
+    pub(super) body: Vec<u8>,
+}
+
+impl Remote {
+    pub(super) fn new(args: &ServerArgs) -> anyhow::Result<Self> {
+        let token = args.token.as_deref().map(str::trim).filter(|token| !token.is_empty());
+        if let Some(token) = token {
+            ensure!(token.chars().all(|char| char.is_ascii_graphic()), "invalid characters in the token");
+        }
+        let client = Client::new(&args.server, token.map(Secret::new), args.ca.as_deref())?;
+        if client.exposes_token() {
+            let server = &args.server;
+            writeln!(std::io::stderr(), "warning: the token is sent to {server} without encryption; use https")?;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { client, runtime, token: token.map(error::shown_token) })
+    }
+
+    /// Returns its address.
+    pub(super) fn url(&self) -> &str {
+        self.client.url().as_str().trim_end_matches('/')
+    }
+
+    /// Returns a request to fill in.
+    ///
+    /// # Errors
+    /// When a segment of the path cannot be part of a URL.
+    pub(super) fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
+        // URLs resolve these segments, however they are encoded.
+        if let Some(segment) = path.iter().find(|part| matches!(**part, "." | ".." | "")) {
+            bail!("`{segment}` cannot be part of a URL; `tollgate rules apply` accepts rules with any id");
+        }
+        Ok(self.client.request(method, path))
+    }
+
+    /// Sends a request and reads the whole answer. `doing` is shown during a long wait.
+    ///
+    /// # Errors
+    /// [`Refusal`] if the server refuses, another error if it cannot be reached.
+    pub(super) fn send(&self, request: RequestBuilder, doing: &str) -> anyhow::Result<Answer> {
+        let exchange = async {
+            let mut response =
+                request.timeout(TIMEOUT).send().await.map_err(|error| unreachable(&self.client, &error))?;
+            let status = response.status();
+            let mut body = Vec::new();
+            while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&self.client, &error))? {
+                body.extend_from_slice(&chunk);
+                ensure!(body.len() <= MAX_ANSWER, "answer too large (maximum {MAX_ANSWER} bytes)");
+            }
+            Ok(Answer { status, body })
+        };
+        let answer = self.runtime.block_on(async { Progress::new(doing).during(exchange).await })?;
+        match answer.status.is_success() || answer.status == StatusCode::TOO_MANY_REQUESTS {
+            true => Ok(answer),
+            false => Err(refusal(&self.client, self.token.as_deref(), &answer).into()),
+        }
+    }
+
+    /// Gets a document.
+    pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<Answer> {
+        self.send(self.request(Method::GET, path)?, "reading")
+    }
+
+    /// Posts JSON.
+    pub(super) fn post(&self, path: &[&str], body: String) -> anyhow::Result<Answer> {
+        self.send(with_json(self.request(Method::POST, path)?, body), "waiting for an answer")
+    }
+
+    /// Gets a list page by page, to its end or to `most` items.
+    pub(super) fn list(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+        most: Option<usize>,
+        what: &str,
+    ) -> anyhow::Result<Listed> {
+        let mut listed = Listed { items: Vec::new(), next: None };
+        loop {
+            let left = most.map_or(PAGE, |most| most.saturating_sub(listed.items.len()).min(PAGE));
+            let mut request = self.request(Method::GET, path)?.query(query).query(&[("limit", left)]);
+            if let Some(after) = &listed.next {
+                request = request.query(&[("after", after)]);
+            }
+            let doing = match listed.items.len() {
+                0 => format!("reading {what}"),
+                count => format!("reading {what}, {count} so far"),
+            };
+            let page: Listed = self.send(request, &doing)?.parse()?;
+            // An empty page with a next one would loop forever.
+            let ended = page.next.is_none() || page.items.is_empty();
+            listed.items.extend(page.items);
+            listed.next = page.next;
+            if ended || most.is_some_and(|most| listed.items.len() >= most) {
+                return Ok(listed);
+            }
+        }
+    }
+}
+
+/// A list as the server sent it, or several pages of it.
+#[derive(Deserialize)]
+pub(super) struct Listed {
+    pub(super) items: Vec<Value>,
+    #[serde(default)]
+    next: Option<String>,
+}
+
+const UNKNOWN: &str = "unexpected answer of the server; is it a tollgate of the same version?";
+
+impl Listed {
+    /// Whether the list has more items.
+    pub(super) fn is_cut(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Returns the list as one document.
+    pub(super) fn to_json(&self) -> Value {
+        match &self.next {
+            Some(next) => json!({"items": self.items, "next": next}),
+            None => json!({"items": self.items}),
+        }
+    }
+
+    /// Parses the items.
+    pub(super) fn parse<T: DeserializeOwned>(self) -> anyhow::Result<Vec<T>> {
+        self.items.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().context(UNKNOWN)
+    }
+
+    /// Prints the list, as JSON or as text.
+    pub(super) fn print<T: DeserializeOwned>(
+        self,
+        output: OutputArgs,
+        text: impl FnOnce(Vec<T>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if output.json { output::json(&self.to_json()) } else { text(self.parse()?) }
+    }
+}
+
+impl Answer {
+    /// Parses the answer.
+    pub(super) fn parse<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
+        serde_json::from_slice(&self.body).context(UNKNOWN)
+    }
+
+    /// Prints the answer, as JSON or as text.
+    pub(super) fn print<T: DeserializeOwned>(
+        &self,
+        output: OutputArgs,
+        text: impl FnOnce(T) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if output.json { output::json(&self.parse::<Value>()?) } else { text(self.parse()?) }
+    }
+
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Adds a JSON body to a request.
+pub(super) fn with_json(request: RequestBuilder, body: String) -> RequestBuilder {
+    request.header("content-type", "application/json").body(body)
+}
+
+/// Adds the expected version and the comment of a change to a request.
+pub(super) fn with_change(request: RequestBuilder, change: &ChangeArgs) -> RequestBuilder {
+    let request = match change.if_version {
+        Some(version) => request.header("if-match", format!("\"{version}\"")),
+        None => request,
+    };
+    with_comment(request, &change.comment)
+}
+
+/// Adds a comment to a request.
+pub(super) fn with_comment(request: RequestBuilder, args: &CommentArgs) -> RequestBuilder {
+    match &args.comment {
+        Some(comment) => request.header("tollgate-comment", in_header(comment)),
+        None => request,
+    }
+}
+
+/// Percent-encodes a string for a header, which is ASCII without control characters.
+fn in_header(text: &str) -> String {
+    const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_are_encoded_for_headers() {
+        assert_eq!(in_header("100% für\nuns ~"), "100%25 f%C3%BCr%0Auns ~");
+    }
+
+    #[test]
+    fn repeated_attributes_have_several_values() {
+        let request = |words: &[&str]| RequestArgs {
+            domain: "api".into(),
+            attributes: words.iter().map(|word| (*word).to_owned()).collect(),
+            cost: Some(3),
+        };
+        let body = request(&["role=a", "role=b", "path=/x=y"]).to_json().unwrap();
+        assert_eq!(body, r#"{"attributes":{"path":["/x=y"],"role":["a","b"]},"cost":3,"domain":"api"}"#);
+        assert!(request(&["=x"]).attributes().is_err() && request(&["x"]).attributes().is_err());
+    }
+}

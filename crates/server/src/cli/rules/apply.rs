@@ -1,0 +1,316 @@
+//! `tollgate rules apply`: checks files, shows the plan, and applies exactly that plan.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use reqwest::{Method, StatusCode};
+use tollgate_engine::rules::{Source, entry};
+
+use crate::cli::files::{self, File};
+use crate::cli::remote::output::{self, OutputArgs, Paint, clean};
+use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
+use crate::cli::{count, print_mistakes, report};
+use crate::control::model::{Action, Plan, PlannedChange};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ApplyArgs {
+    /// Rule files, or folders with *.yaml, *.yml and *.json; `-` is the standard input
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+
+    /// Only show what would change; the status is 0 if nothing would, 1 if something would, 2 if the plan failed
+    #[arg(long)]
+    plan: bool,
+
+    /// Delete rules that the files do not contain, in the domains that they contain
+    #[arg(long)]
+    prune: bool,
+
+    /// Do not ask for confirmation
+    #[arg(long, short = 'y')]
+    yes: bool,
+
+    #[command(flatten)]
+    comment: CommentArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate rules apply rules.yaml
+  tollgate rules apply --plan rules/                        what would change, for a review
+  tollgate rules apply --yes --prune -m \"$COMMIT\" rules/     from continuous integration
+  tollgate rules export | tollgate rules apply --plan -     nothing would change
+
+The files are checked first, as `tollgate check` does. Then the plan is shown, and applied if nothing has changed in \
+between; on a terminal, after a confirmation. All files are applied together, all of them or none.";
+
+/// If more rules than this are created or deleted, their text is not shown.
+const MAX_SHOWN: usize = 20;
+/// How often to retry when another author changed something that does not affect the plan.
+const TRIES: usize = 20;
+
+/// Applies, or only plans. The status of a failed plan differs from that of a plan with changes, as with `diff`.
+pub(super) fn run(remote: &Remote, args: &ApplyArgs) -> ExitCode {
+    match attempt(remote, args) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Differs) => ExitCode::FAILURE,
+        Ok(Outcome::Mistakes) => failed(args),
+        Err(error) => {
+            report(&error);
+            failed(args)
+        }
+    }
+}
+
+fn failed(args: &ApplyArgs) -> ExitCode {
+    if args.plan { ExitCode::from(2) } else { ExitCode::FAILURE }
+}
+
+enum Outcome {
+    Done,
+    Differs,
+    Mistakes,
+}
+
+fn attempt(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
+    let files = files::read(&args.paths)?;
+    let Some(text) = checked(&files)? else { return Ok(Outcome::Mistakes) };
+    let proposal = Proposal { remote, args, text };
+    let mut plan = proposal.plan()?;
+    show_plan(&plan, args)?;
+    let nothing = plan.changes.is_empty();
+    if args.plan || nothing {
+        if args.output.json {
+            output::json(&plan)?;
+        }
+        return Ok(if nothing { Outcome::Done } else { Outcome::Differs });
+    }
+    if !args.yes && io::stdin().is_terminal() && !confirmed(proposal.remote)? {
+        bail!("nothing was changed");
+    }
+    for _ in 0..TRIES {
+        match proposal.apply(&plan) {
+            Ok(applied) => {
+                if args.output.json {
+                    output::json(&applied)?;
+                } else {
+                    writeln!(io::stdout(), "applied, revision {}", applied.revision)?;
+                }
+                return Ok(Outcome::Done);
+            }
+            Err(error) if is_conflict(&error) => {
+                // Another author changed something. It does not matter if the plan is still the same.
+                let again = proposal.plan()?;
+                if again.changes != plan.changes {
+                    show_plan(&again, args)?;
+                    return Err(error.context(
+                        "nothing was applied: the rules were changed after the plan was shown, and this is the plan now; run \
+                         it again if it is right",
+                    ));
+                }
+                plan = again;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    bail!("nothing was applied: the rules change too often; try again")
+}
+
+fn is_conflict(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED)
+}
+
+/// Checks the files as `tollgate check` does; returns what to send if there are no mistakes.
+fn checked(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
+    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    let taken = match entry::take_apart(&sources) {
+        Ok(taken) => taken,
+        Err(mistakes) => {
+            print_mistakes(&mistakes)?;
+            return Ok(None);
+        }
+    };
+    if let [only] = files {
+        // The line numbers of warnings are then those of the file.
+        return Ok(Some(only.text.clone()));
+    }
+    taken.rules.left_out().map_or(Ok(()), print_mistakes)?;
+    let mut rules: HashMap<&str, Vec<&str>> = HashMap::new();
+    for rule in &taken.entries {
+        rules.entry(&rule.domain).or_default().push(&rule.json);
+    }
+    let domains = taken.domains.iter().map(|domain| (&**domain, rules.remove(&**domain).unwrap_or_default()));
+    Ok(Some(entry::to_json(domains).into_bytes()))
+}
+
+/// Files to apply.
+struct Proposal<'a> {
+    remote: &'a Remote,
+    args: &'a ApplyArgs,
+    text: Vec<u8>,
+}
+
+impl Proposal<'_> {
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let request = self.request()?.query(&[("plan", "true")]);
+        self.remote.send(request, "planning")?.parse()
+    }
+
+    /// Applies exactly the plan, or nothing.
+    fn apply(&self, plan: &Plan) -> anyhow::Result<Plan> {
+        let request = self.request()?.header("if-match", format!("\"{}\"", plan.revision));
+        self.remote.send(with_comment(request, &self.args.comment), "applying")?.parse()
+    }
+
+    fn request(&self) -> anyhow::Result<reqwest::RequestBuilder> {
+        let others = if self.args.prune { "delete" } else { "keep" };
+        let request = self.remote.request(Method::POST, &["v1", "apply"])?.query(&[("others", others)]);
+        Ok(request.header("content-type", "application/yaml").body(self.text.clone()))
+    }
+}
+
+/// Shows a plan to people; scripts get JSON instead.
+fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
+    for warning in &plan.warnings {
+        writeln!(io::stderr(), "warning: {}", clean(&of_file(warning, args)))?;
+    }
+    if !args.output.json {
+        let out = io::stdout().lock();
+        let paint = Paint::new(&out);
+        write_plan(plan, paint, out)
+    } else if !args.plan && !args.yes && io::stdin().is_terminal() {
+        // The plan has to be visible before the confirmation.
+        let err = io::stderr().lock();
+        let paint = Paint::new(&err);
+        write_plan(plan, paint, err)
+    } else {
+        Ok(())
+    }
+}
+
+/// Returns a warning with the name of its file. Positions in several combined files are removed.
+fn of_file(warning: &str, args: &ApplyArgs) -> String {
+    let positioned = |text: &str| {
+        let (name, rest) = text.split_once(':')?;
+        let (line, rest) = rest.split_once(':')?;
+        let (column, rest) = rest.split_once(": ")?;
+        let is_position = !name.contains(' ') && [line, column].iter().all(|number| number.parse::<u32>().is_ok());
+        is_position.then(|| (format!("{line}:{column}"), rest.to_owned()))
+    };
+    match (positioned(warning), &*args.paths) {
+        (None, _) => warning.to_owned(),
+        (Some((position, rest)), [only]) if !only.is_dir() => format!("{}:{position}: {rest}", only.display()),
+        (Some((_, rest)), _) => rest,
+    }
+}
+
+fn write_plan(plan: &Plan, paint: Paint, mut out: impl Write) -> io::Result<()> {
+    let many = plan.changes.iter().filter(|change| is_new_or_deleted(change)).count() > MAX_SHOWN;
+    for change in &plan.changes {
+        let sign = match change.action {
+            Action::Create => '+',
+            Action::Delete => '-',
+            Action::Update | Action::Rollback | Action::Enable | Action::Disable => '~',
+        };
+        let line = format!("{sign} {} {}/{}", change.action.as_str(), change.domain, change.id);
+        writeln!(out, "{}", paint.diff_line(&line))?;
+        if many && is_new_or_deleted(change) {
+            continue;
+        }
+        if change.diff.is_empty() {
+            writeln!(out, "    only its place in the order")?;
+        }
+        for line in change.diff.lines() {
+            writeln!(out, "    {}", paint.diff_line(line))?;
+        }
+    }
+    let of = |wanted: fn(Action) -> bool| plan.changes.iter().filter(|change| wanted(change.action)).count();
+    let created = of(|action| action == Action::Create);
+    let deleted = of(|action| action == Action::Delete);
+    let changed = plan.changes.len() - created - deleted;
+    let same = count(plan.unchanged, "rule");
+    if plan.changes.is_empty() {
+        return writeln!(out, "nothing to change: {same} as in the files");
+    }
+    writeln!(out, "{created} to create, {changed} to change, {deleted} to delete, {} unchanged", plan.unchanged)
+}
+
+fn is_new_or_deleted(change: &PlannedChange) -> bool {
+    matches!(change.action, Action::Create | Action::Delete)
+}
+
+fn confirmed(remote: &Remote) -> io::Result<bool> {
+    let mut err = io::stderr().lock();
+    write!(err, "apply this to {}? [y/N] ", remote.url())?;
+    err.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_name_local_files() {
+        let args = |paths: &[&str]| ApplyArgs {
+            paths: paths.iter().map(Into::into).collect(),
+            plan: true,
+            prune: false,
+            yes: false,
+            comment: CommentArgs { comment: None },
+            output: OutputArgs { json: false },
+        };
+        for (warning, paths, expected) in [
+            ("rules:3:7: too much", &["a.yaml"][..], "a.yaml:3:7: too much"),
+            ("rules:3:7: too much", &["a.yaml", "b.yaml"], "too much"),
+            ("rules:3:7: too much", &["/"], "too much"),
+            ("too much: 3:7: indeed", &["a.yaml"], "too much: 3:7: indeed"),
+        ] {
+            assert_eq!(of_file(warning, &args(paths)), expected);
+        }
+    }
+
+    #[test]
+    fn plan_is_shown_change_by_change() {
+        let change = |id: &str, action, diff: &str| PlannedChange {
+            domain: "api".into(),
+            id: id.into(),
+            action,
+            diff: diff.into(),
+        };
+        let mut plan = Plan {
+            revision: 7,
+            applied: false,
+            changes: vec![
+                change("a", Action::Create, "+ limit: 1/s\n"),
+                change("b", Action::Update, "- limit: 1/s\n+ limit: 2/s\n"),
+                change("c", Action::Delete, "- limit: 1/s\n"),
+            ],
+            unchanged: 2,
+            warnings: Vec::new(),
+        };
+        let shown = |plan: &Plan| {
+            let mut out = Vec::new();
+            write_plan(plan, Paint::new(&std::fs::File::open("/dev/null").unwrap()), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            shown(&plan),
+            "+ create api/a\n    + limit: 1/s\n~ update api/b\n    - limit: 1/s\n    + limit: 2/s\n- delete api/c\n    \
+             - limit: 1/s\n1 to create, 1 to change, 1 to delete, 2 unchanged\n"
+        );
+        plan.changes.extend((0..20).map(|n| change(&format!("n{n}"), Action::Create, "+ limit: 1/s\n")));
+        assert_eq!(shown(&plan).matches("limit:").count(), 2, "only updates are shown whole");
+        plan.changes.clear();
+        assert_eq!(shown(&plan), "nothing to change: 2 rules as in the files\n");
+    }
+}

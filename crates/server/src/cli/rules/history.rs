@@ -1,0 +1,217 @@
+//! The versions of a rule: listing, comparing, rolling back.
+
+use std::io::Write;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use reqwest::Method;
+use serde_json::json;
+
+use super::overrides::describe_count;
+use super::{RuleArgs, state};
+use crate::cli::remote::output::{OutputArgs, Paint, Table, clean, time};
+use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
+use crate::control::model::{Action, StoredRule, Version};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct HistoryArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    /// The maximum number of versions
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct DiffArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    /// The older version; the previous one by default
+    #[arg(value_name = "FROM")]
+    from: Option<i64>,
+
+    /// The newer version; the current one by default
+    #[arg(value_name = "TO")]
+    to: Option<i64>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct RollbackArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    /// The version; by default the last one with another text
+    ///
+    /// Called again, it goes back one version further, not to the one it came from: for that, name the version.
+    #[arg(value_name = "VERSION")]
+    version: Option<i64>,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Prints the versions, newest first.
+pub(super) fn history(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<()> {
+    let listed = remote.list(&args.rule.path(&["versions"]), &[], args.limit, "the history")?;
+    listed.print(args.output, |versions| print_history(remote, &args.rule, versions))
+}
+
+fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> anyhow::Result<()> {
+    let mut table = Table::new(&["VERSION", "WHAT", "STATE", "WHEN", "BY", "COMMENT"]);
+    for version in versions {
+        let state = if version.rule.is_some() { state(version.enabled) } else { "gone" };
+        let (number, when) = (version.version.to_string(), time(version.at_ms));
+        let comment = version.comment.unwrap_or_default();
+        table.row([number, version.action.as_str().to_owned(), state.to_owned(), when, version.author, comment]);
+    }
+    let mut out = std::io::stdout().lock();
+    table.write(&mut out)?;
+    // Overrides are not part of the versions, which should not look as if there were none.
+    if let Some(line) = rule.read(remote).and_then(|rule| describe_count(&rule)) {
+        writeln!(out, "{}; `tollgate audit` has their changes", clean(&line))?;
+    }
+    Ok(())
+}
+
+/// Prints the changes between two versions.
+pub(super) fn diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()> {
+    let ends = [("from", args.from), ("to", args.to)];
+    let query: Vec<(&str, i64)> = ends.iter().filter_map(|(name, end)| Some((*name, (*end)?))).collect();
+    let request = remote.request(Method::GET, &args.rule.path(&["diff"]))?.query(&query);
+    let text = remote.send(request, "comparing")?.text();
+    let mut out = std::io::stdout().lock();
+    let paint = Paint::new(&out);
+    for line in text.lines() {
+        writeln!(out, "{}", paint.diff_line(line))?;
+    }
+    Ok(())
+}
+
+/// Makes an earlier version the current one.
+pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<()> {
+    // With a version, only the newest one is needed, to see whether the rollback changed anything.
+    let most = if args.version.is_some() { 1 } else { MOST_VERSIONS };
+    let listed = remote.list(&args.rule.path(&["versions"]), &[], Some(most), "the history")?;
+    let is_cut = listed.is_cut();
+    let versions: Vec<Version> = listed.parse()?;
+    let mut change = args.change.clone();
+    let version = match args.version {
+        Some(version) => version,
+        None => {
+            // The choice depends on the newest version, so it must still be the current one. A deleted rule has no version to expect.
+            if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
+                change.if_version.get_or_insert(newest.version);
+            }
+            // Earlier rollbacks may be among the versions that were not read.
+            ensure!(
+                !is_cut,
+                "the rule has more than {MOST_VERSIONS} versions; name one of those that `rules history` lists"
+            );
+            rollback_target(&versions)
+                .context("there is no earlier version to go back to; `rules history` lists them")?
+        }
+    };
+    let request = remote.request(Method::POST, &args.rule.path(&["rollback"]))?;
+    let request = with_json(request, json!({"version": version}).to_string());
+    let answer = remote.send(with_change(request, &change), "rolling back")?;
+    answer.print(args.output, |rule: StoredRule| {
+        let changed = versions.first().is_none_or(|newest| newest.version != rule.version);
+        let what = match changed {
+            true => format!("back to version {version}, as version {}, {}", rule.version, state(rule.enabled)),
+            false => format!("version {} equals version {version}; nothing was changed", rule.version),
+        };
+        Ok(writeln!(std::io::stdout(), "{}", clean(&format!("{}/{}: {what}", rule.domain, rule.id)))?)
+    })
+}
+
+/// How many versions are considered, newest first.
+const MOST_VERSIONS: usize = 1_000;
+
+/// Returns the version to roll back to: the last one that differs from the current rule and was not rolled back itself. Repeated
+/// rollbacks therefore go further back, not to and fro. `versions` are in order, newest first.
+fn rollback_target(versions: &[Version]) -> Option<i64> {
+    // A stack of versions, each above the one it replaced: a rollback pops everything above its target.
+    let mut stack: Vec<&Version> = Vec::new();
+    for version in versions.iter().rev() {
+        let equals = |other: &&Version| other.rule == version.rule;
+        match version.action {
+            Action::Rollback => {
+                // An explicit target may have been rolled back before. Then it is new, and nothing is popped.
+                let below = stack.len().saturating_sub(1);
+                if let Some(index) = stack[..below].iter().rposition(equals) {
+                    stack.truncate(index);
+                }
+            }
+            // The text is the same; being enabled is part of what a rollback restores.
+            Action::Enable | Action::Disable if stack.last().is_some_and(equals) => drop(stack.pop()),
+            Action::Create | Action::Update | Action::Delete | Action::Enable | Action::Disable => {}
+        }
+        stack.push(version);
+    }
+    let (newest, earlier) = stack.split_last()?;
+    let differs = |version: &&&Version| version.rule.is_some() && version.rule != newest.rule;
+    earlier.iter().rev().find(differs).map(|version| version.version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Builds a history from changes, oldest first: the text of the rule, or `<` for that of the rollback target.
+    fn check(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
+        let mut versions: Vec<Version> = Vec::new();
+        for (number, (action, text)) in steps.iter().enumerate() {
+            let rule = match text {
+                Some("<") => {
+                    let to = rollback_target(&versions).expect("a version to go back to");
+                    versions.iter().find(|version| version.version == to).and_then(|version| version.rule.clone())
+                }
+                text => text.map(|text| json!(text)),
+            };
+            let (version, author) = (number as i64 + 1, "ann".to_owned());
+            versions
+                .insert(0, Version { version, action: *action, enabled: true, rule, author, at_ms: 0, comment: None });
+        }
+        assert_eq!(rollback_target(&versions), expected, "for {steps:?}");
+    }
+
+    #[test]
+    fn every_rollback_goes_one_further_back() {
+        use Action::{Create, Delete, Disable, Enable, Rollback, Update};
+        let (a, b, c) = ((Create, Some("a")), (Update, Some("b")), (Update, Some("c")));
+        let back = (Rollback, Some("<"));
+        check(&[a], None);
+        check(&[a, b], Some(1));
+        check(&[a, b, c], Some(2));
+        check(&[a, b, c, back], Some(1));
+        check(&[a, b, c, back, back], None);
+        // Equal texts are two versions, and a change after a rollback can be rolled back.
+        check(&[a, b, (Update, Some("a")), back], Some(1));
+        check(&[a, b, (Update, Some("a")), back, back], None);
+        check(&[a, b, c, back, (Update, Some("d"))], Some(4));
+        // Disabling and enabling does not change the text.
+        check(&[a, b, (Disable, Some("b")), (Enable, Some("b"))], Some(1));
+        check(&[a, b, c, back, (Disable, Some("b"))], Some(1));
+        // A deleted rule is restored first, and then goes further back.
+        check(&[a, b, (Delete, None)], Some(2));
+        check(&[a, b, (Delete, None), back], Some(1));
+        check(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
+        // A version that was rolled back is not a target, whatever came after.
+        check(&[a, b, back, c], Some(3));
+        check(&[a, b, back, c, back], None);
+        check(&[a, b, c, back, back, (Update, Some("d")), back], None);
+        // An explicit version, also one that was rolled back.
+        check(&[a, b, back, (Rollback, Some("b"))], Some(3));
+        check(&[a, b, back, (Rollback, Some("b")), back], None);
+        check(&[a, b, c, (Rollback, Some("a"))], None);
+    }
+}

@@ -1,0 +1,175 @@
+//! Listing and showing rules.
+
+use std::io::Write;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tollgate_engine::rules::{Source, format};
+
+use super::overrides::describe_count;
+use super::{RuleArgs, state};
+use crate::cli::remote::output::{self, OutputArgs, Table, clean, plain, time};
+use crate::cli::remote::{Listed, Remote};
+use crate::control::model::{Action, DomainSummary, StoredRule, Version};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ListArgs {
+    /// The domain; all of them by default
+    #[arg(value_name = "DOMAIN")]
+    domain: Option<String>,
+
+    /// Only rules whose id or text contains this
+    #[arg(long, short = 'q', value_name = "TEXT")]
+    search: Option<String>,
+
+    /// Only enabled rules
+    #[arg(long, conflicts_with = "disabled")]
+    enabled: bool,
+
+    /// Only disabled rules
+    #[arg(long)]
+    disabled: bool,
+
+    /// The maximum number of rules of each domain
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct GetArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    /// An earlier version; the current one by default
+    #[arg(long, value_name = "VERSION")]
+    version: Option<i64>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Prints rules as a table.
+pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
+    let mut query: Vec<(&str, &str)> = args.search.iter().map(|text| ("q", &**text)).collect();
+    if args.enabled || args.disabled {
+        query.push(("enabled", if args.enabled { "true" } else { "false" }));
+    }
+    let domains = match &args.domain {
+        Some(domain) => vec![domain.clone()],
+        None => {
+            let domains: Vec<DomainSummary> = remote.get(&["v1", "domains"])?.parse::<Listed>()?.parse()?;
+            domains.into_iter().map(|summary| summary.domain).collect()
+        }
+    };
+    let mut lists = domains.iter().map(|domain| {
+        remote.list(&["v1", "domains", domain, "rules"], &query, args.limit, &format!("the rules of {}", clean(domain)))
+    });
+    if args.output.json {
+        // The list of one domain is printed as the server sent it; those of several are joined.
+        let document = match &args.domain {
+            Some(_) => lists.next().transpose()?.map_or(json!({"items": []}), |listed| listed.to_json()),
+            None => {
+                let items = lists.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flat_map(|listed| listed.items);
+                json!({"items": items.collect::<Vec<_>>()})
+            }
+        };
+        return output::json(&document);
+    }
+    let mut table = Table::new(&["DOMAIN", "RULE", "LIMIT", "OVERRIDES", "STATE", "VERSION", "CHANGED", "BY"]);
+    for listed in lists {
+        for rule in listed?.parse::<StoredRule>()? {
+            let (limit, state) = (summary(&rule.rule), state(rule.enabled).to_owned());
+            let (version, changed) = (rule.version.to_string(), time(rule.at_ms));
+            let written = rule.rule.get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
+            let overrides = (written + rule.overrides).to_string();
+            table.row([rule.domain, rule.id, limit, overrides, state, version, changed, rule.author]);
+        }
+    }
+    table.print("no rules")
+}
+
+/// Summarises what a rule does.
+fn summary(rule: &Value) -> String {
+    let is = |key: &str| rule.get(key).is_some_and(|value| plain(value) == "true");
+    if let Some(word) = ["unlimited", "deny", "allow"].into_iter().find(|word| is(word)) {
+        return word.to_owned();
+    }
+    let limit = |value: &Value| value.get("limit").map_or_else(|| plain(value), plain);
+    match (rule.get("limit"), rule.get("limits").and_then(Value::as_array)) {
+        (Some(value), _) => plain(value),
+        (None, Some(limits)) => limits.iter().map(limit).collect::<Vec<_>>().join(", "),
+        (None, None) => String::new(),
+    }
+}
+
+/// Prints a rule as a file, with its version as a comment.
+pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
+    let domain = &args.rule.domain;
+    let Some(number) = args.version else {
+        return remote.get(&args.rule.path(&[]))?.print(args.output, |stored: StoredRule| {
+            let overrides = describe_count(&stored);
+            // A rule is its newest version, except for the action.
+            let StoredRule { version, enabled, rule, author, at_ms, comment, .. } = stored;
+            let action = Action::Update;
+            let version = Version { version, action, enabled, rule: Some(rule), author, at_ms, comment };
+            print_version(domain, &version, overrides)
+        });
+    };
+    let answer = remote.get(&args.rule.path(&["versions", &number.to_string()]))?;
+    answer.print(args.output, |version| print_version(domain, &version, None))
+}
+
+fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> anyhow::Result<()> {
+    let state = state(version.enabled);
+    let mut head = format!("# version {}, {state}, by {} at {}", version.version, version.author, time(version.at_ms));
+    if let Some(comment) = &version.comment {
+        head += &format!(": {comment}");
+    }
+    let mut out = std::io::stdout().lock();
+    match &version.rule {
+        Some(rule) => {
+            writeln!(out, "{}", clean(&head))?;
+            if let Some(overrides) = overrides {
+                writeln!(out, "# {}", clean(&overrides))?;
+            }
+            write!(out, "{}", as_file(domain, rule))?;
+        }
+        None => writeln!(out, "version {} is its deletion, by {}", version.version, clean(&version.author))?,
+    }
+    Ok(())
+}
+
+/// Returns a formatted file with one rule.
+fn as_file(domain: &str, rule: &Value) -> String {
+    let file = json!({"domain": domain, "rules": [rule]}).to_string();
+    // JSON is a rule file too.
+    format(&Source { name: "", text: file.as_bytes() }).unwrap_or(file + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_summarised() {
+        for (rule, expected) in [
+            (json!({"limit": "5/m"}), "5/m"),
+            (json!({"limits": ["5/m", {"limit": 2, "algorithm": "concurrency"}]}), "5/m, 2"),
+            (json!({"deny": true, "when": {}}), "deny"),
+            (json!({"unlimited": "true"}), "unlimited"),
+            (json!({}), ""),
+        ] {
+            assert_eq!(summary(&rule), expected);
+        }
+    }
+
+    #[test]
+    fn rule_is_shown_as_a_file_that_can_be_applied() {
+        let rule = json!({"limit": "5/m", "id": "a: b", "message": "x\u{1b}#", "burst": 7});
+        let file = as_file("api", &rule);
+        assert_eq!(file, "domain: api\nrules:\n- id: 'a: b'\n  limit: 5/m\n  burst: 7\n  message: \"x\\u001b#\"\n");
+    }
+}

@@ -1,0 +1,183 @@
+//! `tollgate rules`: shows and changes the rules of a server.
+
+mod apply;
+mod history;
+mod list;
+mod nodes;
+mod overrides;
+mod validate;
+mod warnings;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use reqwest::Method;
+
+use super::count;
+use super::remote::output::{OutputArgs, clean};
+use super::remote::{ChangeArgs, Remote, ServerArgs, with_change};
+use crate::control::model::StoredRule;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct RulesArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+
+    #[command(subcommand)]
+    command: RulesCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum RulesCommand {
+    /// List rules, of one domain or of all.
+    List(list::ListArgs),
+    /// Show a rule, as a file that can be edited and applied.
+    Get(list::GetArgs),
+    /// Apply rule files, all of them or none.
+    #[command(after_help = apply::EXAMPLES)]
+    Apply(apply::ApplyArgs),
+    /// Delete a rule; its history remains.
+    Delete(DeleteArgs),
+    /// Show the changes between two versions of a rule.
+    Diff(history::DiffArgs),
+    /// List the versions of a rule, newest first.
+    History(history::HistoryArgs),
+    /// Make an earlier version of a rule the current one.
+    Rollback(history::RollbackArgs),
+    /// Export rules as a file for `apply`; comments list what it does not contain.
+    Export(ExportArgs),
+    /// Enable a rule.
+    Enable(SwitchArgs),
+    /// Disable a rule, and keep it.
+    Disable(SwitchArgs),
+    /// Other limits for one customer.
+    #[command(after_help = overrides::EXAMPLES)]
+    Overrides(overrides::OverridesArgs),
+    /// List the nodes that follow the server, and what they run; the status is 1 if one refuses its rules.
+    Nodes(OutputArgs),
+    /// Show the source of the server's rules and what it runs; the status is 1 if it refused newer rules.
+    Status(OutputArgs),
+    /// Check rule files on the server, and change nothing.
+    Validate(validate::ValidateArgs),
+}
+
+/// A rule.
+#[derive(Clone, Debug, Args)]
+struct RuleArgs {
+    /// The domain of the rule
+    #[arg(value_name = "DOMAIN")]
+    domain: String,
+
+    /// Its id
+    #[arg(value_name = "RULE")]
+    id: String,
+}
+
+#[derive(Clone, Debug, Args)]
+struct DeleteArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+struct SwitchArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+struct ExportArgs {
+    /// The domains; all of them by default
+    #[arg(value_name = "DOMAIN")]
+    domains: Vec<String>,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate rules list api
+  tollgate rules get api login > login.yaml          edit it, then:
+  tollgate rules apply login.yaml
+  tollgate rules history api login
+  tollgate rules rollback api login 3
+  tollgate rules overrides set api per-client acme --limit 1000/s
+
+Exit status: 0: done, 1: something is wrong or differs, 2: usage error.";
+
+/// Runs the command.
+///
+/// # Errors
+/// When the server cannot be reached, or refuses.
+pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
+    let remote = Remote::new(&args.server)?;
+    match &args.command {
+        RulesCommand::List(args) => list::list(&remote, args)?,
+        RulesCommand::Get(args) => list::get(&remote, args)?,
+        RulesCommand::Apply(args) => return Ok(apply::run(&remote, args)),
+        RulesCommand::Delete(args) => delete(&remote, args)?,
+        RulesCommand::Diff(args) => history::diff(&remote, args)?,
+        RulesCommand::History(args) => history::history(&remote, args)?,
+        RulesCommand::Rollback(args) => history::rollback(&remote, args)?,
+        RulesCommand::Export(args) => export(&remote, args)?,
+        RulesCommand::Enable(args) => switch(&remote, args, "enable")?,
+        RulesCommand::Disable(args) => switch(&remote, args, "disable")?,
+        RulesCommand::Overrides(args) => overrides::run(&remote, args)?,
+        RulesCommand::Nodes(output) => return nodes::nodes(&remote, *output),
+        RulesCommand::Status(output) => return nodes::status(&remote, *output),
+        RulesCommand::Validate(args) => return validate::run(&remote, args),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl RuleArgs {
+    /// Returns the path of the rule, or of a resource below it.
+    fn path<'a>(&'a self, below: &[&'a str]) -> Vec<&'a str> {
+        [&["v1", "domains", &self.domain, "rules", &self.id], below].concat()
+    }
+
+    /// Reads the rule, if the caller may and it exists.
+    fn read(&self, remote: &Remote) -> Option<StoredRule> {
+        remote.get(&self.path(&[])).ok()?.parse().ok()
+    }
+}
+
+fn delete(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
+    // Overrides remain, and whoever deletes their rule should know of them.
+    let overrides =
+        args.rule.read(remote).and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
+    let with = overrides.map(|overrides| format!(", with its {}", count(overrides, "override"))).unwrap_or_default();
+    let request = remote.request(Method::DELETE, &args.rule.path(&[]))?;
+    remote.send(with_change(request, &args.change), "deleting")?;
+    let RuleArgs { domain, id } = &args.rule;
+    writeln!(std::io::stdout(), "{}/{} is deleted; `rules rollback` brings it back{with}", clean(domain), clean(id))?;
+    Ok(())
+}
+
+fn switch(remote: &Remote, args: &SwitchArgs, action: &str) -> anyhow::Result<()> {
+    let request = remote.request(Method::POST, &args.rule.path(&[action]))?;
+    let answer = remote.send(with_change(request, &args.change), "waiting for an answer")?;
+    answer.print(args.output, |rule: StoredRule| {
+        let line = format!("{}/{}: version {}, {}", rule.domain, rule.id, rule.version, state(rule.enabled));
+        Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+    })
+}
+
+/// Returns the state of a rule in words.
+const fn state(enabled: bool) -> &'static str {
+    if enabled { "in force" } else { "disabled" }
+}
+
+fn export(remote: &Remote, args: &ExportArgs) -> anyhow::Result<()> {
+    let query: Vec<(&str, &str)> = args.domains.iter().map(|domain| ("domain", &**domain)).collect();
+    let request = remote.request(Method::GET, &["v1", "export"])?.query(&query);
+    Ok(std::io::stdout().lock().write_all(&remote.send(request, "exporting")?.body)?)
+}

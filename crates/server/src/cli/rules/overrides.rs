@@ -1,0 +1,233 @@
+//! `tollgate rules overrides`: other limits for one customer.
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+
+use super::RuleArgs;
+use super::warnings::warnings;
+use crate::cli::count;
+use crate::cli::remote::output::{OutputArgs, Table, clean, plain, time};
+use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
+use crate::control::model::{StoredOverride, StoredRule};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct OverridesArgs {
+    #[command(subcommand)]
+    command: OverridesCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum OverridesCommand {
+    /// List the overrides of a rule, or of all rules of a domain.
+    List(ListArgs),
+    /// Set other limits for one customer.
+    Set(Box<SetArgs>),
+    /// Delete an override: the limits of the rule apply again.
+    Delete(DeleteArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+struct ListArgs {
+    /// The domain of the rules
+    #[arg(value_name = "DOMAIN")]
+    domain: String,
+
+    /// The rule; all of them by default
+    #[arg(value_name = "RULE")]
+    id: Option<String>,
+
+    /// The maximum number of overrides
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+struct SetArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    /// The customer: the value of the attribute the rule counts by
+    #[arg(value_name = "VALUE")]
+    value: String,
+
+    #[command(flatten)]
+    effect: EffectArgs,
+
+    /// When it expires, like 2030-01-31T18:00:00Z
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+
+    /// The attribute, if it is not the first that the rule counts by; required where the rule counts by `a or b`
+    #[arg(long, value_name = "NAME")]
+    attribute: Option<String>,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What applies instead of the limits of the rule.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = true)]
+struct EffectArgs {
+    /// Limit, like 1000/s
+    #[arg(long, value_name = "LIMIT")]
+    limit: Option<String>,
+
+    /// Burst size
+    #[arg(long, value_name = "COUNT")]
+    burst: Option<u64>,
+
+    /// Algorithm; that of the rule by default
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<String>,
+
+    /// No limit
+    #[arg(long, conflicts_with_all = ["limit", "burst", "algorithm", "deny"])]
+    unlimited: bool,
+
+    /// Refuse every request
+    #[arg(long, conflicts_with_all = ["limit", "burst", "algorithm"])]
+    deny: bool,
+
+    /// Any override as JSON, such as '{"limits":["10/s","1000/h"]}'
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["limit", "burst", "algorithm", "unlimited", "deny"])]
+    effect: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct DeleteArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+
+    /// The customer
+    #[arg(value_name = "VALUE")]
+    value: String,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate rules overrides set api per-client acme --limit 1000/s --burst 2000
+  tollgate rules overrides set api per-client trial-7 --unlimited --until 2030-01-31T18:00:00Z
+  tollgate rules overrides list api                  of all rules; with a rule, of that one
+  tollgate rules overrides delete api per-client acme
+
+What a customer has spent stays spent: an override changes the limits, not the counter.";
+
+/// Runs the command.
+pub(super) fn run(remote: &Remote, args: &OverridesArgs) -> anyhow::Result<()> {
+    match &args.command {
+        OverridesCommand::List(args) => list(remote, args),
+        OverridesCommand::Set(args) => set(remote, args),
+        OverridesCommand::Delete(args) => {
+            let request = remote.request(Method::DELETE, &args.rule.path(&["overrides", &args.value]))?;
+            remote.send(with_change(request, &args.change), "deleting")?;
+            let line = format!("{}/{}: `{}` has no override any more", args.rule.domain, args.rule.id, args.value);
+            Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+        }
+    }
+}
+
+fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
+    let mut path = vec!["v1", "domains", &*args.domain];
+    path.extend(args.id.iter().flat_map(|id| ["rules", id]));
+    path.push("overrides");
+    remote.list(&path, &[], args.limit, "overrides")?.print(args.output, print_list)
+}
+
+fn print_list(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
+    let mut table = Table::new(&["RULE", "ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
+    for item in overrides {
+        let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
+        let (changed, version) = (time(item.at_ms), item.version.to_string());
+        // An override of a deleted rule is listed, and marked as without effect.
+        let rule = if item.rule_deleted { format!("{} (deleted)", item.rule) } else { item.rule };
+        table.row([rule, item.attribute, item.value, instead, until, changed, item.author, version]);
+    }
+    table.print("no overrides")
+}
+
+/// Describes how many overrides are stored beside a rule, if any, and how to list them.
+pub(super) fn describe_count(rule: &StoredRule) -> Option<String> {
+    let overrides = usize::try_from(rule.overrides).ok().filter(|count| *count > 0)?;
+    let StoredRule { domain, id, .. } = rule;
+    Some(format!("{} beside it: `tollgate rules overrides list {domain} {id}`", count(overrides, "override")))
+}
+
+/// Summarises an effect in one line.
+fn summary(effect: &Value) -> String {
+    let Some(members) = effect.as_object() else { return plain(effect) };
+    // The limit comes first.
+    let mut members: Vec<(&String, &Value)> = members.iter().collect();
+    members.sort_by_key(|(key, _)| *key != "limit");
+    let words = members.into_iter().map(|(key, value)| match (&**key, value) {
+        ("limit", value) => plain(value),
+        (key, Value::Bool(true)) => key.to_owned(),
+        (key, value) => format!("{key} {}", plain(value)),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn set(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
+    let mut body = effect(&args.effect)?;
+    if let Some(until) = &args.until {
+        body.insert("until".into(), json!(until));
+    }
+    if let Some(attribute) = &args.attribute {
+        body.insert("attribute".into(), json!(attribute));
+    }
+    let request = remote.request(Method::PUT, &args.rule.path(&["overrides", &args.value]))?;
+    let request = with_json(request, Value::Object(body).to_string());
+    let answer = remote.send(with_change(request, &args.change), "waiting for an answer")?;
+    answer.print(args.output, |stored| print_set(remote, &args.rule, stored))
+}
+
+fn print_set(remote: &Remote, rule: &RuleArgs, stored: StoredOverride) -> anyhow::Result<()> {
+    let domain = &rule.domain;
+    let warnings = rule.read(remote).and_then(|rule| warnings(domain, &stored, &rule));
+    for warning in warnings.unwrap_or_default() {
+        writeln!(std::io::stderr(), "warning: {}", clean(&warning))?;
+    }
+    let until = stored.until.map(|until| format!(" until {until}")).unwrap_or_default();
+    let StoredOverride { rule, value, attribute, effect, version, .. } = stored;
+    let line = format!("{domain}/{rule}: {} for {attribute} `{value}`{until}, version {version}", summary(&effect));
+    Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+}
+
+fn effect(args: &EffectArgs) -> anyhow::Result<Map<String, Value>> {
+    if let Some(text) = &args.effect {
+        return serde_json::from_str(text)
+            .context("--effect is not a JSON object; write it like '{\"limit\":\"10/s\"}'");
+    }
+    let members = [
+        ("limit", args.limit.as_ref().map(|limit| json!(limit))),
+        ("burst", args.burst.map(|burst| json!(burst))),
+        ("algorithm", args.algorithm.as_ref().map(|algorithm| json!(algorithm))),
+        ("unlimited", args.unlimited.then_some(json!(true))),
+        ("deny", args.deny.then_some(json!(true))),
+    ];
+    Ok(members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_are_summarised() {
+        assert_eq!(summary(&json!({"burst": 20, "limit": "10/s"})), "10/s, burst 20");
+        assert_eq!(summary(&json!({"unlimited": true})), "unlimited");
+    }
+}

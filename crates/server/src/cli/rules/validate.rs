@@ -1,0 +1,90 @@
+//! `tollgate rules validate`: checks files on a server.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tollgate_engine::rules::{Mistake, Place, Source, entry};
+
+use crate::cli::files::{self, File};
+use crate::cli::remote::Remote;
+use crate::cli::remote::output::{self, OutputArgs};
+use crate::cli::{count, exit_code, print_mistakes};
+use crate::control::model::{Finding, Validation};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct ValidateArgs {
+    /// Rule files, or folders with *.yaml, *.yml and *.json; `-` is the standard input
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Prints the mistakes in files, each alone and then all together; fails if there are any.
+pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCode> {
+    let files = files::read(&args.paths)?;
+    let mut answers: Vec<Value> = Vec::new();
+    let mut success = true;
+    for file in &files {
+        let request = remote.request(Method::POST, &["v1", "validate"])?.header("content-type", "application/yaml");
+        let answer = remote.send(request.body(file.text.clone()), "validating")?;
+        let validation: Validation = answer.parse()?;
+        success &= validation.mistakes.is_empty();
+        if args.output.json {
+            let mut found: Value = answer.parse()?;
+            found["file"] = json!(file.name);
+            answers.push(found);
+        } else {
+            print(file, &validation)?;
+        }
+    }
+    if args.output.json {
+        // One file: the answer of the server; several: a list with their names.
+        match (files.len(), answers.pop()) {
+            (1, Some(mut only)) => {
+                only.as_object_mut().map(|members| members.remove("file"));
+                output::json(&only)?;
+            }
+            (_, last) => {
+                answers.extend(last);
+                output::json(&answers)?;
+            }
+        }
+    }
+    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    if success
+        && sources.len() > 1
+        && let Err(mistakes) = entry::take_apart(&sources)
+    {
+        print_mistakes(&mistakes)?;
+        success = false;
+    }
+    Ok(exit_code(success))
+}
+
+fn print(file: &File, validation: &Validation) -> anyhow::Result<()> {
+    let mut err = std::io::stderr().lock();
+    for warning in &validation.warnings {
+        write!(err, "warning: {}", detailed(file, warning))?;
+    }
+    for mistake in &validation.mistakes {
+        write!(err, "{}", detailed(file, mistake))?;
+    }
+    if validation.mistakes.is_empty() {
+        writeln!(std::io::stdout(), "{}: {}, no mistakes", file.name, count(validation.rules, "rule"))?;
+    }
+    Ok(())
+}
+
+/// Formats a finding as `tollgate check` does.
+fn detailed(file: &File, finding: &Finding) -> String {
+    let Finding { line, column, problem, help } = finding.clone();
+    let place = Place { line, column };
+    let mistake = Mistake { file: (*file.name).into(), place, problem, help, snippet: None };
+    mistake.in_text(&file.text).detailed()
+}

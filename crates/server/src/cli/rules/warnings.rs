@@ -1,0 +1,79 @@
+//! Warnings about a single override, which is in no file that `tollgate check` could check.
+
+use std::net::IpAddr;
+
+use tollgate_engine::rules::entry::{self, EntryOverride};
+use tollgate_engine::rules::{Origin, Rule, Rules, Source};
+use tollgate_engine::{Engine, MemoryStore};
+
+use crate::control::model::{StoredOverride, StoredRule};
+
+/// Returns warnings about an override of a rule; none if the rule cannot be parsed.
+pub(super) fn warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule) -> Option<Vec<String>> {
+    let mut found = Vec::new();
+    let whole = read(domain, &rule.rule.to_string())?;
+    let known = whole.domains().first()?.rules().first()?;
+    found.extend(unknown_attribute(known, stored));
+    found.extend(compared_as_text(stored));
+    let mut alone = rule.rule.clone();
+    // Warnings about other overrides are not of interest here.
+    alone.as_object_mut()?.remove("overrides");
+    let effect = stored.effect.to_string();
+    let StoredOverride { attribute, until, .. } = stored;
+    // The engine warns about values that look like patterns, which is right for files only; this value never causes a warning.
+    let one = EntryOverride { attribute, value: "/value", effect: &effect, until: until.as_deref() };
+    let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
+    let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
+    // Overrides that are inserted into a rule start a new line; everything else is in the first line.
+    let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.place.line > 1);
+    found.extend(of_override.map(|warning| match warning.help {
+        Some(help) => format!("{}; {help}", warning.problem),
+        None => warning.problem,
+    }));
+    Some(found)
+}
+
+fn read(domain: &str, rule: &str) -> Option<Rules> {
+    let text = entry::to_json([(domain, [rule])]);
+    Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()
+}
+
+/// Warns about an attribute that the rule does not name: right where customers are identified by something else, such as a plan, but
+/// often a typing error.
+fn unknown_attribute(rule: &Rule, stored: &StoredOverride) -> Option<String> {
+    let counted = rule.per().iter().flat_map(|counted| &counted.origins).map(|origin| match origin {
+        Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
+    });
+    let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
+    let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter().map(|name| &**name);
+    let mut named = counted.chain(tested.map(|condition| &*condition.attribute)).chain(expressed);
+    if named.any(|name| name == stored.attribute) {
+        return None;
+    }
+    let per: Vec<String> = rule.per().iter().map(|counted| format!("`{}`", counted.text)).collect();
+    let counts = if per.is_empty() { String::new() } else { format!(", which counts by {},", per.join(" and ")) };
+    let StoredOverride { attribute, rule, .. } = stored;
+    Some(format!(
+        "nothing in the rule `{rule}`{counts} names the attribute `{attribute}`; the override is for requests that have it"
+    ))
+}
+
+/// Warns about a value that looks like a pattern or a network; it is compared literally.
+fn compared_as_text(stored: &StoredOverride) -> Option<String> {
+    let StoredOverride { value, attribute, .. } = stored;
+    let is_network = value.split_once('/').is_some_and(|(address, length)| {
+        address.parse::<IpAddr>().is_ok() && length.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let (what, written) = if value.contains('*') {
+        ("a pattern", "'…*'")
+    } else if is_network && !attribute.starts_with("masked_") {
+        // Envoy sends networks as they are, under such names.
+        ("a network", "{cidr: …}")
+    } else {
+        return None;
+    };
+    Some(format!(
+        "`{attribute}` is compared with `{value}` literally; {what} goes into the rule itself: `overrides: [{{when: \
+         {{{attribute}: {written}}}, limit: …}}]`"
+    ))
+}

@@ -1,0 +1,55 @@
+//! Whether tokens are required: yes for a server that other machines can reach, unless `--insecure` is given.
+
+use std::net::SocketAddr;
+
+use anyhow::bail;
+
+use super::args::{ServeArgs, TokensWhen};
+use super::source::RulesConfig;
+
+/// Whether tokens are required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Every caller may do everything.
+    Open,
+    /// All calls except health checks need a token.
+    Tokens,
+}
+
+/// Decides by the flags, the listeners, and whether the source of rules has tokens.
+///
+/// # Errors
+/// When other machines could connect without tokens, or tokens are required and the source has none.
+pub(super) fn read(
+    raw: &ServeArgs,
+    listeners: &[(&str, Option<SocketAddr>)],
+    rules: &RulesConfig,
+) -> anyhow::Result<Access> {
+    let beyond = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
+    let open = listeners.iter().find_map(|(flag, address)| Some((flag, address.filter(beyond)?)));
+    let without = match rules {
+        RulesConfig::File(_) => Some("--rules FILE"),
+        RulesConfig::Inline => Some("--data off"),
+        RulesConfig::Database(_) | RulesConfig::Service(_) => None,
+    };
+    match (raw.tokens, raw.insecure, open, without) {
+        (Some(TokensWhen::Required), true, ..) => {
+            bail!("--tokens required and --insecure contradict each other: leave one of them out")
+        }
+        (Some(TokensWhen::Required), false, _, Some(without)) => {
+            bail!(
+                "--tokens required: with {without} there are no tokens; keep rules in the database, or follow a service"
+            )
+        }
+        (_, true, ..) | (None | Some(TokensWhen::None), false, None, _) => Ok(Access::Open),
+        (Some(TokensWhen::None), false, Some((flag, address)), _) => bail!(
+            "{flag} {address} can be reached from other machines, which may do everything with --tokens none: leave it out, or \
+             add --insecure if something else restricts access"
+        ),
+        (None, false, Some((flag, address)), Some(without)) => bail!(
+            "{flag} {address} can be reached from other machines, and with {without} there are no tokens: add --insecure if \
+             something else restricts access, or keep rules in the database"
+        ),
+        (Some(TokensWhen::Required) | None, false, _, None) => Ok(Access::Tokens),
+    }
+}

@@ -1,0 +1,129 @@
+//! The arguments of `tollgate serve`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+#[derive(Clone, Debug, Args)]
+pub(in crate::cli) struct ServeArgs {
+    /// The source of rules: a file, or the URL of a rules service to follow; by default this server's own database
+    ///
+    /// A file, YAML or JSON, is read again when it changes. A service, `https://host:port` of another `tollgate serve`, is
+    /// followed: a change arrives within a second, and the last good rules are kept in the data directory for a start
+    /// while the service is unreachable. Rules with mistakes are refused as a whole and the rules in force stay. Without rules,
+    /// requests have inline limits.
+    #[arg(long, value_name = "FILE|URL", env = "TOLLGATE_RULES")]
+    pub(super) rules: Option<String>,
+
+    /// The data directory: rules with their history and tokens, or the last good rules of a service; or `off`
+    ///
+    /// With `off` there is no database and no rules API, and nothing is written to disk.
+    #[arg(long, value_name = "DIR", default_value = "tollgate-data", env = "TOLLGATE_DATA")]
+    pub(super) data: String,
+
+    /// A PostgreSQL database for rules, postgres://user:password@host/name, instead of the data directory
+    #[arg(long, value_name = "URL", env = "TOLLGATE_DATABASE", hide_env_values = true)]
+    pub(super) database: Option<String>,
+
+    /// The token for the rules service; better set in the environment, where other users do not see it
+    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_RULES_TOKEN", hide_env_values = true)]
+    pub(super) rules_token: Option<String>,
+
+    /// Extra CA certificates (PEM) for the rules service
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_CA")]
+    pub(super) rules_ca: Option<PathBuf>,
+
+    /// The name of this node at the rules service; by default its host name and HTTP port
+    #[arg(long, value_name = "NAME", env = "TOLLGATE_NODE")]
+    pub(super) node: Option<String>,
+
+    /// The store of counters: `memory`, or a Redis or Valkey shared by several servers
+    ///
+    /// `redis://[user:password@]host[:port][/db][?namespace=name]`, or `rediss://…` for TLS, with `?ca=FILE` for
+    /// your own CA. Servers with the same store and namespace share limits. While the store is unreachable, `on_fault` of each
+    /// rule decides.
+    #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
+    pub(super) store: String,
+
+    /// Milliseconds a decision waits for a shared store before it is made without it
+    #[arg(long, value_name = "MS", default_value_t = 10, env = "TOLLGATE_STORE_DEADLINE")]
+    pub(super) store_deadline: u64,
+
+    /// Address for HTTP, or `off`; port 0 chooses a free port
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", env = "TOLLGATE_HTTP")]
+    pub(super) http: String,
+
+    /// Address for the Redis protocol, or `off`
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380", env = "TOLLGATE_RESP")]
+    pub(super) resp: String,
+
+    /// The server's certificate chain (PEM): enables TLS for HTTP and the Redis protocol
+    ///
+    /// It is read again when it or the key changes; connections stay open.
+    #[arg(long, value_name = "FILE", requires = "tls_key", env = "TOLLGATE_TLS_CERT")]
+    pub(super) tls_cert: Option<PathBuf>,
+
+    /// The private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TOLLGATE_TLS_KEY")]
+    pub(super) tls_key: Option<PathBuf>,
+
+    /// Whether callers must send a token: `required`, the default where other machines can connect, or `none`
+    ///
+    /// All calls except /healthz and /readyz need one. Tokens are created with `tollgate tokens create`, and come from the database or
+    /// from the rules service.
+    #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
+    pub(super) tokens: Option<TokensWhen>,
+
+    /// Let other machines connect without tokens, because something else restricts access
+    #[arg(long, env = "TOLLGATE_INSECURE")]
+    pub(super) insecure: bool,
+
+    /// The maximum number of keys in memory, such as 500k or 10M
+    ///
+    /// Memory is allocated as keys arrive, about 40 bytes each for a token bucket. When the table is full, the keys that have spent
+    /// least are evicted.
+    #[arg(long, value_name = "KEYS", default_value = "1M", env = "TOLLGATE_CAPACITY")]
+    pub(super) capacity: String,
+
+    /// Threads that serve connections; by default one for each core
+    #[arg(long, value_name = "COUNT", env = "TOLLGATE_THREADS")]
+    pub(super) threads: Option<usize>,
+
+    /// The maximum number of connections; further ones are refused
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000, env = "TOLLGATE_CONNECTIONS")]
+    pub(super) connections: usize,
+
+    /// How `GET /v1/top` shows the heaviest keys: `plain`, `hashed`, or `off` to track none
+    #[arg(long, value_name = "HOW", default_value = "plain", env = "TOLLGATE_TOP_KEYS")]
+    pub(super) top_keys: String,
+
+    /// Log refusals with their explanations: the maximum rate for each rule, such as `1/s`, or `off`
+    ///
+    /// Values from requests are shown as `--top-keys` says. All rules together log at most 100 lines a second.
+    #[arg(long, value_name = "RATE", default_value = "off", env = "TOLLGATE_LOG_REFUSALS")]
+    pub(super) log_refusals: String,
+
+    /// Seconds that clients have to finish after a signal to stop
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]
+    pub(super) drain: u64,
+}
+
+/// When tokens are required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum TokensWhen {
+    /// For all calls.
+    Required,
+    /// Never.
+    None,
+}
+
+pub(in crate::cli) const EXAMPLES: &str = "\
+Examples:
+  tollgate serve                                       on loopback, with rules from its API
+  tollgate serve --rules rules.yaml                    with a file, read again when it changes
+  tollgate serve --rules https://rules.internal:8080   with the rules of another server
+  tollgate serve --store redis://10.0.0.5:6379         limits shared with other servers
+  tollgate serve --http 0.0.0.0:8080 --resp off        for other machines, HTTP only, with tokens
+  tollgate serve --data off                            without rules; nothing is written to disk
+
+It stops on SIGTERM or SIGINT, after answering the requests it has received.";

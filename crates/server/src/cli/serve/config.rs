@@ -1,0 +1,267 @@
+//! The validated configuration of `tollgate serve`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tollgate::Rate;
+
+use super::access::{self, Access};
+use super::args::ServeArgs;
+use super::source::{self, RulesConfig};
+use crate::client::Secret;
+use crate::net::tls::TlsFiles;
+use crate::observe::top_keys::Names;
+
+/// A validated configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    /// The address for HTTP, if enabled.
+    pub(super) http: Option<SocketAddr>,
+    /// The address for the Redis protocol, if enabled.
+    pub(super) resp: Option<SocketAddr>,
+    /// The store of counters.
+    pub(super) store: StoreConfig,
+    /// How long a decision waits for the store.
+    pub(super) store_deadline: Duration,
+    /// The source of rules.
+    pub(super) rules: RulesConfig,
+    /// Whether tokens are required.
+    pub(super) access: Access,
+    /// The certificate and key, if TLS is enabled.
+    pub(super) tls: Option<TlsFiles>,
+    /// The maximum number of keys in memory; at least one.
+    pub(super) capacity: usize,
+    /// Threads for connections; at least one.
+    pub(super) threads: usize,
+    /// The maximum number of connections.
+    pub(super) connections: usize,
+    /// How the heaviest keys are shown.
+    pub(super) top_keys: Names,
+    /// The maximum rate of logged refusals of each rule, if they are logged.
+    pub(super) log_refusals: Option<Rate>,
+    /// How long clients have to finish when the server stops.
+    pub(super) drain: Duration,
+}
+
+/// A store of counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StoreConfig {
+    /// This process.
+    Memory,
+    /// A Redis or Valkey.
+    Redis(Secret),
+}
+
+impl StoreConfig {
+    /// Returns its name for the log.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+impl Config {
+    /// Validates arguments.
+    ///
+    /// # Errors
+    /// With the flag, its value and what would be right.
+    pub(super) fn new(raw: ServeArgs) -> anyhow::Result<Self> {
+        let (http, resp) = (address("--http", &raw.http)?, address("--resp", &raw.resp)?);
+        if http.is_none() && resp.is_none() {
+            bail!("--http and --resp are both off: nothing to serve");
+        }
+        if raw.connections == 0 {
+            bail!("--connections is 0: no client could connect");
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = raw.threads.unwrap_or_else(cores);
+        if threads == 0 || threads > MAX_THREADS {
+            bail!("--threads {threads} is out of range (1 to {MAX_THREADS})");
+        }
+        let rules = source::read(&raw, http)?;
+        let access = access::read(&raw, &[("--http", http), ("--resp", resp)], &rules)?;
+        Ok(Self {
+            http,
+            resp,
+            rules,
+            access,
+            tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),
+            store: store(&raw.store)?,
+            store_deadline: deadline(raw.store_deadline)?,
+            capacity: parse_count("--capacity", &raw.capacity)?,
+            threads,
+            connections: raw.connections,
+            top_keys: match &*raw.top_keys {
+                "plain" => Names::Plain,
+                "hashed" => Names::Hashed,
+                "off" => Names::Off,
+                other => bail!("--top-keys {other}: write plain, hashed or off"),
+            },
+            log_refusals: refusals(&raw.log_refusals)?,
+            drain: Duration::from_secs(raw.drain.min(MAX_DRAIN_SECONDS)),
+        })
+    }
+}
+
+/// More threads would only contend.
+const MAX_THREADS: usize = 1_024;
+/// The maximum of `--store-deadline`.
+const MAX_DEADLINE_MS: u64 = 60_000;
+/// A day, so that no instant overflows.
+const MAX_DRAIN_SECONDS: u64 = 86_400;
+
+fn address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let wrong = || format!("{flag} {text}: write an address and a port, like 127.0.0.1:8080, or `off`");
+    Ok(Some(text.to_socket_addrs().with_context(wrong)?.next().with_context(wrong)?))
+}
+
+fn store(text: &str) -> anyhow::Result<StoreConfig> {
+    match text.split_once("://") {
+        None if text == "memory" => Ok(StoreConfig::Memory),
+        Some(("redis" | "rediss", _)) => Ok(StoreConfig::Redis(Secret::new(text))),
+        // The rest may contain a password, so it is not shown.
+        Some((scheme, _)) => {
+            bail!("--store {scheme}://…: no such store; write memory, redis://… or rediss://…")
+        }
+        None => bail!("--store: no such store; write memory, redis://… or rediss://…"),
+    }
+}
+
+fn refusals(text: &str) -> anyhow::Result<Option<Rate>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let rate = text.parse().with_context(|| format!("--log-refusals {text}: write a rate, like 1/s, or `off`"))?;
+    Ok(Some(rate))
+}
+
+fn deadline(millis: u64) -> anyhow::Result<Duration> {
+    if millis == 0 || millis > MAX_DEADLINE_MS {
+        bail!("--store-deadline {millis} is out of range (1 to {MAX_DEADLINE_MS} milliseconds)");
+    }
+    Ok(Duration::from_millis(millis))
+}
+
+/// Parses a count such as 500k or 10M.
+pub(in crate::cli) fn parse_count(flag: &str, text: &str) -> anyhow::Result<usize> {
+    let scales = [('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
+    let scaled = scales.iter().find_map(|(letter, scale)| Some((text.strip_suffix(*letter)?, *scale)));
+    let (digits, scale) = scaled.unwrap_or((text, 1));
+    let count = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(scale)).filter(|count| *count > 0);
+    count.with_context(|| format!("{flag} {text}: write a whole number above 0, like 500k or 10M"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::{CommandFactory, Parser};
+
+    fn config(line: &str) -> Result<Config, String> {
+        let words = ["tollgate", "serve"].into_iter().chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Command::Serve(args) = cli.command else { return Err("another command".into()) };
+        Config::new(*args).map_err(|error| format!("{error:#}"))
+    }
+
+    fn refused(line: &str, expected: &str) {
+        let error = config(line).expect_err(line);
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn default_is_loopback_and_memory() {
+        let config = config("").expect("defaults");
+        assert_eq!(config.http, Some(([127, 0, 0, 1], 8080).into()));
+        assert_eq!(config.resp, Some(([127, 0, 0, 1], 6380).into()));
+        assert_eq!((config.store, config.capacity), (StoreConfig::Memory, 1_000_000));
+        assert_eq!(config.access, Access::Open);
+        let RulesConfig::Database(database) = config.rules else { panic!("another source") };
+        assert_eq!(database.url.reveal(), "sqlite:tollgate-data/rules.db?mode=rwc");
+    }
+
+    #[test]
+    fn errors_name_the_flag_and_what_would_be_right() {
+        refused("--http 8080", "--http 8080: write an address and a port, like 127.0.0.1:8080");
+        refused("--http off --resp off", "nothing to serve");
+        refused("--store redsi://:secret@host", "--store redsi://…: no such store");
+        refused("--store memroy", "write memory, redis://… or rediss://…");
+        refused("--capacity 0", "--capacity 0: write a whole number above 0, like 500k or 10M");
+        refused("--capacity 99999999999999999G", "--capacity");
+        refused("--threads 0", "--threads 0 is out of range (1 to 1024)");
+        refused("--store-deadline 0", "--store-deadline 0 is out of range (1 to 60000 milliseconds)");
+        refused("--top-keys loud", "--top-keys loud: write plain, hashed or off");
+        refused("--log-refusals often", "--log-refusals often: write a rate, like 1/s, or `off`");
+        refused("--rule x", "--rules");
+    }
+
+    #[test]
+    fn rules_have_one_source() {
+        let from = |line: &str| config(line).expect(line).rules;
+        assert!(matches!(from("--rules r.yaml"), RulesConfig::File(path) if path.ends_with("r.yaml")));
+        assert!(matches!(from("--data off"), RulesConfig::Inline));
+        let RulesConfig::Database(database) = from("--data /var/a%b?c") else { panic!("another source") };
+        assert_eq!(database.url.reveal(), "sqlite:/var/a%25b%3Fc/rules.db?mode=rwc");
+        let RulesConfig::Database(database) = from("--data off --database postgres://u:p@h/d") else {
+            panic!("another source")
+        };
+        assert_eq!((database.url.reveal(), database.data), ("postgres://u:p@h/d", None));
+        let RulesConfig::Service(service) = from("--rules https://h:1 --rules-token t --node n --data d") else {
+            panic!("another source")
+        };
+        assert_eq!((&*service.node, service.data.as_deref()), ("n", Some("d".as_ref())));
+        let RulesConfig::Service(service) = from("--rules http://h:1 --http 127.0.0.1:8081") else {
+            panic!("another source")
+        };
+        assert!(service.node.ends_with(":8081"), "{}", service.node);
+        refused("--rules r.yaml --database postgres://h/d", "--rules and --database");
+        refused("--rules http://h:1 --database postgres://h/d", "--rules and --database");
+        refused("--database mysql://u:secret@h/d", "--database mysql://…: write postgres://user:password@host/name");
+        refused("--rules-token t", "--rules-token is for following a rules service");
+        refused("--rules r.yaml --node n", "--node is for following a rules service");
+        refused("--rules ftp://h", "`ftp://h` is not the address of a server");
+        refused("--rules http://u:p@h:1", "--rules-token");
+        refused("--rules http://h:1 --rules-ca x", "cannot read x");
+        refused("--rules https://h:1 --rules-token a\u{7f}b", "--rules-token");
+        refused("--rules https://h:1 --node \u{e9}\u{7}", "--node");
+    }
+
+    #[test]
+    fn other_machines_need_tokens_or_insecure() {
+        let access = |line: &str| config(line).expect(line).access;
+        assert_eq!(access("--http [::1]:80 --resp 127.8.8.8:1"), Access::Open);
+        assert_eq!(access("--tokens required"), Access::Tokens);
+        assert_eq!(access("--http 0.0.0.0:80"), Access::Tokens);
+        assert_eq!(access("--resp [::]:80 --rules http://h:1"), Access::Tokens);
+        assert_eq!(access("--http 0.0.0.0:80 --insecure"), Access::Open);
+        assert_eq!(access("--http 0.0.0.0:80 --insecure --rules r.yaml"), Access::Open);
+        refused("--resp 0.0.0.0:80 --tokens none", "--resp 0.0.0.0:80 can be reached from other machines");
+        refused("--http 0.0.0.0:80 --rules r.yaml", "with --rules FILE there are no tokens");
+        refused("--http 0.0.0.0:80 --data off", "with --data off there are no tokens");
+        refused("--tokens required --data off", "with --data off there are no tokens");
+        refused("--tokens required --insecure", "leave one of them out");
+        refused("--tls-cert a", "--tls-key");
+        refused("--tokens some", "required");
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let config = config("--store redis://:hunter2@127.0.0.1/").expect("a store");
+        assert!(!format!("{config:?}").contains("hunter2"));
+        let config = self::config("--rules https://h:1 --rules-token hunter2").expect("a service");
+        assert!(!format!("{config:?}").contains("hunter2"));
+        let config = self::config("--database postgres://u:hunter2@h/d").expect("a database");
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+}

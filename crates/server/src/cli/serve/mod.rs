@@ -1,0 +1,191 @@
+//! `tollgate serve`: builds the parts, runs them, and shuts them down after a signal.
+
+mod access;
+mod args;
+mod config;
+mod source;
+mod start_rules;
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tollgate::Throttles;
+use tollgate_engine::{Engine, MemoryStore, Store};
+use tollgate_redis::{Health, RedisStore};
+
+use crate::app::App;
+use crate::control::auth::Tokens;
+use crate::net::accept::{NewConnection, Protocol, accept};
+use crate::net::stream::TlsReadReady;
+use crate::net::tls::Tls;
+use crate::net::workers::Workers;
+use crate::observe::refusals::RefusalLog;
+use crate::{http, resp};
+
+use access::Access;
+pub(super) use args::{EXAMPLES, ServeArgs};
+pub(super) use config::parse_count;
+use config::{Config, StoreConfig};
+
+/// Serves until a signal.
+///
+/// # Errors
+/// When the configuration is invalid, or a port or the rules are unavailable.
+pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    let config = Config::new(args)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(with_store(&config))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the store: the only place that knows which stores there are.
+async fn with_store(config: &Config) -> anyhow::Result<()> {
+    match &config.store {
+        StoreConfig::Memory => {
+            let engine = Engine::new(MemoryStore::new(config.capacity)?)?;
+            serve(config, App::new(engine, Some(Throttles::new(config.capacity)?)), |_| pending()).await
+        }
+        StoreConfig::Redis(url) => {
+            let store = tollgate_redis::Config::from_url(url.reveal()).context("--store")?;
+            let store = store.deadline(config.store_deadline);
+            let store = RedisStore::connect(store).await;
+            let (health, nodes) = (store.watch_health(), store.watch_nodes());
+            serve(config, App::new(Engine::new(store)?, None), |app| follow(health, nodes, app)).await
+        }
+    }
+}
+
+/// Forwards the health of the store and the number of nodes that share it.
+async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
+    loop {
+        match &*health.borrow_and_update() {
+            Health::Up => app.health.up(),
+            Health::Connecting => app.health.down("there is no connection yet"),
+            Health::Down { why } => app.health.down(why),
+        }
+        app.engine.set_nodes(*nodes.borrow_and_update());
+        let changed = tokio::select! {
+            changed = health.changed() => changed,
+            changed = nodes.changed() => changed,
+        };
+        if changed.is_err() {
+            return pending().await;
+        }
+    }
+}
+
+async fn serve<S: Store + 'static, F: Future<Output = ()>>(
+    config: &Config,
+    app: App<S>,
+    follow: impl FnOnce(Arc<App<S>>) -> F,
+) -> anyhow::Result<()> {
+    let mut stop = Stop::new()?;
+    let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
+    let app = app.with_names(config.top_keys).with_refusals(refusals);
+    let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
+    let tokens = match config.access {
+        Access::Open => Tokens::NotAsked,
+        Access::Tokens => Tokens::Asked,
+    };
+    let (app, rules) = start_rules::start(config, app.with_tokens(tokens)).await?;
+    let workers = start(config.threads, &app, tls.clone())?;
+    let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
+    let encrypted = if tls.is_some() { "on" } else { "off" };
+    let (store, from) = (config.store.name(), app.origin.to_string());
+    tracing::info!(http = address(&http), resp = address(&resp), tls = encrypted, store, rules = from, "listening");
+    let take = async |listener: Option<TcpListener>, protocol| match listener {
+        Some(listener) => accept(listener, protocol, app.connections.clone(), config.connections, &workers).await,
+        None => pending().await,
+    };
+    let renew = async {
+        match tls {
+            Some(tls) => tls.watch().await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        () = take(http, Protocol::Http) => {}
+        () = take(resp, Protocol::Resp) => {}
+        () = renew => {}
+        () = follow(app.clone()) => {}
+        () = stop.told() => {}
+    }
+    tracing::info!(connections = app.connections(), "stopping");
+    app.connections.stop();
+    tokio::select! {
+        () = app.connections.all_closed() => tracing::info!("stopped"),
+        () = tokio::time::sleep(config.drain) => {
+            tracing::warn!(connections = app.connections(), "drain timeout: stopped with open connections");
+        }
+        () = stop.told() => tracing::warn!("second signal: stopping immediately"),
+    }
+    workers.stop();
+    rules.stop();
+    Ok(())
+}
+
+fn start<S: Store + 'static>(
+    threads: usize,
+    app: &Arc<App<S>>,
+    tls: Option<Arc<Tls>>,
+) -> anyhow::Result<Workers<NewConnection>> {
+    let app = app.clone();
+    let workers = Workers::start(threads, move |stream, (protocol, guard)| {
+        let (app, tls) = (app.clone(), tls.clone());
+        async move {
+            // Answers are small and awaited; the kernel must not hold one back to send it with the next.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "no delay could not be switched off");
+            }
+            let Some(tls) = tls else {
+                return match protocol {
+                    Protocol::Http => http::serve(stream, app, guard).await,
+                    Protocol::Resp => resp::serve(stream, app, guard).await,
+                };
+            };
+            let Some(stream) = tls.welcome(stream, protocol, &guard).await else { return };
+            match protocol {
+                Protocol::Http => http::serve(stream, app, guard).await,
+                Protocol::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
+            }
+        }
+    });
+    workers.context("cannot start the threads for connections")
+}
+
+async fn bind(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = TcpListener::bind(address).await;
+    listener.map(Some).with_context(|| format!("cannot listen on {address}; choose another address with {flag}"))
+}
+
+fn address(listener: &Option<TcpListener>) -> String {
+    let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    address.map_or("off".to_owned(), |address| address.to_string())
+}
+
+/// The signals that end the server.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

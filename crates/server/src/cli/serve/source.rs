@@ -1,0 +1,106 @@
+//! The source of rules, from the flags.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+
+use super::args::ServeArgs;
+use crate::client::{Client, Secret};
+use crate::control::api::limits::MAX_NODE_NAME;
+use crate::control::sqlite_url;
+use crate::rules_source::poll::FollowConfig;
+
+/// The source of rules.
+#[derive(Clone, Debug)]
+pub(super) enum RulesConfig {
+    /// No rules: requests have inline limits.
+    Inline,
+    /// A file.
+    File(PathBuf),
+    /// This server's own database; it is then a rules service.
+    Database(DatabaseConfig),
+    /// The rules service of another server.
+    Service(FollowConfig),
+}
+
+/// A database for rules.
+#[derive(Clone, Debug)]
+pub(super) struct DatabaseConfig {
+    /// Its URL, which may contain a password.
+    pub(super) url: Secret,
+    /// Its directory, if it is a file.
+    pub(super) data: Option<PathBuf>,
+}
+
+/// Determines the source from the flags.
+///
+/// # Errors
+/// When they name two sources, or an invalid one.
+pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<RulesConfig> {
+    let data = (raw.data != "off").then(|| PathBuf::from(&raw.data));
+    ensure!(!raw.data.is_empty(), "--data is empty: name a directory, or write off");
+    if let (Some(_), Some(_)) = (&raw.rules, &raw.database) {
+        bail!("--rules and --database are both sources of rules: leave one of them out");
+    }
+    if let Some(url) = raw.rules.as_deref().filter(|rules| rules.contains("://")) {
+        let token = raw.rules_token.clone().map(Secret::new);
+        ensure!(
+            token.as_ref().is_none_or(|token| is_graphic(token.reveal())),
+            "--rules-token: invalid characters in the token"
+        );
+        let client = Client::new(url, token, raw.rules_ca.as_deref()).context("--rules")?;
+        ensure!(
+            client.url().username().is_empty() && client.url().password().is_none(),
+            "--rules: the address of a rules service cannot have a user or a password; set a token with --rules-token"
+        );
+        let node = raw.node.clone().unwrap_or_else(|| node_name(http));
+        ensure!(
+            is_graphic(&node) && node.len() <= MAX_NODE_NAME,
+            "--node: a name has 1 to {MAX_NODE_NAME} printable ASCII characters without spaces"
+        );
+        return Ok(RulesConfig::Service(FollowConfig { client, node, data }));
+    }
+    for (flag, given) in [
+        ("--rules-token", raw.rules_token.is_some()),
+        ("--rules-ca", raw.rules_ca.is_some()),
+        ("--node", raw.node.is_some()),
+    ] {
+        ensure!(!given, "{flag} is for following a rules service, and none is given: add --rules https://host:port");
+    }
+    if let Some(file) = &raw.rules {
+        return Ok(RulesConfig::File(file.into()));
+    }
+    if let Some(url) = &raw.database {
+        // The rest may contain a password, so it is not shown.
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        ensure!(
+            matches!(scheme, "postgres" | "postgresql"),
+            "--database {scheme}://…: write postgres://user:password@host/name"
+        );
+        return Ok(RulesConfig::Database(DatabaseConfig { url: Secret::new(url), data: None }));
+    }
+    Ok(match data {
+        Some(data) => RulesConfig::Database(DatabaseConfig {
+            url: Secret::new(sqlite_url(&data.join("rules.db"))),
+            data: Some(data),
+        }),
+        None => RulesConfig::Inline,
+    })
+}
+
+fn is_graphic(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Returns a name that no other node has: the host name and the port.
+fn node_name(http: Option<SocketAddr>) -> String {
+    let host =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));
+    let host = host.unwrap_or_default();
+    let host = Some(host.trim()).filter(|host| is_graphic(host)).unwrap_or("node");
+    match http.map_or(0, |http| http.port()) {
+        0 => format!("{host}:pid-{}", std::process::id()),
+        port => format!("{host}:{port}"),
+    }
+}

@@ -1,0 +1,65 @@
+//! Content types of request bodies.
+
+use hyper::header::CONTENT_TYPE;
+use hyper::{HeaderMap, StatusCode};
+use serde::de::DeserializeOwned;
+
+use super::call::Call;
+use super::error::ApiError;
+
+/// JSON only.
+const JSON: &[&str] = &["application/json"];
+
+/// A merge patch (RFC 7396).
+pub(super) const PATCH: &[&str] = &["application/merge-patch+json", "application/json"];
+
+/// Rules as in files.
+pub(super) const RULES: &[&str] =
+    &["application/json", "application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"];
+
+/// The default of `curl -d`, which says nothing about the body.
+const UNSPECIFIED: &str = "application/x-www-form-urlencoded";
+
+/// Checks the content type of a body. A body without one is accepted.
+///
+/// # Errors
+/// When the type is not one of `accepted`.
+pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), ApiError> {
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let given = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let is = |known: &&str| given.eq_ignore_ascii_case(known);
+    if given.is_empty() || is(&UNSPECIFIED) || accepted.iter().any(is) {
+        return Ok(());
+    }
+    let detail = format!("unsupported content type {given}; send {}", accepted.join(", or "));
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type", detail))
+}
+
+/// Parses a small JSON body.
+///
+/// # Errors
+/// When the content type is another, or the body does not have the right form.
+pub(super) fn json<T: DeserializeOwned>(call: &Call, body: &[u8]) -> Result<T, ApiError> {
+    check(&call.headers, JSON)?;
+    serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_content_types_are_refused() {
+        let check = |kind: &str| {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, kind.parse().unwrap())]);
+            check(&headers, RULES)
+        };
+        for right in ["application/json", "Application/YAML; charset=utf-8", "text/yaml", "", UNSPECIFIED] {
+            assert!(check(right).is_ok(), "{right}");
+        }
+        for wrong in ["text/html", "application/jsonp", "multipart/form-data; boundary=x"] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+        assert!(super::check(&HeaderMap::new(), JSON).is_ok());
+    }
+}

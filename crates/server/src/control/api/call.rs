@@ -1,0 +1,165 @@
+//! The extractors of calls: who calls and what they expect to change, path parameters, query parameters.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Path, Query};
+use hyper::header::HeaderName;
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, StatusCode};
+use percent_encoding::percent_decode;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use super::error::ApiError;
+use super::reply::{self, Reply};
+use super::{ApiState, etag};
+use crate::control::Control;
+use crate::control::auth::{Access, Place};
+use crate::control::model::{Change, PageRequest, Role};
+
+/// A call: the service, the caller and the headers.
+pub(super) struct Call {
+    pub(super) state: Arc<ApiState>,
+    pub(super) access: Access,
+    pub(super) headers: HeaderMap,
+}
+
+impl FromRequestParts<Arc<ApiState>> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<ApiState>) -> Result<Self, ApiError> {
+        // The front end has authenticated the caller.
+        let access = parts.extensions.get().cloned().ok_or_else(ApiError::bug)?;
+        Ok(Self { state: state.clone(), access, headers: parts.headers.clone() })
+    }
+}
+
+impl Call {
+    pub(super) fn control(&self) -> &Control {
+        &self.state.control
+    }
+
+    /// Checks that the caller has a role, and returns the change: author, comment and expected version.
+    ///
+    /// # Errors
+    /// When the role is missing, or a header is invalid.
+    pub(super) fn change(&self, role: Role, place: Place<'_>) -> Result<Change, ApiError> {
+        self.access.require(role, place)?;
+        self.unchecked_change()
+    }
+
+    /// Returns the change without a check of the caller's role.
+    ///
+    /// # Errors
+    /// When a header is invalid.
+    pub(super) fn unchecked_change(&self) -> Result<Change, ApiError> {
+        let comment = text(&self.headers, "tollgate-comment")?.filter(|comment| !comment.is_empty());
+        Ok(Change { author: self.access.author().to_owned(), comment, expected: etag::expected(&self.headers)? })
+    }
+
+    /// Returns the ETag of lists: the revision. Read it before the list, so that it is never newer than the list.
+    pub(super) fn revision_tag(&self) -> String {
+        etag::of(self.state.revision())
+    }
+
+    /// Replies with JSON, or 304 if the reader has this version already.
+    pub(super) fn read(&self, tag: &str, value: &impl Serialize) -> Reply {
+        match etag::is_known(&self.headers, tag)? {
+            true => Ok(reply::not_modified(tag)),
+            false => reply::json(StatusCode::OK, tag, value),
+        }
+    }
+}
+
+/// Returns the text of a header: UTF-8, percent-encoded where needed. A percent sign that encodes nothing stands for itself, and
+/// control characters become spaces, because the text goes into logs.
+///
+/// # Errors
+/// When the header is not UTF-8.
+pub(super) fn text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get(HeaderName::from_static(name)) else { return Ok(None) };
+    let text = percent_decode(value.as_bytes()).decode_utf8();
+    let text = text.map(|text| text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect());
+    text.map(Some).map_err(|_| ApiError::bad_request(format!("{name} is not UTF-8, percent-encoded where needed")))
+}
+
+/// Path parameters, percent-decoded.
+pub(super) struct PathParams<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let params = Path::<T>::from_request_parts(parts, state).await;
+        params
+            .map(|Path(params)| Self(params))
+            .map_err(|error| ApiError::bad_request(format!("the path: {}", error.body_text())))
+    }
+}
+
+/// Query parameters. Unknown ones are refused, so that a misspelt filter does not return everything.
+pub(super) struct QueryParams<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let params = Query::<T>::from_request_parts(parts, state).await;
+        params.map(|Query(params)| Self(params)).map_err(|error| ApiError::bad_request(error.body_text()))
+    }
+}
+
+/// The path of a rule.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct RulePath {
+    /// The domain of the rule: letters, digits and `-_.:/`, percent-encoded.
+    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "api")]
+    pub(super) domain: String,
+    /// The id of the rule: letters, digits and `-_.:/`, percent-encoded.
+    #[param(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9._:/-]+$", example = "per-client")]
+    pub(super) id: String,
+}
+
+/// A part of a list.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Paging {
+    /// The `next` of the previous page; from the beginning by default.
+    after: Option<String>,
+    /// The maximum number of items.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+}
+
+impl From<Paging> for PageRequest {
+    fn from(Paging { after, limit }: Paging) -> Self {
+        Self { after, limit }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_text_is_percent_decoded() {
+        for (sent, expected) in [
+            (&b"for%20the%20sale"[..], Some("for the sale")),
+            ("für den Ausverkauf".as_bytes(), Some("für den Ausverkauf")),
+            (b"f%C3%BCr", Some("für")),
+            (b"raise by 100%", Some("raise by 100%")),
+            (b"50% more, 5%zz", Some("50% more, 5%zz")),
+            (b"two%0Alines", Some("two lines")),
+            (b"%FF", None),
+            (b"\xff", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("tollgate-comment", hyper::header::HeaderValue::from_bytes(sent).unwrap());
+            let text = text(&headers, "tollgate-comment").ok().flatten();
+            assert_eq!(text.as_deref(), expected, "{}", sent.escape_ascii());
+        }
+    }
+}

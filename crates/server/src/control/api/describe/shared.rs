@@ -1,0 +1,50 @@
+//! Parts of the description that many calls share: the headers of changes, and 304. What all calls share is added in `describe`.
+
+use std::collections::BTreeMap;
+
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::{ObjectBuilder, RefOr, Required, Response, Type};
+use utoipa::{IntoParams, IntoResponses};
+
+/// The header If-Match: change only the expected version.
+pub(in crate::control::api) struct IfMatch;
+
+/// The header If-None-Match of a write: change only if nothing exists.
+pub(in crate::control::api) struct IfNoneMatch;
+
+/// The header Tollgate-Comment.
+pub(in crate::control::api) struct Comment;
+
+/// The response 304.
+pub(in crate::control::api) struct NotModified;
+
+impl IntoParams for IfMatch {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        header("If-Match", "The ETag of the expected version, or `*` for any existing version")
+    }
+}
+
+impl IntoParams for IfNoneMatch {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        header("If-None-Match", "`*`: only if nothing exists yet")
+    }
+}
+
+impl IntoParams for Comment {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        header("Tollgate-Comment", "A comment for the history and the audit log, percent-encoded")
+    }
+}
+
+impl IntoResponses for NotModified {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let response = Response::new("If-None-Match names the current version");
+        BTreeMap::from([("304".to_owned(), RefOr::T(response))])
+    }
+}
+
+fn header(name: &str, description: &str) -> Vec<Parameter> {
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    let header = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Header).required(Required::False);
+    vec![header.description(Some(description)).schema(Some(text)).build()]
+}

@@ -1,0 +1,91 @@
+//! Whole rule files: validating, applying and exporting.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::body::{self, RULES};
+use super::call::{Call, QueryParams};
+use super::describe::shared::{Comment, IfMatch, NotModified};
+use super::error::ApiError;
+use super::etag;
+use super::reply::{self, Reply};
+use crate::control::auth::Place;
+use crate::control::model::{Others, Plan, Role, Validation};
+
+/// Looks for mistakes in a rule file, as `tollgate check` does. The status is 200 whatever is found.
+#[utoipa::path(post, path = "/v1/validate", tag = "files",
+    request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
+    responses((status = 200, description = "The mistakes and warnings", body = Validation)),
+)]
+pub(super) async fn validate(call: Call, text: Bytes) -> Reply {
+    body::check(&call.headers, RULES)?;
+    reply::uncached(StatusCode::OK, &call.control().files().validate(&text).await?)
+}
+
+/// How a file is applied.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ApplyQuery {
+    /// Only return what would change.
+    #[serde(default)]
+    #[param(default = false)]
+    plan: bool,
+    /// What happens to rules that the file does not contain, in the domains that it contains.
+    #[serde(default)]
+    #[param(inline, default = "keep")]
+    others: Others,
+}
+
+/// Applies a rule file as a whole or not at all. With `plan` it only returns what would change.
+#[utoipa::path(post, path = "/v1/apply", tag = "files",
+    params(ApplyQuery, IfMatch, Comment),
+    request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
+    responses((status = 200, description = "The changes", body = Plan)),
+)]
+pub(super) async fn apply(call: Call, QueryParams(query): QueryParams<ApplyQuery>, text: Bytes) -> Reply {
+    body::check(&call.headers, RULES)?;
+    let files = call.control().files();
+    let plan = if query.plan {
+        files.plan(&text, query.others).await?
+    } else {
+        // The domains are known after the file is parsed; a caller who may not change any rules is refused before.
+        if !call.access.is_at_least(Role::Editor) {
+            call.access.require(Role::Editor, Place::Everywhere)?;
+        }
+        let denied = OnceLock::new();
+        let allowed = |domain: &str| {
+            let allowed = call.access.require(Role::Editor, Place::Domain(domain));
+            allowed.map_err(|why| denied.set(why)).is_ok()
+        };
+        let applied = files.apply(&call.unchecked_change()?, &text, query.others, &allowed).await;
+        match denied.into_inner() {
+            Some(denied) => return Err(denied.into()),
+            None => applied?,
+        }
+    };
+    reply::json(StatusCode::OK, &etag::of(plan.revision), &plan)
+}
+
+/// Exports the rules of some domains, or of all, as a formatted rule file that `apply` accepts. Comments at its head list what a
+/// file does not contain: overrides beside rules, and which rules are disabled.
+#[utoipa::path(get, path = "/v1/export", tag = "files",
+    params(("domain" = Option<Vec<String>>, Query, description = "A domain; may be repeated")),
+    responses((status = 200, description = "A rule file", body = Object, content_type = "application/yaml"), NotModified),
+)]
+pub(super) async fn export(call: Call, QueryParams(query): QueryParams<Vec<(String, String)>>) -> Reply {
+    if let Some((other, _)) = query.iter().find(|(name, _)| name != "domain") {
+        return Err(ApiError::bad_request(format!("unknown field `{other}`, expected `domain`")));
+    }
+    let domains: Vec<String> = query.into_iter().map(|(_, domain)| domain).collect();
+    let tag = call.revision_tag();
+    if etag::is_known(&call.headers, &tag)? {
+        return Ok(reply::not_modified(&tag));
+    }
+    let text = call.control().files().export(&domains).await?;
+    Ok(reply::bytes(StatusCode::OK, &tag, "application/yaml", text))
+}

@@ -1,0 +1,85 @@
+//! Overrides whose rule was deleted.
+//!
+//! Deleting a rule keeps its overrides, because customers have bought them and the rule may come back through a rollback or a
+//! file. Then they apply again; a rule that does not fit one of them is refused. Until then they do not count towards the size,
+//! nodes do not receive them, and they can be listed and deleted.
+
+use std::collections::HashMap;
+
+use sqlx::{AnyConnection, Row};
+use tollgate_engine::rules::entry::{self, EntryOverride};
+
+use super::db::Write;
+use super::overrides::OverrideRow;
+use super::plan::{FileChanges, MAX_WARNINGS};
+use super::rules::describe;
+use super::{ControlError, Result};
+
+/// The number of overrides of each rule that does not exist, by domain and id.
+pub(super) type Orphans = HashMap<(String, String), i64>;
+
+/// Finds overrides without a rule.
+pub(super) async fn find(connection: &mut AnyConnection) -> Result<Orphans> {
+    let query = "SELECT o.domain, o.id, COUNT(*) AS overrides FROM overrides o \
+                 LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id WHERE r.id IS NULL GROUP BY o.domain, o.id";
+    let rows = sqlx::query(query).fetch_all(connection).await?;
+    let read = |row: &sqlx::any::AnyRow| Ok(((row.try_get("domain")?, row.try_get("id")?), row.try_get("overrides")?));
+    rows.iter().map(read).collect()
+}
+
+/// Adds warnings about overrides of rules that are deleted, and about overrides that apply again.
+pub(super) fn warn(changes: &mut FileChanges, orphans: &Orphans) {
+    for domain in &changes.domains {
+        let name = &domain.name;
+        let deleted = domain.deletes.iter().filter(|row| row.overrides > 0).map(|row| {
+            format!("{name}/{} has {}, kept in case the rule is created again", row.id, count(row.overrides))
+        });
+        let created = domain.writes.iter().filter(|write| write.old.is_none()).filter_map(|write| {
+            let overrides = count(*orphans.get(&(name.clone(), write.id.clone()))?);
+            Some(format!("{name}/{} was deleted before; {overrides} from then will apply again", write.id))
+        });
+        let room = MAX_WARNINGS.saturating_sub(changes.warnings.len());
+        changes.warnings.extend(deleted.chain(created).take(room));
+    }
+}
+
+fn count(overrides: i64) -> String {
+    format!("{overrides} override{}", if overrides == 1 { "" } else { "s" })
+}
+
+/// Checks that the overrides of a rule fit its new text.
+pub(super) async fn check_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<()> {
+    check_fit(domain, id, text, &OverrideRow::all(&mut write.tx, domain, id).await?)
+}
+
+/// Applies the overrides of a rule that is created again; returns how many.
+pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
+    let overrides = OverrideRow::all(&mut write.tx, domain, id).await?;
+    check_fit(domain, id, text, &overrides)?;
+    write.size += overrides.iter().map(OverrideRow::size).sum::<i64>();
+    Ok(overrides.len() as i64)
+}
+
+/// Keeps the `count` overrides of a rule that is deleted, outside of the size.
+pub(super) async fn leave_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
+    if count > 0 {
+        write.size -= OverrideRow::all(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();
+    }
+    Ok(())
+}
+
+fn check_fit(domain: &str, id: &str, text: &str, overrides: &[OverrideRow]) -> Result<()> {
+    if overrides.is_empty() {
+        return Ok(());
+    }
+    let entries: Vec<EntryOverride<'_>> = overrides.iter().map(OverrideRow::as_entry).collect();
+    let Err(mistakes) = entry::with_overrides(text, &entries) else { return Ok(()) };
+    // The override is not part of the text that was sent, so the message names it.
+    let unfit = entries.iter().find(|one| entry::with_overrides(text, std::slice::from_ref(*one)).is_err());
+    let value = unfit.map_or("", |one| one.value);
+    let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
+    let rule = describe(domain, id);
+    Err(ControlError::Invalid(format!(
+        "the override for `{value}` does not fit this {rule}: {why}; change or delete the override first"
+    )))
+}

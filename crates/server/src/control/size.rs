@@ -1,0 +1,72 @@
+//! The size of all rules together. Nodes read them as one file of bounded size, so a write that would exceed the bound is refused.
+
+use tollgate_engine::rules::{MAX_FILE_BYTES, MAX_NODES};
+
+use super::{ControlError, Result};
+
+/// Bytes around the list of domains.
+const FRAME: i64 = 64;
+
+/// Returns the size of a rule as JSON with its separator. A file may hold fewer values than bytes, so many small values count for
+/// more than their characters.
+pub(super) fn of_rule(text: &str) -> i64 {
+    let values = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+    (text.len() + 1).max((values + 1) * MAX_FILE_BYTES / MAX_NODES + 1) as i64
+}
+
+/// Returns the size of what surrounds the rules of a domain.
+pub(super) fn of_domain(name: &str) -> i64 {
+    (name.len() + r#"{"domain":"","rules":[]},"#.len()) as i64
+}
+
+/// Returns an upper bound of the size of an override inside its rule.
+pub(super) fn of_override(attribute: &str, value: &str, effect: &str, until: Option<&str>) -> i64 {
+    const AROUND: usize = r#""overrides":[],{"when":{"":{"equals":""}},"until":"",}"#.len() + "\n".len();
+    let quoted = |text: &str| -> usize {
+        text.chars().map(|char| if char.is_alphanumeric() { char.len_utf8() } else { 6 }).sum()
+    };
+    (AROUND + quoted(attribute) + quoted(value) + effect.len() + until.map_or(0, quoted)) as i64
+}
+
+/// Checks that rules of this total size fit.
+pub(super) fn check(size: i64) -> Result<()> {
+    if size + FRAME > MAX_FILE_BYTES as i64 {
+        let why = format!("rules and overrides too large: {size} bytes together (maximum {MAX_FILE_BYTES})");
+        return Err(ControlError::Full(why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_engine::rules::entry::{self, EntryOverride};
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_upper_bounds() {
+        let rule = r#"{"id":"a","per":["t"],"limit":"1/s"}"#;
+        assert_eq!(of_rule(rule), rule.len() as i64 + 1);
+        let file = entry::to_json([("some/domain", [rule, rule])]);
+        assert!(of_domain("some/domain") + 2 * of_rule(rule) + FRAME >= file.len() as i64);
+        for value in ["acme", "\u{1}\u{2028}\"", "é😀", &"\u{7f}".repeat(1024)] {
+            let (effect, until) = (r#"{"limit":"2/s"}"#, Some("2030-01-01T00:00:00Z"));
+            let one = EntryOverride { attribute: "t", value, effect, until };
+            let with = entry::with_overrides(rule, &[one]).unwrap();
+            assert!(of_rule(rule) + of_override("t", value, effect, until) >= with.len() as i64, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn many_small_values_count_for_more_than_their_bytes() {
+        let rule = format!(r#"{{"when":{{"a":[{}]}}}}"#, vec!["1"; 30_000].join(","));
+        assert!(of_rule(&rule) as usize * MAX_NODES >= 30_000 * MAX_FILE_BYTES);
+        assert!(of_rule(&rule) > rule.len() as i64);
+    }
+
+    #[test]
+    fn the_bound_is_exact() {
+        assert!(check(MAX_FILE_BYTES as i64 - FRAME).is_ok());
+        assert!(check(MAX_FILE_BYTES as i64 - FRAME + 1).is_err());
+    }
+}

@@ -1,0 +1,65 @@
+//! Rules from this server's own database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::sync::watch;
+use tollgate_engine::Store;
+
+use super::{Installed, install};
+use crate::app::App;
+use crate::control::Control;
+use crate::control::model::Snapshot;
+
+/// How long to wait before the next attempt after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Installs the rules in the database; returns them with a receiver of later revisions.
+///
+/// # Errors
+/// When the database is unreachable, or its rules are refused: a server without its rules would let everything pass.
+pub async fn load<S: Store + 'static>(
+    app: &Arc<App<S>>,
+    control: &Control,
+) -> anyhow::Result<(watch::Receiver<i64>, Arc<Snapshot>)> {
+    let mut revisions = control.watch();
+    // Marked as seen before the rules are read: a change in between is read again.
+    revisions.borrow_and_update();
+    let set = control.snapshot().await.context("cannot read the rules from the database")?;
+    let installed = install(app, &set).await;
+    control.installed(set.revision);
+    match installed {
+        Installed::New | Installed::Unchanged => Ok((revisions, set)),
+        Installed::Refused(why) | Installed::Damaged(why) => bail!("the rules in the database cannot be used: {why}"),
+    }
+}
+
+/// Installs every change, forever. While the database is unreachable, the rules in force stay.
+pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>, mut revisions: watch::Receiver<i64>) {
+    let mut failed = false;
+    loop {
+        if !failed && revisions.changed().await.is_err() {
+            tracing::error!("rules database no longer watched; the rules in force stay");
+            return;
+        }
+        revisions.borrow_and_update();
+        match control.snapshot().await {
+            Ok(set) => {
+                if failed {
+                    tracing::info!("rules database reachable again");
+                }
+                failed = false;
+                install(&app, &set).await;
+                control.installed(set.revision);
+            }
+            Err(error) => {
+                if !failed {
+                    tracing::error!(%error, "cannot read the rules from the database; the rules in force stay");
+                }
+                failed = true;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Files that a configuration includes by name or by pattern, as nginx does: `conf.d/*.conf`.
+
+use std::path::{Component, Path, PathBuf};
+
+use tollgate_engine::rules::Glob;
+
+use super::watch::WatchedFile;
+
+/// The maximum number of files for one pattern; the importer has a lower bound of its own.
+const MAX_FILES: usize = 1024;
+
+/// Returns the files that match a pattern, by name, with their contents. As in nginx, the pattern is relative to the folder of the main
+/// file, also in included files.
+///
+/// # Errors
+/// When a file cannot be read, or the pattern contains more than stars.
+pub fn included_by(file: &Path, pattern: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
+    let wanted = file.parent().unwrap_or(Path::new("")).join(pattern);
+    let read = |path: PathBuf| {
+        let name = path.display().to_string();
+        let bytes = WatchedFile::new(path).read().map_err(|error| format!("{name}: {error}"))?;
+        Ok((name, bytes))
+    };
+    find(&wanted)?.into_iter().map(read).collect()
+}
+
+/// Returns the paths that match a pattern, in order. Without a star that is the path itself, whether it exists or not.
+fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = vec![PathBuf::new()];
+    for component in wanted.components() {
+        let starred = match component {
+            Component::Normal(name) => name.to_str().filter(|name| name.contains(['*', '?', '['])),
+            Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => None,
+        };
+        match starred {
+            None => found.iter_mut().for_each(|path| path.push(component)),
+            Some(name) => {
+                let glob = Glob::new(name).ok().filter(|_| !name.contains(['?', '[', '{', '}']) && name != "**");
+                let Some(glob) = glob else {
+                    return Err("unsupported pattern: only `*` is supported".into());
+                };
+                let mut next: Vec<PathBuf> = found.iter().flat_map(|folder| matching(folder, &glob)).collect();
+                next.sort_unstable();
+                next.truncate(MAX_FILES);
+                found = next;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the matching entries of a folder. Stars do not match names that begin with a dot.
+fn matching(folder: &Path, glob: &Glob) -> Vec<PathBuf> {
+    let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let Ok(entries) = std::fs::read_dir(here) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let fits =
+        |name: &String| glob.matches(name.as_bytes()) && (!name.starts_with('.') || glob.as_str().starts_with('.'));
+    names.filter(fits).map(|name| folder.join(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matching_files_are_returned_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        std::fs::create_dir_all(folder.join("sites/a")).unwrap();
+        for name in ["b.conf", "a.conf", ".hidden.conf", "a.txt", "sites/a/x.conf"] {
+            std::fs::write(folder.join(name), name).unwrap();
+        }
+        let main = folder.join("nginx.conf");
+        let names = |pattern: &str| -> Result<Vec<String>, String> {
+            let found = included_by(&main, pattern)?;
+            Ok(found.into_iter().map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect())
+        };
+        assert_eq!(names("*.conf").unwrap(), ["a.conf", "b.conf"]);
+        assert_eq!(names("sites/*/*.conf").unwrap(), ["sites/a/x.conf"]);
+        assert_eq!(names("a.txt").unwrap(), ["a.txt"]);
+        assert_eq!(names(folder.join("b.conf").to_str().unwrap()).unwrap(), ["b.conf"]);
+        assert!(names("none/*.conf").unwrap().is_empty(), "no match is not an error");
+        assert!(names("none.conf").unwrap_err().contains("none.conf: "));
+        assert_eq!(names("[ab].conf").unwrap_err(), "unsupported pattern: only `*` is supported");
+    }
+}

@@ -1,0 +1,157 @@
+//! The one way to put rules in force, whatever their source.
+
+use std::sync::Arc;
+
+use tollgate_engine::Store;
+use tollgate_engine::rules::{Mistakes, Rules, Source};
+
+use super::status::Counts;
+use crate::app::App;
+use crate::control::model::Snapshot;
+use crate::control::sha256_hex;
+
+/// The result of installing a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Installed {
+    /// Its rules are in force.
+    New,
+    /// Its rules were in force already and were not compiled again. Its revision and tokens are in force.
+    Unchanged,
+    /// Its rules have mistakes or limits that the store cannot keep; the rules in force stay. Its tokens are in force, because a
+    /// mistake in a rule must not keep a revoked token valid.
+    Refused(String),
+    /// Its checksum does not match. Nothing of it is in force.
+    Damaged(String),
+}
+
+/// The maximum number of warnings that are logged for each rule set.
+const MAX_WARNINGS: usize = 100;
+
+/// Installs a snapshot. Rules are compiled on a thread of their own.
+pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>) -> Installed {
+    let compiled = tokio::task::spawn_blocking({
+        let (app, set) = (app.clone(), set.clone());
+        move || compile(&app, &set)
+    });
+    let installed = compiled.await.unwrap_or_else(|error| {
+        // A bug in the compiler must not stop a server that has rules in force.
+        Installed::Refused(format!("the rules could not be compiled: {error}"))
+    });
+    if app.guards.ask() && set.tokens.is_empty() && !matches!(installed, Installed::Damaged(_)) {
+        tracing::warn!(revision = set.revision, "tokens required but none received; all callers are refused");
+    }
+    if !matches!(installed, Installed::Damaged(_)) {
+        app.guards.replace(&set.tokens);
+    }
+    match &installed {
+        Installed::New | Installed::Unchanged => {
+            app.origin.loaded(set.revision, &set.checksum, app.now());
+            if installed == Installed::New {
+                let rules = app.engine.rules();
+                let (count, version) = (rules.rules().len(), rules.version());
+                tracing::info!(revision = set.revision, rules = count, version, "rules loaded");
+            }
+        }
+        Installed::Refused(why) | Installed::Damaged(why) => {
+            refuse(app, set.revision, why);
+            tracing::error!(revision = set.revision, "rules refused; the rules in force stay");
+        }
+    }
+    installed
+}
+
+/// Reports rules that are refused.
+pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
+    app.metrics.reload_refused();
+    app.origin.refused(revision, why);
+    for line in why.lines() {
+        tracing::error!("{line}");
+    }
+}
+
+fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> Installed {
+    let actual = sha256_hex(set.rules.as_bytes());
+    if actual != set.checksum {
+        return Installed::Damaged(format!("the rules were damaged: their checksum is {actual}, not {}", set.checksum));
+    }
+    if app.origin.status(app.now()).checksum.as_deref() == Some(&*actual) {
+        return Installed::Unchanged;
+    }
+    let name = format!("revision {}", set.revision);
+    // Files that rules name are not read: the author of a fleet's rules must not be able to read files of every machine.
+    let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }]).map(Rules::kept);
+    match rules.and_then(|rules| put(app, &rules)) {
+        Ok(_) => {
+            app.metrics.reloaded();
+            Installed::New
+        }
+        Err(mistakes) => Installed::Refused(mistakes.to_string()),
+    }
+}
+
+/// Puts rules in force, logs warnings about them, and returns their version.
+pub(super) fn put<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64, Mistakes> {
+    // The new rules are compared with those in force, so before they replace them.
+    let mut warnings = app.engine.warnings(rules);
+    let version = app.engine.put(rules)?;
+    app.origin.counted(Counts::of(rules));
+    warnings.extend_from_slice(rules.left_out().map(Mistakes::as_slice).unwrap_or_default());
+    for warning in warnings.iter().take(MAX_WARNINGS) {
+        tracing::warn!("{warning}");
+    }
+    if warnings.len() > MAX_WARNINGS {
+        tracing::warn!("and {} more warnings", warnings.len() - MAX_WARNINGS);
+    }
+    Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_engine::{Engine, MemoryStore};
+
+    fn app() -> Arc<App<MemoryStore>> {
+        Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
+    }
+
+    fn set(revision: i64, rules: &str) -> Arc<Snapshot> {
+        let checksum = sha256_hex(rules.as_bytes());
+        Arc::new(Snapshot { revision, checksum, rules: rules.to_owned(), tokens: Vec::new() })
+    }
+
+    const GOOD: &str = r#"{"domain":"a","rules":[{"id":"b","limit":"1/s"}]}"#;
+
+    #[tokio::test]
+    async fn unchanged_rules_are_not_compiled_again() {
+        let app = app();
+        assert_eq!(install(&app, &set(1, GOOD)).await, Installed::New);
+        assert_eq!(install(&app, &set(2, GOOD)).await, Installed::Unchanged);
+        let status = app.origin.status(app.now());
+        assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
+    }
+
+    #[tokio::test]
+    async fn bad_rules_never_replace_good_ones() {
+        let app = app();
+        install(&app, &set(1, GOOD)).await;
+        let damaged = Snapshot { rules: GOOD.replace('1', "9"), ..(*set(2, GOOD)).clone() };
+        for (bad, reason) in [
+            (set(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
+            (set(2, "{"), "revision 2:"),
+            (
+                set(2, r#"{"domain":"a","rules":[{"id":"b","limit":"1/s","when":{"k":{"file":"/etc/passwd"}}}]}"#),
+                "files are not read here",
+            ),
+            (Arc::new(damaged), "checksum"),
+        ] {
+            let why = match install(&app, &bad).await {
+                Installed::Refused(why) | Installed::Damaged(why) => why,
+                installed @ (Installed::New | Installed::Unchanged) => panic!("{installed:?}"),
+            };
+            assert!(why.contains(reason), "{why}");
+            let status = app.origin.status(app.now());
+            assert_eq!((app.engine.rules().version(), status.revision), (1, Some(1)));
+            assert_eq!(status.refused.map(|refused| refused.revision), Some(2));
+        }
+    }
+}

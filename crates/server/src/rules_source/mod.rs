@@ -1,0 +1,14 @@
+//! The source of the rules in force: a file, this server's own database, or a rules service.
+//!
+//! Every source ends in `install`: rules are compiled on a thread that makes no decisions, and installed or refused as a whole. The
+//! rules in force stay until new ones are installed.
+
+pub mod database;
+pub mod file;
+pub mod include;
+mod install;
+pub mod poll;
+pub mod status;
+pub mod watch;
+
+pub use install::{Installed, install};

@@ -1,0 +1,212 @@
+//! The last good rules of a service on disk, so that a node can start while the service is unreachable.
+//!
+//! A truncated or damaged file must not become the rules of a node. A write goes to another name, is flushed and renamed; and a file
+//! is used only if its checksum matches.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::request::MAX_RESPONSE;
+use crate::control::model::{Snapshot, Verifier};
+use crate::control::sha256_hex;
+
+/// The format version of the file. A file with another version is refused.
+const FORMAT: u32 = 1;
+
+/// The file.
+#[derive(Clone, Debug)]
+pub(super) struct LastGood {
+    path: PathBuf,
+    service: String,
+}
+
+/// The content of the file.
+#[derive(Serialize, Deserialize)]
+struct Content {
+    format: u32,
+    /// The service: rules of another service are not for this node.
+    service: String,
+    /// The ETag of the set, to ask for newer ones only.
+    etag: Option<String>,
+    /// The checksum of `set` as compact JSON. The checksum inside the set covers its rules only, this one its tokens too.
+    sha256: String,
+    set: Snapshot,
+}
+
+/// The part that all formats share.
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+}
+
+impl LastGood {
+    /// Returns the file in a data directory, for the service at this address.
+    pub(super) fn new(data: &Path, service: &str) -> Self {
+        Self { path: data.join("last-good.json"), service: service.to_owned() }
+    }
+
+    /// Returns its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces the set. If it fails, the previous one remains.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn write(&self, etag: Option<&str>, set: &Snapshot) -> anyhow::Result<()> {
+        let content = Content {
+            format: FORMAT,
+            service: self.service.clone(),
+            etag: etag.map(str::to_owned),
+            sha256: sha256_hex(&serde_json::to_vec(set)?),
+            set: set.clone(),
+        };
+        let bytes = serde_json::to_vec(&content)?;
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        // The file contains digests of tokens, so only its owner may read it.
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let new = self.path.with_extension("json.new");
+        let written = write_new(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
+        if let Err(error) = written {
+            // Free the disk space.
+            let _ = std::fs::remove_file(&new);
+            return Err(error.into());
+        }
+        // Flush the folder, so that the new name is on disk.
+        Ok(File::open(folder)?.sync_all()?)
+    }
+
+    /// Replaces the tokens and keeps the rules. Does nothing if there are no rules.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub(super) fn write_tokens(&self, tokens: &[Verifier]) -> anyhow::Result<()> {
+        match self.read()? {
+            Some((etag, set)) if set.tokens != tokens => {
+                self.write(etag.as_deref(), &Snapshot { tokens: tokens.to_vec(), ..(*set).clone() })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Returns the set and its ETag, if there is one.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is damaged, or belongs to another service.
+    pub(super) fn read(&self) -> anyhow::Result<Option<(Option<String>, Arc<Snapshot>)>> {
+        let bytes = match std::fs::metadata(&self.path).and_then(|metadata| {
+            if metadata.len() > 2 * MAX_RESPONSE as u64 {
+                Err(io::ErrorKind::FileTooLarge.into())
+            } else {
+                std::fs::read(&self.path)
+            }
+        }) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
+        };
+        let content = self.check(&bytes).with_context(|| format!("{} cannot be used", self.path.display()))?;
+        Ok(Some((content.etag, Arc::new(content.set))))
+    }
+
+    fn check(&self, bytes: &[u8]) -> anyhow::Result<Content> {
+        let Header { format } = serde_json::from_slice(bytes).context("damaged")?;
+        ensure!(format == FORMAT, "unsupported format {format} (this program reads {FORMAT})");
+        let content: Content = serde_json::from_slice(bytes).context("damaged")?;
+        ensure!(content.sha256 == sha256_hex(&serde_json::to_vec(&content.set)?), "damaged: checksum mismatch");
+        ensure!(content.service == self.service, "rules of {}, not of {}", content.service, self.service);
+        Ok(content)
+    }
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // A file left over from an interrupted write may have other permissions.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::control::model::Role;
+
+    fn last_good() -> (tempfile::TempDir, LastGood) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = LastGood::new(&folder.path().join("data"), "https://rules:1/");
+        (folder, file)
+    }
+
+    fn set() -> Snapshot {
+        let token = Verifier {
+            digest: "0f".repeat(32),
+            id: "i".into(),
+            name: "n".into(),
+            role: Role::Reader,
+            domains: vec!["a".into()],
+            expires_ms: Some(5),
+        };
+        Snapshot { revision: 3, checksum: "c".into(), rules: "{\"\u{e9}\\n\":1}".into(), tokens: vec![token] }
+    }
+
+    #[test]
+    fn set_round_trips_and_only_the_owner_may_read_it() {
+        let (_folder, file) = last_good();
+        assert!(file.read().unwrap().is_none(), "no file yet");
+        file.write(Some("\"3-c\""), &set()).unwrap();
+        file.write(None, &Snapshot { revision: 4, ..set() }).unwrap();
+        let (etag, read) = file.read().unwrap().unwrap();
+        assert_eq!((etag, &*read), (None, &Snapshot { revision: 4, ..set() }));
+        let folder = file.path().parent().unwrap();
+        assert_eq!(std::fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1, "no temporary file remains");
+        let other = LastGood::new(folder, "https://other:1/");
+        assert!(format!("{:#}", other.read().unwrap_err()).contains("of https://rules:1/, not of https://other:1/"));
+    }
+
+    #[test]
+    fn tokens_are_replaced_and_rules_kept() {
+        let (_folder, file) = last_good();
+        file.write_tokens(&[]).unwrap();
+        assert!(file.read().unwrap().is_none(), "without rules nothing is written");
+        file.write(Some("\"3-c\""), &set()).unwrap();
+        file.write_tokens(&[]).unwrap();
+        let (etag, read) = file.read().unwrap().unwrap();
+        assert_eq!((etag.as_deref(), &*read), (Some("\"3-c\""), &Snapshot { tokens: Vec::new(), ..set() }));
+    }
+
+    #[test]
+    fn damaged_file_is_refused() {
+        let (_folder, file) = last_good();
+        file.write(Some("\"3-c\""), &set()).unwrap();
+        let whole = std::fs::read(file.path()).unwrap();
+        let sum = whole.windows(8).position(|window| window == b"\"sha256\"").unwrap();
+        for at in 0..whole.len() {
+            std::fs::write(file.path(), &whole[..at]).unwrap();
+            assert!(file.read().is_err(), "cut to {at} bytes");
+            // The set and its checksum; the fields before have checks of their own.
+            let mut changed = whole.clone();
+            changed[at] = changed[at].wrapping_add(1);
+            std::fs::write(file.path(), &changed).unwrap();
+            if at >= sum {
+                assert!(file.read().is_err(), "with byte {at} changed: {}", String::from_utf8_lossy(&changed));
+            }
+        }
+        std::fs::write(file.path(), String::from_utf8(whole).unwrap().replace("\"format\":1", "\"format\":2")).unwrap();
+        assert!(format!("{:#}", file.read().unwrap_err()).contains("format 2"));
+    }
+}

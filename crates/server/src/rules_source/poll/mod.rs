@@ -1,0 +1,234 @@
+//! Rules from a rules service, by long polling.
+//!
+//! The node requests a set other than the one it has, and the service waits until there is one: a change arrives as fast as the network
+//! carries it, and an unchanged set costs one short response every half a minute. With every request the node reports the revision it
+//! runs and the one it refused.
+
+mod last_good;
+mod request;
+mod schedule;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::{Instant, sleep};
+use tollgate_engine::Store;
+
+use self::last_good::LastGood;
+use self::request::{Answer, NodeState, Timeouts, fetch};
+pub use self::schedule::{Outcome, pause};
+use super::{Installed, install};
+use crate::app::App;
+use crate::client::Client;
+use crate::control::model::{RefusedRevision, Snapshot};
+
+/// A rules service to follow.
+#[derive(Clone, Debug)]
+pub struct FollowConfig {
+    /// The client of the service.
+    pub client: Client,
+    /// The name of this node.
+    pub node: String,
+    /// The directory for the last good rules, if they are kept.
+    pub data: Option<PathBuf>,
+}
+
+/// A node that follows a service.
+#[derive(Debug)]
+pub struct Follower<S> {
+    app: Arc<App<S>>,
+    config: FollowConfig,
+    last_good: Option<LastGood>,
+    node: NodeState,
+    /// The ETag of the last set, whether it was installed or refused.
+    known: Option<String>,
+    failures: u32,
+    /// The last failure that was logged.
+    failure: Option<String>,
+}
+
+/// How long the service may wait for a change. Most proxies allow a minute.
+const WAIT: Duration = Duration::from_secs(30);
+/// For the response head, after that wait.
+const HEAD: Duration = Duration::from_secs(5);
+/// For the response body.
+const BODY: Duration = Duration::from_secs(60);
+/// A lost request is noticed a few seconds after the service should have answered.
+const FOLLOWING: Timeouts = Timeouts { wait: WAIT, head: HEAD, body: BODY };
+/// How long a start waits for the service, if there are rules on disk.
+const START: Duration = Duration::from_secs(2);
+/// An unchanged response that comes sooner was not waited for.
+const WAITED: Duration = Duration::from_secs(1);
+
+impl<S: Store + 'static> Follower<S> {
+    /// Installs the rules of the service, or the last good ones on disk.
+    ///
+    /// # Errors
+    /// When neither is available: a server without its rules would let everything pass.
+    pub async fn start(app: Arc<App<S>>, config: FollowConfig) -> anyhow::Result<Self> {
+        let url = config.client.url().to_string();
+        let last_good = config.data.as_deref().map(|data| LastGood::new(data, &url));
+        let node = NodeState { node: config.node.clone(), ..NodeState::default() };
+        let mut follower = Self { app, config, last_good, node, known: None, failures: 0, failure: None };
+        let on_disk = follower.last_good.as_ref().map_or(Ok(None), LastGood::read);
+        let has_some = matches!(on_disk, Ok(Some(_)));
+        // Without rules on disk it is worth waiting for a large set.
+        let timeouts = Timeouts { wait: Duration::ZERO, head: START, body: if has_some { START } else { BODY } };
+        // The tokens of a refused set are in force.
+        let mut tokens = None;
+        let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
+            Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
+                outcome @ (Outcome::Changed | Outcome::Unchanged | Outcome::NoWait) => {
+                    follower.app.metrics.following.polled(outcome, follower.app.now());
+                    return Ok(follower);
+                }
+                outcome @ (Outcome::Refused | Outcome::Failed) => {
+                    tokens = (outcome == Outcome::Refused).then(|| set.tokens.clone());
+                    "its rules were refused".to_owned()
+                }
+            },
+            Ok(Answer::Unchanged) => "the answer is 304 to an unconditional request".to_owned(),
+            Err(why) => why,
+        };
+        follower.failed(&why);
+        follower.app.metrics.following.polled(Outcome::Failed, follower.app.now());
+        let what = || format!("the rules service {url} cannot be used: {why}");
+        let Some((etag, mut set)) = on_disk.with_context(what)? else {
+            bail!("{}; there are no earlier rules on disk to start with", what());
+        };
+        if let Some(tokens) = tokens {
+            set = Arc::new(Snapshot { tokens, ..(*set).clone() });
+        }
+        match install(&follower.app, &set).await {
+            Installed::New | Installed::Unchanged => {
+                tracing::warn!(
+                    revision = set.revision,
+                    "started with the last good rules; the rules service is unavailable"
+                );
+                follower.node.running = Some(set.revision);
+                // A set that was just refused is not requested again.
+                follower.known = follower.known.or(etag);
+                if let Some(refused) = &follower.node.refused {
+                    follower.app.origin.refused(refused.revision, &refused.why);
+                }
+                Ok(follower)
+            }
+            Installed::Refused(why) | Installed::Damaged(why) => {
+                bail!("{}; the earlier rules on disk cannot be used either: {why}", what())
+            }
+        }
+    }
+
+    /// Follows the service, forever.
+    pub async fn follow(mut self) {
+        let mut outcome = if self.failures > 0 { Outcome::Failed } else { Outcome::Changed };
+        loop {
+            // Without randomness there is no jitter, which is acceptable.
+            sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
+            let begun = Instant::now();
+            outcome = match fetch(&self.config.client, &self.node, self.known.as_deref(), FOLLOWING).await {
+                Ok(Answer::Unchanged) => Outcome::Unchanged,
+                Ok(Answer::Set(etag, set)) => self.take(etag, &set).await,
+                Err(why) => {
+                    self.failed(&why);
+                    Outcome::Failed
+                }
+            };
+            if outcome != Outcome::Failed {
+                self.answered();
+            }
+            if outcome == Outcome::Unchanged && begun.elapsed() < WAITED {
+                outcome = Outcome::NoWait;
+            }
+            self.app.metrics.following.polled(outcome, self.app.now());
+        }
+    }
+
+    /// Installs a set, and writes it to disk unless it was refused.
+    async fn take(&mut self, etag: Option<String>, set: &Arc<Snapshot>) -> Outcome {
+        if let Some(running) = self.node.running.filter(|running| *running > set.revision) {
+            tracing::warn!(running, sent = set.revision, "the rules service returned an earlier revision");
+        }
+        match install(&self.app, set).await {
+            Installed::Unchanged if self.node.running == Some(set.revision) && self.known == etag => Outcome::Unchanged,
+            Installed::New | Installed::Unchanged => {
+                (self.node.running, self.node.refused) = (Some(set.revision), None);
+                self.known.clone_from(&etag);
+                self.keep(etag, set.clone()).await;
+                Outcome::Changed
+            }
+            Installed::Refused(why) => {
+                self.node.refused = Some(RefusedRevision { revision: set.revision, why });
+                self.keep_tokens(set.clone()).await;
+                // Requesting it again would not help.
+                self.known = etag;
+                Outcome::Refused
+            }
+            Installed::Damaged(why) => {
+                self.failed(&why);
+                self.node.refused = Some(RefusedRevision { revision: set.revision, why });
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Writes a set to disk. A failure matters only for a start while the service is unreachable.
+    async fn keep(&self, etag: Option<String>, set: Arc<Snapshot>) {
+        let written = self.on_file(move |file| file.write(etag.as_deref(), &set)).await;
+        if let Err((error, file)) = written {
+            tracing::error!(%error, file, "cannot write the rules to disk; a start without the service would miss them");
+        }
+    }
+
+    /// Writes the tokens of a set to disk: a revoked token must not be valid again after a restart.
+    async fn keep_tokens(&self, set: Arc<Snapshot>) {
+        let written = self.on_file(move |file| file.write_tokens(&set.tokens)).await;
+        if let Err((error, file)) = written {
+            tracing::error!(%error, file, "cannot write the tokens to disk; a start without the service would use the previous ones");
+        }
+    }
+
+    /// Runs work on the file, if there is one, on a blocking thread; an error has the path.
+    async fn on_file(
+        &self,
+        work: impl FnOnce(&LastGood) -> anyhow::Result<()> + Send + 'static,
+    ) -> Result<(), (anyhow::Error, String)> {
+        let Some(file) = self.last_good.clone() else { return Ok(()) };
+        let path = file.path().display().to_string();
+        let done = tokio::task::spawn_blocking(move || work(&file)).await;
+        done.unwrap_or_else(|error| Err(error.into())).map_err(|error| (error, path))
+    }
+
+    fn failed(&mut self, why: &str) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failure.as_deref() != Some(why) {
+            tracing::warn!(service = %self.config.client.url(), why, "rules service unavailable; the rules in force stay");
+            self.failure = Some(why.to_owned());
+        }
+    }
+
+    fn answered(&mut self) {
+        self.failures = 0;
+        if self.failure.take().is_some() {
+            tracing::info!(service = %self.config.client.url(), "rules service available again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_request_is_abandoned_soon_after_the_service_should_have_answered() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", silent.local_addr().unwrap());
+        let (client, begun) = (Client::new(&url, None, None).unwrap(), Instant::now());
+        let why = fetch(&client, &NodeState::default(), Some("\"1\""), FOLLOWING).await.unwrap_err();
+        assert_eq!(why, "no answer within 35 s");
+        let waited = begun.elapsed();
+        assert!((WAIT..=WAIT + Duration::from_secs(6)).contains(&waited), "{waited:?}");
+    }
+}

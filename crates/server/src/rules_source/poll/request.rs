@@ -1,0 +1,184 @@
+//! One request to a rules service, bounded in size and time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
+use reqwest::{Method, Response, StatusCode};
+use tokio::time::timeout;
+use tollgate_engine::rules::MAX_FILE_BYTES;
+
+use crate::client::Client;
+use crate::control::model::{RefusedRevision, Snapshot};
+
+/// The maximum size of a response: the largest rule file with every character escaped, and as much again for tokens.
+pub(super) const MAX_RESPONSE: usize = 4 * MAX_FILE_BYTES;
+
+/// The maximum length of an ETag.
+const MAX_ETAG: usize = 256;
+
+/// The maximum size of an error response.
+const MAX_ERROR: usize = 2_000;
+
+/// What a node reports about itself with every request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NodeState {
+    /// Its name.
+    pub(super) node: String,
+    /// The revision it runs.
+    pub(super) running: Option<i64>,
+    /// The revision it refused.
+    pub(super) refused: Option<RefusedRevision>,
+}
+
+/// How long the parts of a request may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    /// How long the service may wait for a change, in whole seconds.
+    pub(super) wait: Duration,
+    /// For the response head, after that wait.
+    pub(super) head: Duration,
+    /// For the response body.
+    pub(super) body: Duration,
+}
+
+/// The response of a service.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The known set is still the newest.
+    Unchanged,
+    /// A set and its ETag.
+    Set(Option<String>, Arc<Snapshot>),
+}
+
+/// Requests a set other than the one with the ETag `known`.
+///
+/// # Errors
+/// The reason, for the log.
+pub(super) async fn fetch(
+    client: &Client,
+    node: &NodeState,
+    known: Option<&str>,
+    timeouts: Timeouts,
+) -> Result<Answer, String> {
+    let mut request = client.request(Method::GET, &["v1", "snapshot"]).header("tollgate-node", &node.node);
+    if !timeouts.wait.is_zero() {
+        request = request.query(&[("wait", timeouts.wait.as_secs())]);
+    }
+    if let Some(running) = node.running {
+        request = request.header("tollgate-running", running);
+    }
+    if let Some(refused) = &node.refused {
+        request = request.header("tollgate-refused", format!("{} {}", refused.revision, encode(&refused.why, MAX_WHY)));
+    }
+    if let Some(known) = known {
+        request = request.header(IF_NONE_MATCH, known);
+    }
+    let late = |what: &str, time: Duration| format!("{what} within {} s", time.as_secs());
+    let time = timeouts.wait + timeouts.head;
+    let response = timeout(time, request.send()).await.map_err(|_| late("no answer", time))?;
+    let response = response.map_err(|error| root_cause(&error))?;
+    let status = response.status();
+    let etag = response.headers().get(ETAG).map(HeaderValue::to_str);
+    let etag = etag.and_then(Result::ok).filter(|etag| etag.len() <= MAX_ETAG).map(str::to_owned);
+    if status == StatusCode::NOT_MODIFIED && known.is_some() {
+        return Ok(Answer::Unchanged);
+    }
+    let most = if status == StatusCode::OK { MAX_RESPONSE } else { MAX_ERROR };
+    let body = timeout(timeouts.body, read(response, most)).await;
+    let body = body.map_err(|_| late("incomplete answer", timeouts.body))?;
+    if status != StatusCode::OK {
+        return Err(refusal(status, &body.unwrap_or_default()));
+    }
+    let body = body?;
+    // Parsing a large set would block this thread.
+    let set = tokio::task::spawn_blocking(move || serde_json::from_slice(&body)).await;
+    let set = set.map_err(|error| error.to_string())?;
+    let set: Snapshot = set.map_err(|error| format!("the answer is not a rule set: {error}"))?;
+    Ok(Answer::Set(etag, Arc::new(set)))
+}
+
+async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
+    let too_large = || format!("answer too large (maximum {most} bytes)");
+    if response.content_length().is_some_and(|length| length > most as u64) {
+        return Err(too_large());
+    }
+    let mut body = Vec::new();
+    while let Some(part) = response.chunk().await.map_err(|error| root_cause(&error))? {
+        if body.len() + part.len() > most {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body)
+}
+
+/// Returns the innermost cause of an error; the log line has the address already.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let words = cause.to_string();
+    // Some messages of the TLS library end with a link.
+    words.split(": https://").next().unwrap_or_default().to_owned()
+}
+
+/// Describes an error response.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Problem {
+        detail: String,
+    }
+    let detail = serde_json::from_slice::<Problem>(body).map(|problem| problem.detail).unwrap_or_default();
+    // It comes from outside and goes into the log.
+    let detail: String = detail.chars().filter(|char| !char.is_control()).collect();
+    let help = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; set a valid token with --rules-token",
+        StatusCode::NOT_FOUND => "; is it a rules service?",
+        _ => "",
+    };
+    let colon = if detail.is_empty() { "" } else { ": " };
+    format!("the answer is {status}{colon}{detail}{help}")
+}
+
+/// The maximum size of a reason in a header.
+const MAX_WHY: usize = 1_000;
+
+/// Percent-encodes a string for a header, cut to `most` bytes between characters.
+fn encode(text: &str, most: usize) -> String {
+    const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+    let mut encoded = String::new();
+    for char in text.chars() {
+        let char = utf8_percent_encode(char.encode_utf8(&mut [0; 4]), ESCAPED).to_string();
+        if encoded.len() + char.len() > most {
+            break;
+        }
+        encoded.push_str(&char);
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_is_encoded_and_cut_between_characters() {
+        assert_eq!(encode("a: b%\n\u{e9}", 100), "a:%20b%25%0A%C3%A9");
+        assert_eq!(encode("ab\u{e9}\u{e9}", 10), "ab%C3%A9");
+        assert_eq!(encode("", 10), "");
+    }
+
+    #[test]
+    fn refusal_says_what_to_do() {
+        let problem = br#"{"detail":"the token has expired\u001b[0m"}"#;
+        let text = refusal(StatusCode::UNAUTHORIZED, problem);
+        assert_eq!(
+            text,
+            "the answer is 401 Unauthorized: the token has expired[0m; set a valid token with --rules-token"
+        );
+        assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the answer is 502 Bad Gateway");
+    }
+}

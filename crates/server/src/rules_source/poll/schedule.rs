@@ -1,0 +1,83 @@
+//! When to poll next: exponential back-off with full jitter.
+//!
+//! A thousand nodes lose a service in the same millisecond; without jitter they would all return at once and overload it. A pause
+//! after a failure is therefore random between zero and a bound that doubles with each failure.
+
+use std::time::Duration;
+
+/// The result of a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A new set is in force.
+    Changed,
+    /// A new set was refused.
+    Refused,
+    /// No new set, after a wait.
+    Unchanged,
+    /// No new set, without a wait: the service or a proxy does not support waiting.
+    NoWait,
+    /// No answer, or an invalid one.
+    Failed,
+}
+
+/// The bound of the first pause after a failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The maximum pause.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// The bound of a pause after a success.
+const JITTER: Duration = Duration::from_millis(50);
+/// How often a service that does not wait is polled.
+const NO_WAIT: Duration = Duration::from_secs(1);
+
+/// Returns the pause after `failures` in a row. `random` is uniformly distributed.
+pub fn pause(outcome: Outcome, failures: u32, random: u64) -> Duration {
+    match outcome {
+        Outcome::Changed | Outcome::Refused | Outcome::Unchanged => part(JITTER, random),
+        Outcome::NoWait => NO_WAIT / 2 + part(NO_WAIT, random),
+        Outcome::Failed => {
+            let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+            part(FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
+        }
+    }
+}
+
+/// Returns a duration between zero and `whole`.
+fn part(whole: Duration, random: u64) -> Duration {
+    let nanos = whole.as_nanos() * u128::from(random) / u128::from(u64::MAX);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_after_failures_double_up_to_a_bound() {
+        for (failures, longest) in [
+            (0, 250),
+            (1, 250),
+            (2, 500),
+            (3, 1_000),
+            (7, 16_000),
+            (8, 30_000),
+            (32, 30_000),
+            (33, 30_000),
+            (u32::MAX, 30_000),
+        ] {
+            assert_eq!(pause(Outcome::Failed, failures, u64::MAX), Duration::from_millis(longest), "{failures}");
+            assert_eq!(pause(Outcome::Failed, failures, 0), Duration::ZERO);
+            let half = pause(Outcome::Failed, failures, u64::MAX / 2);
+            assert!(half.abs_diff(Duration::from_millis(longest) / 2) < Duration::from_micros(1), "{half:?}");
+        }
+    }
+
+    #[test]
+    fn service_that_does_not_wait_is_polled_less_often() {
+        for outcome in [Outcome::Changed, Outcome::Refused, Outcome::Unchanged] {
+            assert_eq!(pause(outcome, 0, 0), Duration::ZERO);
+            assert_eq!(pause(outcome, 9, u64::MAX), JITTER);
+        }
+        assert_eq!(pause(Outcome::NoWait, 0, 0), NO_WAIT / 2);
+        assert_eq!(pause(Outcome::NoWait, 0, u64::MAX), NO_WAIT * 3 / 2);
+    }
+}

@@ -1,0 +1,187 @@
+//! The source of a node's rules and the result of the last load: what `GET /v1/rules-status` returns.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tollgate::{Mono, Time};
+use tollgate_engine::rules::Rules;
+use utoipa::ToSchema;
+
+use crate::control::api::Service;
+use crate::control::model::RefusedRevision;
+
+/// Where rules come from.
+#[derive(Debug, Default)]
+pub enum RulesSource {
+    /// The database of this process, which is also the rules service of other nodes.
+    Service(Box<Service>),
+    /// A file.
+    File(PathBuf),
+    /// The rules service at this address.
+    Followed(String),
+    /// No rules: requests have inline limits.
+    #[default]
+    Inline,
+}
+
+/// The source of the rules, and the state of what is in force.
+#[derive(Debug, Default)]
+pub struct SourceStatus {
+    source: RulesSource,
+    /// Written when rules change and read for reports, never during a decision.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    loaded: Option<(i64, String, Time<Mono>)>,
+    counts: Counts,
+    refused: Option<RefusedRevision>,
+}
+
+/// How many domains, rules and overrides there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    domains: usize,
+    rules: usize,
+    overrides: usize,
+}
+
+impl Counts {
+    /// Counts domains with rules, rules and overrides.
+    pub fn of(rules: &Rules) -> Self {
+        let domains = rules.domains().iter().filter(|domain| !domain.rules().is_empty());
+        let overrides = rules.domains().iter().flat_map(|domain| domain.rules()).map(|rule| rule.overrides().len());
+        Self { domains: domains.count(), rules: rules.len(), overrides: overrides.sum() }
+    }
+}
+
+/// The status of a node's rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RulesStatus {
+    /// `database`, the path of a file, the address of a rules service, or `none`.
+    pub source: String,
+    /// The revision in force; of a file, how often it was loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<i64>,
+    /// How many domains have rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domains: Option<usize>,
+    /// How many rules are in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<usize>,
+    /// How many overrides are in force, both in the text of rules and beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overrides: Option<usize>,
+    /// The SHA-256 of the rules in force, if they came from a rules service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
+    /// How long they have been in force, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded_ms_ago: Option<u64>,
+    /// The last rules that were refused, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedRevision>,
+}
+
+impl SourceStatus {
+    /// Creates the status of a source that has loaded nothing yet.
+    pub fn new(source: RulesSource) -> Self {
+        Self { source, ..Self::default() }
+    }
+
+    /// Returns the rules service of this process, if it is one.
+    pub fn service(&self) -> Option<&Service> {
+        if let RulesSource::Service(service) = &self.source { Some(service) } else { None }
+    }
+
+    /// Records how much is in force.
+    pub fn counted(&self, counts: Counts) {
+        self.state().counts = counts;
+    }
+
+    /// Records that a revision is in force since `now`, and clears the refused one.
+    pub fn loaded(&self, revision: i64, checksum: &str, now: Time<Mono>) {
+        let mut state = self.state();
+        (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);
+    }
+
+    /// Records that a revision was refused; the one before stays in force.
+    pub fn refused(&self, revision: i64, why: &str) {
+        self.state().refused = Some(RefusedRevision { revision, why: why.to_owned() });
+    }
+
+    /// Returns the status at `now`.
+    pub fn status(&self, now: Time<Mono>) -> RulesStatus {
+        let state = self.state();
+        let counts = state.loaded.as_ref().map(|_| state.counts);
+        RulesStatus {
+            source: self.to_string(),
+            revision: state.loaded.as_ref().map(|(revision, ..)| *revision),
+            domains: counts.map(|counts| counts.domains),
+            rules: counts.map(|counts| counts.rules),
+            overrides: counts.map(|counts| counts.overrides),
+            checksum: state.loaded.as_ref().map(|(_, checksum, _)| checksum.clone()).filter(|text| !text.is_empty()),
+            loaded_ms_ago: state.loaded.as_ref().map(|(.., at)| now.since(*at).as_nanos() / 1_000_000),
+            refused: state.refused.clone(),
+        }
+    }
+
+    /// Explains why this server has no rules service, and where to change its rules.
+    pub fn elsewhere(&self) -> String {
+        match &self.source {
+            RulesSource::Service(_) => "the rules are in the database of this server".to_owned(),
+            RulesSource::File(path) => {
+                format!("the rules of this server come from the file {}; change them there", path.display())
+            }
+            RulesSource::Followed(url) => {
+                format!("the rules of this server come from the rules service {url}; send the request there")
+            }
+            RulesSource::Inline => "this server has no rules; start it with a data directory".to_owned(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Display for SourceStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.source {
+            RulesSource::Service(_) => f.write_str("database"),
+            RulesSource::File(path) => path.display().fmt(f),
+            RulesSource::Followed(url) => f.write_str(url),
+            RulesSource::Inline => f.write_str("none"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_revision_is_reported_until_another_is_loaded() {
+        let origin = SourceStatus::new(RulesSource::Followed("https://rules:8080".into()));
+        let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
+        assert_eq!((origin.status(at(0)).revision, origin.status(at(0)).source.as_str()), (None, "https://rules:8080"));
+        let text =
+            b"domain: a\nrules: [{id: b, limit: 1/s, overrides: [{when: {c: d}, limit: 2/s}]}, {id: e, deny: true}]";
+        origin.counted(Counts::of(&Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap()));
+        origin.loaded(7, "abc", at(10));
+        origin.refused(8, "a mistake");
+        let status = origin.status(at(25));
+        assert_eq!(
+            (status.revision, status.loaded_ms_ago, status.checksum.as_deref()),
+            (Some(7), Some(15), Some("abc"))
+        );
+        assert_eq!((status.domains, status.rules, status.overrides), (Some(1), Some(2), Some(1)));
+        assert_eq!(status.refused, Some(RefusedRevision { revision: 8, why: "a mistake".into() }));
+        origin.loaded(9, "", at(30));
+        let status = origin.status(at(30));
+        assert_eq!((status.refused, status.checksum), (None, None));
+        assert!(origin.elsewhere().contains("https://rules:8080"));
+    }
+}

@@ -1,0 +1,112 @@
+//! Files that are polled for changes.
+//!
+//! Files are polled rather than watched through the kernel: editors replace files, orchestrators swap symbolic links, and network
+//! file systems send no notifications. A poll costs a microsecond and misses nothing of that.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use tollgate_engine::rules::MAX_FILE_BYTES;
+
+/// How often a file is polled. A change is read when the file has not changed further for as long.
+pub const POLL_EVERY: Duration = Duration::from_millis(500);
+
+/// After how many polls a missing file is reported.
+pub(super) const MISSING_POLLS: u32 = 10;
+
+/// A file, and its metadata when it was last read.
+#[derive(Debug)]
+pub struct WatchedFile {
+    path: PathBuf,
+    read: Option<Stat>,
+    seen: Option<Stat>,
+    /// How many polls in a row did not find the file.
+    missed: u32,
+}
+
+/// Metadata that tell one version of a file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    modified: Option<SystemTime>,
+    len: u64,
+    inode: u64,
+    /// The last change of permissions or other metadata.
+    changed: (i64, i64),
+}
+
+impl WatchedFile {
+    /// Watches a file that was not read yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, read: None, seen: None, missed: 0 }
+    }
+
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file now.
+    ///
+    /// # Errors
+    /// When it cannot be read or is too large.
+    pub fn read(&mut self) -> io::Result<Vec<u8>> {
+        let metadata = std::fs::metadata(&self.path)?;
+        let stat = Stat::of(&metadata);
+        // A file that cannot be read is reported once; a change of its permissions changes its metadata.
+        (self.read, self.seen) = (Some(stat), Some(stat));
+        let too_large = |bytes: &str| {
+            let problem = format!("file too large: {bytes} bytes (maximum {MAX_FILE_BYTES})");
+            io::Error::new(io::ErrorKind::FileTooLarge, problem)
+        };
+        if metadata.len() > MAX_FILE_BYTES as u64 {
+            return Err(too_large(&metadata.len().to_string()));
+        }
+        // The metadata of devices and pipes say that they are empty.
+        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        File::open(&self.path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        if bytes.len() > MAX_FILE_BYTES { Err(too_large("more")) } else { Ok(bytes) }
+    }
+
+    /// Adds the path to an error.
+    pub(super) fn error(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
+    }
+
+    /// Polls the file: whether it has changed since it was read, but not since the last poll. It counts as read then. A file that is
+    /// missing for a moment has not changed.
+    ///
+    /// # Errors
+    /// Once, when the file stays missing.
+    pub(crate) fn has_changed(&mut self) -> io::Result<bool> {
+        let metadata = match std::fs::metadata(&self.path) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                self.missed = self.missed.saturating_add(1);
+                return if self.missed == MISSING_POLLS { Err(error) } else { Ok(false) };
+            }
+        };
+        self.missed = 0;
+        let stat = Some(Stat::of(&metadata));
+        let settled = self.seen == stat;
+        self.seen = stat;
+        let changed = settled && self.read != stat;
+        if changed {
+            self.read = stat;
+        }
+        Ok(changed)
+    }
+}
+
+impl Stat {
+    fn of(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self {
+            modified: metadata.modified().ok(),
+            len: metadata.len(),
+            inode: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
