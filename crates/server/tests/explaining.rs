@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::person::soon;
+use common::eventually;
 use common::{Folder, Rules, Server, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
@@ -201,7 +201,7 @@ fn rules_of_the_service_are_told_by_revision_and_overrides_by_name() {
         ["rules", "overrides", "set", "api", "quota", "acme", "--limit", "7/month", "--until", "2040-01-01T00:00:00Z"];
     tollgate(&server, &set);
     let ask = || tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
-    soon("the override is in force", || ask().contains("by override \"acme\""));
+    eventually("the override is in force", || ask().contains("by override \"acme\""));
     let told = ask();
     let expected = "\n    by override \"acme\", set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
                     2 more behind it, not looked at\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";

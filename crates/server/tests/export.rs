@@ -4,32 +4,32 @@
 mod common;
 
 use common::Folder;
-use common::person::serve;
+use common::cli::serve;
 use proptest::prelude::*;
 use serde_json::Value;
 
 #[test]
 fn an_export_says_what_is_not_in_it() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
-    let nothing = person.run(&["rules", "export"]).done();
+    let (_server, cli) = serve(&folder, &[]);
+    let nothing = cli.run(&["rules", "export"]).done();
     assert_eq!(nothing, "# There are no rules.\ndomains: []\n");
     let empty = folder.file("empty.yaml", &nothing);
     assert_eq!(
-        person.run(&["rules", "apply", "--prune", &empty]).done(),
+        cli.run(&["rules", "apply", "--prune", &empty]).done(),
         "nothing to change: 0 rules as in the files\n"
     );
-    assert_eq!(person.run(&["check", &empty]).done(), format!("{empty}: 0 rules in 0 domains, no mistakes\n"));
+    assert_eq!(cli.run(&["check", &empty]).done(), format!("{empty}: 0 rules in 0 domains, no mistakes\n"));
 
     let text = "domain: api\nrules:\n- id: a\n  per: [user]\n  limit: 5/s\n- id: b\n  limit: 9/m\n";
-    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
-    assert_eq!(person.run(&["rules", "export"]).done(), text, "there is nothing else");
-    person.run(&["rules", "disable", "api", "b"]).done();
+    cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    assert_eq!(cli.run(&["rules", "export"]).done(), text, "there is nothing else");
+    cli.run(&["rules", "disable", "api", "b"]).done();
     for user in ["ann", "bob"] {
-        person.run(&["rules", "overrides", "set", "api", "a", user, "--limit", "50/s"]).done();
+        cli.run(&["rules", "overrides", "set", "api", "a", user, "--limit", "50/s"]).done();
     }
-    person.run(&["rules", "overrides", "set", "api", "b", "x", "--attribute", "user", "--deny"]).done();
-    let exported = person.run(&["rules", "export"]).done();
+    cli.run(&["rules", "overrides", "set", "api", "b", "x", "--attribute", "user", "--deny"]).done();
+    let exported = cli.run(&["rules", "export"]).done();
     let said = "# Not in this file. Applying it here leaves these as they are; on another server, set them again\n\
                 # (tollgate rules overrides list, tollgate rules disable):\n\
                 # - api/a has 2 overrides\n\
@@ -38,10 +38,10 @@ fn an_export_says_what_is_not_in_it() {
     assert_eq!(exported, format!("{said}{text}"));
     // Applied to these rules, it leaves all of it as it is.
     let file = folder.file("export.yaml", &exported);
-    let out = person.run(&["rules", "apply", "--prune", &file]).done();
+    let out = cli.run(&["rules", "apply", "--prune", &file]).done();
     assert_eq!(out, "nothing to change: 2 rules as in the files\n");
-    assert_eq!(person.run(&["rules", "export"]).done(), exported);
-    assert_eq!(person.run(&["fmt", "--check", &file]).code, Some(0), "it is in its canonical form");
+    assert_eq!(cli.run(&["rules", "export"]).done(), exported);
+    assert_eq!(cli.run(&["fmt", "--check", &file]).code, Some(0), "it is in its canonical form");
 }
 
 /// A rule in JSON, of what the language has.
@@ -78,7 +78,7 @@ fn rule() -> impl Strategy<Value = Value> {
 #[test]
 fn export_and_apply_are_inverse() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     let domains = proptest::collection::vec(proptest::collection::vec(rule(), 0..6), 1..4);
     let cases = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(cases, |(domains in domains)| {
@@ -95,13 +95,13 @@ fn export_and_apply_are_inverse() {
         // Domains of the case before are emptied, so that the file is all there is.
         for place in domains.len()..4 {
             let empty = folder.file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
-            person.run(&["rules", "apply", "--prune", &empty]).done();
+            cli.run(&["rules", "apply", "--prune", &empty]).done();
         }
-        person.run(&["rules", "apply", "--prune", &file]).done();
-        prop_assert!(person.run(&["rules", "apply", "--plan", "--prune", &file]).done().starts_with("nothing to change"));
-        let exported = person.run(&["rules", "export"]).done();
+        cli.run(&["rules", "apply", "--prune", &file]).done();
+        prop_assert!(cli.run(&["rules", "apply", "--plan", "--prune", &file]).done().starts_with("nothing to change"));
+        let exported = cli.run(&["rules", "export"]).done();
         let again = folder.file("again.yaml", &exported);
-        let out = person.run(&["rules", "apply", "--plan", "--prune", &again]).done();
+        let out = cli.run(&["rules", "apply", "--plan", "--prune", &again]).done();
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
         // From nothing, it makes what was exported.
         let other = Folder::new();

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::person::{Person, serve, soon};
+use common::cli::{Cli, serve};
+use common::eventually;
 use common::{Folder, Server};
 use serde_json::json;
 
@@ -28,20 +29,20 @@ rules:
 ";
 
 /// A server with these rules in force.
-fn begin() -> (Folder, Server, Person) {
+fn begin() -> (Folder, Server, Cli) {
     let folder = Folder::new();
-    let (server, person) = serve(&folder, &[]);
-    person.run(&["rules", "apply", &folder.file("api.yaml", FIRST)]).done();
-    soon("the rules are in force", || {
-        person.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]).code == Some(0)
+    let (server, cli) = serve(&folder, &[]);
+    cli.run(&["rules", "apply", &folder.file("api.yaml", FIRST)]).done();
+    eventually("the rules are in force", || {
+        cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]).code == Some(0)
     });
-    (folder, server, person)
+    (folder, server, cli)
 }
 
 #[test]
 fn an_override_of_one_or_another_attribute_has_to_say_which() {
-    let (_folder, _server, person) = begin();
-    let overrides = |args: &[&str]| person.run(&[&["rules", "overrides"], args].concat());
+    let (_folder, _server, cli) = begin();
+    let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     overrides(&["set", "api", "plans", "acme", "--limit", "50/s"]).failed(
         1,
         "tollgate: the rule counts by `api_key or client_ip`, and it is not said whose value `acme` is; name the attribute like \
@@ -64,10 +65,10 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
 #[test]
 fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: export, per: [user], limit: 100/h, cost: 50}\n";
-    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
-    let set = |args: &[&str]| person.run(&[&["rules", "overrides", "set", "api", "export", "acme"], args].concat());
+    cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    let set = |args: &[&str]| cli.run(&[&["rules", "overrides", "set", "api", "export", "acme"], args].concat());
     let ran = set(&["--limit", "10/h"]);
     assert_eq!(
         ran.err,
@@ -85,12 +86,12 @@ fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
 #[test]
 fn an_override_that_is_for_nobody_is_warned_of() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: plans, per: [api_key or client_ip], limit: 5/s, when: {path: {present: true}}}\n\
                 - {id: bytes, per: [user], limit: 1000/h, cost: {from: size, max: 500}, overrides: [{when: {plan: pro}, limit: 1M/h}]}\n";
-    person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
     let told = |args: &[&str]| {
-        let ran = person.run(&[&["rules", "overrides", "set", "api"], args].concat());
+        let ran = cli.run(&[&["rules", "overrides", "set", "api"], args].concat());
         (ran.code, ran.err)
     };
     let unknown = "warning: nothing in the rule `plans`, which counts by `api_key or client_ip`, names the attribute `user`; the \
@@ -120,8 +121,8 @@ fn an_override_that_is_for_nobody_is_warned_of() {
 
 #[test]
 fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
-    let (_folder, _server, person) = begin();
-    let set = |args: &[&str]| person.run(&[&["rules", "overrides", "set", "api", "quota", "acme"], args].concat());
+    let (_folder, _server, cli) = begin();
+    let set = |args: &[&str]| cli.run(&[&["rules", "overrides", "set", "api", "quota", "acme"], args].concat());
     let ran = set(&["--limit", "5/s"]);
     assert_eq!(
         ran.err,
@@ -134,47 +135,47 @@ fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
 
 #[test]
 fn overrides_are_seen_wherever_their_rule_is() {
-    let (_folder, _server, person) = begin();
+    let (_folder, _server, cli) = begin();
     for (rule, value) in [("quota", "zeta"), ("quota", "acme"), ("login", "192.0.2.1"), ("login", "a b/ü")] {
-        person.run(&["rules", "overrides", "set", "api", rule, value, "--unlimited"]).done();
+        cli.run(&["rules", "overrides", "set", "api", rule, value, "--unlimited"]).done();
     }
-    let list = person.run(&["rules", "list", "api"]).done();
+    let list = cli.run(&["rules", "list", "api"]).done();
     let overrides: Vec<&str> = list.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3)).collect();
     assert_eq!(overrides, ["1", "2", "2"], "those in the rule and those beside it: {list}");
     let told = "2 overrides beside it: `tollgate rules overrides list api quota`";
-    let shown = person.run(&["rules", "get", "api", "quota"]).done();
+    let shown = cli.run(&["rules", "get", "api", "quota"]).done();
     assert_eq!(shown.lines().nth(1), Some(&*format!("# {told}")));
-    let history = person.run(&["rules", "history", "api", "quota"]).done();
+    let history = cli.run(&["rules", "history", "api", "quota"]).done();
     assert!(history.ends_with(&format!("{told}; `tollgate audit` has their changes\n")), "{history}");
-    assert!(!person.run(&["rules", "history", "api", "plans"]).done().contains("beside it"));
+    assert!(!cli.run(&["rules", "history", "api", "plans"]).done().contains("beside it"));
 
-    let list = |args: &[&str]| person.run(&[&["rules", "overrides", "list", "api"], args].concat());
+    let list = |args: &[&str]| cli.run(&[&["rules", "overrides", "list", "api"], args].concat());
     let all = list(&[]).done();
     let rows: Vec<Vec<&str>> = all.lines().skip(1).map(|line| line.split_whitespace().take(3).collect()).collect();
     assert_eq!(rows[0], ["login", "client_ip", "192.0.2.1"]);
     assert_eq!((rows.len(), rows[3][2]), (4, "zeta"));
     assert_eq!(list(&["quota"]).done().lines().count(), 3);
     assert_eq!(list(&["--limit", "2", "--json"]).json()["items"][1]["value"], "a b/ü");
-    let domains = person.run(&["rules", "status"]).done();
+    let domains = cli.run(&["rules", "status"]).done();
     let words: Vec<&str> = domains.split_whitespace().collect();
     for pair in [["domains", "1"], ["rules", "3"], ["source", "database"]] {
         assert!(words.windows(2).any(|words| words == pair), "{domains}");
     }
     assert!(domains.ends_with("api     3      4                      5\n"), "{domains}");
-    soon("all of them are in force", || {
-        let status = person.run(&["rules", "status", "--json"]).json();
+    eventually("all of them are in force", || {
+        let status = cli.run(&["rules", "status", "--json"]).json();
         [&status["domains"], &status["rules"], &status["overrides"]] == [&json!(1), &json!(3), &json!(5)]
     });
 }
 
 #[test]
 fn going_back_says_to_what_and_goes_further_every_time() {
-    let (folder, _server, person) = begin();
+    let (folder, _server, cli) = begin();
     for limit in ["6/m", "7/m"] {
         let text = FIRST.replace("limit: 5/m", &format!("limit: {limit}"));
-        person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+        cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
     }
-    let back = |args: &[&str]| person.run(&[&["rules", "rollback", "api", "login"], args].concat());
+    let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
     assert_eq!(back(&[]).done(), "api/login: back to version 2, as version 4, in force\n");
     assert_eq!(back(&[]).done(), "api/login: back to version 1, as version 5, in force\n");
     back(&[]).failed(1, "there is no earlier version to go back to");
@@ -185,9 +186,9 @@ fn going_back_says_to_what_and_goes_further_every_time() {
     let quota = |limit: &str| {
         let text = FIRST.replace("limit: 10k/month", &format!("limit: {limit}/month"));
         assert_ne!(text, FIRST);
-        person.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+        cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
     };
-    let back = || person.run(&["rules", "rollback", "api", "quota"]);
+    let back = || cli.run(&["rules", "rollback", "api", "quota"]);
     quota("2k");
     assert_eq!(back().done(), "api/quota: back to version 1, as version 3, in force\n");
     quota("3k");
@@ -197,29 +198,29 @@ fn going_back_says_to_what_and_goes_further_every_time() {
 
 #[test]
 fn what_customers_have_bought_outlives_its_rule() {
-    let (folder, _server, person) = begin();
-    person.run(&["rules", "overrides", "set", "api", "login", "192.0.2.1", "--limit", "50/m"]).done();
+    let (folder, _server, cli) = begin();
+    cli.run(&["rules", "overrides", "set", "api", "login", "192.0.2.1", "--limit", "50/m"]).done();
     let left = || {
-        let told = person.run(&["keys", "peek", "api", "path=/login", "client_ip=192.0.2.1"]);
+        let told = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=192.0.2.1"]);
         told.out.contains("login  50 ")
     };
-    soon("the override is in force", left);
+    eventually("the override is in force", left);
     let without = folder.file("less.yaml", FIRST.split("- id: login").next().unwrap());
-    let planned = person.run(&["rules", "apply", "--plan", "--prune", &without]);
+    let planned = cli.run(&["rules", "apply", "--plan", "--prune", &without]);
     assert_eq!(planned.err, "warning: api/login has 1 override, kept in case the rule is created again\n");
-    let told = person.run(&["rules", "delete", "api", "login"]).done();
+    let told = cli.run(&["rules", "delete", "api", "login"]).done();
     assert_eq!(told, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
     assert!(
-        person.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1")
+        cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1")
     );
-    person.run(&["rules", "rollback", "api", "login"]).done();
-    assert!(person.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin  client_ip  192.0.2.1"));
-    soon("the override is in force again", left);
+    cli.run(&["rules", "rollback", "api", "login"]).done();
+    assert!(cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin  client_ip  192.0.2.1"));
+    eventually("the override is in force again", left);
 }
 
 #[test]
 fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
-    let (_folder, server, person) = begin();
+    let (_folder, server, cli) = begin();
     let mut connection = server.connect_http();
     for _ in 0..500 {
         for to in ["disable", "enable"] {
@@ -227,7 +228,7 @@ fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
             assert_eq!(status, 200, "{text}");
         }
     }
-    let back = |args: &[&str]| person.run(&[&["rules", "rollback", "api", "login"], args].concat());
+    let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
     back(&[])
         .failed(1, "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n");
     assert_eq!(back(&["1"]).done(), "api/login: version 1001 equals version 1; nothing was changed\n");
@@ -235,8 +236,8 @@ fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
 
 #[test]
 fn a_key_that_is_named_too_loosely_is_told_what_rules_count_by() {
-    let (_folder, _server, person) = begin();
-    let ran = person.run(&["keys", "reset", "api"]);
+    let (_folder, _server, cli) = begin();
+    let ran = cli.run(&["keys", "reset", "api"]);
     assert_eq!(ran.out, "0 counters reset\n");
     for hint in [
         "rule login is for path \"/login\" and counts by client_ip: give path=… client_ip=…\n",
@@ -244,37 +245,37 @@ fn a_key_that_is_named_too_loosely_is_told_what_rules_count_by() {
     ] {
         assert!(ran.err.contains(hint), "{}", ran.err);
     }
-    let ran = person.run(&["keys", "reset", "api", "path=/login"]);
+    let ran = cli.run(&["keys", "reset", "api", "path=/login"]);
     let hint = "rule login counts by client_ip, and this is the counter of requests without: give client_ip=…\n";
     assert_eq!((&*ran.out, &*ran.err), ("1 counter reset\n", hint));
-    assert_eq!(person.run(&["keys", "peek", "api", "path=/login"]).err, hint);
-    let ran = person.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
+    assert_eq!(cli.run(&["keys", "peek", "api", "path=/login"]).err, hint);
+    let ran = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
     assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
     // Lengths of time are written as `explain` does.
     assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
-    assert_eq!(person.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are told by the number");
+    assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are told by the number");
 
     // By a file there is no list of rules to look into, and what is missing is told all the same.
     let rules = common::Rules::new(FIRST);
     let server = Server::start(&["--rules", rules.path()]);
-    let ran = Person::of(&server).run(&["keys", "peek", "api"]);
+    let ran = Cli::of(&server).run(&["keys", "peek", "api"]);
     assert!(ran.err.contains("rule login is for path \"/login\": give path=…\n"), "{}", ran.err);
-    let status = Person::of(&server).run(&["rules", "status"]).done();
+    let status = Cli::of(&server).run(&["rules", "status"]).done();
     assert!(status.contains("rules     3\noverrides 1\n") && !status.contains("DOMAIN"), "{status}");
 }
 
 #[test]
 fn files_and_folders_are_checked_together() {
     let folder = Folder::new();
-    let person = Person { server: "http://127.0.0.1:1".into(), token: None };
+    let cli = Cli { server: "http://127.0.0.1:1".into(), token: None };
     let one = folder.file("rules/one.yaml", FIRST);
     folder.file("rules/blocked.txt", "mallory\n");
     let two =
         folder.file("rules/two.yaml", "domain: b\nrules: [{id: x, when: {user: {file: blocked.txt}}, deny: true}]\n");
-    assert_eq!(person.run(&["check", &one]).done(), format!("{one}: 3 rules in 1 domain, no mistakes\n"));
-    assert_eq!(person.run(&["check", &folder.join("rules")]).done(), "2 files: 4 rules in 2 domains, no mistakes\n");
+    assert_eq!(cli.run(&["check", &one]).done(), format!("{one}: 3 rules in 1 domain, no mistakes\n"));
+    assert_eq!(cli.run(&["check", &folder.join("rules")]).done(), "2 files: 4 rules in 2 domains, no mistakes\n");
     let heavy = folder.file("heavy.yaml", "domain: b\nrules:\n- {id: y, limit: 10/s, cost: 50}\n");
-    let ran = person.run(&["check", &one, &two, &heavy]);
+    let ran = cli.run(&["check", &one, &two, &heavy]);
     assert_eq!(ran.out, "3 files: 5 rules in 2 domains, no mistakes\n");
     assert_eq!(
         ran.err,
@@ -285,9 +286,9 @@ fn files_and_folders_are_checked_together() {
         )
     );
     let twice = folder.file("twice.yaml", "domain: b\nrules: [{id: x, limit: 1/s}]\n");
-    person
+    cli
         .run(&["check", &folder.join("rules"), &twice])
         .failed(1, &format!("{twice}:2:14: there is another rule `x`"));
-    person.run(&["check", &folder.join("nothing")]).failed(1, "cannot read");
-    person.run(&["check"]).failed(2, "PATH");
+    cli.run(&["check", &folder.join("nothing")]).failed(1, "cannot read");
+    cli.run(&["check"]).failed(2, "PATH");
 }

@@ -5,21 +5,12 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::service::{Service, SmallDisk, follower, get, limit_of, metric};
-use common::{Folder, PATIENCE, Server};
+use common::{Folder, Server, eventually};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::Proxy;
 
 fn wait_for(node: &Server, revision: i64) {
     node.wait_for_line(&format!("rules loaded revision={revision} "));
-}
-
-/// Asks until it is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::yield_now();
-    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long a change takes is what is looked at")]
@@ -49,7 +40,7 @@ fn three_nodes_run_what_the_service_has_and_it_knows_which_runs_what() {
         assert_eq!(limit_of(node), 7);
     }
     println!("the change was written after {written:?} and in force on three nodes after {:?}", begun.elapsed());
-    until("every node is known to run it", || {
+    eventually("every node is known to run it", || {
         let (_, told) = service.call("GET", "/v1/nodes", None);
         let running = told["items"]
             .as_array()
@@ -75,7 +66,7 @@ fn a_service_that_is_killed_is_missed_by_nobody_and_followed_again_when_it_is_ba
     service.kill();
     node.wait_for_line("rules service unavailable; the rules in force stay");
     assert_eq!(limit_of(&node), 5);
-    until("it says so", || get(&node, "/readyz") == "ready, by the rules last known\n");
+    eventually("it says so", || get(&node, "/readyz") == "ready, by the rules last known\n");
     assert!(metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
     // It starts without the service too, by what it has on disk.
     node.signal("TERM");
@@ -95,7 +86,7 @@ fn a_service_that_is_killed_is_missed_by_nobody_and_followed_again_when_it_is_ba
     let revision = service.limit("9/day");
     wait_for(&node, revision);
     assert_eq!(limit_of(&node), 9);
-    until("it is well", || get(&node, "/readyz") == "ready\n");
+    eventually("it is well", || get(&node, "/readyz") == "ready\n");
 }
 
 #[test]
@@ -145,7 +136,7 @@ fn a_full_disk_costs_the_copy_and_not_the_rules() {
     // With room again the next one is kept.
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
     wait_for(&node, service.limit("8/day"));
-    until("it is kept", || {
+    eventually("it is kept", || {
         std::fs::read_to_string(disk.path().join("last-good.json")).is_ok_and(|kept| kept.contains("8/day"))
     });
 }
@@ -166,7 +157,7 @@ fn a_slow_network_and_one_that_breaks_only_take_longer() {
     network.cut();
     wait_for(&node, service.limit("7/day"));
     assert_eq!(limit_of(&node), 7);
-    until("it is kept", || {
+    eventually("it is kept", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
     });
     // Nothing passes and nobody is told: whoever is asked meanwhile answers at once.
@@ -210,7 +201,7 @@ fn a_token_of_the_service_opens_every_node_until_it_is_revoked() {
     assert!(get(&node, "/healthz").contains("ok"), "this is for everybody");
     let begun = now();
     assert_eq!(service.call("DELETE", &format!("/v1/tokens/{id}"), None).0, 200);
-    until("it is revoked here too", || check(token) == 401);
+    eventually("it is revoked here too", || check(token) == 401);
     println!("a revocation was in force on the node after {:?}", begun.elapsed());
     assert_eq!(metric(&node, "tollgate_rules"), None, "metrics are not for everybody");
 }
@@ -225,10 +216,10 @@ fn a_server_with_a_database_runs_what_is_written_to_it_and_still_does_after_a_re
     };
     let begun = now();
     service.limit("5/day");
-    until("it is in force", || limit(&service) == Some(5));
+    eventually("it is in force", || limit(&service) == Some(5));
     println!("a first rule was in force after {:?}", begun.elapsed());
     service.limit("6/day");
-    until("it is in force", || limit(&service) == Some(6));
+    eventually("it is in force", || limit(&service) == Some(6));
     service.kill();
     service.restart();
     assert_eq!(limit(&service), Some(6), "before anybody was let in");

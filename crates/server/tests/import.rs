@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Client, Folder, Ran, Server, tollgate};
+use common::{Client, Folder, CommandResult, Server, tollgate};
 
 /// Imports a file, writes what comes of it beside the file and has that checked; gives the path and what was told on the way.
 fn imported(folder: &Folder, args: &[&str]) -> (String, String) {
-    let Ran { code, out, err } = tollgate(&[&["import"], args].concat(), b"");
+    let CommandResult { code, out, err } = tollgate(&[&["import"], args].concat(), b"");
     assert_eq!(code, Some(0), "{err}");
     let rules = folder.file("rules.yaml", out);
     let checked = tollgate(&["check", &rules], b"");

@@ -71,7 +71,8 @@ fn help_shows_a_first_command_and_what_to_do_next() {
 
 #[test]
 fn check_tells_every_mistake_with_its_place_and_fails() {
-    let path = std::env::temp_dir().join(format!("tollgate-check-{}.yaml", std::process::id()));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rules.yaml");
     let check = |text: &str| {
         std::fs::write(&path, text).expect("a file");
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&path).output();

@@ -6,7 +6,8 @@ mod common;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use common::person::{Person, serve, soon};
+use common::cli::{Cli, serve};
+use common::eventually;
 use common::{Folder, Server};
 use serde_json::Value;
 use tollgate_testkit::servers::Postgres;
@@ -16,16 +17,16 @@ const TWO: &str = "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {i
 #[test]
 fn a_rule_lives_through_the_command_line() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
-    let out = person.run(&["rules", "apply", "-m", "the first", &file]).done();
+    let out = cli.run(&["rules", "apply", "-m", "the first", &file]).done();
     assert!(
         out.contains("+ create api/a\n") && out.contains("2 to create, 0 to change, 0 to delete, 0 unchanged"),
         "{out}"
     );
     assert!(out.contains("applied, revision "), "{out}");
 
-    let list = person.run(&["rules", "list"]).done();
+    let list = cli.run(&["rules", "list"]).done();
     let lines: Vec<&str> = list.lines().collect();
     assert!(lines[0].starts_with("DOMAIN  RULE  LIMIT  OVERRIDES  STATE     VERSION  CHANGED"), "{list}");
     assert!(
@@ -33,62 +34,62 @@ fn a_rule_lives_through_the_command_line() {
             && lines[1].ends_with("UTC  local"),
         "{list}"
     );
-    let items = person.run(&["rules", "list", "api", "--json"]).json();
+    let items = cli.run(&["rules", "list", "api", "--json"]).json();
     assert_eq!(
         (items["items"][1]["id"].as_str(), items["items"][1]["rule"]["limit"].as_str()),
         (Some("b"), Some("9/m"))
     );
-    assert_eq!(person.run(&["rules", "list", "-q", "/x"]).done().lines().count(), 2);
-    assert_eq!(person.run(&["rules", "list", "--disabled"]).done(), "no rules\n");
+    assert_eq!(cli.run(&["rules", "list", "-q", "/x"]).done().lines().count(), 2);
+    assert_eq!(cli.run(&["rules", "list", "--disabled"]).done(), "no rules\n");
 
     // What is shown is a file that can be changed and applied.
-    let shown = person.run(&["rules", "get", "api", "a"]).done();
+    let shown = cli.run(&["rules", "get", "api", "a"]).done();
     assert!(shown.starts_with("# version 1, in force, by local at "), "{shown}");
     let changed = folder.file("a.yaml", shown.replace("5/s", "7/s"));
-    let out = person.run(&["rules", "apply", &changed]).done();
+    let out = cli.run(&["rules", "apply", &changed]).done();
     assert!(
         out.contains("~ update api/a\n") && out.contains("7/s") && out.contains("0 to create, 1 to change"),
         "{out}"
     );
-    let diff = person.run(&["rules", "diff", "api", "a"]).done();
+    let diff = cli.run(&["rules", "diff", "api", "a"]).done();
     assert!(diff.lines().any(|line| line.starts_with('-') && line.contains("5/s")), "{diff}");
     assert!(diff.lines().any(|line| line.starts_with('+') && line.contains("7/s")), "{diff}");
-    assert!(person.run(&["rules", "get", "api", "a", "--version", "1"]).done().contains("limit: 5/s"));
+    assert!(cli.run(&["rules", "get", "api", "a", "--version", "1"]).done().contains("limit: 5/s"));
 
     assert_eq!(
-        person.run(&["rules", "rollback", "api", "a"]).done(),
+        cli.run(&["rules", "rollback", "api", "a"]).done(),
         "api/a: back to version 1, as version 3, in force\n"
     );
-    assert!(person.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
+    assert!(cli.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
     assert_eq!(
-        person.run(&["rules", "disable", "api", "a", "-m", "für jetzt, 100%"]).done(),
+        cli.run(&["rules", "disable", "api", "a", "-m", "für jetzt, 100%"]).done(),
         "api/a: version 4, disabled\n"
     );
-    let history = person.run(&["rules", "history", "api", "a"]).done();
+    let history = cli.run(&["rules", "history", "api", "a"]).done();
     let versions: Vec<Vec<&str>> = history.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(versions.iter().map(|words| words[1]).collect::<Vec<_>>(), ["disable", "rollback", "update", "create"]);
     assert!(history.contains("local  für jetzt, 100%\n") && history.contains("local  the first\n"), "{history}");
-    assert_eq!(person.run(&["rules", "enable", "api", "a", "--json"]).json()["version"], 5);
+    assert_eq!(cli.run(&["rules", "enable", "api", "a", "--json"]).json()["version"], 5);
 
-    assert!(person.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
-    person.run(&["rules", "get", "api", "a"]).failed(1, "`a`");
-    let back = person.run(&["rules", "rollback", "api", "a"]).done();
+    assert!(cli.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
+    cli.run(&["rules", "get", "api", "a"]).failed(1, "`a`");
+    let back = cli.run(&["rules", "rollback", "api", "a"]).done();
     assert_eq!(back, "api/a: back to version 5, as version 7, in force\n", "it comes back");
 
-    let audit = person.run(&["audit", "--subject", "a"]).done();
+    let audit = cli.run(&["audit", "--subject", "a"]).done();
     assert!(audit.lines().nth(1).unwrap().contains("rollback rule"), "{audit}");
-    let changes = person.run(&["audit", "--changes"]).done();
+    let changes = cli.run(&["audit", "--changes"]).done();
     assert!(changes.contains("    - ") && changes.contains("5/s"), "{changes}");
 }
 
 #[test]
 fn what_changed_in_between_is_told() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
-    person.run(&["rules", "apply", &file]).done();
-    person.run(&["rules", "disable", "api", "a", "--if-version", "1"]).done();
-    let ran = person.run(&["rules", "delete", "api", "a", "--if-version", "1"]);
+    cli.run(&["rules", "apply", &file]).done();
+    cli.run(&["rules", "disable", "api", "a", "--if-version", "1"]).done();
+    let ran = cli.run(&["rules", "delete", "api", "a", "--if-version", "1"]);
     assert!(ran.err.contains("changed by local at ") && ran.err.contains("now version 2"), "{}", ran.err);
     ran.failed(1, "tollgate: ");
 }
@@ -96,45 +97,45 @@ fn what_changed_in_between_is_told() {
 #[test]
 fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     folder.file("rules/20.yml", "domain: api\nrules:\n- {id: b, limit: 2/s}\n");
     folder.file("rules/10.yaml", "domain: api\nrules:\n- {id: a, deny: true, when: {path: /x}}\n");
     folder.file("rules/30.json", r#"{"domain": "other", "rules": [{"id": "c", "limit": "3/s"}]}"#);
     folder.file("rules/.40.yaml", "nothing of this");
     folder.file("rules/notes.txt", "nothing of this");
     let rules = folder.join("rules");
-    let ran = person.run(&["rules", "apply", "--plan", &rules]);
+    let ran = cli.run(&["rules", "apply", "--plan", &rules]);
     assert!(ran.out.ends_with("3 to create, 0 to change, 0 to delete, 0 unchanged\n"), "{}{}", ran.out, ran.err);
     assert_eq!(ran.code, Some(1), "there would be changes");
-    let plan = person.run(&["rules", "apply", "--json", &rules]).json();
+    let plan = cli.run(&["rules", "apply", "--json", &rules]).json();
     assert_eq!(
         (plan["applied"].as_bool(), plan["changes"][0]["id"].as_str()),
         (Some(true), Some("a")),
         "in the order of the names"
     );
-    let out = person.run(&["rules", "apply", "--plan", "--prune", &rules]).done();
+    let out = cli.run(&["rules", "apply", "--plan", "--prune", &rules]).done();
     assert_eq!(out, "nothing to change: 3 rules as in the files\n");
 
     // What the files do not have goes only if asked for.
     folder.file("rules/20.yml", "domain: api\nrules: []\n");
-    assert_eq!(person.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules as in the files\n");
-    assert!(person.run(&["rules", "apply", "--prune", &rules]).done().contains("- delete api/b\n"));
+    assert_eq!(cli.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules as in the files\n");
+    assert!(cli.run(&["rules", "apply", "--prune", &rules]).done().contains("- delete api/b\n"));
 
     let bad = folder.file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
-    let ran = person.run(&["rules", "apply", &rules]);
+    let ran = cli.run(&["rules", "apply", &rules]);
     let told = format!("{bad}:3:11: `limt` is not a key of a rule\n  | - {{id: d, limt: 1/s, unlimited: true}}\n");
     ran.failed(1, &told);
-    person.run(&["rules", "apply", "--plan", &rules]).failed(2, &told);
-    person.run(&["rules", "validate", &rules]).failed(1, &told);
+    cli.run(&["rules", "apply", "--plan", &rules]).failed(2, &told);
+    cli.run(&["rules", "validate", &rules]).failed(1, &told);
     let twice = folder.file("twice.yaml", "domain: api\nrules:\n- {id: a, limit: 1/s}\n");
     std::fs::remove_file(&bad).unwrap();
-    person.run(&["rules", "apply", &rules, &twice]).failed(1, "twice.yaml:3:");
-    person.run(&["rules", "validate", &rules, &twice]).failed(1, "twice.yaml:3:");
-    assert!(person.run(&["rules", "validate", &twice]).done().contains("twice.yaml: 1 rule, no mistakes"));
+    cli.run(&["rules", "apply", &rules, &twice]).failed(1, "twice.yaml:3:");
+    cli.run(&["rules", "validate", &rules, &twice]).failed(1, "twice.yaml:3:");
+    assert!(cli.run(&["rules", "validate", &twice]).done().contains("twice.yaml: 1 rule, no mistakes"));
     std::fs::create_dir(folder.join("empty")).unwrap();
-    person.run(&["rules", "apply", &folder.join("empty")]).failed(1, "has no *.yaml");
-    person.run(&["rules", "apply", &folder.join("missing")]).failed(1, "cannot read");
-    person.run(&["rules", "apply"]).failed(2, "PATH");
+    cli.run(&["rules", "apply", &folder.join("empty")]).failed(1, "has no *.yaml");
+    cli.run(&["rules", "apply", &folder.join("missing")]).failed(1, "cannot read");
+    cli.run(&["rules", "apply"]).failed(2, "PATH");
 }
 
 /// `rules apply` at a terminal, up to the question.
@@ -144,10 +145,10 @@ struct AtTerminal {
 }
 
 impl AtTerminal {
-    fn apply(person: &Person, file: &str) -> Self {
+    fn apply(cli: &Cli, file: &str) -> Self {
         let command = format!("{} rules apply {file}", env!("CARGO_BIN_EXE_tollgate"));
         let mut script = Command::new("script");
-        script.args(["-qec", &command, "/dev/null"]).env("TOLLGATE_SERVER", &person.server);
+        script.args(["-qec", &command, "/dev/null"]).env("TOLLGATE_SERVER", &cli.server);
         let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script runs");
         let (mut shown, mut byte) = (Vec::new(), [0]);
         let out = child.stdout.as_mut().unwrap();
@@ -169,39 +170,39 @@ impl AtTerminal {
 #[test]
 fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
-    let asked = AtTerminal::apply(&person, &file);
+    let asked = AtTerminal::apply(&cli, &file);
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
     let (told, code) = asked.answer("n");
     assert!(code == Some(1) && told.contains("nothing was changed"), "{told}");
-    assert_eq!(person.run(&["rules", "list"]).done(), "no rules\n");
-    let (told, code) = AtTerminal::apply(&person, &file).answer("y");
+    assert_eq!(cli.run(&["rules", "list"]).done(), "no rules\n");
+    let (told, code) = AtTerminal::apply(&cli, &file).answer("y");
     assert!(code == Some(0) && told.contains("applied, revision 1"), "{told}");
 
     // What changes elsewhere in the meantime does not matter.
     folder.file("api.yaml", TWO.replace("5/s", "6/s"));
-    let asked = AtTerminal::apply(&person, &file);
-    person.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
+    let asked = AtTerminal::apply(&cli, &file);
+    cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
     let (told, code) = asked.answer("y");
     assert!(code == Some(0) && told.contains("applied, revision 3"), "{told}");
 
     // What changes in what was shown does.
     folder.file("api.yaml", TWO.replace("5/s", "7/s"));
-    let asked = AtTerminal::apply(&person, &file);
-    person.run(&["rules", "rollback", "api", "a"]).done();
+    let asked = AtTerminal::apply(&cli, &file);
+    cli.run(&["rules", "rollback", "api", "a"]).done();
     let (told, code) = asked.answer("y");
     assert!(code == Some(1) && told.contains("nothing was applied") && told.contains("-limit: 5/s"), "{told}");
     assert!(told.contains("changed by local at "), "{told}");
-    assert!(person.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
+    assert!(cli.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
 }
 
 #[test]
 fn overrides_are_set_listed_and_taken_away() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
-    person.run(&["rules", "apply", &folder.file("api.yaml", TWO)]).done();
-    let overrides = |args: &[&str]| person.run(&[&["rules", "overrides"], args].concat());
+    let (_server, cli) = serve(&folder, &[]);
+    cli.run(&["rules", "apply", &folder.file("api.yaml", TWO)]).done();
+    let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     let odd = "a/b c?ü%#";
     let out =
         overrides(&["set", "api", "a", odd, "--limit", "50/s", "--burst", "70", "--until", "2040-01-01T00:00:00Z"])
@@ -217,8 +218,8 @@ fn overrides_are_set_listed_and_taken_away() {
     assert!(list.contains("user       free") && list.contains("unlimited"), "{list}");
     assert_eq!(overrides(&["list", "api", "a", "--json"]).json()["items"][0]["value"], odd);
     let asked = format!("user={odd}");
-    soon("the override is in force", || {
-        person.run(&["keys", "peek", "api", &asked, "--json"]).out.contains("\"limit\": 70")
+    eventually("the override is in force", || {
+        cli.run(&["keys", "peek", "api", &asked, "--json"]).out.contains("\"limit\": 70")
     });
     overrides(&["delete", "api", "a", odd]).done();
     overrides(&["delete", "api", "a", odd]).failed(1, "there is no");
@@ -230,16 +231,16 @@ fn overrides_are_set_listed_and_taken_away() {
 #[test]
 fn keys_are_looked_at_reset_and_refunded() {
     let folder = Folder::new();
-    let (server, person) = serve(&folder, &[]);
-    person
+    let (server, cli) = serve(&folder, &[]);
+    cli
         .run(&["rules", "apply", &folder.file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n")])
         .done();
     let mut client = server.connect_http();
     let body = r#"{"domain":"api","attributes":{"user":"ann"},"receipt":true}"#;
-    soon("the rule is in force", || client.post("/v1/peek", r#"{"domain":"api","attributes":{}}"#).0 == 200);
+    eventually("the rule is in force", || client.post("/v1/peek", r#"{"domain":"api","attributes":{}}"#).0 == 200);
     let (_, first) = client.post("/v1/check", body);
     client.post("/v1/check", body);
-    let peek = |args: &[&str]| person.run(&[&["keys", "peek", "api", "user=ann"], args].concat());
+    let peek = |args: &[&str]| cli.run(&[&["keys", "peek", "api", "user=ann"], args].concat());
     let ran = peek(&[]);
     assert!(
         ran.code == Some(1) && ran.out.starts_with("it would be refused by a, and pass in "),
@@ -248,41 +249,41 @@ fn keys_are_looked_at_reset_and_refunded() {
         ran.err
     );
     let receipt = serde_json::from_str::<Value>(&first).unwrap()["receipt"].as_str().unwrap().to_owned();
-    assert_eq!(person.run(&["keys", "refund", &receipt]).done(), "1 given back\n");
+    assert_eq!(cli.run(&["keys", "refund", &receipt]).done(), "1 given back\n");
     assert!(peek(&[]).done().starts_with("it would pass\nRULE  LIMIT  LEFT  NEXT IN"));
     peek(&["--cost", "2"]).failed(1, "");
-    assert_eq!(person.run(&["keys", "reset", "api", "user=ann"]).done(), "1 counter reset\n");
+    assert_eq!(cli.run(&["keys", "reset", "api", "user=ann"]).done(), "1 counter reset\n");
     assert_eq!(peek(&["--json"]).json()["limits"][0]["remaining"], 2);
-    let top = person.run(&["keys", "top", "api"]).done();
+    let top = cli.run(&["keys", "top", "api"]).done();
     assert!(top.contains("charged") && top.contains("ann"), "{top}");
-    person.run(&["keys", "peek", "nobody"]).failed(1, "nobody");
-    person.run(&["keys", "peek", "api", "ann"]).failed(1, "write it like client_ip=192.0.2.1");
-    assert!(person.run(&["explain", "--server", &person.server, "api", "user=ann"]).done().contains("+ a"));
+    cli.run(&["keys", "peek", "nobody"]).failed(1, "nobody");
+    cli.run(&["keys", "peek", "api", "ann"]).failed(1, "write it like client_ip=192.0.2.1");
+    assert!(cli.run(&["explain", "--server", &cli.server, "api", "user=ann"]).done().contains("+ a"));
 }
 
 #[test]
 fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
     let folder = Folder::new();
-    let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
+    let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
     let data = folder.join("data");
     let ran = nobody.run(&["tokens", "create", "--role", "admin", "--name", "ann", "--data", &data]);
     assert!(ran.err.contains("of ann, admin; it is shown this once:"), "{}", ran.err);
     let admin = ran.done();
     assert_eq!(nobody.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
 
-    let (server, person) = serve(&folder, &["--tokens", "required"]);
-    let admin = person.with(&admin);
+    let (server, cli) = serve(&folder, &["--tokens", "required"]);
+    let admin = cli.with(&admin);
     let token = |args: &[&str]| admin.run(&[&["tokens", "create", "--json"], args].concat()).json();
     let editor = token(&["--role", "editor", "--name", "ci", "--domain", "api", "--expires", "1d"]);
     let reader = token(&["--role", "reader"]);
     let (editor, reader_id) =
-        (person.with(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
-    let reader = person.with(reader["token"].as_str().unwrap());
+        (cli.with(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
+    let reader = cli.with(reader["token"].as_str().unwrap());
 
     let api = folder.file("api.yaml", TWO);
     let other = folder.file("other.yaml", "domain: other\nrules: [{id: c, limit: 1/s}]\n");
-    person.run(&["rules", "list"]).failed(1, "requires a token");
-    person.with("tg_no_such").run(&["rules", "list"]).failed(1, "refused the token `no`");
+    cli.run(&["rules", "list"]).failed(1, "requires a token");
+    cli.with("tg_no_such").run(&["rules", "list"]).failed(1, "refused the token `no`");
     reader.run(&["rules", "apply", &api]).failed(1, "this needs the role editor");
     reader.run(&["keys", "reset", "api", "user=x"]).failed(1, "operator");
     editor.run(&["rules", "apply", &api]).done();
@@ -295,7 +296,7 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
         admin.run(&["tokens", "revoke", &reader_id]).done(),
         format!("token {reader_id} of reader is revoked\n")
     );
-    soon("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
+    eventually("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
     reader.run(&["rules", "list"]).failed(1, "refused the token");
     let list = admin.run(&["tokens", "list"]).done();
     assert!(list.contains("revoked 20") && list.contains("good until 20") && !list.contains("tg_"), "{list}");
@@ -305,7 +306,7 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
 
 #[test]
 fn what_cannot_be_asked_is_told_with_its_address() {
-    let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
+    let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
     nobody.run(&["rules", "list"]).failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
     let somebody = nobody.with("tg_a_b");
     somebody.run(&["rules", "list", "--server", "http://0.0.0.0:1"]).failed(1, "without encryption; use https");
@@ -317,25 +318,25 @@ fn what_cannot_be_asked_is_told_with_its_address() {
     // A server whose rules are in a file has no database to ask.
     let rules = common::Rules::new(TWO);
     let server = Server::start(&["--rules", rules.path()]);
-    Person::of(&server).run(&["rules", "list"]).failed(1, "file");
-    assert!(Person::of(&server).run(&["rules", "status"]).done().contains(rules.path()));
+    Cli::of(&server).run(&["rules", "list"]).failed(1, "file");
+    assert!(Cli::of(&server).run(&["rules", "status"]).done().contains(rules.path()));
 }
 
 #[test]
 fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
     let folder = Folder::new();
-    let (_server, person) = serve(&folder, &[]);
+    let (_server, cli) = serve(&folder, &[]);
     let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
-    let out = person.run(&["rules", "apply", &folder.file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
+    let out = cli.run(&["rules", "apply", &folder.file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
     assert!(out.contains("2500 to create") && !out.contains("limit: 1/s"), "only their names are shown");
-    assert_eq!(person.run(&["rules", "list", "api"]).done().lines().count(), 2_501);
+    assert_eq!(cli.run(&["rules", "list", "api"]).done().lines().count(), 2_501);
     assert_eq!(
-        person.run(&["rules", "list", "api", "--limit", "1500", "--json"]).json()["items"].as_array().unwrap().len(),
+        cli.run(&["rules", "list", "api", "--limit", "1500", "--json"]).json()["items"].as_array().unwrap().len(),
         1_500
     );
     let shell = |line: &str| {
         let line = line.replace("tollgate", env!("CARGO_BIN_EXE_tollgate"));
-        let output = Command::new("sh").args(["-c", &line]).env("TOLLGATE_SERVER", &person.server).output().unwrap();
+        let output = Command::new("sh").args(["-c", &line]).env("TOLLGATE_SERVER", &cli.server).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert_eq!(shell("tollgate rules list 2>&1 | head -n 1").lines().count(), 1);
@@ -351,13 +352,13 @@ fn a_database_that_goes_away_is_told_and_work_goes_on_when_it_is_back() {
     let folder = Folder::new();
     let mut postgres = Postgres::start();
     let url = postgres.database("rules");
-    let nobody = Person { server: "http://127.0.0.1:1".into(), token: None };
+    let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
     let admin = nobody.run(&["tokens", "create", "--role", "admin", "--database", &url]).done();
     let server = Server::start(&["--database", &url, "--tokens", "required"]);
-    let admin = Person::of(&server).with(&admin);
+    let admin = Cli::of(&server).with(&admin);
     let file = folder.file("api.yaml", TWO);
     admin.run(&["rules", "apply", &file]).done();
-    soon("the rules are in force", || admin.run(&["keys", "peek", "api", "user=a"]).code == Some(0));
+    eventually("the rules are in force", || admin.run(&["keys", "peek", "api", "user=a"]).code == Some(0));
     let exported = admin.run(&["rules", "export"]).done();
 
     postgres.kill();
@@ -369,7 +370,7 @@ fn a_database_that_goes_away_is_told_and_work_goes_on_when_it_is_back() {
         .failed(1, "postgres://127.0.0.1/rules: the database cannot be used");
 
     postgres.restart();
-    soon("it answers again", || admin.run(&["rules", "list"]).code == Some(0));
+    eventually("it answers again", || admin.run(&["rules", "list"]).code == Some(0));
     assert_eq!(admin.run(&["rules", "export"]).done(), exported, "nothing was changed meanwhile");
     admin.run(&["rules", "delete", "api", "a"]).done();
 }

@@ -312,7 +312,8 @@ mod tests {
         }
         let mut names: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let count = names.len();
+        names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), count);
+        assert_eq!(names.len(), count, "a metric is described twice");
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use tollgate_server::control::sqlite_url;
 
+#[path = "../common/eventually.rs"]
+mod eventually;
 mod changes;
 mod description;
 mod odd;

@@ -3,6 +3,7 @@
 use tollgate_server::control::auth::Tokens;
 use tollgate_server::control::model::Role;
 
+use crate::eventually::eventually_async;
 use crate::test_server::{TestServer, told};
 
 /// Who may do it.
@@ -117,9 +118,7 @@ async fn callers(server: &TestServer) -> Vec<Caller> {
     told(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.is(200);
     let soon = server.app.wall_ms() + 1_000;
     let (expired, _) = server.token("expired", Role::Admin, &[], Some(soon)).await;
-    while server.app.wall_ms() <= soon {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually_async("the token has expired", async || server.app.wall_ms() > soon).await;
     server.settle().await;
     for (name, token) in [
         ("nobody", None),
@@ -205,12 +204,8 @@ async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
     post("/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
     post("/v1/reset", r#"{"key":"k1","limit":"1/s"}"#).await.is(200);
     let log = async || told(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
-    for _ in 0..1_000 {
-        if log().await.json()["items"].as_array().is_some_and(|items| items.len() == 2) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 2);
+    eventually_async("both actions are in the log", logged).await;
     let told_ = log().await;
     let items = told_.json()["items"].clone();
     let line = |place: usize| {
@@ -225,11 +220,5 @@ async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
     };
     again().await.is(304);
     post("/v1/reset", r#"{"key":"k2","limit":"1/s"}"#).await.is(200);
-    for _ in 0..1_000 {
-        if again().await.status == 200 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the new line is not told");
+    eventually_async("the new entry is listed", async || again().await.status == 200).await;
 }

@@ -1,13 +1,12 @@
 //! A server in this process: both front ends, a database in a file, and what a node does about tokens and rules.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tollgate_engine::rules::{Rules, Source as Text};
@@ -20,8 +19,9 @@ use tollgate_server::control::model::{Change, NewToken, Role};
 use tollgate_server::rules_source::status::RulesSource;
 use tollgate_server::{http, resp};
 
+use crate::eventually::{PATIENCE, eventually_async};
+
 /// How long anything in a test may take before it counts as lost.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server; dropping it ends it.
 pub struct TestServer {
@@ -30,7 +30,7 @@ pub struct TestServer {
     pub app: Arc<App<MemoryStore>>,
     pub control: Arc<Control>,
     client: reqwest::Client,
-    folder: PathBuf,
+    _folder: TempDir,
     _keeper: crate::Keeper,
     _end: oneshot::Sender<()>,
 }
@@ -40,9 +40,8 @@ impl TestServer {
     pub async fn start(tokens: Tokens) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tollgate-api-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let (url, keeper) = crate::database(&folder, count);
+        let folder = tempfile::tempdir().expect("a folder");
+        let (url, keeper) = crate::database(folder.path(), count);
         // The control plane has a thread of its own, as in the program.
         let (ready, opened) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
@@ -61,7 +60,7 @@ impl TestServer {
         runtime.spawn(follow(control.clone(), app.clone()));
         let (address, resp) = (serve_http(app.clone()).await, serve_resp(app.clone()).await);
         let client = http_client();
-        Self { url: format!("http://{address}"), resp, app, control, client, folder, _keeper: keeper, _end: end }
+        Self { url: format!("http://{address}"), resp, app, control, client, _folder: folder, _keeper: keeper, _end: end }
     }
 
     /// A token that is good from now on.
@@ -77,14 +76,8 @@ impl TestServer {
     /// Waits until the node has what is in the database.
     pub async fn settle(&self) {
         let revision = self.control.snapshot().await.expect("a snapshot").revision;
-        let told = || self.app.origin.status(self.app.now()).revision;
-        for _ in 0..3_000 {
-            if told() >= Some(revision) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("the node has {:?}, not {revision}", told());
+        let installed = async || self.app.origin.status(self.app.now()).revision >= Some(revision);
+        eventually_async(&format!("revision {revision} is installed"), installed).await;
     }
 
     /// A request to be filled in.
@@ -135,12 +128,6 @@ pub async fn told(request: RequestBuilder) -> Told {
         assert_eq!(told.json()["status"], status, "{}", told.text);
     }
     told
-}
-
-impl Drop for TestServer {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 /// What a node does whenever something changes.

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tollgate_testkit::servers::Postgres;
 
+#[path = "../common/eventually.rs"]
+mod eventually;
 #[path = "../api/changes.rs"]
 mod changes;
 #[path = "../api/odd.rs"]

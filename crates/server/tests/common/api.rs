@@ -1,14 +1,13 @@
-//! Asks a server over HTTP, one question on each connection.
-#![allow(clippy::disallowed_methods, reason = "real time passes between two real programs")]
+//! HTTP requests, one on each connection.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use serde_json::Value;
 
-use super::{PATIENCE, Server};
+use super::{PATIENCE, Server, eventually};
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -59,15 +58,14 @@ pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &s
     try_ask(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
 }
 
-/// Asks until the answer is as expected; what is asked for takes a moment to come about.
+/// Sends a request until the response is as expected.
 pub fn ask_until(server: &Server, path: &str, body: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
-    let begun = std::time::Instant::now();
-    loop {
+    let mut last = None;
+    eventually(path, || {
         let answer = ask(server, if body.is_empty() { "GET" } else { "POST" }, path, &[], body);
-        if expected(&answer) {
-            return answer;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{path} is still answered {answer:?}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+        let is_expected = expected(&answer);
+        last = Some(answer);
+        is_expected
+    });
+    last.expect("an answer")
 }

@@ -1,24 +1,23 @@
-//! Starts the real program on free ports and speaks to it.
+//! Starts the real program on free ports and talks to it.
 #![allow(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
 pub mod api;
-pub mod person;
+pub mod cli;
+pub mod eventually;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::TempDir;
+
+pub use eventually::{PATIENCE, eventually};
 
 pub mod service;
-
-/// How long anything in a test may take before it counts as lost.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running server; dropping it kills it.
 pub struct Server {
@@ -69,7 +68,7 @@ impl Server {
         command
     }
 
-    /// Starts it with arguments with which it cannot start, and gives what it says.
+    /// Starts it with arguments that it refuses, and returns what it prints.
     pub fn refuses(args: &[&str]) -> String {
         let output = Self::command(args).output().expect("the program starts");
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -77,7 +76,7 @@ impl Server {
         told
     }
 
-    /// Waits until the log has a line that contains `text`, and gives it.
+    /// Waits until the log has a line that contains `text`, and returns it.
     pub fn wait_for_line(&self, text: &str) -> String {
         loop {
             let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line with {text:?} in the log"));
@@ -87,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Lets the server end, and gives what the log says from here on.
+    /// Stops the server, and returns the rest of its log.
     pub fn last_lines(mut self) -> Vec<String> {
         self.signal("TERM");
         let lines = std::iter::from_fn(|| self.log.recv_timeout(PATIENCE).ok()).collect();
@@ -141,28 +140,24 @@ impl Drop for Server {
     }
 }
 
-/// A directory that is gone after the test.
-pub struct Folder(PathBuf);
+/// A temporary directory.
+pub struct Folder(TempDir);
 
 impl Folder {
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tollgate-folder-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a directory");
-        Self(folder)
+        Self(tempfile::tempdir().expect("a directory"))
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
-    /// The path of something in it, as text.
+    /// Returns the path of something in it, as text.
     pub fn join(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("text").to_owned()
+        self.path().join(name).to_str().expect("text").to_owned()
     }
 
-    /// Writes a file in it, and gives its path.
+    /// Writes a file in it, and returns its path.
     pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
         let path = self.join(name);
         std::fs::create_dir_all(Path::new(&path).parent().expect("a folder")).expect("a directory");
@@ -171,36 +166,22 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A rule file that is gone after the test.
-pub struct Rules(PathBuf);
+/// A temporary rule file.
+pub struct Rules(Folder, String);
 
 impl Rules {
     pub fn new(text: impl AsRef<[u8]>) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let rules = Self(std::env::temp_dir().join(format!("tollgate-rules-{}-{count}.yaml", std::process::id())));
-        rules.write(text);
-        rules
+        let folder = Folder::new();
+        let path = folder.file("rules.yaml", text);
+        Self(folder, path)
     }
 
     pub fn write(&self, text: impl AsRef<[u8]>) {
-        std::fs::write(&self.0, text).expect("a file");
+        self.0.file("rules.yaml", text);
     }
 
     pub fn path(&self) -> &str {
-        self.0.to_str().expect("text")
-    }
-}
-
-impl Drop for Rules {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        &self.1
     }
 }
 
@@ -297,14 +278,14 @@ pub fn encode(args: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// What became of a command that does its work and ends.
-pub struct Ran {
+/// The result of a command.
+pub struct CommandResult {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-impl Ran {
+impl CommandResult {
     /// Runs a command to its end, with `input` for it to read.
     pub fn of(command: &mut Command, input: &[u8]) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -337,11 +318,11 @@ impl Ran {
 }
 
 /// Runs the program with arguments and something to read.
-pub fn tollgate(args: &[&str], input: &[u8]) -> Ran {
-    Ran::of(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
+pub fn tollgate(args: &[&str], input: &[u8]) -> CommandResult {
+    CommandResult::of(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
 }
 
-/// Runs another program and gives what it printed.
+/// Runs another program and returns what it printed.
 pub fn run(command: &mut Command) -> String {
     let output =
         command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}; scripts/test installs it"));

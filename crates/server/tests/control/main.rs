@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on fails; one that measures tells")]
 
+#[path = "../common/eventually.rs"]
+mod eventually;
 #[macro_use]
 mod place;
 

@@ -1,9 +1,9 @@
 //! Where the cases run: a database of their own, gone when they are done.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use tempfile::TempDir;
 use tollgate_server::control::model::{Change, StoredRule, WriteOutcome};
 use tollgate_server::control::{Control, sqlite_url};
 use tollgate_testkit::servers::Postgres;
@@ -23,7 +23,7 @@ macro_rules! both {
 /// An empty database.
 pub(crate) struct Place {
     pub(crate) url: String,
-    directory: Option<PathBuf>,
+    _directory: Option<TempDir>,
     _server: Option<Arc<Postgres>>,
 }
 
@@ -33,24 +33,16 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(directory) = &self.directory {
-            let _ = std::fs::remove_dir_all(directory);
-        }
-    }
-}
-
 fn count() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(crate) fn sqlite() -> Place {
-    let directory = std::env::temp_dir().join(format!("tollgate-control-{}-{}", std::process::id(), count()));
+    let directory = tempfile::tempdir().unwrap();
     // With characters that mean something in addresses, and a directory that is not there yet.
-    let url = sqlite_url(&directory.join("a b%20?#").join("rules.db"));
-    Place { url, directory: Some(directory), _server: None }
+    let url = sqlite_url(&directory.path().join("a b%20?#").join("rules.db"));
+    Place { url, _directory: Some(directory), _server: None }
 }
 
 /// Tests that run at the same time share a server; the last one stops it.
@@ -60,7 +52,7 @@ pub(crate) fn postgres() -> Place {
     let server = shared.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *shared = Arc::downgrade(&server);
     drop(shared);
-    Place { url: server.database(&format!("case{}", count())), directory: None, _server: Some(server) }
+    Place { url: server.database(&format!("case{}", count())), _directory: None, _server: Some(server) }
 }
 
 pub(crate) fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {

@@ -1,0 +1,34 @@
+//! Waiting for a condition, with one patience for all tests.
+#![allow(clippy::disallowed_methods, dead_code, unreachable_pub, reason = "waits for other processes; each test file uses a part")]
+
+use std::time::{Duration, Instant};
+
+/// How long anything in a test may take before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Polls until `condition` holds.
+///
+/// # Panics
+/// When it does not hold within [`PATIENCE`].
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Polls until `condition` holds, on a runtime.
+///
+/// # Panics
+/// When it does not hold within [`PATIENCE`].
+pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
