@@ -15,10 +15,7 @@ fn an_export_says_what_is_not_in_it() {
     let nothing = cli.run(&["rules", "export"]).done();
     assert_eq!(nothing, "# There are no rules.\ndomains: []\n");
     let empty = folder.file("empty.yaml", &nothing);
-    assert_eq!(
-        cli.run(&["rules", "apply", "--prune", &empty]).done(),
-        "nothing to change: 0 rules as in the files\n"
-    );
+    assert_eq!(cli.run(&["rules", "apply", "--prune", &empty]).done(), "nothing to change: 0 rules as in the files\n");
     assert_eq!(cli.run(&["check", &empty]).done(), format!("{empty}: 0 rules in 0 domains, no mistakes\n"));
 
     let text = "domain: api\nrules:\n- id: a\n  per: [user]\n  limit: 5/s\n- id: b\n  limit: 9/m\n";

@@ -210,9 +210,7 @@ fn what_customers_have_bought_outlives_its_rule() {
     assert_eq!(planned.err, "warning: api/login has 1 override, kept in case the rule is created again\n");
     let told = cli.run(&["rules", "delete", "api", "login"]).done();
     assert_eq!(told, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
-    assert!(
-        cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1")
-    );
+    assert!(cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1"));
     cli.run(&["rules", "rollback", "api", "login"]).done();
     assert!(cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin  client_ip  192.0.2.1"));
     eventually("the override is in force again", left);
@@ -286,9 +284,7 @@ fn files_and_folders_are_checked_together() {
         )
     );
     let twice = folder.file("twice.yaml", "domain: b\nrules: [{id: x, limit: 1/s}]\n");
-    cli
-        .run(&["check", &folder.join("rules"), &twice])
-        .failed(1, &format!("{twice}:2:14: there is another rule `x`"));
+    cli.run(&["check", &folder.join("rules"), &twice]).failed(1, &format!("{twice}:2:14: there is another rule `x`"));
     cli.run(&["check", &folder.join("nothing")]).failed(1, "cannot read");
     cli.run(&["check"]).failed(2, "PATH");
 }

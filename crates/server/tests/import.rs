@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Folder, CommandResult, Server, tollgate};
+use common::{Client, CommandResult, Folder, Server, tollgate};
 
 /// Imports a file, writes what comes of it beside the file and has that checked; gives the path and what was told on the way.
 fn imported(folder: &Folder, args: &[&str]) -> (String, String) {

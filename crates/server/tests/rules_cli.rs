@@ -232,8 +232,7 @@ fn overrides_are_set_listed_and_taken_away() {
 fn keys_are_looked_at_reset_and_refunded() {
     let folder = Folder::new();
     let (server, cli) = serve(&folder, &[]);
-    cli
-        .run(&["rules", "apply", &folder.file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n")])
+    cli.run(&["rules", "apply", &folder.file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n")])
         .done();
     let mut client = server.connect_http();
     let body = r#"{"domain":"api","attributes":{"user":"ann"},"receipt":true}"#;
@@ -276,8 +275,7 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
     let token = |args: &[&str]| admin.run(&[&["tokens", "create", "--json"], args].concat()).json();
     let editor = token(&["--role", "editor", "--name", "ci", "--domain", "api", "--expires", "1d"]);
     let reader = token(&["--role", "reader"]);
-    let (editor, reader_id) =
-        (cli.with(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
+    let (editor, reader_id) = (cli.with(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
     let reader = cli.with(reader["token"].as_str().unwrap());
 
     let api = folder.file("api.yaml", TWO);

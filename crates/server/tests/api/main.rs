@@ -5,10 +5,10 @@ use std::path::Path;
 
 use tollgate_server::control::sqlite_url;
 
-#[path = "../common/eventually.rs"]
-mod eventually;
 mod changes;
 mod description;
+#[path = "../common/eventually.rs"]
+mod eventually;
 mod odd;
 mod resp;
 mod roles;

@@ -60,7 +60,16 @@ impl TestServer {
         runtime.spawn(follow(control.clone(), app.clone()));
         let (address, resp) = (serve_http(app.clone()).await, serve_resp(app.clone()).await);
         let client = http_client();
-        Self { url: format!("http://{address}"), resp, app, control, client, _folder: folder, _keeper: keeper, _end: end }
+        Self {
+            url: format!("http://{address}"),
+            resp,
+            app,
+            control,
+            client,
+            _folder: folder,
+            _keeper: keeper,
+            _end: end,
+        }
     }
 
     /// A token that is good from now on.

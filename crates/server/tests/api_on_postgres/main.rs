@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tollgate_testkit::servers::Postgres;
 
-#[path = "../common/eventually.rs"]
-mod eventually;
 #[path = "../api/changes.rs"]
 mod changes;
+#[path = "../common/eventually.rs"]
+mod eventually;
 #[path = "../api/odd.rs"]
 mod odd;
 #[path = "../api/resp.rs"]

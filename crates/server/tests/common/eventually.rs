@@ -1,5 +1,10 @@
 //! Waiting for a condition, with one patience for all tests.
-#![allow(clippy::disallowed_methods, dead_code, unreachable_pub, reason = "waits for other processes; each test file uses a part")]
+#![allow(
+    clippy::disallowed_methods,
+    dead_code,
+    unreachable_pub,
+    reason = "waits for other processes; each test file uses a part"
+)]
 
 use std::time::{Duration, Instant};
 
