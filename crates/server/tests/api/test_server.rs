@@ -21,8 +21,6 @@ use tollgate_server::{http, resp};
 
 use crate::eventually::{PATIENCE, eventually_async};
 
-/// How long anything in a test may take before it counts as lost.
-
 /// A running server; dropping it ends it.
 pub struct TestServer {
     pub url: String,

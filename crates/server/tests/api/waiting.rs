@@ -1,7 +1,5 @@
 //! Nodes that wait for news.
 
-use std::time::{Duration, Instant};
-
 use tollgate_server::control::auth::Tokens;
 
 use crate::eventually::eventually_async;
