@@ -9,7 +9,7 @@ use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 /// The whole page, in Markdown. `docs/rules.md` is this.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
-    let sections: [(&str, &str, &[&[Key]]); 12] = [
+    let sections: [(&str, &str, &[&[Key]]); 13] = [
         ("A file", FILE, &[keys::FILE]),
         ("A rule", RULE, &[keys::RULE]),
         ("A limit", LIMIT, &[keys::LIMIT, keys::OPTIONS]),
