@@ -200,7 +200,8 @@ impl Algorithm for Limits {
 
     /// All must pass. The longest wait and the latest retry count.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
-        self.weigh_each(ask, |limit, first| limit.weigh(&Part { state, first }, now, ask))
+        let weigh = |ask| self.weigh_each(ask, |limit, first| limit.weigh(&Part { state, first }, now, ask));
+        with_delay_of_taken(ask, weigh(ask), weigh)
     }
 
     /// A refusal is told only to those that refused: they may count it.
@@ -278,11 +279,14 @@ impl Algorithm for Limits {
 
     /// Position by position; one that `own` does not have decides as for a new key.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
-        let mut owns = own.parts();
-        self.weigh_each(ask, |limit, _| match owns.next() {
-            Some((own, first, _)) => limit.weigh_from(own, &Part { state, first }, now, ask),
-            None => with_new(limit, now, |state| limit.weigh(state, now, ask)),
-        })
+        let weigh = |ask| {
+            let mut owns = own.parts();
+            self.weigh_each(ask, |limit, _| match owns.next() {
+                Some((own, first, _)) => limit.weigh_from(own, &Part { state, first }, now, ask),
+                None => with_new(limit, now, |state| limit.weigh(state, now, ask)),
+            })
+        };
+        with_delay_of_taken(ask, weigh(ask), weigh)
     }
 
     /// The whole list is written, or none of it.
@@ -309,6 +313,17 @@ impl Algorithm for Limits {
 
     fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         tightest(self.reports_from(own, state, now, cost))
+    }
+}
+
+/// Returns the verdict with the delay of what is taken: a limit that has more than the tightest one delays what it would take alone.
+#[inline]
+fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
+    match (ask, verdict.outcome()) {
+        (Ask::UpTo(cost), Outcome::Delay(_)) if verdict.taken() < cost => {
+            Verdict::pass(weigh(Ask::Exactly(verdict.taken())).outcome(), verdict.taken(), verdict.stamp())
+        }
+        _ => verdict,
     }
 }
 
@@ -421,6 +436,15 @@ mod tests {
         assert_eq!(limits.decide(&mut *state, &Now::at(0), Ask::UpTo(Cost::new(7))).taken(), Cost::new(4));
         assert_eq!(limits.report(&*state, &Now::at(0), Cost::ONE).remaining, 0);
         assert_eq!(limits.reports(&*state, &Now::at(0), Cost::ONE).next().unwrap().remaining, 6);
+    }
+
+    #[test]
+    fn delay_is_that_of_what_is_taken() {
+        let leaky = LeakyBucket::new("1/s".parse().unwrap(), 9).unwrap().into();
+        let limits = Limits::new([leaky, bucket(2)]).unwrap();
+        let state = state_of(&limits);
+        let verdict = limits.weigh(&*state, &Now::at(0), Ask::UpTo(Cost::new(5)));
+        assert_eq!((verdict.taken(), verdict.outcome()), (Cost::new(2), Outcome::Delay(SECOND)));
     }
 
     #[test]
