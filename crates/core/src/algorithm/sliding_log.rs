@@ -167,6 +167,15 @@ impl SlidingLog {
         }
     }
 
+    /// Writes the state with these entries, oldest first, in nanoseconds, of which the first `opening` stand for no request. For a
+    /// store that keeps them in another form, such as a script in a server.
+    pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, opening: u64, entries: impl Iterator<Item = u64>) {
+        let ring = entries.fold(Ring { opening, ..Ring::empty(self.slots()) }, |ring, entry| {
+            ring.push(state, Time::from_nanos(entry))
+        });
+        Ring { opening: ring.opening.min(ring.len), ..ring }.store(state);
+    }
+
     pub(crate) const fn gap(&self) -> Nanos {
         self.minimum_gap
     }
@@ -190,7 +199,8 @@ impl SlidingLog {
     pub(crate) fn until_gap<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
         let now = now.mono();
         let last = self.ring(state, now).last_request(state);
-        Retry::After(last.map_or(Nanos::ZERO, |last| outlasts(last, now, gap)))
+        // Without a gap, not even a request that another thread made a little later has to be waited for.
+        Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| outlasts(last, now, gap)))
     }
 
     /// The most that may be inside the window for `ask` to fit; `None` if it never does.
