@@ -1,142 +1,207 @@
-//! What the script's reply means: the Rust functions say it, given what is kept.
+//! Decodes the reply of the script: the core functions compute the answers from the states that it carries.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, Kept, Limit, Nanos, Now, Outcome, Report, Retry, SlidingSlices, Stamp, Stamps, Terms, Time,
+    Algorithm, Ask, Cost, Kept, Limit, Limits, Nanos, Now, Outcome, Report, Retry, SlidingSlices, Stamp, Stamps, Terms,
+    Time,
 };
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, Verb};
 
-use crate::numbers::{EXACT, HEAD, Unit, count_width, is_plain, micros_ceil, slices, told_len};
-use crate::request::{says_taken, spread};
+use crate::own::{OwnState, bucket_ticks, leases_left, restore_slices};
+use crate::params::{EXACT, HEAD, is_fixed_length, micros_ceil, state_len};
+use crate::request::{OTHER_PARAMETERS, carries_taken, spread};
 
-/// How far ahead of the clock an instant is believed; beyond it the clock was set back.
-const BELIEVED_MICROS: u64 = 1_000_000;
-
-/// The answers to the groups of one request, read from a reply.
+/// Bytes that are read from the front.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
-    rest: &'a [u8],
-    /// The store's time, in microseconds.
-    now: u64,
-}
+pub(crate) struct Bytes<'a>(&'a [u8]);
 
-/// The reply was shorter than it should be.
+/// There are fewer bytes than there should be.
 #[derive(Debug)]
 pub(crate) struct TooShort;
 
-impl<'a> Reader<'a> {
-    /// Of a part of a reply that was decided at `now`.
-    pub(crate) fn new(rest: &'a [u8], now: u64) -> Self {
-        Self { rest, now }
+impl<'a> Bytes<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
     }
 
-    /// Adds the answer to the next group, which is `group`.
-    pub(crate) fn read(&mut self, group: &Group<'_>, answers: &mut Answers) -> Result<(), TooShort> {
-        let status = self.take(1)?[0];
-        let store_time = Time::from_nanos(nanos(self.now));
-        let reject = |why: &str| {
-            let rules: Vec<&str> = group.charges.iter().map(Charge::rule).collect();
-            StoreError::Rejected { why: format!("{why} (rules: {})", rules.join(", ")) }
-        };
-        match status {
-            0 | 1 => {
-                for charge in group.charges {
-                    let committed = status == 0 && group.verb == Verb::Check;
-                    self.read_charge(group, charge, committed, answers)?;
-                }
-                answers.end_group(store_time);
-            }
-            2 => answers.fail_group(StoreError::Stale { store_time }),
-            3 => answers.fail_group(reject("a key of another type is where the state of a limit should be")),
-            _ => answers.fail_group(reject("the value where the state of a limit should be is not one of ours")),
-        }
-        Ok(())
-    }
-
-    fn read_charge(
-        &mut self,
-        group: &Group<'_>,
-        charge: &Charge<'_>,
-        committed: bool,
-        answers: &mut Answers,
-    ) -> Result<(), TooShort> {
-        let refusing = self.take(1)?[0];
-        let taken = match says_taken(group, charge).then(|| self.number(7)).transpose()? {
-            // A cost beyond all limits is sent as this much, and only who has no limit passes it.
-            Some(taken) if taken < EXACT => Cost::new(taken),
-            Some(_) | None => charge.ask.cost(),
-        };
-        let asks = match group.verb {
-            Verb::Check | Verb::Peek => true,
-            Verb::Refund | Verb::Renew | Verb::Reset => false,
-        };
-        let now =
-            Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
-        let told = Told { ask: charge.ask, taken, committed, now };
-
-        if charge.limits.as_slice().iter().all(is_plain) {
-            // The whole value is told, which is less work for the script than a part of it.
-            self.take(HEAD - 2)?;
-            let numbers = self.number(2)?;
-            self.take(numbers as usize)?;
-        }
-        let mut outcome = Outcome::Allow;
-        let mut stamps = [Stamp::NONE; tollgate_core::Limits::MAX];
-        let mut reports = [None; tollgate_core::Limits::MAX];
-        for (place, limit) in charge.limits.as_slice().iter().enumerate() {
-            let mut bytes = Self::new(self.take(told_len(limit))?, self.now);
-            let said = told.say(limit, &mut bytes, refusing >> place & 1 == 1)?;
-            outcome = outcome.and(if asks { said.outcome } else { Outcome::Allow });
-            stamps[place] = said.stamp;
-            reports[place] = Some(said.report);
-        }
-        let taken = match group.verb {
-            Verb::Check if refusing == 0 => taken,
-            Verb::Check | Verb::Peek | Verb::Reset => Cost::ZERO,
-            Verb::Refund | Verb::Renew => taken,
-        };
-        let stamps = if committed { Stamps::from_stamps(stamps) } else { Stamps::default() };
-        answers.charge(outcome, taken, stamps, reports.into_iter().flatten());
-        Ok(())
-    }
-
-    fn take(&mut self, count: usize) -> Result<&'a [u8], TooShort> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(TooShort)?;
-        self.rest = rest;
+    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], TooShort> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(TooShort)?;
+        self.0 = rest;
         Ok(taken)
     }
 
-    fn number(&mut self, width: usize) -> Result<u64, TooShort> {
+    /// Reads an integer of at most eight bytes.
+    pub(crate) fn number(&mut self, width: usize) -> Result<u64, TooShort> {
         let mut wide = [0; 8];
         wide[..width].copy_from_slice(self.take(width)?);
         Ok(u64::from_le_bytes(wide))
     }
 }
 
-/// What is said about one limit.
-struct Said {
+/// Reads the answers to the groups of one request from a reply.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: Bytes<'a>,
+    /// The store's time, in microseconds.
+    now: u64,
+}
+
+const TYPE: &str = "a key of another type is where the state of a limit should be";
+const NOT_OURS: &str = "the value where the state of a limit should be is not one of ours";
+
+impl<'a> Reader<'a> {
+    /// Returns a reader of a part of a reply that was decided at `now`.
+    pub(crate) fn new(bytes: &'a [u8], now: u64) -> Self {
+        Self { bytes: Bytes::new(bytes), now }
+    }
+
+    /// Adds the answer to the next group, which is `group`.
+    pub(crate) fn read(&mut self, group: &Group<'_>, answers: &mut Answers) -> Result<(), TooShort> {
+        let status = self.bytes.take(1)?[0];
+        let store_time = Time::from_nanos(nanos(self.now));
+        let reject = |why: &str| {
+            let rules: Vec<&str> = group.charges.iter().map(Charge::rule).collect();
+            StoreError::Rejected { why: format!("{why} (rules: {})", rules.join(", ")) }
+        };
+        let has_foreign = status & OTHER_PARAMETERS != 0;
+        match status & !OTHER_PARAMETERS {
+            refused @ 0..=1 => {
+                let mut is_sound = true;
+                let mut decided = Decided { verb: group.verb, admitted: refused == 0, refused_before: false };
+                for charge in group.charges {
+                    is_sound &= self.read_charge(&mut decided, charge, has_foreign, answers)?;
+                }
+                if is_sound {
+                    answers.end_group(store_time);
+                } else {
+                    answers.fail_group(reject(NOT_OURS));
+                }
+            }
+            2 => answers.fail_group(StoreError::Stale { store_time }),
+            3 => answers.fail_group(reject(TYPE)),
+            _ => answers.fail_group(reject(NOT_OURS)),
+        }
+        Ok(())
+    }
+
+    /// Adds the answer to a charge; returns whether its state could be decoded.
+    fn read_charge(
+        &mut self,
+        decided: &mut Decided,
+        charge: &Charge<'_>,
+        has_foreign: bool,
+        answers: &mut Answers,
+    ) -> Result<bool, TooShort> {
+        let refusing = self.bytes.take(1)?[0];
+        let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.number(7)).transpose()? {
+            // A cost beyond all limits is sent as this amount, and only no limit at all admits it.
+            Some(taken) if taken < EXACT => Cost::new(taken),
+            Some(_) | None => charge.ask.cost(),
+        };
+        let now =
+            Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
+        let foreign = if has_foreign { self.bytes.number(2)? as usize } else { 0 };
+        let committed = decided.verb == Verb::Check && decided.admitted;
+        let is_recorded = decided.verb == Verb::Check && (decided.admitted || refusing != 0 && !decided.refused_before);
+        decided.refused_before |= refusing != 0;
+        let asked = Asked { ask: charge.ask, taken, committed, now };
+        let answer = if foreign > 0 {
+            let Ok(own) = OwnState::decode(self.bytes.take(foreign)?, charge.limits, &now) else { return Ok(false) };
+            asked.answer_foreign(charge.limits, own, refusing, is_recorded)
+        } else {
+            asked.answer(charge.limits, &mut self.bytes, refusing)?
+        };
+        let takes = matches!(decided.verb, Verb::Check | Verb::Peek);
+        let taken = match decided.verb {
+            Verb::Check if refusing == 0 => taken,
+            Verb::Check | Verb::Peek | Verb::Reset => Cost::ZERO,
+            Verb::Refund | Verb::Renew => taken,
+        };
+        let outcome = if takes { answer.outcome } else { Outcome::Allow };
+        let stamps = if committed { Stamps::from_stamps(answer.stamps) } else { Stamps::default() };
+        answers.charge(outcome, taken, stamps, answer.reports.into_iter().flatten());
+        Ok(true)
+    }
+}
+
+/// What is known of a group before its charges are read.
+struct Decided {
+    verb: Verb,
+    admitted: bool,
+    /// Whether a charge before refuses: only the first such charge is recorded by limits that count refusals.
+    refused_before: bool,
+}
+
+/// The answer to one charge.
+struct Answer {
+    outcome: Outcome,
+    stamps: [Stamp; Limits::MAX],
+    reports: [Option<Report>; Limits::MAX],
+}
+
+/// The answer of one limit.
+struct LimitAnswer {
     outcome: Outcome,
     stamp: Stamp,
     report: Report,
 }
 
-/// What was asked, and what came of it.
-struct Told<'a> {
+/// A charge that was decided.
+struct Asked<'a> {
     ask: Ask,
     taken: Cost,
-    /// Whether what is told is the state after the taking.
+    /// Whether the state is that after the take.
     committed: bool,
     now: Now<'a>,
 }
 
-impl Told<'_> {
-    fn say(&self, limit: &Limit, bytes: &mut Reader<'_>, refuses: bool) -> Result<Said, TooShort> {
+impl Asked<'_> {
+    /// Answers from a state under the parameters of the charge.
+    fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<Answer, TooShort> {
+        if limits.as_slice().iter().all(is_fixed_length) {
+            // The reply carries the whole value, which is less work for the script than a part of it.
+            bytes.take(HEAD - 2)?;
+            let length = bytes.number(2)?;
+            bytes.take(length as usize)?;
+        }
+        let mut answer = Answer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
+        for (index, limit) in limits.as_slice().iter().enumerate() {
+            let mut state = Bytes::new(bytes.take(state_len(limit))?);
+            let one = self.answer_limit(limit, &mut state, refusing >> index & 1 == 1)?;
+            answer.outcome = answer.outcome.and(one.outcome);
+            answer.stamps[index] = one.stamp;
+            answer.reports[index] = Some(one.report);
+        }
+        Ok(answer)
+    }
+
+    /// Answers from a state that stays under other parameters, as it was before the charge.
+    fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> Answer {
+        let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
+        let outcome = match verdict.outcome() {
+            Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil(wait)),
+            _ if refusing == 0 => Outcome::Allow,
+            Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
+            // The script decides; it refused, so the wait is at least a tick.
+            Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
+        };
+        if is_recorded && verdict.is_allowed() == (refusing == 0) && verdict.taken() == Cost::ZERO {
+            limits.commit_from(&own.limits, &mut *own.words, &self.now, &verdict);
+        }
+        let mut reports = [None; Limits::MAX];
+        let computed = limits.reports_from(&own.limits, &*own.words, &self.now, self.ask.cost());
+        for (((index, report), left), limit) in computed.enumerate().zip(own.leases_left).zip(limits.as_slice()) {
+            let left = left.filter(|_| limit.words() > 0);
+            reports[index] =
+                Some(Report { retry: ceil_retry(report.retry), reset: left.unwrap_or(ceil(report.reset)), ..report });
+        }
+        Answer { outcome, stamps: Default::default(), reports }
+    }
+
+    fn answer_limit(&self, limit: &Limit, bytes: &mut Bytes<'_>, refuses: bool) -> Result<LimitAnswer, TooShort> {
         Ok(match limit.terms() {
             Terms::Unlimited | Terms::DenyAll => self.judge(limit, &[0; 0], &[0; 0], Stamp::NONE, refuses),
             Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
-                let unit = Unit::new(&bucket);
-                let (whole, part) = (bytes.number(7)?, bytes.number(6)?);
-                let to_the_micro = u128::from(unit.ticks) * u128::from(unit.coarser);
-                let ticks = u128::from(whole) * to_the_micro + u128::from(part) * u128::from(unit.coarser);
+                let ticks = bucket_ticks(&bucket, bytes)?;
                 let taken = u128::from(self.taken.get()) * u128::from(bucket.rate.per().as_nanos());
                 let words = |ticks| self.words(limit, Kept::Bucket { ticks });
                 let before = if self.committed { ticks.saturating_sub(taken) } else { ticks };
@@ -159,30 +224,20 @@ impl Told<'_> {
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Terms::SlidingSlices { window, precision } => {
-                let end = nanos(bytes.number(7)?);
-                let (_, present) = (bytes.number(7)?, bytes.number(7)?);
-                let (slices, width) = (slices(&window, precision), count_width(&window));
-                let mut counts = [0; SlidingSlices::MAX_SLICES as usize];
-                for count in counts.iter_mut().take(slices) {
-                    *count = bytes.number(width)?;
-                }
                 let mut words = [0; SlidingSlices::MAX_WORDS];
-                if let Limit::SlidingSlices(limit) = limit {
-                    limit.restore(&mut words, end, present, &counts);
-                }
+                let end = restore_slices(limit, &window, precision, &mut words, bytes)?;
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
-            Terms::SlidingLog { window, minimum_gap, .. } => {
-                let (inside, asked, again, newest) =
-                    (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?, bytes.number(7)?);
-                let memory = micros_ceil(window.length).max(micros_ceil(minimum_gap));
+            Terms::SlidingLog { window, .. } => {
+                let (inside, asked, again, newest, reset) =
+                    (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?, bytes.number(7)?, bytes.number(7)?);
                 let ceiling = match self.ask {
                     Ask::Exactly(_) => window.limit,
                     Ask::Regardless(_) => window.limit + window.max_debt,
                     Ask::UpTo(_) => u64::MAX,
                 };
                 let after = |fits: bool, wait| if fits { Retry::After(Nanos::from_micros(wait)) } else { Retry::Never };
-                Said {
+                LimitAnswer {
                     outcome: if refuses {
                         Outcome::Deny(after(self.ask.cost().get() <= ceiling, asked))
                     } else {
@@ -193,24 +248,19 @@ impl Told<'_> {
                         limit: window.limit,
                         remaining: window.limit.saturating_sub(inside),
                         retry: after(self.ask.cost().get() <= window.limit, again),
-                        reset: Nanos::from_micros(if newest == 0 {
-                            0
-                        } else {
-                            (newest + memory).saturating_sub(bytes.now)
-                        }),
+                        reset: Nanos::from_micros(reset),
                     },
                 }
             }
             Terms::Concurrency { limit, lease, max_debt } => {
                 let (held, last_end, number) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
-                let (cost, lease) = (self.ask.cost().get(), micros_ceil(lease));
+                let cost = self.ask.cost().get();
                 let ceiling = match self.ask {
                     Ask::Exactly(_) => limit,
                     Ask::Regardless(_) => limit + max_debt,
                     Ask::UpTo(_) => u64::MAX,
                 };
-                let left = last_end.saturating_sub(bytes.now);
-                Said {
+                LimitAnswer {
                     outcome: match refuses {
                         true if cost > ceiling => Outcome::Deny(Retry::Never),
                         true => Outcome::Deny(Retry::OnRelease),
@@ -225,7 +275,7 @@ impl Told<'_> {
                             cost if held + cost <= limit => Retry::NOW,
                             _ => Retry::OnRelease,
                         },
-                        reset: Nanos::from_micros(if left > lease + BELIEVED_MICROS { lease } else { left }),
+                        reset: leases_left(last_end, &self.now, lease),
                     },
                 }
             }
@@ -238,12 +288,12 @@ impl Told<'_> {
         words
     }
 
-    /// What the Rust functions say of a state: of the outcome by what there was before the taking, otherwise by what is kept.
-    fn judge(&self, limit: &Limit, words: &[u64], before: &[u64], stamp: Stamp, refuses: bool) -> Said {
+    /// Answers by the core functions: the outcome from the state before the take, the report from the state after it.
+    fn judge(&self, limit: &Limit, words: &[u64], before: &[u64], stamp: Stamp, refuses: bool) -> LimitAnswer {
         let outcome = if refuses {
             match limit.weigh(words, &self.now, self.ask).outcome() {
-                Outcome::Deny(retry) => Outcome::Deny(to_the_tick(retry)),
-                // The script decides; that it refused is certain, how long for is then at least a tick.
+                Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
+                // The script decides; it refused, so the wait is at least a tick.
                 Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
             }
         } else {
@@ -257,21 +307,21 @@ impl Told<'_> {
             }
         };
         let report = limit.report(words, &self.now, self.ask.cost());
-        let report = Report { retry: to_the_tick(report.retry), reset: ceil(report.reset), ..report };
-        Said { outcome, stamp, report }
+        let report = Report { retry: ceil_retry(report.retry), reset: ceil(report.reset), ..report };
+        LimitAnswer { outcome, stamp, report }
     }
 }
 
-/// An instant of the store in our unit. What is kept may be damaged, so it need not fit.
-const fn nanos(micros: u64) -> u64 {
+/// Converts an instant of the store to nanoseconds. A damaged value may be beyond what fits.
+pub(crate) const fn nanos(micros: u64) -> u64 {
     micros.saturating_mul(1_000)
 }
 
 /// The tick of the clock that decides.
 const TICK: Nanos = Nanos::from_micros(1);
 
-/// A wait that ends with a tick of the clock that decides: less would be too short.
-fn to_the_tick(retry: Retry) -> Retry {
+/// Rounds a wait up to a tick of the clock that decides: less would be too short.
+fn ceil_retry(retry: Retry) -> Retry {
     match retry {
         Retry::After(wait) => Retry::After(ceil(wait)),
         Retry::OnRelease | Retry::Never => retry,

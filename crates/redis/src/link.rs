@@ -9,7 +9,7 @@ use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
 use tollgate_engine::store::{Charge, Verb};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::numbers::Packed;
+use crate::params::EncodedLimits;
 use crate::request::{Call, Entry};
 use crate::script::Script;
 
@@ -112,8 +112,9 @@ fn probe(config: &Config) -> Result<[Entry; 2], String> {
         stamps: None,
         windows: &[],
     };
-    let packed = Arc::new(Packed::new(&limits)?);
-    let entry = |verb| Entry::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), packed.clone());
+    let encoded = Arc::new(EncodedLimits::new(&limits)?);
+    let entry =
+        |verb| Entry::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), encoded.clone());
     Ok([entry(Verb::Check), entry(Verb::Reset)])
 }
 

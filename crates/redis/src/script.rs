@@ -1,22 +1,35 @@
-//! The one script that decides, put together from its parts.
+//! The script that decides, assembled from its files.
 
-/// The whole source. Each part says what it mirrors; the first also says what goes in and what comes out.
-pub const SOURCE: &str = concat!(
-    include_str!("script/head.lua"),
-    include_str!("script/bucket.lua"),
-    include_str!("script/interval_bucket.lua"),
-    include_str!("script/fixed_window.lua"),
-    include_str!("script/sliding_window.lua"),
-    include_str!("script/sliding_slices.lua"),
-    include_str!("script/sliding_log.lua"),
-    include_str!("script/concurrency.lua"),
-    include_str!("script/unkept.lua"),
-    include_str!("script/sets.lua"),
-    include_str!("script/general.lua"),
-    include_str!("script/decide.lua"),
+/// Assembles the script: each named file becomes a branch of the Lua function `chunk(name, ...)`, which runs the file with the
+/// further arguments and returns its result; the main file follows. So each file is a complete Lua chunk that a linter reads,
+/// and creates its functions only when it is needed.
+macro_rules! assemble {
+    ($($name:literal),+; $main:literal) => {
+        concat!(
+            "local function chunk(name, ...)\n",
+            $("if name == '", $name, "' then\n", include_str!(concat!("script/", $name, ".lua")), "end\n",)+
+            "end\n",
+            include_str!(concat!("script/", $main, ".lua")),
+        )
+    };
+}
+
+/// The source of the script. The header of `main.lua` describes its arguments, its reply and what it mirrors.
+pub const SOURCE: &str = assemble!(
+    "arithmetic",
+    "bucket",
+    "interval_bucket",
+    "fixed_window",
+    "sliding_window",
+    "sliding_slices",
+    "sliding_log",
+    "concurrency",
+    "stateless",
+    "slow_path";
+    "main"
 );
 
-/// A script and the name it is cached under in the store.
+/// A script, and the hash it is cached under in the store.
 #[derive(Debug)]
 pub struct Script {
     source: String,
@@ -24,23 +37,23 @@ pub struct Script {
 }
 
 impl Script {
-    /// The script of this crate.
+    /// Returns the script of this crate.
     pub fn new() -> Self {
         Self::from_source(SOURCE.to_owned())
     }
 
-    /// Another one: tests replace the line that reads the clock.
+    /// Returns a script with another source: tests replace the line that reads the clock.
     pub fn from_source(source: String) -> Self {
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Self { source, sha }
     }
 
-    /// What the store compiles.
+    /// Returns the source that the store compiles.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What it is called by.
+    /// Returns the hash that the script is called by.
     pub fn sha(&self) -> &str {
         &self.sha
     }

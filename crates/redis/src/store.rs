@@ -15,7 +15,7 @@ use crate::answer::Reader;
 use crate::batcher::{Batcher, Figures, Health, Part, Turn, Waiting, unavailable};
 use crate::census::take_part;
 use crate::config::{BATCH, Config, QUEUE};
-use crate::numbers::Packed;
+use crate::params::EncodedLimits;
 use crate::request::{Entry, MAX_CHARGES};
 use crate::script::Script;
 
@@ -30,7 +30,7 @@ pub struct RedisStore {
     nodes: watch::Receiver<u32>,
     figures: Arc<Figures>,
     /// Limits as the script takes them, by their id. Read for every charge and written once per set of numbers.
-    packed: RwLock<HashMap<u32, Arc<Packed>>>,
+    encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
 }
 
 /// What a store has done so far.
@@ -45,7 +45,7 @@ pub struct Counts {
 }
 
 /// How many sets of numbers are remembered at a time; beyond that all are forgotten and made anew when next needed.
-const MAX_PACKED: usize = 1 << 15;
+const MAX_ENCODED: usize = 1 << 15;
 
 impl RedisStore {
     /// A store at this address. Returns when the first connection stands or has failed; in the latter case it is tried again
@@ -74,7 +74,7 @@ impl RedisStore {
         tokio::spawn(take_part(config.clone(), nodes_sender));
         // It only fails if the task is gone, and then requests say so.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
-        Self { config: Arc::new(config), queue, health, nodes, figures, packed: RwLock::default() }
+        Self { config: Arc::new(config), queue, health, nodes, figures, encoded: RwLock::default() }
     }
 
     /// How the store is at the moment.
@@ -107,19 +107,19 @@ impl RedisStore {
         [self.config.namespace.as_bytes(), b":{", key, b"}"].concat()
     }
 
-    fn packed(&self, charge: &Charge<'_>) -> Result<Arc<Packed>, String> {
-        let known = self.packed.read().unwrap_or_else(PoisonError::into_inner).get(&charge.numbers).cloned();
+    fn encoded(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
+        let known = self.encoded.read().unwrap_or_else(PoisonError::into_inner).get(&charge.numbers).cloned();
         // Ids may come round again after four billion limits.
-        if let Some(packed) = known.filter(|packed| packed.limits() == charge.limits) {
-            return Ok(packed);
+        if let Some(encoded) = known.filter(|encoded| encoded.limits() == charge.limits) {
+            return Ok(encoded);
         }
-        let packed = Arc::new(Packed::new(charge.limits)?);
-        let mut all = self.packed.write().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MAX_PACKED {
+        let encoded = Arc::new(EncodedLimits::new(charge.limits)?);
+        let mut all = self.encoded.write().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MAX_ENCODED {
             all.clear();
         }
-        all.insert(charge.numbers, packed.clone());
-        Ok(packed)
+        all.insert(charge.numbers, encoded.clone());
+        Ok(encoded)
     }
 
     /// The charges of a group, ready to be sent.
@@ -135,12 +135,12 @@ impl RedisStore {
         }
         let first = entries.len();
         for (place, charge) in group.charges.iter().enumerate() {
-            let packed = self.packed(charge).map_err(|why| {
+            let encoded = self.encoded(charge).map_err(|why| {
                 entries.truncate(first);
                 reject(why)
             })?;
             let rest = group.charges.len() - 1 - place;
-            entries.push(Entry::new(group.verb, charge, rest, self.key(charge.key), packed));
+            entries.push(Entry::new(group.verb, charge, rest, self.key(charge.key), encoded));
         }
         Ok(())
     }
@@ -205,7 +205,7 @@ impl Store for RedisStore {
     }
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
-        Packed::new(limits).map(drop)
+        EncodedLimits::new(limits).map(drop)
     }
 }
 

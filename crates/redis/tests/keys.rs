@@ -77,7 +77,9 @@ fn a_key_of_another_type_rejects_its_group_and_no_other() {
 fn a_value_that_is_not_ours_rejects_its_group_and_no_other() {
     on_both(async |server| {
         let (store, name) = (store(&server).await, name_of(BAD));
-        for value in ["", "1", "some text of somebody else", "\u{1}\u{0}\u{0}", "\u{2}\u{1}\u{0}\u{1}"] {
+        for value in
+            ["", "1", "some text of another program", "\u{2}\u{0}\u{0}", "\u{2}\u{1}\u{0}\u{1}", "\u{3}\u{0}\u{0}"]
+        {
             server.command(&["SET", &name, value]);
             rejects_the_group_and_no_other(&store, "not one of ours").await;
             assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "and it is left alone");

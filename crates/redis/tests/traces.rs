@@ -1,14 +1,15 @@
-//! Random requests, decided by the script in a real server and by the Rust functions, compared one by one: outcome, amount,
-//! stamps, and for every limit what remains, the wait and the reset, to the microsecond.
+//! Random requests, decided by the script in a real server and by the core functions, compared one by one: outcome, amount,
+//! stamps, and for every limit what remains, the wait and the reset, to the microsecond. Each key is charged under two versions of
+//! its limits in turns, which change now and then.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
 mod support;
 
 use support::chance::{self, Chance};
-use support::model::{Model, ask};
+use support::model::{Model, ask, starts_with_less};
 use support::{Hand, Owned, Said, by_hand, run};
-use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Outcome, Phase, Retry, Stamps, Terms, Time, Window};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Phase, Retry, Stamps, Terms, Time, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::Verb;
 use tollgate_redis::RedisStore;
@@ -18,7 +19,7 @@ use tollgate_testkit::servers::Kind;
 const START: u64 = 1_790_000_000_000_000;
 const KEYS: u64 = 4;
 
-/// What was taken, with the stamps that each side knows it by.
+/// A take, with the stamps that each side gave it.
 struct Receipt {
     key: u64,
     cost: u64,
@@ -26,7 +27,7 @@ struct Receipt {
     model: Stamps,
 }
 
-/// One trace: a few keys, each with its limits, which change now and then.
+/// One trace: a few keys, each with two versions of its limits, which change now and then.
 struct Trace<'a> {
     seed: u64,
     name: String,
@@ -35,7 +36,7 @@ struct Trace<'a> {
     store: &'a RedisStore,
     hand: &'a mut Hand,
     model: Model,
-    rules: Vec<(u32, Limits)>,
+    rules: Vec<[(u32, Limits); 2]>,
     next_id: u32,
     receipts: Vec<Receipt>,
     now: u64,
@@ -52,7 +53,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Time goes on by a little or a lot, and is set back now and then.
+    /// Advances the clock by a little or a lot, and sets it back now and then.
     fn step(&mut self) {
         let chance = &mut self.chance;
         let forward = match chance.below(8) {
@@ -60,7 +61,7 @@ impl Trace<'_> {
             2 => chance.amount(10),
             3 | 4 => chance.amount(3_000_000),
             5 => chance.amount(90_000_000_000),
-            _ => match self.rules[chance.below(KEYS) as usize].1.as_slice()[0] {
+            _ => match self.rules[chance.below(KEYS) as usize][0].1.as_slice()[0] {
                 Limit::FixedWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
                 Limit::SlidingWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
                 // A few slices or a part of one, so that they leave one by one.
@@ -83,7 +84,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Two windows around the present: about a day, and seven seconds.
+    /// Returns two windows around the present: about a day, and seven seconds.
     fn windows(&self) -> Vec<Window> {
         let window = |length: u64, offset: u64| {
             let start = (self.now - offset) / length * length + offset;
@@ -92,8 +93,13 @@ impl Trace<'_> {
         vec![window(86_400_000_000, 3_600_000_000), window(7_000_000, 0)]
     }
 
+    /// Returns one of the two versions of a key's limits.
+    fn version(&mut self, key: u64) -> (u32, Limits) {
+        self.rules[key as usize][usize::from(self.chance.one_in(3))].clone()
+    }
+
     fn charge(&mut self, key: u64, windows: &[Window]) -> Owned {
-        let (numbers, limits) = self.rules[key as usize].clone();
+        let (numbers, limits) = self.version(key);
         let chance = &mut self.chance;
         let capacity = limits.as_slice().iter().map(Algorithm::capacity).min().unwrap_or(1);
         let cost = match chance.below(6) {
@@ -138,9 +144,10 @@ impl Trace<'_> {
             let mut charge = self.charge(key, &windows);
             if matches!(verb, Verb::Refund | Verb::Renew) && !self.receipts.is_empty() && self.chance.one_in(2) {
                 let receipt = self.chance.below(self.receipts.len() as u64) as usize;
+                let (numbers, limits) = self.version(self.receipts[receipt].key);
                 let receipt = &self.receipts[receipt];
                 charge.key = vec![b'k', receipt.key as u8];
-                (charge.numbers, charge.limits) = self.rules[receipt.key as usize].clone();
+                (charge.numbers, charge.limits) = (numbers, limits);
                 charge.windows = windows_for(&charge.limits, &windows);
                 charge.ask = Ask::Exactly(Cost::new(receipt.cost));
                 (charge.stamps, charge.model_stamps) = (Some(receipt.script), Some(receipt.model));
@@ -157,22 +164,58 @@ impl Trace<'_> {
     }
 
     async fn run(&mut self, calls: usize) {
-        self.rules = (0..KEYS).map(|_| self.new_limits()).collect();
+        self.rules = (0..KEYS).map(|_| [self.new_limits(), self.new_limits()]).collect();
         for call in 0..calls {
             self.step();
             if self.chance.one_in(15) {
-                let key = self.chance.below(KEYS) as usize;
-                self.rules[key] = self.new_limits();
+                let (key, version) = (self.chance.below(KEYS) as usize, self.chance.below(2) as usize);
+                self.rules[key][version] = self.new_limits();
             }
             let count = self.chance.amount(3);
             let groups: Vec<_> = (0..count).map(|_| self.group()).collect();
             self.hand.set(self.now);
             let said = run(self.store, &groups).await;
+            let mut refused = None;
             for ((verb, charges), said) in groups.iter().zip(said) {
                 let place = format!("{} with seed {}, call {call} at {}", self.name, self.seed, self.now);
                 let said = said.unwrap_or_else(|error| panic!("{place}: {error}"));
                 self.compare(*verb, charges, &said, &place);
+                refused = match (&**charges, said[0].outcome) {
+                    ([charge], Outcome::Deny(Retry::After(wait))) if *verb == Verb::Check => {
+                        Some((charge.clone(), wait))
+                    }
+                    // Another charge may have changed what the wait depends on.
+                    _ => None,
+                };
             }
+            if let Some((charge, wait)) = refused
+                && charge.windows.is_empty()
+                // A limit that the state does not have yet begins with the take that is admitted, not with a refusal.
+                && !starts_with_less(&charge.limits)
+                && self.chance.one_in(3)
+            {
+                self.wait_out(charge, wait).await;
+            }
+        }
+    }
+
+    /// Peeks one tick before the advertised wait has passed, when the request is still refused, and after it, when it is
+    /// admitted.
+    async fn wait_out(&mut self, charge: Owned, wait: Nanos) {
+        let wait = wait.as_nanos() / 1_000;
+        for (ticks, is_admitted) in [(wait - 1, false), (1, true)] {
+            self.now += ticks;
+            self.hand.set(self.now);
+            let groups = [(Verb::Peek, vec![charge.clone()])];
+            let said = run(self.store, &groups).await.remove(0).unwrap();
+            let place = format!("{} with seed {} at {}", self.name, self.seed, self.now);
+            self.compare(Verb::Peek, &groups[0].1, &said, &place);
+            assert_eq!(
+                said[0].outcome.is_allowed(),
+                is_admitted,
+                "{place}, after a wait of {wait}: {said:?} {charge:?} {:?}",
+                self.model.own(&charge.key)
+            );
         }
     }
 
@@ -180,12 +223,12 @@ impl Trace<'_> {
         let expected = self.model.run(verb, charges, self.now);
         assert_eq!(said.len(), expected.len(), "{place}");
         if verb == Verb::Reset {
-            // A key that is forgotten may give the number of a lease once more within the same microsecond.
+            // A key that was reset may give the number of a lease again within the same microsecond.
             self.receipts.retain(|receipt| charges.iter().all(|charge| u64::from(charge.key[1]) != receipt.key));
         }
         for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
-            let told = |said: &Said| (said.outcome, said.taken, said.reports.clone());
-            assert_eq!(told(said), told(expected), "{place}: {verb:?} {charge:#?}");
+            let answer = |said: &Said| (said.outcome, said.taken, said.reports.clone());
+            assert_eq!(answer(said), answer(expected), "{place}: {verb:?} {charge:#?}");
             if verb == Verb::Check && said.taken > 0 {
                 self.compare_stamps(charge, said, expected, place);
                 self.receipts.push(Receipt {
@@ -199,12 +242,12 @@ impl Trace<'_> {
                 }
             }
             if let Outcome::Deny(Retry::After(wait)) = said.outcome {
-                assert!(wait.as_nanos() > 0, "{place}: a refusal never says zero");
+                assert!(wait.as_nanos() > 0, "{place}: a refusal with a wait of zero");
             }
         }
     }
 
-    /// Leases are numbered by each side in its own way.
+    /// Compares stamps, except those of leases, which each side numbers in its own way.
     fn compare_stamps(&self, charge: &Owned, said: &Said, expected: &Said, place: &str) {
         for (n, limit) in charge.limits.as_slice().iter().enumerate() {
             if !matches!(limit, Limit::Concurrency(_)) {
@@ -214,13 +257,13 @@ impl Trace<'_> {
     }
 }
 
-/// Windows are handed in for those who refer to them.
+/// Returns the windows if the limits refer to them.
 fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
     let refers = |limit: &Limit| matches!(limit.terms(), Terms::FixedWindow { phase: Phase::Given(_), .. });
     if limits.as_slice().iter().any(refers) { windows.to_vec() } else { Vec::new() }
 }
 
-/// Traces of limits of one kind, on both servers. `TOLLGATE_SEED` repeats one, `TOLLGATE_TRACES` makes them more or fewer.
+/// Runs traces of limits of one kind on both servers. `TOLLGATE_SEED` repeats one, `TOLLGATE_TRACES` sets their number.
 fn trace(name: &str, limits: fn(&mut Chance) -> Limits) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("TOLLGATE_SEED") {

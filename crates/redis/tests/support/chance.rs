@@ -106,7 +106,8 @@ pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
     let bucket = perhaps(chance, bucket, burst, LeakyBucket::initial);
     let bucket = perhaps(chance, bucket, burst, LeakyBucket::free);
     if chance.one_in(3) {
-        return bucket.max_wait(Nanos::from_nanos(chance.amount(10 * SECOND))).into();
+        // In whole microseconds: of a part of one, the script knows only whether a whole tick of the rate fits.
+        return bucket.max_wait(Nanos::from_micros(chance.amount(10_000_000))).into();
     }
     bucket.into()
 }
@@ -121,8 +122,9 @@ pub(crate) fn interval_bucket(chance: &mut Chance) -> Limit {
     let burst = Limit::from(bucket).capacity();
     let bucket = perhaps(chance, bucket, 2 * burst, IntervalBucket::max_debt);
     let bucket = perhaps(chance, bucket, burst, IntervalBucket::initial);
-    let most = bucket.period().as_nanos() * 3;
-    let bucket = perhaps(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_nanos(wait)));
+    // In whole microseconds, as the clock: a refused request might find the steps within the wait only between two ticks.
+    let most = bucket.period().as_nanos() * 3 / MICRO;
+    let bucket = perhaps(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_micros(wait)));
     let offset = Nanos::from_micros(chance.below(bucket.period().as_nanos() / MICRO));
     bucket.steps(chance.of(&[Steps::Aligned(Nanos::ZERO), Steps::Aligned(offset), Steps::FirstRequest])).into()
 }

@@ -1,10 +1,8 @@
-//! What the script should do, done by the Rust functions: states in words, charged as the ledger in memory charges them.
+//! The reference for the script: the core functions on states in words, charged as the ledger in memory charges them.
 
 use std::collections::HashMap;
 
-use tollgate_core::{
-    Algorithm, Ask, Cost, Kept, Limit, Limits, Nanos, Now, Outcome, Phase, Report, Retry, Stamps, Terms, Verdict,
-};
+use tollgate_core::{Algorithm, Ask, Cost, Kept, Limits, Nanos, Now, Outcome, Report, Retry, Stamps, Terms, Verdict};
 use tollgate_engine::store::Verb;
 
 use super::{Owned, Said};
@@ -15,37 +13,47 @@ pub(crate) struct Model {
     states: HashMap<Vec<u8>, State>,
 }
 
+/// The state of a key, and the limits it was last charged under.
 #[derive(Clone)]
 struct State {
-    limits: Limits,
+    own: Limits,
     words: Vec<u64>,
 }
 
 impl State {
-    fn fresh(limits: &Limits, now: &Now<'_>) -> Self {
+    fn new(limits: &Limits, now: &Now<'_>) -> Self {
         let mut words = vec![0; limits.words()];
         limits.fresh(&mut *words, now);
-        Self { limits: limits.clone(), words }
+        Self { own: limits.clone(), words }
     }
 
-    /// The same under other numbers.
-    fn under(mut self, limits: &Limits, now: &Now<'_>) -> Self {
-        if self.limits == *limits {
-            return self;
+    fn weigh(&self, charge: &Owned, now: &Now<'_>) -> Verdict<Stamps> {
+        if self.own == charge.limits {
+            return charge.limits.weigh(&*self.words, now, charge.ask);
         }
-        self.words.resize(limits.words().max(self.words.len()), 0);
-        limits.convert(&self.limits, &mut *self.words, now);
-        self.words.truncate(limits.words());
-        let mut state = Self { limits: limits.clone(), words: self.words };
-        state.round_to_ticks();
-        state
+        charge.limits.weigh_from(&self.own, &*self.words, now, charge.ask)
     }
 
-    /// A part of a unit is rounded up when it is converted, here to ticks of a nanosecond's length, there to ticks of a
-    /// microsecond's. It never matters to a decision, but it shows when it is converted once more.
+    fn commit(&mut self, limits: &Limits, now: &Now<'_>, verdict: &Verdict<Stamps>) {
+        if self.own == *limits {
+            return limits.commit(&mut *self.words, now, verdict);
+        }
+        let words = self.own.words();
+        self.words.resize(words.max(limits.words()), 0);
+        if limits.commit_from(&self.own, &mut *self.words, now, verdict) {
+            self.words.truncate(limits.words());
+            self.own = limits.clone();
+            self.round_to_ticks();
+        } else {
+            self.words.truncate(words);
+        }
+    }
+
+    /// Rounds as the script does: a part of a unit is rounded up when it is converted, here to ticks of a nanosecond's length, there
+    /// to ticks of a microsecond's. It never matters to a decision, but it shows when the state is converted again.
     fn round_to_ticks(&mut self) {
         let mut first = 0;
-        for limit in self.limits.clone().as_slice() {
+        for limit in self.own.clone().as_slice() {
             let words = &mut self.words[first..][..limit.words()];
             if let Some(Kept::Bucket { ticks }) = limit.kept(words)
                 && let Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } = limit.terms()
@@ -60,13 +68,17 @@ impl State {
         }
     }
 
-    fn reports(&self, now: &Now<'_>, cost: Cost) -> Vec<Report> {
-        self.limits.reports(&*self.words, now, cost).map(to_the_micro).collect()
+    fn reports(&self, charge: &Owned, now: &Now<'_>) -> Vec<Report> {
+        let cost = charge.ask.cost();
+        if self.own == charge.limits {
+            return self.own.reports(&*self.words, now, cost).map(to_the_micro).collect();
+        }
+        charge.limits.reports_from(&self.own, &*self.words, now, cost).map(to_the_micro).collect()
     }
 }
 
 impl Model {
-    /// What one group comes to at `micros`; its charges are on different keys.
+    /// Decides one group at `micros`; its charges are on different keys.
     pub(crate) fn run(&mut self, verb: Verb, charges: &[Owned], micros: u64) -> Vec<Said> {
         match verb {
             Verb::Check => self.check(charges, micros),
@@ -77,40 +89,38 @@ impl Model {
         }
     }
 
+    /// Returns the limits that the state of a key belongs to.
+    pub(crate) fn own(&self, key: &[u8]) -> Option<&Limits> {
+        self.states.get(key).map(|state| &state.own)
+    }
+
     fn state(&self, charge: &Owned, now: &Now<'_>) -> State {
-        match self.states.get(&charge.key) {
-            Some(state) => state.clone().under(&charge.limits, now),
-            None => State::fresh(&charge.limits, now),
-        }
+        self.states.get(&charge.key).cloned().unwrap_or_else(|| State::new(&charge.limits, now))
     }
 
     fn check(&mut self, charges: &[Owned], micros: u64) -> Vec<Said> {
         let mut states: Vec<State> = charges.iter().map(|charge| self.state(charge, &now(charge, micros))).collect();
-        let verdicts: Vec<Verdict<Stamps>> = charges
-            .iter()
-            .zip(&states)
-            .map(|(charge, state)| charge.limits.weigh(&*state.words, &now(charge, micros), charge.ask))
-            .collect();
+        let verdicts: Vec<Verdict<Stamps>> =
+            charges.iter().zip(&states).map(|(charge, state)| state.weigh(charge, &now(charge, micros))).collect();
         let refused = verdicts.iter().position(|verdict| !verdict.is_allowed());
         let mut said = Vec::new();
-        for (place, (charge, state)) in charges.iter().zip(&mut states).enumerate() {
-            let (now, verdict) = (now(charge, micros), &verdicts[place]);
-            if refused.is_none_or(|refused| refused == place) {
-                charge.limits.commit(&mut *state.words, &now, verdict);
+        for (index, (charge, state)) in charges.iter().zip(&mut states).enumerate() {
+            let (now, verdict) = (now(charge, micros), &verdicts[index]);
+            if refused.is_none_or(|refused| refused == index) {
+                state.commit(&charge.limits, &now, verdict);
             }
             said.push(Said {
                 outcome: outcome_to_the_micro(verdict.outcome()),
                 taken: if refused.is_none() { verdict.taken().get() } else { 0 },
                 stamps: verdict.stamp(),
-                reports: state.reports(&now, charge.ask.cost()),
+                reports: state.reports(charge, &now),
             });
         }
         for (charge, state) in charges.iter().zip(states) {
-            // A key that nothing was written for is as good as one never seen.
-            let untouched = State::fresh(&charge.limits, &now(charge, micros)).words == state.words;
-            if state.words.is_empty() {
-                self.states.remove(&charge.key);
-            } else if self.states.contains_key(&charge.key) || !untouched || starts_with_less(&charge.limits) {
+            // A key that nothing was written for does not exist.
+            let untouched = State::new(&charge.limits, &now(charge, micros)).words == state.words;
+            let exists = self.states.contains_key(&charge.key);
+            if !state.words.is_empty() && (exists || !untouched || starts_with_less(&charge.limits)) {
                 self.states.insert(charge.key.clone(), state);
             }
         }
@@ -120,53 +130,50 @@ impl Model {
     fn peek(&self, charge: &Owned, micros: u64) -> Said {
         let now = now(charge, micros);
         let state = self.state(charge, &now);
-        let verdict = charge.limits.weigh(&*state.words, &now, charge.ask);
         Said {
-            outcome: outcome_to_the_micro(verdict.outcome()),
+            outcome: outcome_to_the_micro(state.weigh(charge, &now).outcome()),
             taken: 0,
             stamps: Stamps::default(),
-            reports: state.reports(&now, charge.ask.cost()),
+            reports: state.reports(charge, &now),
         }
     }
 
+    /// Refunds and renews under the state's own limits, whatever those of the charge are.
     fn give_back(&mut self, verb: Verb, charge: &Owned, micros: u64) -> Said {
         let now = now(charge, micros);
-        let known = self.states.contains_key(&charge.key);
-        // Limits that keep nothing have nothing to be known by.
-        let has_taken = known || charge.limits.words() == 0;
+        let exists = self.states.contains_key(&charge.key);
         let mut state = self.state(charge, &now);
+        let own = state.own.clone();
+        // Limits without a state have nothing that shows whether something was taken.
+        let has_taken = exists || own.words() == 0;
         let taken = match verb {
             Verb::Refund if has_taken => {
-                charge.limits.refund(&mut *state.words, &now, charge.ask.cost(), charge.model_stamps).get()
+                own.refund(&mut *state.words, &now, charge.ask.cost(), charge.model_stamps).get()
             }
-            Verb::Renew if known => {
+            Verb::Renew if exists => {
                 let stamps = charge.model_stamps;
-                let held = stamps.is_some_and(|stamps| charge.limits.renew(&mut *state.words, &now, stamps));
+                let held = stamps.is_some_and(|stamps| own.renew(&mut *state.words, &now, stamps));
                 if held { charge.ask.cost().get() } else { 0 }
             }
             Verb::Reset => {
-                state = State::fresh(&charge.limits, &now);
+                state = State::new(&charge.limits, &now);
                 0
             }
             Verb::Refund | Verb::Renew | Verb::Check | Verb::Peek => 0,
         };
-        let said = Said {
-            outcome: Outcome::Allow,
-            taken,
-            stamps: Stamps::default(),
-            reports: state.reports(&now, charge.ask.cost()),
-        };
-        if state.words.is_empty() || verb == Verb::Reset && !starts_with_less(&charge.limits) {
+        let said =
+            Said { outcome: Outcome::Allow, taken, stamps: Stamps::default(), reports: state.reports(charge, &now) };
+        if verb == Verb::Reset && !starts_with_less(&charge.limits) {
             self.states.remove(&charge.key);
-        } else if known {
+        } else if exists {
             self.states.insert(charge.key.clone(), state);
         }
         said
     }
 }
 
-/// Whether a new key does not have all there is: then it matters when it was first seen.
-fn starts_with_less(limits: &Limits) -> bool {
+/// Returns whether a new key starts with less than the capacity: then it matters when it was first seen.
+pub(crate) fn starts_with_less(limits: &Limits) -> bool {
     limits.as_slice().iter().any(|limit| match limit.terms() {
         Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.initial < bucket.burst,
         Terms::IntervalBucket { burst, initial, .. } => initial < burst,
@@ -178,11 +185,9 @@ fn starts_with_less(limits: &Limits) -> bool {
     })
 }
 
-/// The present of a charge, as the script sees it.
+/// Returns the present of a charge, as the script sees it.
 fn now(charge: &Owned, micros: u64) -> Now<'_> {
-    let spreads = |limit: &Limit| matches!(limit.terms(), Terms::FixedWindow { phase: Phase::Spread, .. });
-    let spreads = charge.limits.as_slice().iter().any(spreads);
-    let spread = if spreads { tollgate_redis::spread(&charge.key) * 1_000 } else { 0 };
+    let spread = tollgate_redis::spread(&charge.key) * 1_000;
     Now::at(micros * 1_000).with_spread(spread).with_windows(&charge.windows)
 }
 
@@ -209,7 +214,7 @@ fn ceil(wait: Nanos) -> Nanos {
     Nanos::from_micros(wait.as_nanos().div_ceil(1_000))
 }
 
-/// What was asked, without its cost.
+/// Returns one of the three ways of taking.
 pub(crate) fn ask(kind: u64, cost: u64) -> Ask {
     [Ask::Exactly, Ask::UpTo, Ask::Regardless][kind as usize](Cost::new(cost))
 }

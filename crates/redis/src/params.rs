@@ -1,4 +1,4 @@
-//! Limits as the script computes with them, and which of them it can compute exactly.
+//! Encodes the parameters of limits for the script, and rejects those that it cannot compute exactly.
 //!
 //! The script's clock ticks in microseconds and its numbers are doubles, exact for integers up to 2⁵³. A rate is therefore sent
 //! as the time of one unit, in whole microseconds and a part in *ticks*, of which there are as many to the microsecond as
@@ -7,81 +7,81 @@
 
 use tollgate_core::{BucketTerms, Limit, Limits, Nanos, Phase, Steps, Terms, WindowTerms};
 
-/// Below this every integer, and every quotient of two of them rounded down, is exact in a double.
+/// Below this bound every integer, and every quotient of two of them rounded down, is exact in a double.
 pub(crate) const EXACT: u64 = 1 << 52;
 
-/// A set of limits as the script takes them.
+/// The limits of a charge, encoded for the script.
 #[derive(Debug)]
-pub(crate) struct Packed {
+pub(crate) struct EncodedLimits {
     limits: Limits,
     bytes: Vec<u8>,
     uses_spread: bool,
     uses_windows: bool,
-    is_plain: bool,
-    told: usize,
+    is_fixed_length: bool,
+    state_len: usize,
 }
 
-impl Packed {
-    /// The limits for the script.
+impl EncodedLimits {
+    /// Encodes limits.
     ///
     /// # Errors
-    /// Which number it cannot compute exactly, and what would do.
+    /// Names the parameter that the script cannot compute exactly, and what is allowed.
     pub(crate) fn new(limits: &Limits) -> Result<Self, String> {
-        let mut packed = Self {
+        let mut encoded = Self {
             limits: limits.clone(),
             bytes: Vec::new(),
             uses_spread: false,
             uses_windows: false,
-            is_plain: true,
-            told: 0,
+            is_fixed_length: true,
+            state_len: 0,
         };
-        write_array(&mut packed.bytes, limits.as_slice().len());
+        write_array(&mut encoded.bytes, limits.as_slice().len());
         for limit in limits.as_slice() {
-            let fields = fields(limit)?;
-            write_array(&mut packed.bytes, fields.len());
-            fields.iter().for_each(|field| write_number(&mut packed.bytes, *field));
-            packed.told += told_len(limit);
-            packed.is_plain &= is_plain(limit);
+            let fields = encode_limit(limit)?;
+            write_array(&mut encoded.bytes, fields.len());
+            fields.iter().for_each(|field| write_number(&mut encoded.bytes, *field));
+            encoded.state_len += state_len(limit);
+            encoded.is_fixed_length &= is_fixed_length(limit);
             if let Terms::FixedWindow { phase, .. } = limit.terms() {
-                packed.uses_spread |= phase == Phase::Spread;
-                packed.uses_windows |= matches!(phase, Phase::Given(_));
+                encoded.uses_spread |= phase == Phase::Spread;
+                encoded.uses_windows |= matches!(phase, Phase::Given(_));
             }
         }
-        Ok(packed)
+        Ok(encoded)
     }
 
-    /// The limits these are.
+    /// Returns the limits.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// MessagePack: an array with an array for each limit.
+    /// Returns the encoded parameters: a MessagePack array with an array for each limit.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether a window is spread by the key.
+    /// Returns whether a window is spread by the key.
     pub(crate) fn uses_spread(&self) -> bool {
         self.uses_spread
     }
 
-    /// Whether windows have to be handed in.
+    /// Returns whether calendar windows have to be sent.
     pub(crate) fn uses_windows(&self) -> bool {
         self.uses_windows
     }
 
-    /// How many bytes the script tells about a state of these limits: for plain ones the whole value, which begins with the
-    /// version and these numbers after their length.
-    pub(crate) fn told(&self) -> usize {
-        self.told + if self.is_plain { HEAD + self.bytes.len() } else { 0 }
+    /// Returns how many bytes of a reply carry a state under these parameters: the whole value if its length is fixed, which
+    /// begins with the version and the parameters after their length.
+    pub(crate) fn reply_len(&self) -> usize {
+        self.state_len + if self.is_fixed_length { HEAD + self.bytes.len() } else { 0 }
     }
 }
 
-/// What a value begins with: the version and the length of the numbers.
+/// The bytes at the beginning of a value: the version and the length of the parameters.
 pub(crate) const HEAD: usize = 3;
 
-/// Whether the state of the limit is always of the same length.
-pub(crate) fn is_plain(limit: &Limit) -> bool {
+/// Returns whether the state of the limit always has the same length.
+pub(crate) fn is_fixed_length(limit: &Limit) -> bool {
     match limit.terms() {
         Terms::SlidingLog { .. } | Terms::Concurrency { .. } => false,
         Terms::Unlimited
@@ -95,31 +95,31 @@ pub(crate) fn is_plain(limit: &Limit) -> bool {
     }
 }
 
-/// How many bytes the script tells about the state of one limit.
-pub(crate) fn told_len(limit: &Limit) -> usize {
+/// Returns how many bytes of a reply carry the state of one limit.
+pub(crate) fn state_len(limit: &Limit) -> usize {
     match limit.terms() {
         Terms::Unlimited | Terms::DenyAll => 0,
         Terms::TokenBucket(_) | Terms::LeakyBucket { .. } => 13,
         Terms::IntervalBucket { .. } | Terms::FixedWindow { .. } => 14,
         Terms::SlidingWindow(_) => 21,
         Terms::SlidingSlices { window, precision } => 21 + slices(&window, precision) * count_width(&window),
-        Terms::SlidingLog { .. } => 23,
+        Terms::SlidingLog { .. } => 30,
         Terms::Concurrency { .. } => 16,
     }
 }
 
-/// How many slices make up a window.
+/// Returns how many slices make up a window.
 pub(crate) fn slices(window: &WindowTerms, precision: Nanos) -> usize {
     window.length.as_nanos().div_ceil(precision.as_nanos().max(1)) as usize
 }
 
-/// How many bytes the count of a slice has.
+/// Returns how many bytes the count of a slice has.
 pub(crate) const fn count_width(window: &WindowTerms) -> usize {
     let bits = u64::BITS - (window.limit + window.max_debt).leading_zeros();
     bits.div_ceil(8) as usize
 }
 
-/// A length of time in microseconds, rounded up. Where only whole microseconds are compared with it, nothing is lost.
+/// Returns a length of time in microseconds, rounded up. Compared with whole microseconds only, that loses nothing.
 pub(crate) const fn micros_ceil(length: Nanos) -> u64 {
     length.as_nanos().div_ceil(1_000)
 }
@@ -133,7 +133,7 @@ pub(crate) struct Unit {
     pub(crate) whole: u64,
     /// Ticks beyond, fewer than there are to the microsecond.
     pub(crate) part: u64,
-    /// How many of core's ticks, `count` to the nanosecond, are one of these.
+    /// How many of core's ticks, `count` to the nanosecond, make one of these.
     pub(crate) coarser: u64,
 }
 
@@ -146,14 +146,14 @@ impl Unit {
     }
 }
 
-/// The numbers of one limit, in the order that the script reads them in.
-fn fields(limit: &Limit) -> Result<Vec<u64>, String> {
+/// Returns the fields of one limit, in the order in which the script reads them.
+pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
     Ok(match limit.terms() {
         Terms::TokenBucket(bucket) => bucket_fields(1, &bucket)?,
         Terms::LeakyBucket { bucket, free, max_wait } => {
             let mut fields = bucket_fields(2, &bucket)?;
             fields.extend(patience(&bucket, free, max_wait));
-            // Only to tell other numbers from these: the waits are told by Rust.
+            // Only to distinguish the parameters: Rust computes the waits.
             fields.push(free);
             fields
         }
@@ -209,7 +209,7 @@ fn bucket_fields(kind: u64, bucket: &BucketTerms) -> Result<Vec<u64>, String> {
 
 fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
     let Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } = limit.terms() else {
-        return Err("it is no interval bucket".to_owned());
+        return Err("not an interval bucket".to_owned());
     };
     let (first, offset) = match steps {
         Steps::FirstRequest => (1, Nanos::ZERO),
@@ -242,7 +242,8 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
     Ok(vec![9, refill, micros, burst, max_debt, initial, first, offset.as_nanos() / 1_000, max_wait])
 }
 
-/// The most that may be in a leaky bucket for nobody to wait too long: the free part, and what flows out in the longest wait.
+/// Returns the most that a unit may find in a leaky bucket to wait no longer than allowed: the free part, and what flows out in the
+/// longest wait.
 fn patience(bucket: &BucketTerms, free: u64, max_wait: Nanos) -> [u64; 2] {
     let unit = Unit::new(bucket);
     let ticks = u128::from(unit.ticks);
@@ -251,7 +252,7 @@ fn patience(bucket: &BucketTerms, free: u64, max_wait: Nanos) -> [u64; 2] {
     let patience = free + u128::from(max_wait.as_nanos()) * ticks / 1_000;
     match u64::try_from(patience / ticks) {
         Ok(whole) if whole < EXACT => [whole, (patience % ticks) as u64],
-        // No bucket holds that much.
+        // A bucket never holds that much.
         _ => [EXACT, 0],
     }
 }
@@ -272,19 +273,19 @@ fn window_fields(kind: u64, window: &WindowTerms, more: &[u64]) -> Result<Vec<u6
     Ok([&[kind, limit, length.as_nanos() / 1_000, max_debt, initial][..], more].concat())
 }
 
-const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+pub(crate) const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }
     a
 }
 
-/// The head of an array; none of ours has more than 15 places.
+/// Writes the head of an array; ours have at most 15 elements.
 fn write_array(bytes: &mut Vec<u8>, len: usize) {
     bytes.push(0x90 | len as u8);
 }
 
-/// A number in the shortest form there is, so that equal numbers are equal bytes.
+/// Writes a number in the shortest form, so that equal parameters are equal bytes.
 fn write_number(bytes: &mut Vec<u8>, number: u64) {
     let wide = number.to_be_bytes();
     let (mark, width) = match number {
@@ -312,7 +313,7 @@ mod tests {
 
     #[track_caller]
     fn check(limit: impl Into<Limit>, expected: Result<&[u64], &str>) {
-        assert_eq!(fields(&limit.into()), expected.map(<[u64]>::to_vec).map_err(str::to_owned));
+        assert_eq!(encode_limit(&limit.into()), expected.map(<[u64]>::to_vec).map_err(str::to_owned));
     }
 
     #[test]
@@ -355,13 +356,13 @@ mod tests {
             ),
         );
         let slices = SlidingSlices::new(100, Nanos::SECOND, Nanos::from_millis(300)).unwrap();
-        check(slices, Ok(&[10, 100, 300_000, 100, 100, 4]));
-        assert_eq!(told_len(&slices.into()), 21 + 4);
-        assert_eq!(told_len(&slices.max_debt(156).unwrap().into()), 21 + 8);
+        check(slices, Ok(&[10, 100, 250_000, 100, 100, 4]));
+        assert_eq!(state_len(&slices.into()), 21 + 4);
+        assert_eq!(state_len(&slices.max_debt(156).unwrap().into()), 21 + 8);
     }
 
     #[test]
-    fn numbers_beyond_exactness_are_refused_with_what_would_do() {
+    fn parameters_beyond_exactness_are_rejected_with_what_is_allowed() {
         check(
             FixedWindow::new(5, Nanos::from_nanos(1_500)).unwrap(),
             Err("a window of 1.5µs is not a whole number of microseconds, in which the clock of the store ticks"),
@@ -381,31 +382,31 @@ mod tests {
             ),
         );
         let odd = Rate::new(7, Nanos::from_nanos(3_153_599_999_999_999_999)).unwrap();
-        let refused = fields(&TokenBucket::new(odd, 1).unwrap().into()).unwrap_err();
+        let refused = encode_limit(&TokenBucket::new(odd, 1).unwrap().into()).unwrap_err();
         assert!(refused.contains("choose one that is a whole number of microseconds"), "{refused}");
     }
 
     #[test]
-    fn lengths_that_only_microseconds_are_compared_with_are_rounded_up() {
-        check(SlidingLog::new(5, Nanos::from_nanos(1_500)).unwrap(), Ok(&[5, 5, 2, 0, 5, 0, 0]));
-        check(Concurrency::new(5, Nanos::from_nanos(1)).unwrap(), Ok(&[6, 5, 1, 0]));
+    fn lengths_compared_with_whole_microseconds_are_rounded_up() {
+        check(SlidingLog::new(5, Nanos::from_nanos(1_500)).unwrap(), Ok(&[5, 5, 2, 5, 5, 0, 0]));
+        check(Concurrency::new(5, Nanos::from_nanos(1)).unwrap(), Ok(&[6, 5, 1, 5]));
     }
 
     #[test]
-    fn sets_are_packed_as_arrays_of_arrays() {
+    fn limits_are_encoded_as_arrays_of_arrays() {
         let limits = Limits::new([bucket("100/s", 200).into(), Limit::DenyAll]).unwrap();
-        let packed = Packed::new(&limits).unwrap();
+        let encoded = EncodedLimits::new(&limits).unwrap();
         let bucket = [0x97, 1, 1, 0xcd, 0x27, 0x10, 0, 0xcc, 200, 0xcc, 200, 0xcc, 200];
-        assert_eq!(packed.bytes(), [&[0x92][..], &bucket, &[0x91, 8]].concat());
-        assert_eq!(packed.told(), HEAD + packed.bytes().len() + 13);
+        assert_eq!(encoded.bytes(), [&[0x92][..], &bucket, &[0x91, 8]].concat());
+        assert_eq!(encoded.reply_len(), HEAD + encoded.bytes().len() + 13);
     }
 
     #[test]
-    fn charges_bring_along_only_what_is_used() {
+    fn spread_and_windows_are_sent_only_where_used() {
         let window = FixedWindow::new(5, Nanos::SECOND).unwrap();
         let check = |phase: Phase, expected| {
-            let packed = Packed::new(&Limit::from(window.phase(phase)).into()).unwrap();
-            assert_eq!((packed.uses_spread(), packed.uses_windows()), expected);
+            let encoded = EncodedLimits::new(&Limit::from(window.phase(phase)).into()).unwrap();
+            assert_eq!((encoded.uses_spread(), encoded.uses_windows()), expected);
         };
         check(Phase::Epoch, (false, false));
         check(Phase::Spread, (true, false));

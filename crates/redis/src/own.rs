@@ -1,0 +1,273 @@
+//! Decodes a state that stays under other parameters than its charge has: its own parameters, and its words for the core functions.
+
+use tollgate_core::{
+    Algorithm, BucketTerms, Cost, Kept, Limit, Limits, Nanos, Now, Phase, Rate, SlidingSlices, Stamp, Steps, Terms,
+    Verdict, WindowTerms,
+};
+
+use crate::answer::{Bytes, TooShort, nanos};
+use crate::params::{HEAD, Unit, count_width, encode_limit, slices};
+
+/// How far ahead of the clock an instant is plausible; beyond it the clock was set back.
+const STALE_MICROS: u64 = 1_000_000;
+
+/// A state with its own parameters.
+pub(crate) struct OwnState {
+    pub(crate) limits: Limits,
+    pub(crate) words: Vec<u64>,
+    /// For each limit with leases, how long until the last one ends.
+    pub(crate) leases_left: [Option<Nanos>; Limits::MAX],
+}
+
+/// The bytes cannot be a state.
+pub(crate) struct NotAState;
+
+impl From<TooShort> for NotAState {
+    fn from(_: TooShort) -> Self {
+        Self
+    }
+}
+
+impl OwnState {
+    /// Decodes the state in a reply to a charge under the limits `asked`, with room for a state of these.
+    pub(crate) fn decode(bytes: &[u8], asked: &Limits, now: &Now<'_>) -> Result<Self, NotAState> {
+        let mut bytes = Bytes::new(bytes);
+        bytes.take(HEAD - 2)?;
+        let length = bytes.number(2)? as usize;
+        let limits = decode_limits(bytes.take(length)?, asked)?;
+        let mut words = vec![0; limits.words()];
+        let mut leases_left = [None; Limits::MAX];
+        let mut first = 0;
+        for (limit, left) in limits.as_slice().iter().zip(&mut leases_left) {
+            *left = restore(limit, &mut words[first..][..limit.words()], &mut bytes, now)?;
+            first += limit.words();
+        }
+        words.resize(limits.words().max(asked.words()), 0);
+        Ok(Self { limits, words, leases_left })
+    }
+}
+
+/// Decodes parameters: the inverse of what `params` encodes, as far as it matters to a state's own parameters. A limit that is
+/// encoded like the one at its position in `asked` is that one.
+fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, NotAState> {
+    let mut bytes = Bytes::new(bytes);
+    let count = read_array(&mut bytes)?;
+    let mut limits = Vec::with_capacity(count);
+    for index in 0..count {
+        let mut fields = [0; 15];
+        let fields = fields.get_mut(..read_array(&mut bytes)?).ok_or(NotAState)?;
+        for field in &mut *fields {
+            *field = read_number(&mut bytes)?;
+        }
+        let same = asked.as_slice().get(index).filter(|limit| encode_limit(limit).is_ok_and(|asked| asked == *fields));
+        limits.push(match same {
+            Some(limit) => *limit,
+            None => Limit::from_terms(terms(fields).ok_or(NotAState)?).map_err(|_| NotAState)?,
+        });
+    }
+    Limits::new(limits).map_err(|_| NotAState)
+}
+
+/// Returns the parameters that the script's fields describe; `None` if they cannot be some.
+fn terms(fields: &[u64]) -> Option<Terms> {
+    let window =
+        |limit, micros, max_debt, initial| WindowTerms { limit, length: micros_to_nanos(micros), max_debt, initial };
+    Some(match *fields {
+        [1, ticks, whole, part, burst, max_debt, initial] => {
+            Terms::TokenBucket(BucketTerms { rate: rate(ticks, whole, part)?, burst, max_debt, initial })
+        }
+        // The longest wait bounds only what is admitted, which the charge's own parameters decide.
+        [2, ticks, whole, part, burst, max_debt, initial, _, _, free] => Terms::LeakyBucket {
+            bucket: BucketTerms { rate: rate(ticks, whole, part)?, burst, max_debt, initial },
+            free,
+            max_wait: Nanos::MAX,
+        },
+        [3, limit, micros, max_debt, initial, phase] => Terms::FixedWindow {
+            window: window(limit, micros, max_debt, initial),
+            phase: match phase {
+                0 => Phase::Epoch,
+                1 => Phase::FirstRequest,
+                2 => Phase::Spread,
+                _ => Phase::Given((phase - 3) as usize),
+            },
+        },
+        [4, limit, micros, max_debt, initial] => Terms::SlidingWindow(window(limit, micros, max_debt, initial)),
+        [5, limit, micros, max_debt, initial, gap, count_refused] => Terms::SlidingLog {
+            window: window(limit, micros, max_debt, initial),
+            minimum_gap: micros_to_nanos(gap),
+            count_refused: count_refused == 1,
+        },
+        [6, limit, lease, max_debt] => Terms::Concurrency { limit, lease: micros_to_nanos(lease), max_debt },
+        [7] => Terms::Unlimited,
+        [8] => Terms::DenyAll,
+        [9, refill, micros, burst, max_debt, initial, first, offset, max_wait] => Terms::IntervalBucket {
+            refill,
+            period: micros_to_nanos(micros),
+            burst,
+            steps: if first == 1 { Steps::FirstRequest } else { Steps::Aligned(micros_to_nanos(offset)) },
+            max_wait: micros_to_nanos(max_wait),
+            max_debt,
+            initial,
+        },
+        [10, limit, micros, max_debt, initial, slices] => Terms::SlidingSlices {
+            window: window(limit, micros.checked_mul(slices)?, max_debt, initial),
+            precision: micros_to_nanos(micros),
+        },
+        _ => return None,
+    })
+}
+
+/// Returns the rate of which a unit takes that long.
+fn rate(ticks: u64, whole: u64, part: u64) -> Option<Rate> {
+    let nanos = whole.checked_mul(ticks)?.checked_add(part)?.checked_mul(1_000)?;
+    let divisor = crate::params::greatest_common_divisor(ticks, nanos).max(1);
+    Rate::new(ticks / divisor, Nanos::from_nanos(nanos / divisor)).ok()
+}
+
+const fn micros_to_nanos(micros: u64) -> Nanos {
+    Nanos::from_nanos(nanos(micros))
+}
+
+/// Writes the words of one limit's state; for leases, returns how long until the last one ends.
+fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_>) -> Result<Option<Nanos>, TooShort> {
+    match limit.terms() {
+        Terms::Unlimited | Terms::DenyAll => {}
+        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+            limit.keep(words, Kept::Bucket { ticks: bucket_ticks(&bucket, bytes)? });
+        }
+        Terms::IntervalBucket { .. } => {
+            limit.keep(words, Kept::Interval { mark: bytes.number(7)?, origin: nanos(bytes.number(7)?) });
+        }
+        Terms::FixedWindow { .. } => {
+            limit.keep(words, Kept::Window { end: nanos(bytes.number(7)?), used: bytes.number(7)? });
+        }
+        Terms::SlidingWindow(_) => {
+            let (end, previous, used) = (nanos(bytes.number(7)?), bytes.number(7)?, bytes.number(7)?);
+            limit.keep(words, Kept::Windows { end, previous, used });
+        }
+        Terms::SlidingSlices { window, precision } => {
+            restore_slices(limit, &window, precision, words, bytes)?;
+        }
+        Terms::SlidingLog { .. } => {
+            let (opening, length) = (bytes.number(2)?, bytes.number(2)?);
+            let mut entries = Bytes::new(bytes.take(length as usize)?);
+            if let Limit::SlidingLog(limit) = limit {
+                limit.restore(words, opening, (0..length / 7).map_while(|_| entries.number(7).ok().map(nanos)));
+            }
+        }
+        Terms::Concurrency { lease, .. } => {
+            let (held, last_end, _) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
+            // One lease of the whole weight decides like all of them; only when they end is different.
+            limit.fresh(words, now);
+            if held > 0 {
+                limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));
+            }
+            return Ok(Some(leases_left(last_end, now, lease)));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns how long until the last lease ends, which ends at `last_end` in microseconds or is 0. If the clock was set back, it lasts
+/// as long as a new one.
+pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
+    let lease = crate::params::micros_ceil(lease);
+    let left = last_end.saturating_sub(now.mono().as_nanos() / 1_000);
+    Nanos::from_micros(if left > lease + STALE_MICROS { lease } else { left })
+}
+
+/// Reads the instant at which nothing will be owed, in core's ticks.
+pub(crate) fn bucket_ticks(bucket: &BucketTerms, bytes: &mut Bytes<'_>) -> Result<u128, TooShort> {
+    let unit = Unit::new(bucket);
+    let (whole, part) = (bytes.number(7)?, bytes.number(6)?);
+    let per_micro = u128::from(unit.ticks) * u128::from(unit.coarser);
+    Ok(u128::from(whole) * per_micro + u128::from(part) * u128::from(unit.coarser))
+}
+
+/// Reads the counts of slices and writes their words; returns the end of the present slice.
+pub(crate) fn restore_slices(
+    limit: &Limit,
+    window: &WindowTerms,
+    precision: Nanos,
+    words: &mut [u64],
+    bytes: &mut Bytes<'_>,
+) -> Result<u64, TooShort> {
+    let end = nanos(bytes.number(7)?);
+    let (_, present) = (bytes.number(7)?, bytes.number(7)?);
+    let mut counts = [0; SlidingSlices::MAX_SLICES as usize];
+    for count in counts.iter_mut().take(slices(window, precision)) {
+        *count = bytes.number(count_width(window))?;
+    }
+    if let Limit::SlidingSlices(limit) = limit {
+        limit.restore(words, end, present, &counts);
+    }
+    Ok(end)
+}
+
+fn read_array(bytes: &mut Bytes<'_>) -> Result<usize, NotAState> {
+    match bytes.take(1)?[0] {
+        head @ 0x90..=0x9f => Ok(usize::from(head & 0x0f)),
+        _ => Err(NotAState),
+    }
+}
+
+fn read_number(bytes: &mut Bytes<'_>) -> Result<u64, NotAState> {
+    let width = match bytes.take(1)?[0] {
+        small @ 0..=0x7f => return Ok(small.into()),
+        0xcc => 1,
+        0xcd => 2,
+        0xce => 4,
+        0xcf => 8,
+        _ => return Err(NotAState),
+    };
+    Ok(bytes.take(width)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::EncodedLimits;
+    use tollgate_core::{
+        Concurrency, FixedWindow, IntervalBucket, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
+    };
+
+    /// Only the longest wait of a leaky bucket is not decoded, and lengths of whole microseconds stay as they are.
+    #[test]
+    fn decoded_parameters_are_those_that_were_encoded() {
+        let rate: Rate = "7777/s".parse().unwrap();
+        let second = Nanos::SECOND;
+        let limits: [Limit; 10] = [
+            TokenBucket::new(rate, 9).unwrap().max_debt(4).unwrap().initial(2).unwrap().into(),
+            LeakyBucket::new("1/min".parse().unwrap(), 9).unwrap().free(3).unwrap().into(),
+            IntervalBucket::new(5, second).unwrap().burst(9).unwrap().max_wait(second).unwrap().into(),
+            IntervalBucket::new(5, second).unwrap().steps(Steps::FirstRequest).into(),
+            FixedWindow::new(9, second).unwrap().phase(Phase::Given(1)).into(),
+            FixedWindow::new(9, second).unwrap().phase(Phase::Spread).initial(3).unwrap().into(),
+            SlidingWindow::new(9, second).unwrap().max_debt(4).unwrap().into(),
+            SlidingSlices::new(9, second, Nanos::from_millis(100)).unwrap().into(),
+            SlidingLog::new(9, second).unwrap().minimum_gap(Nanos::from_millis(7)).unwrap().count_refused().into(),
+            Concurrency::new(9, second).unwrap().into(),
+        ];
+        for limit in limits.into_iter().chain([Limit::Unlimited, Limit::DenyAll]) {
+            let encoded = EncodedLimits::new(&limit.into()).unwrap();
+            let decoded =
+                decode_limits(encoded.bytes(), &Limit::Unlimited.into()).unwrap_or_else(|_| panic!("{limit:?}"));
+            assert_eq!(decoded, limit.into());
+        }
+        // A rate in lowest terms is the same rate, unless it is the one that is asked for.
+        let limits: Limits = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 9).unwrap()).into();
+        let encoded = EncodedLimits::new(&limits).unwrap();
+        assert!(decode_limits(encoded.bytes(), &limits).is_ok_and(|decoded| decoded == limits));
+        assert!(decode_limits(encoded.bytes(), &Limit::DenyAll.into()).is_ok_and(|decoded| {
+            decoded == Limit::from(TokenBucket::new("1/100ms".parse().unwrap(), 9).unwrap()).into()
+        }));
+    }
+
+    #[test]
+    fn bytes_that_are_not_parameters_are_rejected() {
+        let asked: Limits = Limit::Unlimited.into();
+        for bytes in [&[][..], &[0x91], &[0x91, 0x92, 1], &[0x91, 0x91, 9], &[0x90], &[0x91, 0x91, 0xd0]] {
+            assert!(decode_limits(bytes, &asked).is_err(), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,506 @@
+-- Everything beyond the paths in `main.lua`: groups of several charges, the other verbs, states under other parameters than the
+-- charge has, logs and leases, and charges with calendar or spread windows.
+--
+-- `decide` decides the group at a position, appends the result to the reply and returns the position after it.
+
+local main = ...
+local context, records, values, reply, parsed, parse = main.context, main.records, main.values, main.reply, main.parsed, main.parse
+local parameters, parameters_at, now = main.parameters, main.parameters_at, main.context.now
+local floor, max, min = math.floor, math.max, math.min
+local pack, read, sub, unpack = struct.pack, struct.unpack, string.sub, unpack
+local char, concat = string.char, table.concat
+
+local EXACTLY, UP_TO, REGARDLESS, REFUND, RESET, RENEW, PEEK = context.EXACTLY, context.UP_TO, context.REGARDLESS, 4, 5, 6, 8
+local REFUSED, WINDOW_PASSED, NOT_OURS, OTHER_PARAMETERS = 1, 2, 4, 16
+local BUCKETS, SLIDING_LOG, CONCURRENCY, SLIDING_SLICES = 2, 5, 6, 10
+local NO_WINDOWS, UNKNOWN, VERSION, OLD_VERSION = main.NO_WINDOWS, main.UNKNOWN, main.VERSION, 1
+
+-- States ----------------------------------------------------------------------------------------------------------------------
+
+-- Returns the cells of a new key.
+local function new_cells(limits)
+  local cells = { limits.head }
+  for index = 1, limits.count do limits[index].algorithm.init(limits[index], cells) end
+  return cells
+end
+
+-- Makes the charge's calendar windows those of an own limit of the state, or none if the charge's limit has others.
+local function use_windows(charge, own, index)
+  local limit = charge.limits[index]
+  local alike = not own.window or (limit and limit.window == own.window and limit.length == own.length)
+  context.windows = alike and charge.windows or NO_WINDOWS
+end
+
+-- Returns the state of a charge's key re-expressed under the parameters of the charge, limit by limit, and a bit for each limit
+-- that cannot hold what is used up, or whose minimum gap after the last request has not passed. A limit without a predecessor
+-- starts as that of a new key.
+local function converted(charge)
+  local limits, record = charge.limits, charge.record
+  local cells, overfull = { limits.head }, 0
+  for index = 1, limits.count do
+    local limit, own = limits[index], record.limits[index]
+    local algorithm, fits = limit.algorithm, true
+    if not own then
+      algorithm.init(limit, cells)
+    else
+      use_windows(charge, own, index)
+      if own.algorithm ~= algorithm or not algorithm.convert(limit, cells, own, record.cells) then
+        local whole, part, per = own.algorithm.used(own, record.cells)
+        context.windows = charge.windows
+        fits = algorithm.start_with(limit, cells, whole, part, per)
+      end
+      context.windows = charge.windows
+      if own.algorithm == algorithm and algorithm.gap_left and charge.verb ~= REGARDLESS and charge.cost > 0 then
+        fits = fits and algorithm.gap_left(limit, own, record.cells) == 0
+      end
+    end
+    if not fits then
+      overfull = overfull + limit.bit
+      algorithm.init(limit, cells)
+    end
+  end
+  return cells, overfull
+end
+
+-- The number of fields of each kind of limit.
+local FIELDS = { 7, 10, 6, 5, 7, 4, 1, 1, 9, 6 }
+
+-- Returns whether parameters found in a value are such that a limit can compute with them: a damaged value may read as anything.
+local function is_plausible(fields)
+  if type(fields) ~= 'table' or #fields == 0 or #fields > 8 then return false end
+  for index = 1, #fields do
+    local limit = fields[index]
+    if type(limit) ~= 'table' then return false end
+    for field = 1, #limit do
+      local number = limit[field]
+      if type(number) ~= 'number' or number < 0 or number >= 9007199254740992 or floor(number) ~= number then return false end
+    end
+    local kind = limit[1]
+    if #limit ~= FIELDS[kind] then return false end
+    if #limit > 1 and (limit[2] == 0 or limit[3] + (kind <= BUCKETS and limit[4] or 0) == 0) then return false end
+    if (kind == SLIDING_LOG or kind == CONCURRENCY) and limit[2] + limit[4] > 1024 then return false end
+    if kind == SLIDING_SLICES and (limit[6] == 0 or limit[6] > 64) then return false end
+  end
+  return true
+end
+
+-- Returns the cells of a value under these parameters, or nil if it is not such a value.
+local function cells_of(limits, value)
+  if limits.fixed then
+    if #value ~= limits.size then return nil end
+    return { read(limits.format, value) }
+  end
+  local results = { pcall(read, limits.format, value) }
+  if not results[1] or results[#results] ~= #value + 1 then return nil end
+  local cells = {}
+  for cell = 1, limits.cells do cells[cell] = results[cell + 1] end
+  for index = 1, limits.count do
+    local sound = limits[index].algorithm.sound
+    if sound and not sound(limits[index], cells) then return nil end
+  end
+  return cells
+end
+
+-- Returns the cells of a value and its own parameters, or nil if the value is not ours.
+local function decode(value)
+  if #value < 3 then return nil end
+  local version, length = read('<BI2', value)
+  if version ~= VERSION or #value < 3 + length then return nil end
+  local bytes = sub(value, 4, 3 + length)
+  local limits = parsed[bytes]
+  if not limits then
+    local readable, fields = pcall(cmsgpack.unpack, bytes)
+    if not readable or not is_plausible(fields) then return nil end
+    readable, limits = pcall(parse, bytes)
+    if not readable then return nil end
+  end
+  return cells_of(limits, value), limits
+end
+
+-- Returns the record of a charge's key, or nil and a status. A charge that only peeks, or refunds where nothing was taken, leaves
+-- no record of a key that does not exist: the state of a new key depends on the charge that creates it.
+local function record_of(charge)
+  local key, limits = charge.key, charge.limits
+  local record, value, replaced = records[key], values[key], false
+  if not record and value then
+    if #value > 0 and read('<B', value) == OLD_VERSION then
+      value, values[key], replaced = false, false, true
+    else
+      local cells, own = decode(value)
+      record = cells and { limits = own, cells = cells, unused = false } or { status = NOT_OURS }
+      records[key] = record
+    end
+  end
+  if record then
+    if record.status then return nil, record.status end
+    if record.unused or value or record.limits == limits then return record end
+  end
+  local new = { limits = limits, cells = new_cells(limits), unused = false }
+  if limits.partial then new.begins = true end
+  if replaced or (record and record.delete) then new.delete = true end
+  if charge.verb < REFUND then records[key] = new end
+  return new
+end
+
+-- Returns the value that a record is written as; for a reply, with summaries in place of leases.
+local function value_of(record, for_reply)
+  local limits, cells = record.limits, record.cells
+  if limits.fixed then return pack(limits.format, unpack(cells, 1, limits.cells)) end
+  local parts = { limits.head }
+  for index = 1, limits.count do
+    local limit = limits[index]
+    local cell = limit.cell
+    if for_reply and limit.kind == CONCURRENCY then
+      parts[#parts + 1] = limit.algorithm.summary(limit, cells)
+    elseif limit.algorithm.encode then
+      parts[#parts + 1] = limit.algorithm.encode(limit, cells)
+    elseif limit.cells > 0 then
+      parts[#parts + 1] = pack('<' .. limit.format, unpack(cells, cell, cell + limit.cells - 1))
+    end
+  end
+  return concat(parts)
+end
+
+-- Notes that a state was changed, or has to be written because it begins.
+local function note(key, record, changed)
+  if changed or record.begins then values[key], record.unused, record.begins = false, UNKNOWN, nil end
+end
+
+-- Verbs -----------------------------------------------------------------------------------------------------------------------
+
+-- Returns how much is admitted, and a bit for each limit that refuses.
+local function weigh(limits, cells, verb, cost, overfull)
+  local taken, refusing = cost, 0
+  for index = 1, limits.count do
+    local limit = limits[index]
+    local passes = limit.weigh(limit, cells, verb, cost)
+    if overfull > 0 and floor(overfull / limit.bit) % 2 == 1 then passes = verb == UP_TO and cost == 0 and 0 or nil end
+    if not passes then
+      refusing = refusing + limit.bit
+    elseif passes < taken then
+      taken = passes
+    end
+  end
+  return taken, refusing
+end
+
+local function commit(key, record, taken)
+  local limits, changed = record.limits, false
+  for index = 1, limits.count do
+    local limit = limits[index]
+    if limit.commit(limit, record.cells, taken) then changed = true end
+  end
+  note(key, record, changed)
+end
+
+-- Records a refusal in the limits that refused, directly after weighing it.
+local function refuse(key, record, verb, cost, refusing)
+  local limits, changed = record.limits, false
+  for index = 1, limits.count do
+    local limit = limits[index]
+    if floor(refusing / limit.bit) % 2 == 1 and limit.algorithm.refuse(limit, record.cells, verb, cost) then changed = true end
+  end
+  note(key, record, changed)
+end
+
+-- Writes what a charge under other parameters leaves in a state that stays under its own: refused attempts, if both limits are
+-- logs and the charge's counts them, and that the clock was set back.
+local function leave(charge)
+  local record, changed = charge.record, false
+  for index = 1, min(charge.limits.count, record.limits.count) do
+    local limit, own = charge.limits[index], record.limits[index]
+    local refuses = floor(charge.refusing / limit.bit) % 2 == 1
+    if charge.refusing == 0 or refuses then
+      local attempts = 0
+      use_windows(charge, own, index)
+      own.weigh(own, record.cells, EXACTLY, 0)
+      if refuses and limit.algorithm == own.algorithm and limit.algorithm.attempts then
+        attempts = limit.algorithm.attempts(limit, own, record.cells, charge.verb, charge.cost)
+      end
+      if own.commit(own, record.cells, attempts) then changed = true end
+    end
+  end
+  note(charge.key, record, changed)
+end
+
+-- Returns the stamp of a limit, as it knows stamps: leases have numbers, which are sent as thousands and the rest; the others have
+-- instants in microseconds, for which the thousands of nanoseconds are enough.
+local function stamp_of(limit, stamps, index)
+  local stamp = stamps[index]
+  if not stamp then return 0 end
+  return limit.kind == CONCURRENCY and stamp[1] * 1000 + stamp[2] or stamp[1]
+end
+
+-- Returns the least that any of the limits accepted.
+local function refund(key, record, cost, stamps)
+  local limits = record.limits
+  -- Nothing was taken from a key that does not exist, unless there is no state to keep.
+  if limits.cells > 1 and not (record.unused or values[key]) then return 0 end
+  local accepted, changed = cost, false
+  for index = 1, limits.count do
+    local limit = limits[index]
+    local given = limit.algorithm.refund(limit, record.cells, cost, stamps and stamp_of(limit, stamps, index))
+    accepted = min(accepted, given)
+    if given > 0 then changed = true end
+  end
+  note(key, record, changed)
+  return accepted
+end
+
+-- Returns the cost if all leases were still held, otherwise 0. Limits without leases have nothing to renew.
+local function renew(key, record, cost, stamps)
+  if not (record.unused or values[key]) then return 0 end
+  local limits, held, changed = record.limits, nil, false
+  for index = 1, limits.count do
+    local limit = limits[index]
+    if limit.algorithm.renew then
+      local renewed = limit.algorithm.renew(limit, record.cells, stamps and stamp_of(limit, stamps, index))
+      held = renewed and held ~= false
+      changed = changed or renewed
+    end
+  end
+  note(key, record, changed)
+  return held and cost or 0
+end
+
+local function reset(charge)
+  local key, limits, record = charge.key, charge.limits, charge.record
+  local cells = new_cells(limits)
+  if record.unused or values[key] or record.delete then
+    -- A key that starts with less than the capacity fills from now on, so it has to be written.
+    record.limits, record.cells, record.begins, record.delete = limits, cells, nil, true
+    values[key], record.unused = false, limits.partial and UNKNOWN or false
+  else
+    charge.record = { limits = limits, cells = cells, unused = false }
+  end
+end
+
+-- Groups ----------------------------------------------------------------------------------------------------------------------
+
+-- The charges of the group at hand, reused from group to group:
+--   key, limits, verb, cost, spread, windows, stamps   as sent
+--   record            the record of its key
+--   cells, overfull   the state to decide by: that of the record, or what `converted` returned
+--   state             what the reply carries of a state that stays under other parameters, otherwise false
+--   taken, refusing   the result
+local group = {}
+-- Whether a charge of the group has a spread or calendar windows; whether a state of the group is under other parameters.
+local has_windows, is_foreign = false, false
+
+-- Reads the charges of a group; returns their number and the position after them.
+local function read_group(at)
+  local charges, count = ARGV[1], 0
+  local rest, index
+  has_windows = false
+  repeat
+    count = count + 1
+    local charge = group[count]
+    if not charge then
+      charge = {
+        key = 0, limits = 0, verb = 0, cost = 0, spread = 0, windows = NO_WINDOWS, stamps = false, record = false, state = false,
+        cells = false, overfull = 0, taken = 0, refusing = 0,
+      }
+      group[count] = charge
+    end
+    rest, charge.key, index, charge.verb, charge.cost, at = read('<I2I2BBI7', charges, at)
+    local limits = parameters[index] or parameters_at(index)
+    charge.limits = limits
+    if limits.spread or limits.windows ~= NO_WINDOWS then
+      has_windows, charge.spread, charge.windows = true, 0, NO_WINDOWS
+      if limits.spread then charge.spread, at = read('<I7', charges, at) end
+      if limits.windows ~= NO_WINDOWS then
+        local windows, many = {}
+        many, at = read('<B', charges, at)
+        for window = 1, many do
+          local from, to
+          from, to, at = read('<I7I7', charges, at)
+          windows[window] = { from, to }
+        end
+        charge.windows = windows
+      end
+    elseif charge.spread ~= 0 or charge.windows ~= NO_WINDOWS then
+      charge.spread, charge.windows = 0, NO_WINDOWS
+    end
+    if charge.verb == REFUND or charge.verb == RENEW then
+      local given
+      charge.stamps = false
+      given, at = read('<B', charges, at)
+      if given == 1 then
+        local stamps, many = {}
+        many, at = read('<B', charges, at)
+        for stamp = 1, many do
+          local thousands, units
+          thousands, units, at = read('<I7I2', charges, at)
+          stamps[stamp] = { thousands, units }
+        end
+        charge.stamps = stamps
+      end
+    end
+  until rest == 0
+  return count, at
+end
+
+-- Makes the spread and the windows of a charge those that the algorithms see.
+local function use(charge)
+  if has_windows then context.spread, context.windows = charge.spread, charge.windows end
+end
+
+-- Returns whether a calendar window of the charge does not contain the present.
+local function window_passed(charge)
+  for _, index in ipairs(charge.limits.windows) do
+    local window = charge.windows[index]
+    if window and (now < window[1] or now >= window[2]) then return true end
+  end
+  return false
+end
+
+-- Finds the states of a group; returns a status other than 0 if it cannot be decided.
+local function find_states(count)
+  is_foreign = false
+  for number = 1, count do
+    local charge = group[number]
+    use(charge)
+    if has_windows and charge.verb ~= RESET and window_passed(charge) then return WINDOW_PASSED end
+    local record, status = record_of(charge)
+    if not record then return status end
+    charge.record, charge.state, charge.refusing = record, false, 0
+    if record.limits ~= charge.limits then
+      is_foreign = true
+    elseif has_windows then
+      -- Needed again for the expiry.
+      record.spread, record.windows = charge.spread, charge.windows
+    end
+  end
+  return 0
+end
+
+-- Decides all charges, then commits all of them or none; returns the first that is refused.
+local function take(count)
+  local peeking, refused = group[1].verb > PEEK, nil
+  for number = 1, count do
+    local charge = group[number]
+    local record, limits = charge.record, charge.limits
+    local cells, overfull = record.cells, 0
+    use(charge)
+    if peeking then charge.verb = charge.verb - PEEK end
+    if record.limits ~= limits then
+      cells, overfull = converted(charge)
+      charge.cells = cells
+    end
+    charge.taken, charge.refusing = weigh(limits, cells, charge.verb, charge.cost, overfull)
+    if charge.refusing ~= 0 then refused = refused or number end
+  end
+  if is_foreign then
+    for number = 1, count do
+      local charge = group[number]
+      -- Rust computes the answer from such a state as it was before the charge.
+      if charge.record.limits ~= charge.limits and (peeking or refused or charge.taken == 0 or charge.limits.cells == 1) then
+        charge.state = value_of(charge.record, true)
+      end
+    end
+  end
+  if peeking then return refused end
+  for number = 1, count do
+    local charge = group[number]
+    local key, record, limits, verb, cost = charge.key, charge.record, charge.limits, charge.verb, charge.cost
+    use(charge)
+    if refused and number ~= refused then
+      note(key, record, false)
+    elseif record.limits == limits then
+      -- Other charges may have been weighed by these limits since.
+      if count > 1 then weigh(limits, record.cells, verb, cost, 0) end
+      if refused then
+        refuse(key, record, verb, cost, charge.refusing)
+      else
+        commit(key, record, charge.taken)
+      end
+    elseif charge.state then
+      leave(charge)
+    else
+      if count > 1 then weigh(limits, charge.cells, verb, cost, 0) end
+      record.limits, record.cells = limits, charge.cells
+      if has_windows then record.spread, record.windows = charge.spread, charge.windows end
+      commit(key, record, charge.taken)
+    end
+  end
+  return refused
+end
+
+local function give_back(count)
+  for number = 1, count do
+    local charge = group[number]
+    use(charge)
+    charge.taken = 0
+    if charge.verb == REFUND then
+      charge.taken = refund(charge.key, charge.record, charge.cost, charge.stamps)
+    elseif charge.verb == RENEW then
+      charge.taken = renew(charge.key, charge.record, charge.cost, charge.stamps)
+    else
+      reset(charge)
+    end
+    if charge.record.limits ~= charge.limits then charge.state = value_of(charge.record, true) end
+  end
+end
+
+-- Returns what the reply carries of a state that is under the parameters of the charge.
+local function summary(charge, settled)
+  local limits, cells = charge.limits, charge.record.cells
+  if limits.fixed then return values[charge.key] or pack(limits.format, unpack(cells, 1, limits.cells)) end
+  local parts, verb = {}, charge.verb < REFUND and charge.verb or EXACTLY
+  for index = 1, limits.count do
+    local limit = limits[index]
+    local algorithm, cell = limit.algorithm, limit.cell
+    if algorithm.summary then
+      parts[#parts + 1] = algorithm.summary(limit, cells, verb, charge.cost, settled)
+    elseif limit.cells > 0 then
+      parts[#parts + 1] = pack('<' .. limit.format, unpack(cells, cell, cell + limit.cells - 1))
+    end
+  end
+  return concat(parts)
+end
+
+local function decide(at)
+  local count, refused
+  count, at = read_group(at)
+  local verb, status = group[1].verb, find_states(count)
+  if status == 0 then
+    if verb >= REFUND and verb < PEEK then
+      give_back(count)
+    else
+      refused = take(count)
+      if refused then status = REFUSED end
+    end
+  end
+  local replies, foreign = #reply + 1, false
+  if status > REFUSED then
+    reply[replies] = char(status)
+  else
+    for number = 1, is_foreign and count or 0 do foreign = foreign or group[number].state end
+    reply[replies] = char(foreign and status + OTHER_PARAMETERS or status)
+    for number = 1, count do
+      local charge = group[number]
+      local state = charge.state
+      if state then
+        state = pack('<I2c0', #state, state)
+      else
+        use(charge)
+        state = summary(charge, verb < PEEK and number == refused)
+        if foreign then state = '\0\0' .. state end
+      end
+      if charge.verb == UP_TO or charge.verb == REFUND or charge.verb == RENEW then state = pack('<I7', charge.taken) .. state end
+      reply[replies + number] = char(charge.refusing) .. state
+    end
+  end
+  if has_windows then context.spread, context.windows = 0, NO_WINDOWS end
+  return at
+end
+
+-- Returns how long until the state of a record is unused, in microseconds.
+local function until_unused(record)
+  local limits, unused = record.limits, 0
+  context.spread, context.windows = record.spread or 0, record.windows or NO_WINDOWS
+  for index = 1, limits.count do unused = max(unused, limits[index].algorithm.until_unused(limits[index], record.cells)) end
+  return unused
+end
+
+return { decide = decide, refuse = refuse, value_of = value_of, until_unused = until_unused }

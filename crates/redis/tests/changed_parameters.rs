@@ -1,0 +1,212 @@
+//! The law of changed parameters, on both servers: a state belongs to the parameters it was last charged under, and only an
+//! admitted take changes that.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use support::{Owned, Said, by_hand, name_of, run, store};
+use tollgate_core::{
+    Algorithm, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Retry, SlidingLog,
+    SlidingSlices, SlidingWindow, Stamps, Steps, TokenBucket,
+};
+use tollgate_engine::store::Verb;
+use tollgate_redis::RedisStore;
+use tollgate_testkit::servers::Kind;
+
+/// In 2026, at the beginning of an hour.
+const START: u64 = 1_790_002_800_000_000;
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
+/// Returns a limit of this capacity per hour by each algorithm.
+fn per_hour(capacity: u64) -> Vec<Limit> {
+    let rate = tollgate_core::Rate::new(capacity, HOUR).unwrap();
+    let interval = IntervalBucket::new(capacity, HOUR).unwrap();
+    vec![
+        TokenBucket::new(rate, capacity).unwrap().into(),
+        LeakyBucket::new(rate, capacity).unwrap().into(),
+        interval.into(),
+        interval.steps(Steps::FirstRequest).into(),
+        FixedWindow::new(capacity, HOUR).unwrap().into(),
+        SlidingWindow::new(capacity, HOUR).unwrap().into(),
+        SlidingSlices::new(capacity, HOUR, Nanos::from_secs(600)).unwrap().into(),
+        SlidingLog::new(capacity, HOUR).unwrap().into(),
+        Concurrency::new(capacity, HOUR).unwrap().into(),
+    ]
+}
+
+/// Returns a charge; limits of different capacity have different ids, as in the engine.
+fn charge(key: &str, limit: Limit, cost: u64) -> Owned {
+    Owned { numbers: limit.capacity() as u32, ..Owned::new(key, limit, cost) }
+}
+
+async fn ask(store: &RedisStore, verb: Verb, charge: Owned) -> Said {
+    run(store, &[(verb, vec![charge])]).await.remove(0).unwrap().remove(0)
+}
+
+/// Runs a test on each server, with a clock that the test moves.
+#[allow(clippy::needless_pass_by_value, reason = "a closure, written where it is passed")]
+fn on_both(test: impl AsyncFn(&RedisStore, &mut support::Hand)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        runtime.block_on(async {
+            let (_server, store, mut hand) = by_hand(kind).await;
+            hand.set(START);
+            test(&store, &mut hand).await;
+        });
+    }
+}
+
+#[test]
+fn peeks_and_refusals_under_smaller_limits_forgive_nothing() {
+    on_both(async |store, _| {
+        for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {
+            for (verb, cost) in [(Verb::Peek, 1), (Verb::Check, 1), (Verb::Check, 2), (Verb::Check, 3)] {
+                let key = format!("{index} {verb:?} {cost}");
+                let taken = ask(store, Verb::Check, charge(&key, large, 100)).await;
+                assert!(taken.outcome.is_allowed(), "{large:?}");
+                assert_eq!(taken.reports[0].remaining, 0);
+                let other = ask(store, verb, charge(&key, small, cost)).await;
+                assert!(!other.outcome.is_allowed(), "{small:?}");
+                assert_eq!((other.reports[0].limit, other.reports[0].remaining), (2, 0));
+                let again = ask(store, Verb::Check, charge(&key, large, 90)).await;
+                assert!(!again.outcome.is_allowed(), "{large:?} after {verb:?} {cost}: {again:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn refused_request_under_another_limit_changes_no_refill() {
+    let bucket = |burst, rate: &str| Limit::from(TokenBucket::new(rate.parse().unwrap(), burst).unwrap());
+    let (ten, five) = (bucket(10, "10/10s"), bucket(5, "5/10s"));
+    on_both(async |store, hand| {
+        hand.set(START);
+        assert!(ask(store, Verb::Check, charge("k", ten, 10)).await.outcome.is_allowed());
+        let refused = ask(store, Verb::Check, charge("k", five, 1)).await;
+        // Six tokens have to refill at one a second.
+        assert_eq!(refused.outcome, Outcome::Deny(Retry::After(Nanos::from_secs(6))));
+        hand.set(START + 5_999_999);
+        assert!(!ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_allowed());
+        hand.set(START + 6_000_000);
+        assert!(ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_allowed());
+        hand.set(START + 10_000_000);
+        let full = ask(store, Verb::Peek, charge("k", ten, 1)).await;
+        assert_eq!(full.reports[0].remaining, 10);
+    });
+}
+
+/// As during every deployment: one node has 1000 an hour, the other 10 an hour.
+#[test]
+fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger() {
+    on_both(async |store, hand| {
+        hand.set(START);
+        for (index, (large, small)) in per_hour(1_000).into_iter().zip(per_hour(10)).enumerate() {
+            let key = index.to_string();
+            let mut admitted = 0;
+            for turn in 0..5 {
+                for (limit, cost) in [(large, 900), (small, 1)] {
+                    let said = ask(store, Verb::Check, charge(&key, limit, cost)).await;
+                    assert_eq!(said.outcome.is_allowed(), turn == 0 && cost == 900, "{limit:?}: {said:?}");
+                    admitted += said.taken;
+                }
+            }
+            assert_eq!(admitted, 900, "{large:?}");
+        }
+    });
+}
+
+#[test]
+fn switching_without_charging_is_exact() {
+    on_both(async |store, hand| {
+        for (index, (large, small)) in per_hour(997).into_iter().zip(per_hour(7)).enumerate() {
+            hand.set(START);
+            let key = index.to_string();
+            ask(store, Verb::Check, charge(&key, large, 990)).await;
+            hand.set(START + 1_234_567);
+            let before = ask(store, Verb::Peek, charge(&key, large, 500)).await;
+            for cost in [0, 1, 7, 8] {
+                let refused = ask(store, Verb::Check, charge(&key, small, cost)).await;
+                assert!(!refused.outcome.is_allowed(), "{small:?}: {refused:?}");
+            }
+            assert_eq!(ask(store, Verb::Peek, charge(&key, large, 500)).await, before, "{large:?}");
+        }
+    });
+}
+
+/// Each charged switch rounds up by less than a tick of the new rate, which is less than a nanosecond of refill.
+#[test]
+fn charged_switches_cost_less_than_a_microsecond_each() {
+    let bucket =
+        |count, burst| Limit::from(TokenBucket::new(tollgate_core::Rate::new(count, HOUR).unwrap(), burst).unwrap());
+    let (one, other) = (bucket(997, 500), bucket(991, 400));
+    on_both(async |store, hand| {
+        hand.set(START);
+        let mut reset = Nanos::ZERO;
+        for turn in 0..100 {
+            reset =
+                ask(store, Verb::Check, charge("k", if turn % 2 == 0 { one } else { other }, 1)).await.reports[0].reset;
+        }
+        // The last charge is at 991 an hour. The reset is rounded up to a microsecond besides.
+        let exact = 100 * HOUR.as_nanos() / 991;
+        assert!((exact..exact + 100 + 1_000).contains(&reset.as_nanos()), "{reset}");
+    });
+}
+
+#[test]
+fn refunds_and_renewals_apply_under_the_own_parameters() {
+    on_both(async |store, hand| {
+        hand.set(START);
+        for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {
+            let key = index.to_string();
+            let taken = ask(store, Verb::Check, charge(&key, large, 60)).await;
+            let with_stamps =
+                |limit: Limit, cost, stamps: Stamps| Owned { stamps: Some(stamps), ..charge(&key, limit, cost) };
+            let renewed = ask(store, Verb::Renew, with_stamps(small, 60, taken.stamps)).await;
+            assert_eq!(renewed.taken, if matches!(large, Limit::Concurrency(_)) { 60 } else { 0 });
+            let refund = ask(store, Verb::Refund, with_stamps(small, 59, taken.stamps)).await;
+            assert_eq!(refund.taken, 59, "{large:?}");
+            assert_eq!((refund.reports[0].limit, refund.reports[0].remaining), (2, 1), "{large:?}");
+            assert_eq!(ask(store, Verb::Peek, charge(&key, large, 1)).await.reports[0].remaining, 99, "{large:?}");
+        }
+    });
+}
+
+#[test]
+fn admitted_take_moves_the_state_to_the_new_parameters() {
+    on_both(async |store, hand| {
+        hand.set(START);
+        let (olds, news) = (per_hour(100), per_hour(50));
+        for (from, old) in olds.iter().enumerate() {
+            for (to, new) in news.iter().enumerate() {
+                let key = format!("{from} to {to}");
+                assert!(ask(store, Verb::Check, charge(&key, *old, 30)).await.outcome.is_allowed());
+                let taken = ask(store, Verb::Check, charge(&key, *new, 15)).await;
+                assert!(taken.outcome.is_allowed(), "{old:?} {new:?}: {taken:?}");
+                assert_eq!(taken.reports[0].remaining, 5, "{old:?} {new:?}");
+                assert!(!ask(store, Verb::Check, charge(&key, *new, 6)).await.outcome.is_allowed());
+                // And back: 45 of 100 are spent.
+                let peek = ask(store, Verb::Peek, charge(&key, *old, 1)).await;
+                assert_eq!(peek.reports[0].remaining, 55, "{old:?} {new:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn value_of_the_version_before_is_replaced() {
+    support::on_both(async |server| {
+        let store = store(&server).await;
+        let limit = TokenBucket::new("1/day".parse().unwrap(), 5).unwrap();
+        let name = name_of("k");
+        for value in ["\u{1}", "\u{1}\u{0}\u{0}", "\u{1}\u{8}\u{0}anything"] {
+            server.command(&["SET", &name, value]);
+            let peek = ask(&store, Verb::Peek, charge("k", limit.into(), 1)).await;
+            assert_eq!(peek.reports[0].remaining, 5);
+            assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "a peek writes nothing");
+            let taken = ask(&store, Verb::Check, charge("k", limit.into(), 2)).await;
+            assert_eq!((taken.taken, taken.reports[0].remaining), (Cost::new(2).get(), 3));
+            assert!(server.command(&["PTTL", &name]).number() > 0);
+        }
+    });
+}
