@@ -25,7 +25,7 @@
 
 use crate::algorithm::{Algorithm, Cells, CellsMut};
 use crate::limit::Limit;
-use crate::quantity::{Cost, Now};
+use crate::quantity::{Cost, Nanos, Now};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 
@@ -82,7 +82,7 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
     match retry(new, own, state, now, ask) {
         Retry::NOW => with_copy(state, new.words().max(own.words()), |copy| {
             new.convert(own, copy, now);
-            new.weigh(copy, now, ask)
+            without_gap(new, own).weigh(copy, now, ask)
         }),
         Retry::Never => Verdict::deny(Retry::Never),
         retry => match (new, own) {
@@ -102,6 +102,15 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
             }
             _ => Verdict::deny(retry),
         },
+    }
+}
+
+/// The limit to weigh a converted state by. The minimum gap of a log has passed by the entries as they were, and the conversion may
+/// have moved the last of them.
+fn without_gap(new: &Limit, own: &Limit) -> Limit {
+    match (new, own) {
+        (Limit::SlidingLog(log), Limit::SlidingLog(_)) => log.minimum_gap(Nanos::ZERO).map_or(*new, Limit::from),
+        _ => *new,
     }
 }
 

@@ -314,3 +314,18 @@ fn there_and_back_without_a_charge_changes_nothing() {
         }
     }
 }
+
+#[test]
+fn gap_is_judged_by_the_entries_as_they_were() {
+    let hour = SlidingLog::new(10, Nanos::from_secs(3_600)).unwrap();
+    let minute = SlidingLog::new(10, Nanos::from_secs(60)).unwrap().minimum_gap(Nanos::from_secs(300)).unwrap();
+    let mut state = vec![0; hour.words().max(minute.words())];
+    hour.fresh(&mut *state, &Now::at(0));
+    assert!(hour.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE)).is_allowed());
+    let at = |seconds: u64| Now::at(seconds * 1_000_000_000);
+    assert_eq!(
+        minute.weigh_from(&hour, &*state, &at(299), Ask::Exactly(Cost::ONE)).outcome(),
+        Outcome::Deny(Retry::After(Nanos::SECOND))
+    );
+    assert!(minute.weigh_from(&hour, &*state, &at(300), Ask::Exactly(Cost::ONE)).is_allowed());
+}
