@@ -97,7 +97,7 @@ local context = {
 --   until_unused(limit, cells)         returns the microseconds until the state is unused
 --   encode(limit, cells)               only where the length of the state varies: returns how it is stored
 --   sound(limit, cells)                likewise: returns whether a state that was read can be one
---   summary(limit, cells, verb, cost, settled)   likewise: returns what the reply carries instead of the state
+--   summary(limit, cells, verb, cost, refuses, settled)   likewise: returns what the reply carries instead of the state
 local algorithms = {}
 local function algorithm_of(kind)
   local algorithm = algorithms[kind]
@@ -176,13 +176,14 @@ end
 -- has to be packed from the record. The fast path knows nothing else of a key.
 local values = {}
 -- One record for each key that needs more than the fast path. It has few fields, since creating it costs time:
+--   1…        the cells of the state, of which the first is the head of the value
 --   limits    the state's own parameters
---   cells     the state
 --   unused    the microseconds until the state is unused or UNKNOWN, if it has to be written; otherwise false
--- A key without a value that does not have to be written does not exist yet, and `cells` are those of a new key. Rarely also:
+-- A key without a value that does not have to be written does not exist yet, and its cells are those of a new key. Rarely also:
 --   begins    true for a new key that starts with less than the capacity: it has to be written when next charged or refused
 --   delete    true if the key has to be deleted unless it is written
 --   spread, windows   those of the last charge, which the expiry may depend on
+--   gap_passed  true in a converted log: the minimum gap has passed, so it is not to be judged by entries that were moved
 --   status    3 or 4 if the key cannot be used
 local records = {}
 
@@ -261,16 +262,12 @@ while position <= #charges do
       local value = values[key]
       if value then
         if #value == limits.size then
-          local cells = { read(limits.format, value) }
-          if cells[1] == limits.head then
-            record = { limits = limits, cells = cells, unused = false }
-            records[key] = record
-          end
+          record = { limits = limits, unused = false, read(limits.format, value) }
+          if record[1] == limits.head then records[key] = record else record = nil end
         end
       elseif not limits.partial then
-        local cells = { limits.head }
-        for limit = 1, limits.count do limits[limit].algorithm.init(limits[limit], cells) end
-        record = { limits = limits, cells = cells, unused = false }
+        record = { limits = limits, unused = false, limits.head }
+        for limit = 1, limits.count do limits[limit].algorithm.init(limits[limit], record) end
         records[key] = record
       end
     elseif record.limits ~= limits or record.begins then
@@ -281,10 +278,10 @@ while position <= #charges do
       replies = #reply
     else
       position = after
-      local cells, taken, refusing, count = record.cells, cost, 0, limits.count
+      local taken, refusing, count = cost, 0, limits.count
       for limit = 1, count do
         limit = limits[limit]
-        local passes = limit.weigh(limit, cells, verb, cost)
+        local passes = limit.weigh(limit, record, verb, cost)
         if not passes then
           refusing = refusing + limit.bit
         elseif passes < taken then
@@ -295,7 +292,7 @@ while position <= #charges do
       if refusing == 0 then
         for limit = 1, count do
           limit = limits[limit]
-          local time_left = limit.commit(limit, cells, taken)
+          local time_left = limit.commit(limit, record, taken)
           if time_left and (not unused or time_left > unused) then unused = time_left end
         end
       else
@@ -303,11 +300,11 @@ while position <= #charges do
       end
       local value = values[key]
       if unused then
-        value = pack(limits.format, unpack(cells, 1, limits.cells))
+        value = pack(limits.format, unpack(record, 1, limits.cells))
         -- A limit that nothing was taken from has not returned how long it needs.
         values[key], record.unused = value, taken > 0 and unused or UNKNOWN
       elseif not value then
-        value = pack(limits.format, unpack(cells, 1, limits.cells))
+        value = pack(limits.format, unpack(record, 1, limits.cells))
       end
       replies = replies + 1
       reply[replies] = refusing == 0 and ADMITTED or string.char(1, refusing)

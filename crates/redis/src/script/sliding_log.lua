@@ -69,7 +69,7 @@ end
 local function wanted(limit, cells, verb, cost)
   if verb == REGARDLESS then return cost, limit.slots, 0 end
   if verb == UP_TO and cost > 0 then cost = min(cost, max(limit.limit - inside_of(limit, cells), 1)) end
-  return cost, limit.limit, limit.gap
+  return cost, limit.limit, cells.gap_passed and 0 or limit.gap
 end
 
 -- Returns how much of a span is left, counted from the entry at that index once `written` further entries are made now.
@@ -91,9 +91,9 @@ local function wait(limit, cells, cost, ceiling, gap, written)
   return max(room, gap_left(cells, limit.cell, count, latest, gap))
 end
 
--- Makes entries now. The oldest ones beyond the slots fall out.
-local function push(limit, cells, units)
-  local entries, count, latest = cells[limit.cell + 1], ring(limit, cells)
+-- Makes entries now and returns their instant. The oldest ones beyond the slots fall out.
+local function push(limit, cells, units, count, latest)
+  local entries = cells[limit.cell + 1]
   if latest then
     -- Whatever is ahead of the clock was made now.
     local ahead = later_than(entries, nil, 0, count, latest)
@@ -104,6 +104,7 @@ local function push(limit, cells, units)
   entries = entries .. rep(pack('<I7', instant), units)
   cells[limit.cell] = max(cells[limit.cell] - max(count + units - limit.slots, 0), 0)
   cells[limit.cell + 1] = sub(entries, -7 * limit.slots)
+  return instant
 end
 
 function log.start_with(limit, cells, used, part)
@@ -126,10 +127,11 @@ function log.weigh(limit, cells, verb, cost)
 end
 
 function log.commit(limit, cells, taken)
-  local _, latest = ring(limit, cells)
+  local count, latest = ring(limit, cells)
   if taken == 0 and not latest then return nil end
-  push(limit, cells, taken)
-  return log.until_unused(limit, cells)
+  local instant = push(limit, cells, taken, count, latest)
+  if taken == 0 then return log.until_unused(limit, cells) end
+  return max(instant + max(limit.length, limit.gap) - now, 0)
 end
 
 -- Returns the wait that a refusal reports, and how many entries it makes: if refused attempts count, the next request finds this
@@ -206,18 +208,23 @@ function log.convert(limit, cells, own, before)
     if index < inside and instant < oldest then instant = oldest end
     copies[kept - index] = pack('<I7', instant)
   end
+  -- The gap is judged by the entries as they were: `gap_left`.
+  cells.gap_passed = true
   cells[limit.cell] = max(kept - (count - before[own.cell]), 0)
   cells[limit.cell + 1] = table.concat(copies)
   return true
 end
 
-function log.summary(limit, cells, verb, cost, settled)
+function log.summary(limit, cells, verb, cost, refuses, settled)
   local inside, count, latest = inside_of(limit, cells)
   -- After a refusal was recorded, its wait can no longer be computed.
-  local asked = settled and cells[-limit.cell] or refusal(limit, cells, verb, cost)
+  local asked = 0
+  if refuses then asked = settled and cells[-limit.cell] or refusal(limit, cells, verb, cost) end
   local again = cost <= limit.limit and wait(limit, cells, cost, limit.limit, limit.gap, 0) or 0
-  local newest = count > 0 and entry(cells[limit.cell + 1], 0, latest) or 0
-  return pack('<I2I7I7I7I7', inside, asked, again, newest, log.until_unused(limit, cells))
+  if count == 0 then return pack('<I2I7I7I7I7', inside, asked, again, 0, 0) end
+  local newest = entry(cells[limit.cell + 1], 0, latest)
+  local unused = max(newest + limit.length - now, gap_left(cells, limit.cell, count, latest, limit.gap), 0)
+  return pack('<I2I7I7I7I7', inside, asked, again, newest, unused)
 end
 
 return log

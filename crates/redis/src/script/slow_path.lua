@@ -10,18 +10,19 @@ local floor, max, min = math.floor, math.max, math.min
 local pack, read, sub, unpack = struct.pack, struct.unpack, string.sub, unpack
 local char, concat = string.char, table.concat
 
-local EXACTLY, UP_TO, REGARDLESS, REFUND, RESET, RENEW, PEEK = context.EXACTLY, context.UP_TO, context.REGARDLESS, 4, 5, 6, 8
+local EXACTLY, UP_TO, REGARDLESS = context.EXACTLY, context.UP_TO, context.REGARDLESS
+local REFUND, RESET, RENEW, PEEK = 4, 5, 6, 8
 local REFUSED, WINDOW_PASSED, NOT_OURS, OTHER_PARAMETERS = 1, 2, 4, 16
 local BUCKETS, SLIDING_LOG, CONCURRENCY, SLIDING_SLICES = 2, 5, 6, 10
 local NO_WINDOWS, UNKNOWN, VERSION, OLD_VERSION = main.NO_WINDOWS, main.UNKNOWN, main.VERSION, 1
 
 -- States ----------------------------------------------------------------------------------------------------------------------
 
--- Returns the cells of a new key.
-local function new_cells(limits)
-  local cells = { limits.head }
-  for index = 1, limits.count do limits[index].algorithm.init(limits[index], cells) end
-  return cells
+-- Returns the record of a new key.
+local function new_record(limits)
+  local record = { limits = limits, unused = false, limits.head }
+  for index = 1, limits.count do limits[index].algorithm.init(limits[index], record) end
+  return record
 end
 
 -- Makes the charge's calendar windows those of an own limit of the state, or none if the charge's limit has others.
@@ -31,12 +32,12 @@ local function use_windows(charge, own, index)
   context.windows = alike and charge.windows or NO_WINDOWS
 end
 
--- Returns the state of a charge's key re-expressed under the parameters of the charge, limit by limit, and a bit for each limit
--- that cannot hold what is used up, or whose minimum gap after the last request has not passed. A limit without a predecessor
--- starts as that of a new key.
+-- Returns a record with the state of a charge's key re-expressed under the parameters of the charge, limit by limit, and a bit for
+-- each limit that cannot hold what is used up, or whose minimum gap after the last request has not passed. A limit without a
+-- predecessor starts as that of a new key.
 local function converted(charge)
   local limits, record = charge.limits, charge.record
-  local cells, overfull = { limits.head }, 0
+  local cells, overfull = { limits = limits, unused = false, limits.head }, 0
   for index = 1, limits.count do
     local limit, own = limits[index], record.limits[index]
     local algorithm, fits = limit.algorithm, true
@@ -44,14 +45,14 @@ local function converted(charge)
       algorithm.init(limit, cells)
     else
       use_windows(charge, own, index)
-      if own.algorithm ~= algorithm or not algorithm.convert(limit, cells, own, record.cells) then
-        local whole, part, per = own.algorithm.used(own, record.cells)
+      if own.algorithm ~= algorithm or not algorithm.convert(limit, cells, own, record) then
+        local whole, part, per = own.algorithm.used(own, record)
         context.windows = charge.windows
         fits = algorithm.start_with(limit, cells, whole, part, per)
       end
       context.windows = charge.windows
       if own.algorithm == algorithm and algorithm.gap_left and charge.verb ~= REGARDLESS and charge.cost > 0 then
-        fits = fits and algorithm.gap_left(limit, own, record.cells) == 0
+        fits = fits and algorithm.gap_left(limit, own, record) == 0
       end
     end
     if not fits then
@@ -84,15 +85,15 @@ local function is_plausible(fields)
   return true
 end
 
--- Returns the cells of a value under these parameters, or nil if it is not such a value.
-local function cells_of(limits, value)
+-- Returns the record of a value under these parameters, or nil if it is not such a value.
+local function record_under(limits, value)
   if limits.fixed then
     if #value ~= limits.size then return nil end
-    return { read(limits.format, value) }
+    return { limits = limits, unused = false, read(limits.format, value) }
   end
   local results = { pcall(read, limits.format, value) }
   if not results[1] or results[#results] ~= #value + 1 then return nil end
-  local cells = {}
+  local cells = { limits = limits, unused = false }
   for cell = 1, limits.cells do cells[cell] = results[cell + 1] end
   for index = 1, limits.count do
     local sound = limits[index].algorithm.sound
@@ -101,7 +102,7 @@ local function cells_of(limits, value)
   return cells
 end
 
--- Returns the cells of a value and its own parameters, or nil if the value is not ours.
+-- Returns the record of a value under its own parameters, or nil if the value is not ours.
 local function decode(value)
   if #value < 3 then return nil end
   local version, length = read('<BI2', value)
@@ -114,7 +115,7 @@ local function decode(value)
     readable, limits = pcall(parse, bytes)
     if not readable then return nil end
   end
-  return cells_of(limits, value), limits
+  return record_under(limits, value)
 end
 
 -- Returns the record of a charge's key, or nil and a status. A charge that only peeks, or refunds where nothing was taken, leaves
@@ -126,8 +127,7 @@ local function record_of(charge)
     if #value > 0 and read('<B', value) == OLD_VERSION then
       value, values[key], replaced = false, false, true
     else
-      local cells, own = decode(value)
-      record = cells and { limits = own, cells = cells, unused = false } or { status = NOT_OURS }
+      record = decode(value) or { status = NOT_OURS }
       records[key] = record
     end
   end
@@ -135,7 +135,7 @@ local function record_of(charge)
     if record.status then return nil, record.status end
     if record.unused or value or record.limits == limits then return record end
   end
-  local new = { limits = limits, cells = new_cells(limits), unused = false }
+  local new = new_record(limits)
   if limits.partial then new.begins = true end
   if replaced or (record and record.delete) then new.delete = true end
   if charge.verb < REFUND then records[key] = new end
@@ -144,18 +144,18 @@ end
 
 -- Returns the value that a record is written as; for a reply, with summaries in place of leases.
 local function value_of(record, for_reply)
-  local limits, cells = record.limits, record.cells
-  if limits.fixed then return pack(limits.format, unpack(cells, 1, limits.cells)) end
+  local limits = record.limits
+  if limits.fixed then return pack(limits.format, unpack(record, 1, limits.cells)) end
   local parts = { limits.head }
   for index = 1, limits.count do
     local limit = limits[index]
     local cell = limit.cell
     if for_reply and limit.kind == CONCURRENCY then
-      parts[#parts + 1] = limit.algorithm.summary(limit, cells)
+      parts[#parts + 1] = limit.algorithm.summary(limit, record)
     elseif limit.algorithm.encode then
-      parts[#parts + 1] = limit.algorithm.encode(limit, cells)
+      parts[#parts + 1] = limit.algorithm.encode(limit, record)
     elseif limit.cells > 0 then
-      parts[#parts + 1] = pack('<' .. limit.format, unpack(cells, cell, cell + limit.cells - 1))
+      parts[#parts + 1] = pack('<' .. limit.format, unpack(record, cell, cell + limit.cells - 1))
     end
   end
   return concat(parts)
@@ -185,12 +185,15 @@ local function weigh(limits, cells, verb, cost, overfull)
 end
 
 local function commit(key, record, taken)
-  local limits, changed = record.limits, false
+  local limits, unused = record.limits, false
   for index = 1, limits.count do
     local limit = limits[index]
-    if limit.commit(limit, record.cells, taken) then changed = true end
+    local time_left = limit.commit(limit, record, taken)
+    if time_left and (not unused or time_left > unused) then unused = time_left end
   end
-  note(key, record, changed)
+  note(key, record, unused)
+  -- A limit that nothing was taken from has not returned how long it needs.
+  if unused and taken > 0 then record.unused = unused end
 end
 
 -- Records a refusal in the limits that refused, directly after weighing it.
@@ -198,7 +201,7 @@ local function refuse(key, record, verb, cost, refusing)
   local limits, changed = record.limits, false
   for index = 1, limits.count do
     local limit = limits[index]
-    if floor(refusing / limit.bit) % 2 == 1 and limit.algorithm.refuse(limit, record.cells, verb, cost) then changed = true end
+    if floor(refusing / limit.bit) % 2 == 1 and limit.algorithm.refuse(limit, record, verb, cost) then changed = true end
   end
   note(key, record, changed)
 end
@@ -213,11 +216,11 @@ local function leave(charge)
     if charge.refusing == 0 or refuses then
       local attempts = 0
       use_windows(charge, own, index)
-      own.weigh(own, record.cells, EXACTLY, 0)
+      own.weigh(own, record, EXACTLY, 0)
       if refuses and limit.algorithm == own.algorithm and limit.algorithm.attempts then
-        attempts = limit.algorithm.attempts(limit, own, record.cells, charge.verb, charge.cost)
+        attempts = limit.algorithm.attempts(limit, own, record, charge.verb, charge.cost)
       end
-      if own.commit(own, record.cells, attempts) then changed = true end
+      if own.commit(own, record, attempts) then changed = true end
     end
   end
   note(charge.key, record, changed)
@@ -239,7 +242,7 @@ local function refund(key, record, cost, stamps)
   local accepted, changed = cost, false
   for index = 1, limits.count do
     local limit = limits[index]
-    local given = limit.algorithm.refund(limit, record.cells, cost, stamps and stamp_of(limit, stamps, index))
+    local given = limit.algorithm.refund(limit, record, cost, stamps and stamp_of(limit, stamps, index))
     accepted = min(accepted, given)
     if given > 0 then changed = true end
   end
@@ -254,7 +257,7 @@ local function renew(key, record, cost, stamps)
   for index = 1, limits.count do
     local limit = limits[index]
     if limit.algorithm.renew then
-      local renewed = limit.algorithm.renew(limit, record.cells, stamps and stamp_of(limit, stamps, index))
+      local renewed = limit.algorithm.renew(limit, record, stamps and stamp_of(limit, stamps, index))
       held = renewed and held ~= false
       changed = changed or renewed
     end
@@ -265,14 +268,14 @@ end
 
 local function reset(charge)
   local key, limits, record = charge.key, charge.limits, charge.record
-  local cells = new_cells(limits)
+  local new = new_record(limits)
   if record.unused or values[key] or record.delete then
     -- A key that starts with less than the capacity fills from now on, so it has to be written.
-    record.limits, record.cells, record.begins, record.delete = limits, cells, nil, true
-    values[key], record.unused = false, limits.partial and UNKNOWN or false
-  else
-    charge.record = { limits = limits, cells = cells, unused = false }
+    values[key], new.unused, new.delete = false, limits.partial and UNKNOWN or false, true
+    if limits.spread or limits.windows ~= NO_WINDOWS then new.spread, new.windows = charge.spread, charge.windows end
+    records[key] = new
   end
+  charge.record = new
 end
 
 -- Groups ----------------------------------------------------------------------------------------------------------------------
@@ -280,7 +283,7 @@ end
 -- The charges of the group at hand, reused from group to group:
 --   key, limits, verb, cost, spread, windows, stamps   as sent
 --   record            the record of its key
---   cells, overfull   the state to decide by: that of the record, or what `converted` returned
+--   new               what `converted` returned for a state under other parameters
 --   state             what the reply carries of a state that stays under other parameters, otherwise false
 --   taken, refusing   the result
 local group = {}
@@ -298,7 +301,7 @@ local function read_group(at)
     if not charge then
       charge = {
         key = 0, limits = 0, verb = 0, cost = 0, spread = 0, windows = NO_WINDOWS, stamps = false, record = false, state = false,
-        cells = false, overfull = 0, taken = 0, refusing = 0,
+        new = false, taken = 0, refusing = 0,
       }
       group[count] = charge
     end
@@ -363,7 +366,7 @@ local function find_states(count)
     if has_windows and charge.verb ~= RESET and window_passed(charge) then return WINDOW_PASSED end
     local record, status = record_of(charge)
     if not record then return status end
-    charge.record, charge.state, charge.refusing = record, false, 0
+    charge.record, charge.state = record, false
     if record.limits ~= charge.limits then
       is_foreign = true
     elseif has_windows then
@@ -380,12 +383,12 @@ local function take(count)
   for number = 1, count do
     local charge = group[number]
     local record, limits = charge.record, charge.limits
-    local cells, overfull = record.cells, 0
+    local cells, overfull = record, 0
     use(charge)
     if peeking then charge.verb = charge.verb - PEEK end
     if record.limits ~= limits then
       cells, overfull = converted(charge)
-      charge.cells = cells
+      charge.new = cells
     end
     charge.taken, charge.refusing = weigh(limits, cells, charge.verb, charge.cost, overfull)
     if charge.refusing ~= 0 then refused = refused or number end
@@ -408,7 +411,7 @@ local function take(count)
       note(key, record, false)
     elseif record.limits == limits then
       -- Other charges may have been weighed by these limits since.
-      if count > 1 then weigh(limits, record.cells, verb, cost, 0) end
+      if count > 1 then weigh(limits, record, verb, cost, 0) end
       if refused then
         refuse(key, record, verb, cost, charge.refusing)
       else
@@ -417,10 +420,12 @@ local function take(count)
     elseif charge.state then
       leave(charge)
     else
-      if count > 1 then weigh(limits, charge.cells, verb, cost, 0) end
-      record.limits, record.cells = limits, charge.cells
-      if has_windows then record.spread, record.windows = charge.spread, charge.windows end
-      commit(key, record, charge.taken)
+      local new = charge.new
+      if count > 1 then weigh(limits, new, verb, cost, 0) end
+      if has_windows then new.spread, new.windows = charge.spread, charge.windows end
+      if record.delete then new.delete = true end
+      records[key], charge.record, new.gap_passed = new, new, nil
+      commit(key, new, charge.taken)
     end
   end
   return refused
@@ -430,7 +435,7 @@ local function give_back(count)
   for number = 1, count do
     local charge = group[number]
     use(charge)
-    charge.taken = 0
+    charge.taken, charge.refusing = 0, 0
     if charge.verb == REFUND then
       charge.taken = refund(charge.key, charge.record, charge.cost, charge.stamps)
     elseif charge.verb == RENEW then
@@ -444,16 +449,24 @@ end
 
 -- Returns what the reply carries of a state that is under the parameters of the charge.
 local function summary(charge, settled)
-  local limits, cells = charge.limits, charge.record.cells
-  if limits.fixed then return values[charge.key] or pack(limits.format, unpack(cells, 1, limits.cells)) end
+  local key, limits, record = charge.key, charge.limits, charge.record
+  if limits.fixed then
+    local value = values[key]
+    if not value then
+      value = pack(limits.format, unpack(record, 1, limits.cells))
+      if record.unused then values[key] = value end
+    end
+    return value
+  end
   local parts, verb = {}, charge.verb < REFUND and charge.verb or EXACTLY
   for index = 1, limits.count do
     local limit = limits[index]
     local algorithm, cell = limit.algorithm, limit.cell
     if algorithm.summary then
-      parts[#parts + 1] = algorithm.summary(limit, cells, verb, charge.cost, settled)
+      local refuses = charge.refusing > 0 and floor(charge.refusing / limit.bit) % 2 == 1
+      parts[#parts + 1] = algorithm.summary(limit, record, verb, charge.cost, refuses, settled)
     elseif limit.cells > 0 then
-      parts[#parts + 1] = pack('<' .. limit.format, unpack(cells, cell, cell + limit.cells - 1))
+      parts[#parts + 1] = pack('<' .. limit.format, unpack(record, cell, cell + limit.cells - 1))
     end
   end
   return concat(parts)
@@ -499,7 +512,7 @@ end
 local function until_unused(record)
   local limits, unused = record.limits, 0
   context.spread, context.windows = record.spread or 0, record.windows or NO_WINDOWS
-  for index = 1, limits.count do unused = max(unused, limits[index].algorithm.until_unused(limits[index], record.cells)) end
+  for index = 1, limits.count do unused = max(unused, limits[index].algorithm.until_unused(limits[index], record)) end
   return unused
 end
 
