@@ -112,6 +112,15 @@ impl Limits {
         renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
     }
 
+    /// Takes `held` leases of the limit at each position that hands out leases, as far as they are free: for a state that is
+    /// written from what another place reported. Nobody can release them; they end with their lease.
+    pub fn hold<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
+        for (limit, first, place) in self.parts().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_))) {
+            let held = Cost::new(held.get(place).copied().unwrap_or(0));
+            limit.decide(&mut PartMut { state, first }, now, Ask::UpTo(held));
+        }
+    }
+
     /// Whether any of them hands out leases.
     pub fn has_leases(&self) -> bool {
         self.limits.iter().any(|limit| matches!(limit, Limit::Concurrency(_)))

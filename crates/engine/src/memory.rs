@@ -276,6 +276,14 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         Err(format!("the state takes {} words, at most {longest} are kept in memory", limits.words()))
     }
 
+    fn can_fail(&self) -> bool {
+        false
+    }
+
+    fn begin(&self, numbers: &(dyn Numbers + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        self.table(charge).begin(numbers, &entry(charge), start, held);
+    }
+
     fn overflowed(&self) -> u64 {
         self.tables.iter().map(Ledger::overflowed).sum()
     }

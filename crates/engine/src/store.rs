@@ -47,6 +47,17 @@ pub trait Store: Send + Sync {
     /// What would have to be different, for whoever wrote the rule.
     fn check_numbers(&self, limits: &Limits) -> Result<(), String>;
 
+    /// Whether it may fail to answer. The engine remembers what such a store answers, to decide by while it does not.
+    fn can_fail(&self) -> bool {
+        true
+    }
+
+    /// Replaces the state of the charge's key by a new one: what `start` says a new key has, with `held` leases taken of each
+    /// limit that hands them out. Only asked of the store that decides while another does not answer, which must answer at once.
+    fn begin(&self, numbers: &(dyn Numbers + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        let _ = (numbers, charge, start, held);
+    }
+
     /// How many decisions were about keys that found no room of their own; zero where there is always room.
     fn overflowed(&self) -> u64 {
         0
@@ -64,6 +75,14 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
         (**self).check_numbers(limits)
+    }
+
+    fn can_fail(&self) -> bool {
+        (**self).can_fail()
+    }
+
+    fn begin(&self, numbers: &(dyn Numbers + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        (**self).begin(numbers, charge, start, held);
     }
 
     fn overflowed(&self) -> u64 {

@@ -260,6 +260,24 @@ impl<C: Clock> Ledger<C> {
         });
     }
 
+    /// Replaces the state of the charge's key by a new one: what `start` says a new key has, with `held` leases taken of each
+    /// limit that hands them out. `start` must be the limits of the charge in everything but what a new key has and how long
+    /// its first window or lease lasts. A key that finds no room of its own keeps none.
+    pub fn begin<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        if start.words() > self.state_words() {
+            return;
+        }
+        let (print, now) = (self.print(charge), self.clock.now());
+        let of_key = now_of(charge, print, now);
+        // What it is worth to be kept is only known when it is written; as much as any.
+        self.table.enter(print, &Judge { numbers, now }, Spent::ALL, |state, _| {
+            state.set(0, charge.numbers.into());
+            let mut words = Numbered { state };
+            start.fresh(&mut words, &of_key);
+            start.hold(&mut words, &of_key, held);
+        });
+    }
+
     /// The memory the table takes once all of it has been used.
     pub fn bytes(&self) -> usize {
         self.table.bytes() + self.overflow.bytes()

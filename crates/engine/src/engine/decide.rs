@@ -12,7 +12,7 @@ use super::{Enforcement, Engine, Running, Taking};
 use crate::decision::{Decided, Decisions, Standing};
 use crate::meters::{Event, Fault, Line, RuleEvent};
 use crate::request::Request;
-use crate::rules::Refusal;
+use crate::rules::{OnFault, Refusal};
 use crate::store::{Answers, Batch, Group, Store, StoreError, Verb};
 
 impl<S: Store, F: Store> Engine<S, F> {
@@ -30,7 +30,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
         self.ask_enforced(verb, &running, decisions, |_| true).await;
         if !decisions.faulted.lost.is_empty() {
-            self.fall_back(verb, &running, decisions).await;
+            self.fall_back(verb, &running, decisions);
         }
         if running.rules.leaves_out() && taking == Taking::Exactly {
             self.leave_out_exhausted(verb, &running, decisions).await;
@@ -69,6 +69,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let wanted = move |request: usize, planned: &Planned| !planned.shadow && among(request);
         ask(&self.store, verb, running, plan, enforced, spans, wanted).await;
         self.take_answers(plan, enforced, first, spans, Asked::Enforced, faulted);
+        self.remember(running, plan, enforced, first, spans);
         // The windows handed in did not fit the store's time: once more, with those of the time it told. If they do not fit
         // again, its clock is not to be relied on.
         if !faulted.stale.is_empty() {
@@ -77,6 +78,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             let again = |request: usize, planned: &Planned| !planned.shadow && stale.contains(&(request as u32));
             ask(&self.store, verb, running, plan, enforced, spans, again).await;
             self.take_answers(plan, enforced, first, spans, Asked::Enforced, faulted);
+            self.remember(running, plan, enforced, first, spans);
             let Faulted { lost, stale, .. } = faulted;
             lost.append(stale);
         }
@@ -131,6 +133,27 @@ impl<S: Store, F: Store> Engine<S, F> {
                         Asked::Shadow => Answered::Shadow(charge),
                     };
                     charge += 1;
+                }
+            }
+        }
+    }
+
+    /// Records what the store said, from the group `first` on, for rules that decide by it while the store does not answer.
+    fn remember(&self, running: &Running, plan: &Plan, answers: &Answers, first: usize, spans: &[Span]) {
+        if !self.store.can_fail() || spans.is_empty() {
+            return;
+        }
+        let now = (self.mono)();
+        for (place, span) in spans.iter().enumerate() {
+            let Ok(group) = answers.group(first + place) else { continue };
+            let charges = &plan.charges[range(&plan.asked[span.request as usize].charges)];
+            let asked = charges.iter().filter(|planned| planned.has_limits() && !planned.shadow);
+            for (planned, answer) in asked.zip(group.charges()) {
+                if planned.on_fault != OnFault::Local || planned.is_ban() {
+                    continue;
+                }
+                if let Some(limits) = plan.numbers.id(planned, running) {
+                    self.last_seen.record(plan.key(planned), limits, now, group.at(), group.reports(answer));
                 }
             }
         }

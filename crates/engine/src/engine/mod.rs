@@ -4,6 +4,7 @@ mod at_once;
 mod bans;
 mod decide;
 mod explain;
+mod last_seen;
 pub(crate) mod plan;
 mod policy;
 mod settle;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Limit, Limits, Numbers, Phase, Terms, Time, TooLarge, Wall};
+use tollgate::{Limit, Limits, Mono, Numbers, Phase, Terms, Time, TooLarge, Wall};
 
 use crate::decision::{Decision, Decisions};
 use crate::memory::MemoryStore;
@@ -31,6 +32,7 @@ use crate::sent::{Folder, Register, SentLimits};
 use crate::store::{Store, StoreError, Verb};
 pub(crate) use bans::Noted;
 pub(crate) use decide::Faulted;
+use last_seen::LastSeen;
 pub use settle::Settled;
 use shares::Shares;
 pub use taking::Taking;
@@ -73,6 +75,9 @@ pub struct Engine<S, F = MemoryStore> {
     running: ArcSwap<Running>,
     register: Register,
     shares: Shares,
+    last_seen: LastSeen,
+    /// Held while it is decided whether shares go into debt.
+    owing: Mutex<()>,
     /// Held while rules are compiled, so that each set follows the one before.
     compiling: Mutex<()>,
     /// Held for the moment in which what is running is replaced. What was replaced last stays here: a decision may still be
@@ -84,7 +89,9 @@ pub struct Engine<S, F = MemoryStore> {
     fell_back: AtomicBool,
     meters: Meters,
     /// What the wall clock says, for rules that depend on it: calendars, schedules, overrides that end.
-    wall: Box<dyn Fn() -> Time<Wall> + Send + Sync>,
+    wall: Reading<Wall>,
+    /// What the monotonic clock says, for how long ago the store answered.
+    mono: Reading<Mono>,
 }
 
 /// What is in force: rules, and the limits that came along with requests.
@@ -178,30 +185,34 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// An engine without rules that decides in `fallback` while `store` does not answer.
+    /// An engine without rules that decides in `fallback` while `store` does not answer. The fallback must answer at once, as
+    /// memory does.
     pub fn with_fallback(store: S, fallback: F) -> Self {
         let running = Running::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(Folder::new()));
-        let clock = PreciseClock::new();
+        let (wall, mono) = readings(PreciseClock::new());
         Self {
             store,
             fallback,
             running: ArcSwap::from_pointee(running),
             register: Register::default(),
             shares: Shares::new(),
+            last_seen: LastSeen::new(),
+            owing: Mutex::new(()),
             compiling: Mutex::new(()),
             replaced: Mutex::new(None),
             observing: AtomicBool::new(false),
             nodes: AtomicU32::new(1),
             fell_back: AtomicBool::new(false),
             meters: Meters::default(),
-            wall: Box::new(move || clock.wall(clock.mono())),
+            wall,
+            mono,
         }
     }
 
     /// With the time of the day from `clock`, for rules that depend on it. How much was spent when is up to the store's clock.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + Send + Sync + 'static) -> Self {
-        self.wall = Box::new(move || clock.wall(clock.mono()));
+        (self.wall, self.mono) = readings(clock);
         self
     }
 
@@ -343,7 +354,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.observing.store(enforcement == Enforcement::Observe, Ordering::Relaxed);
     }
 
-    /// How many nodes share the store's limits, this one included: its part of them while the store does not answer.
+    /// Sets how many nodes share the store's limits, this one included. While the store does not answer, this node grants its
+    /// share of them.
     pub fn set_nodes(&self, nodes: u32) {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
@@ -362,6 +374,15 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub fn fallback(&self) -> &F {
         &self.fallback
     }
+}
+
+type Reading<C> = Box<dyn Fn() -> Time<C> + Send + Sync>;
+
+/// Returns what reads the wall clock and the monotonic clock.
+fn readings(clock: impl Clock + Send + Sync + 'static) -> (Reading<Wall>, Reading<Mono>) {
+    let clock = Arc::new(clock);
+    let mono = clock.clone();
+    (Box::new(move || clock.wall(clock.mono())), Box::new(move || mono.mono()))
 }
 
 impl<S, F> fmt::Debug for Engine<S, F> {

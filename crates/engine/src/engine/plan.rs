@@ -193,6 +193,16 @@ impl Numbers {
         }
     }
 
+    /// Returns the id of the limits that are counted, if there are any.
+    pub(crate) fn id(&self, planned: &Planned, running: &Running) -> Option<u32> {
+        match planned.by {
+            By::Sent(_) => self.sent(planned).map(|sheet| sheet.id),
+            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => {
+                self.of_rule(planned, running).map(|numbered| numbered.id)
+            }
+        }
+    }
+
     /// The numbers of the rule that a charge is under.
     fn of_rule<'a>(&'a self, planned: &Planned, running: &'a Running) -> Option<&'a Numbered> {
         let rule = |number: u32| running.rules.rules().get(number as usize);
@@ -356,6 +366,11 @@ impl Plan {
         };
         let (key, ask) = (self.key(planned), self.ask(planned));
         charges.push(Charge { key, numbers, limits, earlier, ask, stamps: None, windows });
+    }
+
+    /// Returns the windows of the calendar that the limits of a charge refer to.
+    pub(crate) fn calendar_windows(&self, planned: &Planned, running: &Running) -> &[Window] {
+        self.numbers.of_rule(planned, running).map_or(&[], |numbered| self.given(planned, numbered))
     }
 
     /// The windows of the calendar that its limits refer to.

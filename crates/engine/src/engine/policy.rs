@@ -1,53 +1,83 @@
-//! What happens to requests that the store did not answer: the one place where that is decided.
+//! Decides requests that the store did not answer: the one place where that is done.
+//!
+//! A rule that decides locally goes by this node's share of its limits (`shares.rs`), which begins with a share of what the store
+//! last said was left (`last_seen.rs`). With `l` left, `N` nodes and a share at hand of `h` tokens, a request of cost `c` is
+//! admitted if `c ≤ h`; or, where the share has at least one token, if `c` fits what was left less what this node has
+//! admitted since, `c ≤ l − (⌈l/N⌉ − h)`. The share is then in debt, and admits nothing until that is paid back. So a node admits
+//! at most its share and one cost less a token more, and never more than was left; a single node decides exactly.
 
+use std::pin::pin;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 
-use tollgate::{Nanos, Retry};
+use tollgate::{Algorithm, Ask, Cost, Limits, Nanos, Numbers as _, Retry};
 
 use super::decide::range;
+use super::last_seen::Used;
 use super::plan::{Answered, Numbers, Plan, Planned, Span, group};
+use super::shares::Start;
 use super::{Engine, Running};
 use crate::decision::{Decisions, Standing};
 use crate::rules::OnFault;
 use crate::sent::SentLimits;
-use crate::store::{Batch, Charge, Store, Verb};
+use crate::store::{Answers, Batch, Charge, Group, Store, Verb};
 
-/// What a request is told that is refused because the store does not answer. Nobody knows when it will; asking again
-/// sooner only makes it harder.
+/// The wait of a request that is refused because the store does not answer. When it will is not known, and asking again
+/// sooner only adds to its load.
 pub(super) const FAULT_RETRY: Retry = Retry::After(Nanos::SECOND);
 
+/// A charge that is decided locally.
+struct Local<'a> {
+    charge: Charge<'a>,
+    /// The limits that the charge has a share of.
+    whole: &'a Limits,
+    used: Used,
+}
+
 impl<S: Store, F: Store> Engine<S, F> {
-    /// Decides requests that the store did not answer, by what their rules say should happen then. A rule that is closed
-    /// refuses the whole request; those that decide locally do so together, all or none; those that are open let it pass.
-    pub(super) async fn fall_back(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
-        let mut parts: Vec<SentLimits> = Vec::new();
+    /// Decides requests that the store did not answer, as their rules say. A rule that is closed refuses the whole request;
+    /// those that decide locally do so together, all or none; those that are open admit it.
+    pub(super) fn fall_back(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
+        let mut shares: Vec<SentLimits> = Vec::new();
         let mut spans: Vec<Span> = Vec::new();
+        let nodes = self.nodes.load(Ordering::Relaxed);
+        if running.rules.uses_time() {
+            // The store's clock may have chosen other windows of the calendar, or they ended while it was waited for.
+            decisions.plan.move_windows(running, &decisions.faulted.lost, (self.wall)());
+        }
         for request in &decisions.faulted.lost {
             if let Ok(decided) = &mut decisions.decided[*request as usize] {
                 decided.standing = Standing::Fallback;
             }
             let charges = range(&decisions.plan.asked[*request as usize].charges);
-            let start = parts.len() as u32;
+            let start = shares.len() as u32;
             let Plan { charges: planned, numbers, .. } = &mut decisions.plan;
-            self.apply(&mut planned[charges], numbers, running, &mut parts);
-            if start < parts.len() as u32 {
-                spans.push(Span { request: *request, charges: start..parts.len() as u32 });
+            self.apply(&mut planned[charges], numbers, running, nodes, &mut shares);
+            if start < shares.len() as u32 {
+                spans.push(Span { request: *request, charges: start..shares.len() as u32 });
             }
         }
         if spans.is_empty() {
             return;
         }
         self.fell_back.store(true, Ordering::Relaxed);
-        self.ask_fallback(verb, &parts, &spans, decisions).await;
+        self.decide_locally(verb, running, nodes, &shares, &spans, decisions);
     }
 
-    /// Marks what becomes of each enforced charge of a request, and adds the parts of those that are decided locally.
-    fn apply(&self, charges: &mut [Planned], numbers: &Numbers, running: &Running, parts: &mut Vec<SentLimits>) {
+    /// Marks what becomes of each enforced charge of a request, and adds the shares of those that are decided locally.
+    fn apply(
+        &self,
+        charges: &mut [Planned],
+        numbers: &Numbers,
+        running: &Running,
+        nodes: u32,
+        shares: &mut Vec<SentLimits>,
+    ) {
         let enforced = |planned: &&mut Planned| planned.has_limits() && !planned.shadow;
         let closed = charges
             .iter()
             .any(|planned| planned.has_limits() && !planned.shadow && planned.on_fault == OnFault::Closed);
-        let nodes = self.nodes.load(Ordering::Relaxed);
         for planned in charges.iter_mut().filter(enforced) {
             planned.answered = match planned.on_fault {
                 OnFault::Closed => Answered::Closed,
@@ -56,7 +86,7 @@ impl<S: Store, F: Store> Engine<S, F> {
                 OnFault::Local if closed => Answered::Not,
                 OnFault::Local => match numbers.limits(planned, running) {
                     Some(limits) => {
-                        parts.push(self.shares.of(limits, nodes));
+                        shares.push(self.shares.of(limits, nodes));
                         Answered::Fallback(u32::MAX)
                     }
                     None => Answered::Open,
@@ -65,36 +95,127 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    async fn ask_fallback(&self, verb: Verb, parts: &[SentLimits], spans: &[Span], decisions: &mut Decisions) {
+    fn decide_locally(
+        &self,
+        verb: Verb,
+        running: &Running,
+        nodes: u32,
+        shares: &[SentLimits],
+        spans: &[Span],
+        decisions: &mut Decisions,
+    ) {
         let Decisions { plan, fallback, .. } = decisions;
-        let mut charges: Vec<Charge<'_>> = Vec::with_capacity(parts.len());
+        let mut locals: Vec<Local<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
             let local = plan.charges[range(&plan.asked[span.request as usize].charges)].iter().filter(is_local);
-            charges.extend(local.zip(&parts[range(&span.charges)]).map(|(planned, part)| Charge {
-                key: plan.key(planned),
-                numbers: part.sheet().id,
-                limits: &part.sheet().limits,
-                earlier: &[],
-                ask: plan.ask(planned),
-                stamps: None,
-                windows: &[],
-            }));
+            for (planned, share) in local.zip(&shares[range(&span.charges)]) {
+                locals.push(self.local(planned, share, plan, running, nodes));
+            }
         }
+        let before = fallback.len();
+        // Those who look whether a share can go into debt must not do so at the same time.
+        let may_owe = nodes > 1 && locals.iter().any(Local::may_owe);
+        let _owing = may_owe.then(|| self.owing.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut waits: Vec<Option<Nanos>> = Vec::new();
+        if may_owe {
+            waits.extend(locals.iter_mut().map(|local| self.allow_debt(local, nodes)));
+        }
+        let charges: Vec<Charge<'_>> = locals.iter().map(|local| local.charge).collect();
         let mut groups = Vec::with_capacity(spans.len());
         group(verb, &charges, spans, &mut groups);
-        let (numbers, before) = (self.shares.folder(), fallback.len());
-        self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, fallback).await;
+        self.run_fallback(&groups, fallback);
         drop(groups);
         drop(charges);
+        drop(locals);
         for (place, span) in spans.iter().enumerate() {
             let first = fallback.first_charge(before + place);
             let charges = range(&plan.asked[span.request as usize].charges);
             let local = plan.charges[charges].iter_mut().filter(|planned| is_local(&&**planned));
-            for (planned, offset) in local.zip(0..) {
-                // With nobody left to ask, it passes: a limiter is never the outage.
+            for (planned, (offset, charge)) in local.zip((0..).zip(range(&span.charges))) {
+                // If the fallback does not answer either, the request passes: a limiter is never the outage.
                 planned.answered = first.map_or(Answered::Open, |first| Answered::Fallback(first + offset));
+                if let (Some(first), Some(Some(wait))) = (first, waits.get(charge)) {
+                    fallback.set_wait(first + offset, *wait);
+                }
             }
         }
+    }
+
+    /// A charge to this node's share, which begins with its part of what was left if the store has answered since it last did.
+    fn local<'a>(
+        &self,
+        planned: &'a Planned,
+        share: &'a SentLimits,
+        plan: &'a Plan,
+        running: &'a Running,
+        nodes: u32,
+    ) -> Local<'a> {
+        let (numbers, limits) = (share.sheet().id, &share.sheet().limits);
+        let whole = plan.numbers.limits(planned, running).unwrap_or(limits);
+        let windows = plan.calendar_windows(planned, running);
+        let (key, ask) = (plan.key(planned), plan.ask(planned));
+        let charge = Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows };
+        let used = self.last_seen.consult(key, (self.mono)(), |used| {
+            // What was spent is spent under the parameters that the store answered for, whatever these are.
+            let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
+            match other {
+                Some(other) => self.begin_share(&charge, &self.shares.of(other, nodes), other, nodes, used),
+                None => self.begin_share(&charge, share, whole, nodes, used),
+            }
+        });
+        Local { charge, whole, used }
+    }
+
+    /// Begins a share of `whole` with its part of what is left.
+    fn begin_share(&self, charge: &Charge<'_>, share: &SentLimits, whole: &Limits, nodes: u32, used: &Used) {
+        let (numbers, limits) = (share.sheet().id, &share.sheet().limits);
+        if let Some(start) = Start::new(limits, whole, nodes, used) {
+            let charge = Charge { numbers, limits, ..*charge };
+            self.fallback.begin(&*self.shares.folder(), &charge, &start.limits, &start.held);
+        }
+    }
+
+    /// Lets a charge go into debt of the share if it fits what was left and the share has at least one token. Otherwise returns
+    /// how long it has to wait, where the share itself would say that it never fits.
+    fn allow_debt(&self, local: &mut Local<'_>, nodes: u32) -> Option<Nanos> {
+        let Ask::Exactly(cost) = local.charge.ask else { return None };
+        let mut answers = Answers::default();
+        let groups = [Group { verb: Verb::Peek, charges: std::slice::from_ref(&local.charge) }];
+        self.run_fallback(&groups, &mut answers);
+        let answer = answers.answer(0).filter(|answer| !answer.outcome.is_allowed())?;
+        let (mut fits, mut too_much, mut wait) = (true, false, Nanos::ZERO);
+        let limits = local.whole.as_slice().iter().enumerate();
+        for (report, (position, limit)) in answers.reports(answer).iter().zip(limits) {
+            if cost.get() > limit.capacity() {
+                return None;
+            }
+            let at_hand = report.remaining;
+            // A key that is not known is taken for a new one, of which the share is told by what it has.
+            let left = local.used.left(position, limit).unwrap_or(limit.capacity());
+            let spent_here = left.div_ceil(nodes.into()).saturating_sub(at_hand);
+            fits &= at_hand > 0 && cost.get() <= left.saturating_sub(spent_here);
+            too_much |= cost.get() > at_hand;
+            wait = wait.max(report.reset).max(local.used.until_left(position, limit, cost.get()));
+        }
+        if fits && too_much {
+            local.charge.ask = Ask::Regardless(cost);
+            return None;
+        }
+        (cost.get() > local.charge.limits.capacity()).then_some(wait)
+    }
+
+    /// Asks the fallback, which must answer at once. One that does not leaves its groups unanswered.
+    fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
+        let numbers = self.shares.folder();
+        let run = pin!(self.fallback.run(Batch { numbers: &*numbers, groups }, answers));
+        let _ = run.poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+impl Local<'_> {
+    /// Whether the charge can fit what was left and not the share: a single token always fits a share that has any.
+    fn may_owe(&self) -> bool {
+        matches!(self.charge.ask, Ask::Exactly(cost) if cost > Cost::ONE)
     }
 }
 

@@ -1,25 +1,26 @@
-//! This node's part of limits that many nodes share, for the time in which they cannot ask.
+//! This node's share of limits that many nodes use together, for the time in which they cannot ask the store.
 //!
-//! A part is the rate divided by the number of nodes and the burst divided and rounded up, so that all parts together are
-//! at least the whole, and at most one unit per node more. How much of it the key has used so far, only the store knows. So a
-//! key starts with what its part gives in a second, at least one, and has earned the rest by the time it could have had it.
+//! A share is the rate divided by the number of nodes, and the burst divided and rounded up: all shares together are at least
+//! the whole, and at most one unit per node more. A key that the store has answered for begins with a share of what was left
+//! then; any other key begins as a new one. Windows keep the boundaries that they have in the store: those of the
+//! calendar and of the clock by themselves, others because the first window of a share ends when the store said.
+//!
+//! A share may be in debt up to the whole limit, for requests that fit what was left but not the share (`policy.rs`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tollgate::{
-    BucketTerms, Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Limits, Nanos, Rate,
-    SlidingLog, SlidingSlices, SlidingWindow, Terms, TokenBucket, WindowTerms,
-};
+use tollgate::{Algorithm, Limit, LimitError, Limits, Nanos, Phase, Rate, Terms, WindowTerms};
 
+use super::last_seen::Used;
 use crate::sent::{Folder, Register, SentLimits};
 
-/// The parts that have been needed, with ids of their own.
+/// The shares that have been needed, with ids of their own.
 #[derive(Debug)]
 pub(super) struct Shares {
     register: Register,
     folder: ArcSwap<Folder>,
-    /// Held while a new part is added, so that it goes into the folder that is in use.
+    /// Held while a share is added, so that it goes into the folder that is in use.
     adding: Mutex<()>,
 }
 
@@ -28,7 +29,7 @@ impl Shares {
         Self { register: Register::default(), folder: ArcSwap::from_pointee(Folder::new()), adding: Mutex::new(()) }
     }
 
-    /// The part of one of `nodes` of `limits`.
+    /// Returns the share that one of `nodes` has of `limits`.
     pub(super) fn of(&self, limits: &Limits, nodes: u32) -> SentLimits {
         let share = share(limits, nodes.into());
         if let Some(known) = self.register.find(&share) {
@@ -42,87 +43,131 @@ impl Shares {
         known
     }
 
-    /// The numbers of all parts.
+    /// Returns the parameters of all shares.
     pub(super) fn folder(&self) -> Arc<Folder> {
         self.folder.load_full()
     }
 }
 
 fn share(limits: &Limits, nodes: u64) -> Limits {
-    // A part too small to be kept, such as one in a century divided, is replaced by the whole.
-    let parts = limits.as_slice().iter().map(|limit| share_of(limit, nodes).unwrap_or(*limit));
-    Limits::new(parts).unwrap_or_else(|_| limits.clone())
+    // A share whose rate is too slow to be represented, such as one in a century divided, is replaced by the whole.
+    let shares = limits.as_slice().iter().map(|limit| share_of(limit, nodes).unwrap_or(*limit));
+    Limits::new(shares).unwrap_or_else(|_| limits.clone())
 }
 
 fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
-    Ok(match limit.terms() {
-        Terms::Unlimited | Terms::DenyAll => *limit,
-        Terms::TokenBucket(terms) => {
-            let part = bucket(&terms, nodes)?;
-            let bucket = TokenBucket::new(part.rate, part.burst)?.max_debt(part.max_debt)?;
-            bucket.initial(part.initial)?.into()
+    let divide = |amount: &mut u64| *amount = amount.div_ceil(nodes);
+    let mut terms = limit.terms();
+    let debt = match &mut terms {
+        Terms::Unlimited | Terms::DenyAll => return Ok(*limit),
+        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+            let per = bucket.rate.per().as_nanos().saturating_mul(nodes);
+            bucket.rate = Rate::new(bucket.rate.count().into(), Nanos::from_nanos(per))?;
+            divide(&mut bucket.burst);
+            divide(&mut bucket.initial);
+            bucket.max_debt
         }
-        Terms::LeakyBucket { bucket: terms, free, max_wait } => {
-            let part = bucket(&terms, nodes)?;
-            let leaky = LeakyBucket::new(part.rate, part.burst)?.max_debt(part.max_debt)?;
-            leaky.free(free.div_ceil(nodes))?.max_wait(max_wait).initial(part.initial)?.into()
+        Terms::IntervalBucket { refill, burst, initial, max_debt, .. } => {
+            [refill, burst, initial].into_iter().for_each(divide);
+            *max_debt
         }
-        Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
-            let (refill, burst) = (refill.div_ceil(nodes), burst.div_ceil(nodes));
-            let initial = in_a_second(refill, period).min(burst).min(initial.div_ceil(nodes));
-            let bucket = IntervalBucket::new(refill, period)?.burst(burst)?.steps(steps).max_wait(max_wait)?;
-            bucket.max_debt(max_debt.div_ceil(nodes))?.initial(initial)?.into()
+        Terms::FixedWindow { window, phase } => {
+            // Only the store knows how it spreads windows. The first one ends as it said, the next begin with a request.
+            if *phase == Phase::Spread {
+                *phase = Phase::FirstRequest;
+            }
+            divide_window(window, nodes)
         }
-        Terms::FixedWindow { window: terms, phase } => {
-            let part = window(&terms, nodes);
-            let window = FixedWindow::new(part.limit, part.length)?.phase(phase).max_debt(part.max_debt)?;
-            window.initial(part.initial)?.into()
+        Terms::SlidingWindow(window) | Terms::SlidingSlices { window, .. } | Terms::SlidingLog { window, .. } => {
+            divide_window(window, nodes)
         }
-        Terms::SlidingWindow(terms) => {
-            let part = window(&terms, nodes);
-            SlidingWindow::new(part.limit, part.length)?.max_debt(part.max_debt)?.initial(part.initial)?.into()
+        Terms::Concurrency { limit, max_debt, .. } => {
+            divide(limit);
+            *max_debt
         }
-        Terms::SlidingSlices { window: terms, precision } => {
-            let part = window(&terms, nodes);
-            let slices = SlidingSlices::new(part.limit, part.length, precision)?.max_debt(part.max_debt)?;
-            slices.initial(part.initial)?.into()
-        }
-        Terms::SlidingLog { window: terms, minimum_gap, count_refused } => {
-            let part = window(&terms, nodes);
-            let log = SlidingLog::new(part.limit, part.length)?.max_debt(part.max_debt)?.initial(part.initial)?;
-            let log = log.minimum_gap(minimum_gap)?;
-            if count_refused { log.count_refused().into() } else { log.into() }
-        }
-        Terms::Concurrency { limit, lease, max_debt } => {
-            Concurrency::new(limit.div_ceil(nodes), lease)?.max_debt(max_debt.div_ceil(nodes))?.into()
-        }
-    })
+    };
+    if let Terms::LeakyBucket { free, .. } = &mut terms {
+        divide(free);
+    }
+    let debt = debt.div_ceil(nodes);
+    let whole = limit.capacity().saturating_sub(limit.capacity().div_ceil(nodes));
+    let with_debt = |debt| Limit::from_terms(with_debt(terms, debt));
+    with_debt(debt.max(whole)).or_else(|_| with_debt(debt)).or_else(|_| with_debt(0))
 }
 
-fn bucket(terms: &BucketTerms, nodes: u64) -> Result<BucketTerms, LimitError> {
-    let per = terms.rate.per().as_nanos().saturating_mul(nodes);
-    let rate = Rate::new(terms.rate.count().into(), Nanos::from_nanos(per))?;
-    let burst = terms.burst.div_ceil(nodes);
-    let initial = in_a_second(rate.count().into(), rate.per()).min(burst).min(terms.initial.div_ceil(nodes));
-    Ok(BucketTerms { rate, burst, max_debt: terms.max_debt.div_ceil(nodes), initial })
+/// Divides the parameters of a window, and returns its debt.
+fn divide_window(window: &mut WindowTerms, nodes: u64) -> u64 {
+    window.limit = window.limit.div_ceil(nodes);
+    window.initial = window.initial.div_ceil(nodes);
+    window.max_debt
 }
 
-fn window(terms: &WindowTerms, nodes: u64) -> WindowTerms {
-    let limit = terms.limit.div_ceil(nodes);
-    let initial = in_a_second(limit, terms.length).min(limit).min(terms.initial.div_ceil(nodes));
-    WindowTerms { limit, length: terms.length, max_debt: terms.max_debt.div_ceil(nodes), initial }
+fn with_debt(mut terms: Terms, debt: u64) -> Terms {
+    match &mut terms {
+        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.max_debt = debt,
+        Terms::FixedWindow { window, .. }
+        | Terms::SlidingWindow(window)
+        | Terms::SlidingSlices { window, .. }
+        | Terms::SlidingLog { window, .. } => window.max_debt = debt,
+        Terms::IntervalBucket { max_debt, .. } | Terms::Concurrency { max_debt, .. } => *max_debt = debt,
+        Terms::Unlimited | Terms::DenyAll => {}
+    }
+    terms
 }
 
-/// At least one.
-fn in_a_second(count: u64, per: Nanos) -> u64 {
-    let units = u128::from(count) * u128::from(Nanos::SECOND.as_nanos()) / u128::from(per.as_nanos().max(1));
-    u64::try_from(units).unwrap_or(u64::MAX).max(1)
+/// How the share of a key begins that the store has answered for.
+pub(super) struct Start {
+    /// The share, with what the key begins with as what a new key has.
+    pub(super) limits: Limits,
+    /// How many leases are taken of each limit that hands them out.
+    pub(super) held: [u64; Limits::MAX],
+}
+
+impl Start {
+    /// Begins `share`, that of one of `nodes` of `limits`, with its part of what is left.
+    pub(super) fn new(share: &Limits, limits: &Limits, nodes: u32, used: &Used) -> Option<Self> {
+        let mut held = [0; Limits::MAX];
+        let mut starts = Vec::with_capacity(limits.as_slice().len());
+        for (position, (share, limit)) in share.as_slice().iter().zip(limits.as_slice()).enumerate() {
+            let left = used.left(position, limit);
+            let part = left.map(|left| left.div_ceil(nodes.into()).min(share.capacity()));
+            if let (Some(part), Some(held)) = (part, held.get_mut(position)) {
+                *held = share.capacity() - part;
+            }
+            let start = part.map(|part| with_initial(share.terms(), part, used.until_full(position)));
+            starts.push(start.and_then(|terms| Limit::from_terms(terms).ok()).unwrap_or(*share));
+        }
+        Some(Self { limits: Limits::new(starts).ok()?, held })
+    }
+}
+
+/// The same limit with this much left for a new key, and `until_full` as the time until the rest comes back where the
+/// limit itself would count from now.
+fn with_initial(mut terms: Terms, left: u64, until_full: Nanos) -> Terms {
+    let shorten = |length: &mut Nanos| *length = until_full.clamp(Nanos::from_nanos(1), *length);
+    match &mut terms {
+        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.initial = left,
+        Terms::IntervalBucket { initial, .. } => *initial = left,
+        Terms::FixedWindow { window, phase } => {
+            window.initial = left;
+            if *phase == Phase::FirstRequest {
+                shorten(&mut window.length);
+            }
+        }
+        Terms::SlidingWindow(window) | Terms::SlidingSlices { window, .. } | Terms::SlidingLog { window, .. } => {
+            window.initial = left;
+        }
+        Terms::Concurrency { lease, .. } => shorten(lease),
+        Terms::Unlimited | Terms::DenyAll => {}
+    }
+    terms
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rules::LimitText;
+    use tollgate::{Concurrency, FixedWindow, IntervalBucket, SlidingLog, SlidingSlices, TokenBucket};
 
     fn check(limit: &str, algorithm: &str, burst: Option<u64>, nodes: u64, expected: Limit) {
         let limits = LimitText { limit, burst, algorithm: Some(algorithm) }.read().unwrap();
@@ -134,42 +179,35 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_divided_and_rounded_up() {
-        let bucket = |text, burst, debt, initial| {
-            TokenBucket::new(rate(text), burst).unwrap().max_debt(debt).unwrap().initial(initial).unwrap().into()
-        };
-        check("100/s", "token_bucket", Some(1_000), 4, bucket("25/s", 250, 250, 25));
-        check("10/s", "token_bucket", Some(5), 3, bucket("10/3s", 2, 2, 2));
-        check("1/h", "token_bucket", Some(7), 2, bucket("1/2h", 4, 4, 1));
-        check("60/m", "fixed_window", None, 4, {
-            let window = FixedWindow::new(15, Nanos::from_secs(60)).unwrap();
-            window.max_debt(15).unwrap().initial(1).unwrap().into()
-        });
-        check("5/s", "sliding_log", None, 2, SlidingLog::new(3, Nanos::SECOND).unwrap().into());
-        check("60/m", "interval_bucket", Some(90), 4, {
-            let bucket = IntervalBucket::new(15, Nanos::from_secs(60)).unwrap().burst(23).unwrap();
-            bucket.max_debt(23).unwrap().initial(1).unwrap().into()
-        });
-        check("60/m", "sliding_slices", None, 4, {
-            let slices = SlidingSlices::new(15, Nanos::from_secs(60), Nanos::from_secs(6)).unwrap();
-            slices.max_debt(15).unwrap().initial(1).unwrap().into()
-        });
-        check("3", "concurrency", None, 2, Concurrency::new(2, Nanos::from_secs(60)).unwrap().into());
+    fn a_share_is_divided_and_rounded_up() {
+        let bucket = |text, burst, debt| TokenBucket::new(rate(text), burst).unwrap().max_debt(debt).unwrap().into();
+        check("100/s", "token_bucket", Some(1_000), 4, bucket("25/s", 250, 750));
+        check("10/s", "token_bucket", Some(5), 3, bucket("10/3s", 2, 3));
+        check("1/h", "token_bucket", Some(7), 2, bucket("1/2h", 4, 4));
+        let minute = Nanos::from_secs(60);
+        let fixed = FixedWindow::new(15, minute).unwrap().max_debt(45).unwrap();
+        check("60/m", "fixed_window", None, 4, fixed.into());
+        check("5/s", "sliding_log", None, 2, SlidingLog::new(3, Nanos::SECOND).unwrap().max_debt(2).unwrap().into());
+        let interval = IntervalBucket::new(15, minute).unwrap().burst(23).unwrap().max_debt(67).unwrap();
+        check("60/m", "interval_bucket", Some(90), 4, interval.into());
+        let slices = SlidingSlices::new(15, minute, Nanos::from_secs(6)).unwrap().max_debt(45).unwrap();
+        check("60/m", "sliding_slices", None, 4, slices.into());
+        check("3", "concurrency", None, 2, Concurrency::new(2, minute).unwrap().max_debt(1).unwrap().into());
     }
 
     #[test]
-    fn a_node_alone_has_the_whole_and_still_starts_carefully() {
-        let whole = TokenBucket::new(rate("10/s"), 50).unwrap().initial(10).unwrap().into();
+    fn a_node_alone_has_the_whole_limit() {
+        let whole = TokenBucket::new(rate("10/s"), 50).unwrap().into();
         check("10/s", "token_bucket", Some(50), 1, whole);
     }
 
     #[test]
-    fn what_cannot_be_divided_stays_whole() {
+    fn a_limit_that_cannot_be_divided_stays_whole() {
         check("1/5000week", "token_bucket", None, 100, TokenBucket::new(rate("1/5000week"), 1).unwrap().into());
     }
 
     #[test]
-    fn equal_parts_are_one() {
+    fn equal_shares_have_one_id() {
         let shares = Shares::new();
         let limits = LimitText { limit: "10/s", burst: None, algorithm: None }.read().unwrap();
         let (first, again) = (shares.of(&limits, 2), shares.of(&limits, 2));

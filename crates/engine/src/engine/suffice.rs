@@ -45,7 +45,7 @@ impl<S: Store, F: Store> Engine<S, F> {
                 self.ask_enforced(verb, running, decisions, among).await;
             }
             if !decisions.faulted.lost.is_empty() {
-                self.fall_back(verb, running, decisions).await;
+                self.fall_back(verb, running, decisions);
             } else if again.is_empty() {
                 break;
             }

@@ -62,6 +62,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             let groups = [Group { verb, charges: &by_store }];
             self.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
             least = least.min(least_accepted(&answers)?);
+            self.remember_undone(&by_store, &answers);
         }
         if !by_fallback.is_empty() {
             answers.clear();
@@ -71,6 +72,17 @@ impl<S: Store, F: Store> Engine<S, F> {
             least = least.min(least_accepted(&answers)?);
         }
         Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
+    }
+
+    /// Records what the store said is left after giving back.
+    fn remember_undone(&self, charges: &[Charge<'_>], answers: &Answers) {
+        let Ok(group) = answers.group(0) else { return };
+        if self.store.can_fail() {
+            let now = (self.mono)();
+            for (charge, answer) in charges.iter().zip(group.charges()) {
+                self.last_seen.record(charge.key, charge.numbers, now, group.at(), group.reports(answer));
+            }
+        }
     }
 
     /// Counts a refund that nobody waits for.
@@ -104,6 +116,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let groups = [Group { verb: Verb::Reset, charges: &charges }];
         self.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
         answers.group(0)?;
+        charges.iter().for_each(|charge| self.last_seen.forget(charge.key));
         if self.fell_back.load(Ordering::Relaxed) {
             self.reset_fallback(&charges).await;
         }

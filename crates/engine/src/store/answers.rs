@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tollgate::{Cost, Outcome, Report, Stamps, Time, Verdict, Wall};
+use tollgate::{Cost, Nanos, Outcome, Report, Retry, Stamps, Time, Verdict, Wall};
 
 use super::StoreError;
 
@@ -210,6 +210,15 @@ impl Answers {
         }
     }
 
+    /// Replaces the wait of a charge that was refused.
+    pub(crate) fn set_wait(&mut self, charge: u32, wait: Nanos) {
+        if let Some(answer) = self.charges.get_mut(charge as usize)
+            && !answer.outcome.is_allowed()
+        {
+            answer.outcome = Outcome::Deny(Retry::After(wait));
+        }
+    }
+
     /// What undoes the taking of a charge exactly.
     pub(crate) fn stamps(&self, answer: &Answer) -> Stamps {
         answer.stamps.and_then(|place| self.stamps.get(place as usize)).copied().unwrap_or_default()
@@ -257,7 +266,6 @@ impl<'a> GroupAnswer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate::{Nanos, Retry};
 
     fn report(remaining: u64) -> Report {
         Report { limit: 10, remaining, retry: Retry::NOW, reset: Nanos::ZERO }

@@ -1,0 +1,320 @@
+//! What the store last reported about each key, for the time in which it does not answer.
+//!
+//! Every answer of the store says how much of each limit is left. The engine writes that down as it passes by: one hash of the
+//! key, one uncontended lock and a few words, beside a round trip. The table is bounded and keeps what matters longest: a record
+//! says nothing any more once its limit must be full again, so the record that is the first to be full gives way, and a key that
+//! would itself be the first is not recorded. A key without a record is treated as a new one.
+
+use std::array;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tollgate::{Algorithm, Limit, Limits, Mono, Nanos, Report, Terms, Time, Wall};
+
+/// How many sets of records there are. With [`WAYS`] records of 48 bytes each, 6 MiB when all of it is used.
+const SETS: usize = 1 << 14;
+
+/// How many records share a lock: the limits of one key, and those of others.
+const WAYS: usize = Limits::MAX;
+
+/// Answers of requests that were under way together may be recorded in another order than the store gave them. A record
+/// that seems to be further ahead than this was made before the store's clock stepped back.
+const REORDERED: Nanos = Nanos::SECOND;
+
+/// The records of all keys, one for each limit of a key.
+pub(super) struct LastSeen {
+    /// Made when something is first recorded: an engine whose store cannot fail needs none.
+    sets: OnceLock<Box<[Mutex<Set>]>>,
+    hasher: RandomState,
+}
+
+type Set = [Record; WAYS];
+
+/// What the store said about one limit of one key. All zero if there is no record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    /// Which key and limit.
+    tag: u64,
+    /// How much of the limit was used. What is left follows from that under any parameters.
+    used: u64,
+    /// When the answer came, by this node's clock.
+    at: u64,
+    /// When all of the limit is left again if nobody uses it, by this node's clock.
+    full_at: u64,
+    /// When the store decided, by its own clock.
+    store_time: u64,
+    /// The id of the limits that the answer was about.
+    limits: u32,
+    /// Whether the fallback has a state made of this record.
+    begun: bool,
+}
+
+/// How much of each limit of a key is used now, as far as this node can know.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Used {
+    each: [Option<Record>; Limits::MAX],
+    now: u64,
+}
+
+impl LastSeen {
+    pub(super) fn new() -> Self {
+        Self { sets: OnceLock::new(), hasher: RandomState::new() }
+    }
+
+    /// Records what the store reported about a key, one report for each limit of those with the id `limits`.
+    pub(super) fn record(&self, key: &[u8], limits: u32, now: Time<Mono>, store_time: Time<Wall>, reports: &[Report]) {
+        if reports.is_empty() {
+            return;
+        }
+        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| Mutex::new(Set::default())).collect());
+        let hash = self.hasher.hash_one(key);
+        let mut set = lock(sets, hash);
+        for (position, report) in reports.iter().enumerate() {
+            let record = Record {
+                tag: tag(hash, position),
+                used: report.limit.saturating_sub(report.remaining),
+                at: now.as_nanos(),
+                full_at: now.saturating_add(report.reset).as_nanos(),
+                store_time: store_time.as_nanos(),
+                limits,
+                begun: false,
+            };
+            insert(&mut set, record, report.remaining == 0);
+        }
+    }
+
+    /// Forgets what is recorded about a key.
+    pub(super) fn forget(&self, key: &[u8]) {
+        let Some(sets) = self.sets.get() else { return };
+        let hash = self.hasher.hash_one(key);
+        let tags: [u64; Limits::MAX] = array::from_fn(|position| tag(hash, position));
+        lock(sets, hash).iter_mut().filter(|record| tags.contains(&record.tag)).for_each(|it| *it = Record::default());
+    }
+
+    /// How much of each limit of a key is used. If the store has answered since the fallback last had a state for the key,
+    /// `begin` must write a new one; nobody else consults the key meanwhile.
+    pub(super) fn consult(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Used)) -> Used {
+        let mut used = Used { each: [None; Limits::MAX], now: now.as_nanos() };
+        let Some(sets) = self.sets.get() else { return used };
+        let hash = self.hasher.hash_one(key);
+        let mut set = lock(sets, hash);
+        let mut newer = false;
+        for (position, place) in used.each.iter_mut().enumerate() {
+            let wanted = tag(hash, position);
+            if let Some(record) = set.iter_mut().find(|record| record.tag == wanted) {
+                newer |= !record.begun;
+                record.begun = true;
+                *place = Some(*record);
+            }
+        }
+        if newer {
+            begin(&used);
+        }
+        used
+    }
+}
+
+impl Used {
+    /// The id of the limits that the store last answered about; `None` if the key is not known.
+    pub(super) fn limits(&self) -> Option<u32> {
+        self.each.iter().flatten().next().map(|record| record.limits)
+    }
+
+    /// How much of a limit, the one at `position`, is left; `None` if the key is not known.
+    pub(super) fn left(&self, position: usize, limit: &Limit) -> Option<u64> {
+        let record = self.each.get(position)?.as_ref()?;
+        Some(limit.capacity().saturating_sub(record.used_at(limit, self.now)))
+    }
+
+    /// How long until all of the limit at `position` is left.
+    pub(super) fn until_full(&self, position: usize) -> Nanos {
+        let record = self.each.get(position).copied().flatten();
+        record.map_or(Nanos::ZERO, |record| Nanos::from_nanos(record.full_at.saturating_sub(self.now)))
+    }
+
+    /// How long until `cost` is left of a limit, the one at `position`. It is no more than the capacity.
+    pub(super) fn until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
+        let Some(Some(record)) = self.each.get(position) else { return Nanos::ZERO };
+        let at = record.left_at(limit, cost).min(record.full_at);
+        Nanos::from_nanos(at.saturating_sub(self.now))
+    }
+}
+
+impl Record {
+    /// How much of `limit` is used at an instant if nobody has used any since. What cannot be known from a report is taken to
+    /// be as late as it can be: what sliding windows, logs and leases use comes back when all of it has.
+    fn used_at(&self, limit: &Limit, now: u64) -> u64 {
+        if now >= self.full_at {
+            return 0;
+        }
+        let elapsed = u128::from(now.saturating_sub(self.at));
+        let refilled = match limit.terms() {
+            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+                elapsed * u128::from(bucket.rate.count()) / u128::from(bucket.rate.per().as_nanos().max(1))
+            }
+            Terms::IntervalBucket { refill, period, .. } => {
+                let passed = self.steps_from(self.at, period) - self.steps_from(now, period);
+                u128::from(passed) * u128::from(refill)
+            }
+            Terms::FixedWindow { .. }
+            | Terms::SlidingWindow(_)
+            | Terms::SlidingSlices { .. }
+            | Terms::SlidingLog { .. }
+            | Terms::Concurrency { .. }
+            | Terms::Unlimited
+            | Terms::DenyAll => 0,
+        };
+        self.used.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
+    }
+
+    /// How many steps of an interval bucket lie between an instant and the one that fills it.
+    fn steps_from(&self, at: u64, period: Nanos) -> u64 {
+        self.full_at.saturating_sub(at).div_ceil(period.as_nanos().max(1))
+    }
+
+    /// The first instant at which [`used_at`](Self::used_at) leaves `cost`.
+    fn left_at(&self, limit: &Limit, cost: u64) -> u64 {
+        let missing = u128::from(self.used.saturating_sub(limit.capacity().saturating_sub(cost)));
+        let wait = match limit.terms() {
+            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+                (missing * u128::from(bucket.rate.per().as_nanos())).div_ceil(u128::from(bucket.rate.count().max(1)))
+            }
+            Terms::IntervalBucket { refill, period, .. } => {
+                let steps = u64::try_from(missing.div_ceil(u128::from(refill.max(1)))).unwrap_or(u64::MAX);
+                let further = self.steps_from(self.at, period).saturating_sub(steps);
+                return self.full_at.saturating_sub(further.saturating_mul(period.as_nanos()));
+            }
+            _ if missing == 0 => 0,
+            _ => u128::MAX,
+        };
+        self.at.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX))
+    }
+}
+
+/// Replaces the record of the same limit, or the one that is the first to be full.
+fn insert(set: &mut Set, record: Record, nothing_left: bool) {
+    if let Some(known) = set.iter_mut().find(|known| known.tag == record.tag) {
+        let ahead = known.store_time.saturating_sub(record.store_time);
+        let late = ahead > 0 && ahead <= REORDERED.as_nanos();
+        // Of what was used under other parameters, an answer with nothing left says only that it is as much or more.
+        let says_less = nothing_left && known.limits != record.limits && known.full_at > record.at;
+        if !late && !says_less {
+            *known = record;
+        }
+        return;
+    }
+    if let Some(first) = set.iter_mut().min_by_key(|known| known.full_at)
+        && (first.full_at < record.full_at || first.full_at <= record.at)
+    {
+        *first = record;
+    }
+}
+
+fn lock(sets: &[Mutex<Set>], hash: u64) -> MutexGuard<'_, Set> {
+    // The low bits choose the set; the tag has all of them.
+    sets[hash as usize % sets.len()].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which key and limit a record is about; never that of no record.
+fn tag(hash: u64, position: usize) -> u64 {
+    hash.wrapping_add((position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::LimitText;
+    use tollgate::Retry;
+
+    fn report(limit: u64, remaining: u64, reset: u64) -> Report {
+        Report { limit, remaining, retry: Retry::NOW, reset: Nanos::from_secs(reset) }
+    }
+
+    fn limit(text: &str, algorithm: &str) -> Limit {
+        LimitText { limit: text, burst: None, algorithm: Some(algorithm) }.read().unwrap().as_slice()[0]
+    }
+
+    fn at(seconds: u64) -> Time<Mono> {
+        Time::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn store_at(seconds: u64) -> Time<Wall> {
+        Time::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn left(seen: &LastSeen, key: &str, limit: &Limit, seconds: u64) -> Option<u64> {
+        seen.consult(key.as_bytes(), at(seconds), |_| ()).left(0, limit)
+    }
+
+    #[test]
+    fn what_is_left_grows_as_the_limit_refills() {
+        let seen = LastSeen::new();
+        seen.record(b"k", 0, at(100), store_at(7), &[report(60, 10, 50)]);
+        let cases = [("token_bucket", [10, 20, 60]), ("interval_bucket", [10, 10, 60]), ("fixed_window", [10, 10, 60])];
+        for (algorithm, expected) in cases {
+            let limit = limit("60/m", algorithm);
+            let seen = [100, 110, 150].map(|seconds| left(&seen, "k", &limit, seconds).unwrap());
+            assert_eq!(seen, expected, "{algorithm}");
+        }
+        assert_eq!(left(&seen, "other", &limit("60/m", "token_bucket"), 100), None);
+    }
+
+    #[test]
+    fn the_wait_for_a_cost_ends_when_it_is_left() {
+        let seen = LastSeen::new();
+        seen.record(b"k", 0, at(100), store_at(7), &[report(60, 10, 50)]);
+        for (algorithm, seconds) in [("token_bucket", 15), ("interval_bucket", 50), ("fixed_window", 50)] {
+            let used = seen.consult(b"k", at(105), |_| ());
+            let wait = used.until_left(0, &limit("60/m", algorithm), 30);
+            assert_eq!(wait, Nanos::from_secs(seconds.min(45)), "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_begun_once_for_each_answer() {
+        let seen = LastSeen::new();
+        let begun = |seconds| {
+            let mut begun = false;
+            seen.consult(b"k", at(seconds), |_| begun = true);
+            begun
+        };
+        assert!(!begun(1), "nothing is known");
+        seen.record(b"k", 0, at(1), store_at(1), &[report(60, 10, 50), report(9, 9, 0)]);
+        assert!(begun(2) && !begun(3));
+        seen.record(b"k", 0, at(4), store_at(4), &[report(60, 9, 51), report(9, 9, 0)]);
+        assert!(begun(5) && !begun(6));
+        seen.forget(b"k");
+        assert!(!begun(7));
+    }
+
+    #[test]
+    fn a_late_record_does_not_replace_a_newer_one_unless_the_clock_stepped_back() {
+        let (seen, limit) = (LastSeen::new(), limit("60/m", "fixed_window"));
+        let store_time = |nanos| Time::from_nanos(nanos);
+        seen.record(b"k", 0, at(1), store_time(5_000_000_000), &[report(60, 10, 50)]);
+        seen.record(b"k", 0, at(1), store_time(4_999_999_999), &[report(60, 11, 50)]);
+        assert_eq!(left(&seen, "k", &limit, 2), Some(10));
+        seen.record(b"k", 0, at(2), store_time(1_000_000_000), &[report(60, 9, 50)]);
+        assert_eq!(left(&seen, "k", &limit, 2), Some(9));
+    }
+
+    #[test]
+    fn a_flood_of_keys_does_not_displace_what_matters_longer() {
+        let (seen, limit) = (LastSeen::new(), limit("1000/day", "fixed_window"));
+        let keys = 20 * SETS;
+        for key in 0..100_u32 {
+            seen.record(&key.to_le_bytes(), 0, at(1), store_at(1), &[report(1_000, 5, 80_000)]);
+        }
+        for key in 100..keys as u32 {
+            seen.record(&key.to_le_bytes(), 0, at(2), store_at(2), &[report(1_000, 999, 60)]);
+        }
+        for key in 0..100_u32 {
+            assert_eq!(seen.consult(&key.to_le_bytes(), at(3), |_| ()).left(0, &limit), Some(5));
+        }
+        // What is full again gives way to anything.
+        for key in 1_000_000..1_000_100_u32 {
+            seen.record(&key.to_le_bytes(), 0, at(100), store_at(100), &[report(1_000, 999, 1)]);
+            assert_eq!(seen.consult(&key.to_le_bytes(), at(100), |_| ()).left(0, &limit), Some(999));
+        }
+    }
+}

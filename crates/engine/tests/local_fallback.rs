@@ -1,0 +1,304 @@
+//! `on_fault: local`: what a node grants while the store does not answer, by what the store last said.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Bench, Flaky, START, run, show, unavailable};
+use tollgate::clock::ManualClock;
+use tollgate::{Cost, Nanos, Outcome, Retry};
+use tollgate_engine::{Decisions, Item, Request, Standing};
+
+const ALWAYS: usize = usize::MAX;
+
+fn bench(rules: &str, nodes: u32) -> Bench<Flaky> {
+    let clock = Arc::new(ManualClock::at(START));
+    let bench = Bench::on(Flaky::new(&clock), clock, rules);
+    bench.engine.set_nodes(nodes);
+    bench
+}
+
+fn stall(bench: &Bench<Flaky>) {
+    bench.engine.store().fail(unavailable(), ALWAYS);
+}
+
+/// Checks a cost, which the fallback must decide.
+#[track_caller]
+fn fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
+    bench.decide(&[], Some(cost), |decision| {
+        assert_eq!(decision.standing(), Standing::Fallback);
+        show(decision.outcome())
+    })
+}
+
+/// How many requests of cost 1 the fallback admits before it refuses one, and what it says then.
+fn admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
+    for count in 0..100_000 {
+        let said = fallback(bench, 1);
+        if said != "allow" {
+            return (count, said);
+        }
+    }
+    panic!("the fallback admits without end");
+}
+
+#[test]
+fn a_key_with_almost_everything_left_is_admitted_while_the_store_stalls() {
+    for (limit, left) in [("10k/month", 9_999), ("1000/day", 999), ("200/h", 199), ("60/m", 59)] {
+        for algorithm in ["fixed_window", "token_bucket", "sliding_window", "sliding_slices", "interval_bucket"] {
+            if limit.ends_with("month") && algorithm != "fixed_window" {
+                continue;
+            }
+            let mut bench = bench(&format!("- {{id: r, limit: {limit}, algorithm: {algorithm}}}\n"), 1);
+            assert_eq!(bench.check(&[]), "allow");
+            stall(&bench);
+            assert_eq!(admitted(&mut bench).0, left, "{limit} {algorithm}");
+        }
+    }
+}
+
+#[test]
+fn two_nodes_share_what_was_left() {
+    let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
+    assert_eq!(bench.check_cost(&[], 201), "allow");
+    stall(&bench);
+    assert_eq!(admitted(&mut bench), (400, "deny 7.2s".into()), "half of 799, refilled at half the rate");
+}
+
+#[test]
+fn an_unknown_key_gets_its_share_of_the_full_burst() {
+    let mut bench = bench("- {id: r, limit: 1000/h}\n", 3);
+    stall(&bench);
+    assert_eq!(admitted(&mut bench).0, 334);
+}
+
+#[test]
+fn the_last_token_is_shared_as_one_token_and_nothing_as_nothing() {
+    let mut bench = bench("- {id: r, limit: 1000/h}\n", 5);
+    assert_eq!(bench.check_cost(&[], 999), "allow");
+    stall(&bench);
+    assert_eq!(admitted(&mut bench).0, 1);
+    bench.engine.store().recover();
+    assert_eq!(bench.check(&[]), "allow");
+    stall(&bench);
+    assert_eq!(admitted(&mut bench), (0, "deny 18s".into()));
+}
+
+#[test]
+fn the_time_since_the_last_answer_has_refilled_the_limit() {
+    let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
+    assert_eq!(bench.check_cost(&[], 1_000), "allow");
+    bench.advance(Nanos::from_secs(1_800));
+    stall(&bench);
+    assert_eq!(admitted(&mut bench).0, 250, "half of the 500 that are left by then");
+}
+
+#[test]
+fn a_share_follows_the_number_of_nodes_at_the_stall() {
+    let mut bench = bench("- {id: r, limit: 1000/day, algorithm: fixed_window}\n", 1);
+    assert_eq!(bench.check_cost(&[], 600), "allow");
+    bench.engine.set_nodes(4);
+    stall(&bench);
+    assert_eq!(admitted(&mut bench).0, 100);
+}
+
+#[test]
+fn windows_end_when_they_end_in_the_store() {
+    // In the middle of a window of each kind.
+    for (phase, limit, wait) in
+        [("first_request", "100/m", "40s"), ("epoch", "100/m", "40s"), ("epoch", "100/h", "2780s")]
+    {
+        let rules = format!("- {{id: r, limit: {limit}, algorithm: fixed_window, phase: {phase}}}\n");
+        let mut bench = bench(&rules, 2);
+        // START is 1,700,000,000 s after the epoch: 20 s into a minute and 800 s into an hour.
+        if phase == "first_request" {
+            bench.check(&[]);
+            bench.advance(Nanos::from_secs(20));
+        }
+        bench.check_cost(&[], if phase == "first_request" { 59 } else { 60 });
+        stall(&bench);
+        if limit.ends_with('h') {
+            bench.advance(Nanos::from_secs(20));
+        }
+        let (count, refusal) = admitted(&mut bench);
+        assert_eq!((count, refusal), (20, format!("deny {wait}")), "{phase} {limit}");
+        let wait = if limit.ends_with('h') { 2_780 } else { 40 };
+        bench.advance(Nanos::from_nanos(wait * 1_000_000_000 - 1));
+        assert_eq!(fallback(&mut bench, 1), "deny 1ns", "{phase} {limit}");
+        bench.advance(Nanos::from_nanos(1));
+        assert_eq!(admitted(&mut bench).0, 50, "a share of the whole window, {phase} {limit}");
+    }
+}
+
+#[test]
+fn a_spread_window_keeps_the_boundary_that_the_store_reported() {
+    let mut bench = bench("- {id: r, limit: 100/h, algorithm: fixed_window, phase: spread}\n", 1);
+    let reset = bench.decide(&[], Some(90), |decision| decision.reports().next().map(|it| it.report.reset));
+    stall(&bench);
+    let (count, refusal) = admitted(&mut bench);
+    assert_eq!((count, refusal), (10, show(Outcome::Deny(Retry::After(reset.unwrap_or_default())))));
+}
+
+#[test]
+fn calendar_windows_keep_their_boundaries() {
+    let mut bench = bench("- {id: r, limit: 100/month, algorithm: fixed_window, zone: Europe/Paris}\n", 2);
+    assert_eq!(bench.check_cost(&[], 91), "allow");
+    stall(&bench);
+    // START is 2023-11-14 22:13:20 UTC; the month ends in Paris at 2023-11-30 23:00:00 UTC.
+    assert_eq!(admitted(&mut bench), (5, "deny 1385200s".into()));
+    bench.advance(Nanos::from_secs(1_385_200));
+    assert_eq!(admitted(&mut bench), (50, "deny 2678400s".into()), "December has 31 days");
+}
+
+#[test]
+fn a_stall_after_a_stall_hands_out_no_new_share() {
+    let mut bench = bench("- {id: r, per: [k], limit: 1000/day}\n- {id: other, limit: 1000000/s}\n", 2);
+    let entries = [("k", "a")];
+    let check = |bench: &mut Bench<Flaky>| bench.check(&entries);
+    assert_eq!(check(&mut bench), "allow");
+    stall(&bench);
+    for _ in 0..500 {
+        assert_eq!(check(&mut bench), "allow");
+    }
+    assert_ne!(check(&mut bench), "allow");
+    // The store answers for another key only.
+    bench.engine.store().recover();
+    assert_eq!(bench.check(&[("k", "b")]), "allow");
+    stall(&bench);
+    assert_ne!(check(&mut bench), "allow");
+    // A newer answer for this key replaces what the fallback knew.
+    bench.engine.store().recover();
+    assert_eq!(check(&mut bench), "allow");
+    stall(&bench);
+    for _ in 0..499 {
+        assert_eq!(check(&mut bench), "allow");
+    }
+    assert_ne!(check(&mut bench), "allow");
+}
+
+#[test]
+fn a_cost_that_fits_what_was_left_but_not_the_share_is_admitted_once_into_debt() {
+    let mut bench = bench("- {id: r, limit: 1000/h}\n", 4);
+    assert_eq!(bench.check_cost(&[], 400), "allow");
+    stall(&bench);
+    // 600 were left, the share is 150.
+    assert_eq!(fallback(&mut bench, 400), "allow");
+    // 250 tokens of debt and one token more, at 250 an hour.
+    assert_eq!(fallback(&mut bench, 1), "deny 3614.4s");
+    assert_ne!(fallback(&mut bench, 400), "allow");
+}
+
+#[test]
+fn a_cost_that_does_not_fit_what_was_left_is_refused() {
+    for nodes in [1, 4] {
+        let mut bench = bench("- {id: r, limit: 1000/h}\n", nodes);
+        assert_eq!(bench.check_cost(&[], 400), "allow");
+        stall(&bench);
+        assert_ne!(fallback(&mut bench, 601), "allow");
+        assert_eq!(fallback(&mut bench, 1_001), "deny for ever");
+        assert_eq!(fallback(&mut bench, 600), "allow");
+    }
+}
+
+#[test]
+fn what_the_node_spent_itself_does_not_count_as_left() {
+    let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
+    assert_eq!(bench.check_cost(&[], 400), "allow");
+    stall(&bench);
+    for _ in 0..200 {
+        assert_eq!(fallback(&mut bench, 1), "allow");
+    }
+    // 600 were left, and this node has spent 200 of them.
+    assert_ne!(fallback(&mut bench, 401), "allow");
+    assert_eq!(fallback(&mut bench, 400), "allow");
+}
+
+/// Limits of every algorithm, with half of each used before the stall.
+const EVERY: [&str; 9] = [
+    "limit: 100/m",
+    "limit: 100/m, algorithm: leaky_bucket, free: 100",
+    "limit: 100/m, algorithm: interval_bucket",
+    "limit: 100/m, algorithm: fixed_window",
+    "limit: 100/m, algorithm: fixed_window, phase: first_request",
+    "limit: 100/m, algorithm: sliding_window",
+    "limit: 100/m, algorithm: sliding_slices",
+    "limit: 100/m, algorithm: sliding_log",
+    "limits: [100/m, {limit: 1000/day, algorithm: fixed_window}]",
+];
+
+#[test]
+fn waiting_as_long_as_a_refusal_says_succeeds() {
+    for limit in EVERY {
+        for cost in [1, 7, 40] {
+            let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
+            bench.check_cost(&[], 50);
+            stall(&bench);
+            for round in 0..20 {
+                let mut said = Outcome::Allow;
+                while said.is_allowed() {
+                    said = bench.decide(&[], Some(cost), |decision| decision.outcome());
+                }
+                let Outcome::Deny(Retry::After(wait)) = said else { panic!("{limit}, cost {cost}: {said:?}") };
+                bench.advance(wait);
+                assert_eq!(fallback(&mut bench, cost), "allow", "{limit}, cost {cost}, round {round}, after {wait}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_grants_a_share_of_what_was_left() {
+    for limit in EVERY {
+        let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
+        assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
+        stall(&bench);
+        let mut count = 0;
+        while !fallback(&mut bench, 1).starts_with("deny") {
+            count += 1;
+        }
+        assert_eq!(count, 17, "a third of 50: {limit}");
+    }
+}
+
+#[test]
+fn slots_that_are_held_in_the_store_are_not_free_in_the_fallback() {
+    let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 2);
+    let receipt = bench.decide(&[], Some(6), |decision| decision.receipt());
+    stall(&bench);
+    assert_eq!(admitted(&mut bench), (2, "deny until release".into()), "half of the four that are free");
+    bench.engine.store().recover();
+    assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
+    stall(&bench);
+    assert_eq!(admitted(&mut bench).0, 5, "the store said that the slots were released");
+    // Those of a node that is gone come back when their lease ends.
+    bench.advance(Nanos::from_secs(60));
+    assert_eq!(admitted(&mut bench).0, 5);
+}
+
+#[test]
+fn a_reset_key_has_its_share_of_everything() {
+    let mut bench = bench("- {id: r, limit: 100/day}\n", 2);
+    assert_eq!(bench.check_cost(&[], 100), "allow");
+    let items = [Item::default()];
+    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
+    stall(&bench);
+    assert_eq!(admitted(&mut bench).0, 50);
+}
+
+#[test]
+fn an_override_in_the_fallback_counts_what_was_spent_under_another() {
+    let rules = "- {id: r, limit: 100/day, overrides: [{when: {plan: pro}, limit: 1000/day}]}\n";
+    let pro = [("plan", "pro")];
+    // The last answer is about the limits that were charged, or about smaller ones of which nothing is left.
+    for refused_in_the_store in [false, true] {
+        let mut bench = bench(rules, 2);
+        assert_eq!(bench.check_cost(&pro, 600), "allow");
+        if refused_in_the_store {
+            assert_ne!(bench.check(&[]), "allow", "600 of 100 are spent");
+        }
+        stall(&bench);
+        let count = (0..1_000).take_while(|_| bench.check(&pro) == "allow").count();
+        assert_eq!(count, 200, "half of the 400 that are left");
+        assert_ne!(bench.check(&[]), "allow");
+    }
+}

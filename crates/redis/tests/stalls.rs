@@ -1,0 +1,220 @@
+//! A stalled server under load: real Redis and Valkey, stopped for a while, with several nodes that decide by `on_fault: local`.
+//!
+//! Each node is an engine with a store of its own. Clients of all nodes use the same keys. Afterwards the history says what was
+//! admitted in every interval, and no client may have been refused while more than a node's share of its limit was left.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing};
+use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::history::{Bound, Seen, excess_seen};
+use tollgate_testkit::servers::{Kind, Server};
+
+type Node = Engine<RedisStore>;
+
+/// How much of the limit of a key is used before the stall, and what may be refused.
+#[derive(Clone, Copy)]
+struct Client {
+    key: &'static str,
+    rule: &'static str,
+    limit: u64,
+    per: Duration,
+    used: u64,
+    /// The time between two requests of one node.
+    every: Duration,
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+const MONTH: Duration = Duration::from_secs(28 * 86_400);
+
+/// Those that ask for less than a node's share during a stall have to pass always; those that ask for more are bounded.
+const CLIENTS: [Client; 6] = [
+    Client { key: "a", rule: "month", limit: 10_000, per: MONTH, used: 1, every: Duration::from_millis(25) },
+    Client { key: "b", rule: "day", limit: 10_000, per: DAY, used: 3, every: Duration::from_millis(25) },
+    Client { key: "c", rule: "hour", limit: 10_000, per: HOUR, used: 5_000, every: Duration::from_millis(25) },
+    Client { key: "d", rule: "minute", limit: 6_000, per: HOUR, used: 0, every: Duration::from_millis(25) },
+    Client { key: "e", rule: "greedy", limit: 300, per: HOUR, used: 100, every: Duration::from_millis(4) },
+    Client { key: "f", rule: "spent", limit: 300, per: DAY, used: 300, every: Duration::from_millis(10) },
+];
+
+const RULES: &str = "domain: d\nrules:\n\
+    - {id: month, when: {rule: month}, per: [k], limit: 10k/month, algorithm: fixed_window}\n\
+    - {id: day, when: {rule: day}, per: [k], limit: 10k/day}\n\
+    - {id: hour, when: {rule: hour}, per: [k], limit: 10k/h, algorithm: sliding_window}\n\
+    - {id: minute, when: {rule: minute}, per: [k], limit: 6k/h, algorithm: sliding_slices}\n\
+    - {id: greedy, when: {rule: greedy}, per: [k], limit: 300/h}\n\
+    - {id: spent, when: {rule: spent}, per: [k], limit: 300/day, algorithm: fixed_window, phase: first_request}\n";
+
+/// What the clients of one key were told.
+#[derive(Default)]
+struct Told {
+    admitted: Vec<Seen>,
+    by_fallback: u64,
+    refused_by_fallback: u64,
+    refused: u64,
+}
+
+async fn node(server: &Server) -> Node {
+    let config = Config::from_url(&server.url()).unwrap().deadline(Duration::from_millis(25));
+    let engine = Engine::new(RedisStore::connect(config).await).unwrap();
+    engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
+    engine
+}
+
+/// Asks once: whether it passed, and whether the store said so.
+async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions) -> (bool, Standing) {
+    let entries = [Entry::new("rule", client.rule), Entry::new("k", client.key)];
+    let items = [Item::new(&entries).cost(cost)];
+    let decision = node.check(&Request::new("d", &items), decisions).await.unwrap();
+    (decision.is_allowed(), decision.standing())
+}
+
+/// Asks the same node until told to stop.
+async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicBool>) -> Told {
+    let (mut told, mut decisions) = (Told::default(), Decisions::default());
+    while !over.load(Ordering::Relaxed) {
+        let asked = epoch.elapsed().as_nanos() as u64;
+        let (passed, standing) = ask(&node, &client, 1, &mut decisions).await;
+        let answered = epoch.elapsed().as_nanos() as u64;
+        let fell_back = u64::from(standing == Standing::Fallback);
+        told.by_fallback += fell_back;
+        if passed {
+            told.admitted.push(Seen { asked, answered, cost: 1 });
+        } else {
+            told.refused += 1;
+            told.refused_by_fallback += fell_back;
+        }
+        tokio::time::sleep(client.every).await;
+    }
+    told
+}
+
+/// What came of one stall.
+struct Came {
+    by_fallback: u64,
+    refused_by_fallback: u64,
+    greedy: u64,
+    bound: u64,
+}
+
+async fn stall(kind: Kind, nodes: u64, length: Duration) -> Came {
+    let name = format!("{kind:?}, {nodes} nodes, {length:?}");
+    let server = Server::start(kind);
+    let mut engines = Vec::new();
+    for _ in 0..nodes {
+        engines.push(Arc::new(node(&server).await));
+    }
+    for engine in &engines {
+        // As the server does.
+        let mut count = engine.store().watch_nodes();
+        let counted = tokio::time::timeout(Duration::from_secs(30), count.wait_for(|count| u64::from(*count) == nodes));
+        engine.set_nodes(*counted.await.expect("the nodes count each other").unwrap());
+    }
+    let epoch = Instant::now();
+    // Before the stall every node has heard of every key, and what is used is used.
+    let mut used = CLIENTS.map(|client| client.used);
+    let mut decisions = Decisions::default();
+    let mut before: Vec<Vec<Seen>> = vec![Vec::new(); CLIENTS.len()];
+    for (client, used) in CLIENTS.iter().zip(&mut used) {
+        while *used > 0 && ask(&engines[0], client, *used, &mut decisions).await != (true, Standing::Exact) {}
+        for engine in &engines {
+            while ask(engine, client, 0, &mut decisions).await.1 != Standing::Exact {}
+        }
+    }
+    for (seen, client) in before.iter_mut().zip(&CLIENTS) {
+        seen.push(Seen { asked: 0, answered: epoch.elapsed().as_nanos() as u64, cost: client.used });
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for (place, client) in CLIENTS.iter().enumerate() {
+        for engine in &engines {
+            tasks.push((place, tokio::spawn(load(engine.clone(), *client, epoch, over.clone()))));
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.pause();
+    let stopped = epoch.elapsed();
+    tokio::time::sleep(length).await;
+    server.resume();
+    let stalled = epoch.elapsed() - stopped;
+    // It goes on by itself.
+    for engine in &engines {
+        support::wait_until_up(engine.store()).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    over.store(true, Ordering::Relaxed);
+    let mut told: Vec<Told> = CLIENTS.iter().map(|_| Told::default()).collect();
+    for (place, task) in tasks {
+        let one = task.await.unwrap();
+        let all = &mut told[place];
+        all.admitted.extend(one.admitted);
+        all.by_fallback += one.by_fallback;
+        all.refused_by_fallback += one.refused_by_fallback;
+        all.refused += one.refused;
+    }
+    let mut came = Came { by_fallback: 0, refused_by_fallback: 0, greedy: 0, bound: 0 };
+    for ((client, told), before) in CLIENTS.iter().zip(&told).zip(before) {
+        came.by_fallback += told.by_fallback;
+        let rate =
+            |length: Duration| (u128::from(client.limit) * length.as_nanos()).div_ceil(client.per.as_nanos()) as u64;
+        // Of those that have more than they ask for, nobody is refused.
+        let asked = told.admitted.len() as u64 + told.refused;
+        if (client.limit - client.used) / nodes > asked {
+            assert_eq!(told.refused, 0, "{name}: {} of {asked} were refused for {}", told.refused, client.rule);
+            came.refused_by_fallback += told.refused_by_fallback;
+        }
+        // B(N−1)/N + N + min(B, r·P): sharing section 5. All costs are 1, so no share goes into debt.
+        let excess = client.limit * (nodes - 1) / nodes + nodes + client.limit.min(rate(stalled));
+        let bound = Bound::new(client.limit + excess, client.limit, client.per.as_nanos() as u64);
+        let mut seen = before;
+        seen.extend(&told.admitted);
+        assert_eq!(excess_seen(&bound, &seen), None, "{name}: {}", client.rule);
+        if client.rule == "greedy" {
+            assert!(told.refused > 0 || length < Duration::from_secs(1), "{name}: the share is a limit, too");
+            (came.greedy, came.bound) =
+                (client.used + told.admitted.len() as u64, client.limit + excess + rate(epoch.elapsed()));
+        }
+        if client.rule == "spent" {
+            assert_eq!(told.admitted.len(), 0, "{name}: nothing was left");
+        }
+    }
+    assert!(came.by_fallback > 0, "{name}: the stall was noticed by nobody");
+    came
+}
+
+#[test]
+fn no_client_with_a_share_left_is_refused_in_a_stall_and_what_is_admitted_is_bounded() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        for length in [50, 300, 5_000].map(Duration::from_millis) {
+            let total = Arc::new(AtomicU64::new(0));
+            let mut cases = Vec::new();
+            for kind in Kind::ALL {
+                for nodes in [1, 2, 5] {
+                    let total = total.clone();
+                    cases.push(tokio::spawn(async move {
+                        let came = stall(kind, nodes, length).await;
+                        total.fetch_add(came.by_fallback, Ordering::Relaxed);
+                        println!(
+                            "{kind:?}, {nodes} nodes, {length:?}: {} decided by fallback, {} refused with a share left, \
+                             {} admitted of at most {} where all asked for more",
+                            came.by_fallback, came.refused_by_fallback, came.greedy, came.bound
+                        );
+                    }));
+                }
+            }
+            for case in cases {
+                case.await.unwrap();
+            }
+        }
+    });
+}
