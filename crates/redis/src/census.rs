@@ -1,53 +1,101 @@
-//! How many nodes share the store, which is what a node has to know when it must decide without it.
+//! Counts the nodes that share the store, for the share that each has of the limits while the store does not answer.
 //!
-//! Every node enters itself into a list, with the store's time, and counts who has done so lately. When the store is gone the
-//! last number stays: that is when it is needed. It only ever matters then, so it has a connection of its own and may fail
-//! without anybody noticing.
+//! Every node enters itself into a sorted set with the store's time, every second, and counts the nodes that did so lately. A node
+//! that stops removes itself; one that crashed is forgotten. When the store does not answer, the last count stays: that is when
+//! it is needed. It has a connection of its own, and no decision depends on it.
+//!
+//! A count that is too low lets nodes admit too much, one that is too high too little. So a higher count is taken at once, and a
+//! lower one only when it was seen several times in a row: after a stall of the store, nodes return one by one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::link::{dial, send};
 
-/// How often a node says that it is there.
-const EVERY: Duration = Duration::from_secs(2);
+/// How often a node enters itself.
+const EVERY: Duration = Duration::from_secs(1);
 
-/// KEYS[1] the list, ARGV[1] who is there. Whoever has not been heard of for ten seconds is struck off.
+/// How many counts in a row must be lower before the lower one is taken.
+const LOWER_COUNTS: u32 = 3;
+
+/// KEYS[1] the sorted set, ARGV[1] the name of the node. Removes nodes that have not entered themselves for four seconds.
 const SCRIPT: &str = "\
 local now = redis.call('TIME')[1]
 redis.call('ZADD', KEYS[1], now, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 10)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 4)
 redis.call('EXPIRE', KEYS[1], 60)
 return redis.call('ZCARD', KEYS[1])";
 
-/// Takes part, and tells `nodes` whenever the number changes, for as long as anybody wants to know.
-pub(crate) async fn take_part(config: Config, nodes: watch::Sender<u32>) {
-    let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-    let mut command = redis::cmd("EVAL");
-    command.arg(SCRIPT).arg(1).arg(format!("{}:nodes", config.namespace)).arg(name);
-    let mut connection = None;
-    loop {
-        let counted = timeout(CONNECT_TIMEOUT, count(&mut connection, &config, &command)).await;
-        match counted {
-            Ok(Ok(count)) => {
-                nodes.send_if_modified(|known| std::mem::replace(known, count) != count);
-            }
-            Ok(Err(_)) | Err(_) => connection = None,
-        }
-        tokio::select! {
-            () = nodes.closed() => return,
-            () = tokio::time::sleep(EVERY) => {}
+/// Asks the census to remove this node.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    leave: mpsc::Sender<oneshot::Sender<()>>,
+}
+
+impl Membership {
+    /// Returns a membership and what the census hears of it.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<oneshot::Sender<()>>) {
+        let (leave, leaving) = mpsc::channel(1);
+        (Self { leave }, leaving)
+    }
+
+    /// Removes this node from the count of the others, for a node that stops. Returns when the store has done so, has not within
+    /// a second, or the store is dropped.
+    pub async fn leave(&self) {
+        let (done, left) = oneshot::channel();
+        if self.leave.send(done).await.is_ok() {
+            // It only fails if the census has ended, which leaves as well.
+            let _ = left.await;
         }
     }
 }
 
-async fn count(
+/// Enters this node and reports the count to `nodes` whenever it changes, until the store is dropped or the node leaves.
+pub(crate) async fn take_part(
+    config: Config,
+    nodes: watch::Sender<u32>,
+    mut leaving: mpsc::Receiver<oneshot::Sender<()>>,
+) {
+    let key = format!("{}:nodes", config.namespace);
+    let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+    let mut enter = redis::cmd("EVAL");
+    enter.arg(SCRIPT).arg(1).arg(&key).arg(&name);
+    let mut leave = redis::cmd("ZREM");
+    leave.arg(&key).arg(&name);
+    let mut connection = None;
+    let mut steady = Steady::default();
+    let done = loop {
+        match timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, &enter)).await {
+            // At least this one.
+            Ok(Ok(count)) => {
+                let count = steady.next(*nodes.borrow(), count.max(1));
+                nodes.send_if_modified(|known| std::mem::replace(known, count) != count);
+            }
+            Ok(Err(_)) | Err(_) => {
+                connection = None;
+                steady = Steady::default();
+            }
+        }
+        tokio::select! {
+            () = nodes.closed() => break None,
+            done = leaving.recv() => break done,
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    };
+    // If the store does not do it, it forgets the node by itself.
+    let _ = timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, &leave)).await;
+    if let Some(done) = done {
+        let _ = done.send(());
+    }
+}
+
+async fn ask(
     connection: &mut Option<MultiplexedConnection>,
     config: &Config,
     command: &Cmd,
@@ -57,8 +105,47 @@ async fn count(
         None => connection.insert(dial(config).await?),
     };
     match send(connection, command).await? {
-        // At least this one.
-        Value::Int(count) => Ok(u32::try_from(count).unwrap_or(u32::MAX).max(1)),
-        _ => Ok(1),
+        Value::Int(count) => Ok(u32::try_from(count).unwrap_or(u32::MAX)),
+        _ => Ok(0),
+    }
+}
+
+/// Takes a higher count at once, and a lower one when it was seen several times in a row.
+#[derive(Debug, Default)]
+struct Steady {
+    lower: u32,
+    /// The highest of the lower counts.
+    highest: u32,
+}
+
+impl Steady {
+    /// Returns the count to go by, after `known`, when `count` is seen.
+    fn next(&mut self, known: u32, count: u32) -> u32 {
+        if count >= known {
+            *self = Self::default();
+            return count;
+        }
+        self.lower += 1;
+        self.highest = self.highest.max(count);
+        if self.lower < LOWER_COUNTS {
+            return known;
+        }
+        std::mem::take(self).highest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_higher_count_is_taken_at_once_and_a_lower_one_when_it_stays() {
+        let (mut steady, mut known) = (Steady::default(), 1);
+        let seen = [5, 1, 2, 5, 4, 3, 4, 1, 1, 1, 2];
+        let taken = seen.map(|count| {
+            known = steady.next(known, count);
+            known
+        });
+        assert_eq!(taken, [5, 5, 5, 5, 5, 5, 4, 4, 4, 1, 2]);
     }
 }

@@ -37,6 +37,7 @@ pub mod script;
 mod store;
 
 pub use batcher::Health;
+pub use census::Membership;
 pub use config::{Config, ConfigError};
 pub use request::spread;
 pub use script::Script;

@@ -13,7 +13,7 @@ use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
 
 use crate::answer::Reader;
 use crate::batcher::{Batcher, Figures, Health, Part, Turn, Waiting, unavailable};
-use crate::census::take_part;
+use crate::census::{Membership, take_part};
 use crate::config::{BATCH, Config, QUEUE};
 use crate::params::EncodedLimits;
 use crate::request::{Entry, MAX_CHARGES};
@@ -28,6 +28,7 @@ pub struct RedisStore {
     queue: mpsc::Sender<Waiting>,
     health: watch::Receiver<Health>,
     nodes: watch::Receiver<u32>,
+    membership: Membership,
     figures: Arc<Figures>,
     /// Limits as the script takes them, by their id. Read for every charge and written once per set of numbers.
     encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
@@ -71,10 +72,11 @@ impl RedisStore {
         };
         tokio::spawn(batcher.run());
         let (nodes_sender, nodes) = watch::channel(1);
-        tokio::spawn(take_part(config.clone(), nodes_sender));
+        let (membership, leaving) = Membership::new();
+        tokio::spawn(take_part(config.clone(), nodes_sender, leaving));
         // It only fails if the task is gone, and then requests say so.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
-        Self { config: Arc::new(config), queue, health, nodes, figures, encoded: RwLock::default() }
+        Self { config: Arc::new(config), queue, health, nodes, membership, figures, encoded: RwLock::default() }
     }
 
     /// How the store is at the moment.
@@ -90,6 +92,11 @@ impl RedisStore {
     /// How many nodes use the store and namespace at the moment, this one included; when the store is gone, how many did last.
     pub fn watch_nodes(&self) -> watch::Receiver<u32> {
         self.nodes.clone()
+    }
+
+    /// This node's place in that count, which it gives up when it stops.
+    pub fn membership(&self) -> Membership {
+        self.membership.clone()
     }
 
     /// What it has done so far.

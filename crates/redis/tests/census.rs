@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use support::{on_both, store};
 use tollgate_redis::RedisStore;
-use tollgate_testkit::servers::{Kind, Server};
+use tollgate_testkit::servers::{Kind, Reply, Server};
 
 async fn counts(store: &RedisStore, expected: u32) {
     let mut nodes = store.watch_nodes();
@@ -45,4 +45,57 @@ fn the_last_number_stays_when_the_store_is_gone() {
             assert_eq!(*first.watch_nodes().borrow(), 2);
         });
     }
+}
+
+#[test]
+fn a_node_that_stops_is_not_counted_any_more() {
+    on_both(async |server| {
+        let (first, second, third) = (store(&server).await, store(&server).await, store(&server).await);
+        counts(&first, 3).await;
+        // One says that it leaves, the other is dropped.
+        second.membership().leave().await;
+        let Reply::Number(listed) = server.command(&["ZCARD", "tollgate:nodes"]) else { panic!("not a set") };
+        assert_eq!(listed, 2);
+        drop(third);
+        counts(&first, 1).await;
+    });
+}
+
+#[test]
+fn a_node_that_crashed_is_forgotten_within_seconds() {
+    on_both(async |server| {
+        let first = store(&server).await;
+        counts(&first, 1).await;
+        // It entered itself just now, and never again.
+        let Reply::List(time) = server.command(&["TIME"]) else { panic!("no time") };
+        let Reply::Bytes(seconds) = &time[0] else { panic!("no seconds") };
+        server.command(&[b"ZADD", &b"tollgate:nodes"[..], seconds, b"crashed"]);
+        let start = tokio::time::Instant::now();
+        counts(&first, 2).await;
+        counts(&first, 1).await;
+        let elapsed = start.elapsed();
+        assert!(elapsed > Duration::from_secs(2), "it was forgotten after {elapsed:?}");
+    });
+}
+
+#[test]
+fn a_stall_of_the_store_does_not_lower_the_count() {
+    on_both(async |server| {
+        let nodes = [store(&server).await, store(&server).await, store(&server).await];
+        for node in &nodes {
+            counts(node, 3).await;
+        }
+        let watched = nodes.each_ref().map(|node| {
+            let mut nodes = node.watch_nodes();
+            nodes.mark_unchanged();
+            nodes
+        });
+        server.pause();
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        server.resume();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        for watched in &watched {
+            assert_eq!((watched.has_changed().unwrap(), *watched.borrow()), (false, 3));
+        }
+    });
 }
