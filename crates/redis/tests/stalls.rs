@@ -132,7 +132,9 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
     // Every node has heard of every key.
     for engine in &engines {
         for client in &CLIENTS {
-            while ask(engine, client, 0, &mut decisions).await.1 != Standing::Exact {}
+            while ask(engine, client, 0, &mut decisions).await.1 != Standing::Exact {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         }
     }
     let over = Arc::new(AtomicBool::new(false));
