@@ -73,6 +73,9 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
         wait_for_the_store(&mut client, "after");
         over.store(true, Ordering::Relaxed);
     });
+    let line = server.wait_for_line("store stall ended; on_fault decided meanwhile");
+    let decisions = line.split_once("decisions=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<usize>().ok());
+    assert!(decisions.is_some_and(|decisions| decisions >= MEANWHILE), "{line}");
     // Nobody had to do anything: the limits are the store's again, for this server and for others.
     let (mut one, mut other) = (server.connect_http(), Server::start(&["--store", &store.url()]));
     wait_for_the_store(&mut other.connect_http(), "other");

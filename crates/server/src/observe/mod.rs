@@ -4,4 +4,5 @@ pub mod following;
 pub mod health;
 pub mod metrics;
 pub mod refusals;
+pub mod stalls;
 pub mod top_keys;

@@ -10,11 +10,13 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
 use tollgate::Throttles;
 use tollgate_engine::{Engine, MemoryStore, Store};
 use tollgate_redis::{Health, RedisStore};
@@ -26,6 +28,7 @@ use crate::net::stream::TlsReadReady;
 use crate::net::tls::Tls;
 use crate::net::workers::Workers;
 use crate::observe::refusals::RefusalLog;
+use crate::observe::stalls::StallLog;
 use crate::{http, resp};
 
 use access::Access;
@@ -56,14 +59,18 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             let store = tollgate_redis::Config::from_url(url.reveal()).context("--store")?;
             let store = store.deadline(config.store_deadline);
             let store = RedisStore::connect(store).await;
-            let (health, nodes) = (store.watch_health(), store.watch_nodes());
-            serve(config, App::new(Engine::new(store)?, None), |app| follow(health, nodes, app)).await
+            let (health, nodes, membership) = (store.watch_health(), store.watch_nodes(), store.membership());
+            let served = serve(config, App::new(Engine::new(store)?, None), |app| follow(health, nodes, app)).await;
+            membership.leave().await;
+            served
         }
     }
 }
 
-/// Forwards the health of the store and the number of nodes that share it.
+/// Forwards the health of the store and the number of nodes that share it, and logs stalls of the store.
 async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
+    let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
+    every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         match &*health.borrow_and_update() {
             Health::Up => app.health.up(),
@@ -74,6 +81,10 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
         let changed = tokio::select! {
             changed = health.changed() => changed,
             changed = nodes.changed() => changed,
+            _ = every_second.tick() => {
+                stalls.log(app.engine.counts().fallback, app.health.is_up());
+                Ok(())
+            }
         };
         if changed.is_err() {
             return pending().await;
