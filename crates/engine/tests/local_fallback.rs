@@ -297,6 +297,7 @@ fn an_override_in_the_fallback_counts_what_was_spent_under_another() {
             assert_ne!(bench.check(&[]), "allow", "600 of 100 are spent");
         }
         stall(&bench);
+        assert_ne!(bench.check(&[]), "allow", "a refused request changes nothing");
         let count = (0..1_000).take_while(|_| bench.check(&pro) == "allow").count();
         assert_eq!(count, 200, "half of the 400 that are left");
         assert_ne!(bench.check(&[]), "allow");

@@ -270,9 +270,9 @@ impl<C: Clock> Ledger<C> {
         let (print, now) = (self.print(charge), self.clock.now());
         let of_key = now_of(charge, print, now);
         // What it is worth to be kept is only known when it is written; as much as any.
-        self.table.enter(print, &Judge { numbers, now }, Spent::ALL, |state, _| {
-            state.set(0, charge.numbers.into());
-            let mut words = Numbered { state };
+        self.table.enter(print, &Judge { numbers, now }, Spent::ALL, |slot, _| {
+            slot.state.set(0, charge.numbers.into());
+            let mut words = Numbered { state: &mut slot.state };
             start.fresh(&mut words, &of_key);
             start.hold(&mut words, &of_key, held);
         });

@@ -5,13 +5,12 @@
 //! says nothing any more once its limit must be full again, so the record that is the first to be full gives way, and a key that
 //! would itself be the first is not recorded. A key without a record is treated as a new one.
 
-use std::array;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tollgate::{Algorithm, Limit, Limits, Mono, Nanos, Report, Terms, Time, Wall};
 
-/// How many sets of records there are. With [`WAYS`] records of 48 bytes each, 6 MiB when all of it is used.
+/// How many sets of records there are. With [`WAYS`] records of 48 bytes each, 6 MiB.
 const SETS: usize = 1 << 14;
 
 /// How many records share a lock: the limits of one key, and those of others.
@@ -28,13 +27,17 @@ pub(super) struct LastSeen {
     hasher: RandomState,
 }
 
-type Set = [Record; WAYS];
+/// Records that share a lock. The tags are together, so that a record is found in one cache line and read in another.
+#[derive(Debug, Default)]
+struct Set {
+    /// Which key and limit each record is about; zero if there is none.
+    tags: [u64; WAYS],
+    records: [Record; WAYS],
+}
 
-/// What the store said about one limit of one key. All zero if there is no record.
+/// What the store said about one limit of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// Which key and limit.
-    tag: u64,
     /// How much of the limit was used. What is left follows from that under any parameters.
     used: u64,
     /// When the answer came, by this node's clock.
@@ -71,7 +74,6 @@ impl LastSeen {
         let mut set = lock(sets, hash);
         for (position, report) in reports.iter().enumerate() {
             let record = Record {
-                tag: tag(hash, position),
                 used: report.limit.saturating_sub(report.remaining),
                 at: now.as_nanos(),
                 full_at: now.saturating_add(report.reset).as_nanos(),
@@ -79,7 +81,7 @@ impl LastSeen {
                 limits,
                 begun: false,
             };
-            insert(&mut set, record, report.remaining == 0);
+            set.insert(tag(hash, position), record, report.remaining == 0);
         }
     }
 
@@ -87,8 +89,12 @@ impl LastSeen {
     pub(super) fn forget(&self, key: &[u8]) {
         let Some(sets) = self.sets.get() else { return };
         let hash = self.hasher.hash_one(key);
-        let tags: [u64; Limits::MAX] = array::from_fn(|position| tag(hash, position));
-        lock(sets, hash).iter_mut().filter(|record| tags.contains(&record.tag)).for_each(|it| *it = Record::default());
+        let mut set = lock(sets, hash);
+        for position in 0..Limits::MAX {
+            if let Some(place) = set.find(tag(hash, position)) {
+                (set.tags[place], set.records[place]) = (0, Record::default());
+            }
+        }
     }
 
     /// How much of each limit of a key is used. If the store has answered since the fallback last had a state for the key,
@@ -100,8 +106,8 @@ impl LastSeen {
         let mut set = lock(sets, hash);
         let mut newer = false;
         for (position, place) in used.each.iter_mut().enumerate() {
-            let wanted = tag(hash, position);
-            if let Some(record) = set.iter_mut().find(|record| record.tag == wanted) {
+            if let Some(found) = set.find(tag(hash, position)) {
+                let record = &mut set.records[found];
                 newer |= !record.begun;
                 record.begun = true;
                 *place = Some(*record);
@@ -191,22 +197,30 @@ impl Record {
     }
 }
 
-/// Replaces the record of the same limit, or the one that is the first to be full.
-fn insert(set: &mut Set, record: Record, nothing_left: bool) {
-    if let Some(known) = set.iter_mut().find(|known| known.tag == record.tag) {
-        let ahead = known.store_time.saturating_sub(record.store_time);
-        let late = ahead > 0 && ahead <= REORDERED.as_nanos();
-        // Of what was used under other parameters, an answer with nothing left says only that it is as much or more.
-        let says_less = nothing_left && known.limits != record.limits && known.full_at > record.at;
-        if !late && !says_less {
-            *known = record;
-        }
-        return;
+impl Set {
+    fn find(&self, tag: u64) -> Option<usize> {
+        self.tags.iter().position(|known| *known == tag)
     }
-    if let Some(first) = set.iter_mut().min_by_key(|known| known.full_at)
-        && (first.full_at < record.full_at || first.full_at <= record.at)
-    {
-        *first = record;
+
+    /// Replaces the record of the same limit, or the one that is the first to be full.
+    fn insert(&mut self, tag: u64, record: Record, nothing_left: bool) {
+        if let Some(place) = self.find(tag) {
+            let known = &mut self.records[place];
+            let ahead = known.store_time.saturating_sub(record.store_time);
+            let late = ahead > 0 && ahead <= REORDERED.as_nanos();
+            // Of what was used under other parameters, an answer with nothing left says only that it is as much or more.
+            let says_less = nothing_left && known.limits != record.limits && known.full_at > record.at;
+            if !late && !says_less {
+                *known = record;
+            }
+            return;
+        }
+        let first = self.records.iter_mut().zip(&mut self.tags).min_by_key(|(known, _)| known.full_at);
+        if let Some((known, known_tag)) = first
+            && (known.full_at < record.full_at || known.full_at <= record.at)
+        {
+            (*known, *known_tag) = (record, tag);
+        }
     }
 }
 
