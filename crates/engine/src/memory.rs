@@ -281,7 +281,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     }
 
     fn begin(&self, numbers: &(dyn Numbers + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
-        self.table(charge).begin(numbers, &entry(charge), start, held);
+        self.table(charge, numbers).begin(numbers, &entry(charge), start, held);
     }
 
     fn overflowed(&self) -> u64 {
