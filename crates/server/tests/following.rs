@@ -66,14 +66,14 @@ fn a_service_that_is_killed_is_missed_by_nobody_and_followed_again_when_it_is_ba
     service.kill();
     node.wait_for_line("rules service unavailable; the rules in force stay");
     assert_eq!(limit_of(&node), 5);
-    eventually("it says so", || get(&node, "/readyz") == "ready, by the rules last known\n");
+    eventually("it says so", || get(&node, "/readyz") == "ready (stale rules)\n");
     assert!(metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
     // It starts without the service too, by what it has on disk.
     node.signal("TERM");
     assert!(node.wait().success());
     let node = follower(&service, &service.url(), "a", &folder.join("a"));
     assert_eq!(limit_of(&node), 5);
-    assert_eq!(get(&node, "/readyz"), "ready, by the rules last known\n");
+    assert_eq!(get(&node, "/readyz"), "ready (stale rules)\n");
     // One that has nothing on disk would be an open gate.
     let authority = service.authority();
     let args = |data| ["--rules", &*service.url(), "--rules-ca", &authority, "--data", data].map(str::to_owned);

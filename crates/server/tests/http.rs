@@ -132,7 +132,11 @@ fn a_batch_is_answered_in_order_with_mistakes_in_their_place() {
     let batch: Vec<Value> = (0..1_000).map(|n| json!({"key": n.to_string(), "limit": "1/h"})).collect();
     assert_eq!(post(&server, "/v1/check", &json!(batch)).json().as_array().map(Vec::len), Some(1_000));
     let reply = post(&server, "/v1/check", &json!([&batch[..], &batch[..]].concat()));
-    assert!(reply.status == 400 && reply.body.contains("at most 1000 requests"), "{}", reply.body);
+    assert!(
+        reply.status == 400 && reply.body.contains("too many requests in a batch (maximum 1000)"),
+        "{}",
+        reply.body
+    );
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn names_values_and_keys_have_a_longest_length_and_requests_a_number_of_attribut
         format!(r#"{{"domain":"api","attributes":{{"k":[{values}]}}}}"#)
     };
     check(&mut http, &attributes(128), 200, "allow");
-    check(&mut http, &attributes(129), 400, "at most 128 attributes");
+    check(&mut http, &attributes(129), 400, "too many attributes (maximum 128)");
 
     let mut resp = server.connect_resp();
     let attributes = |count: usize| [vec!["TG.CHECK", "api", "1"], vec!["a"; 2 * count]].concat();
@@ -79,7 +79,7 @@ fn costs_beyond_any_limit_are_refused_for_ever_and_those_beyond_numbers_are_mist
     let mut http = server.connect_http();
     let ask = |cost: &str| format!(r#"{{"key":"k","limit":"5/h","cost":{cost}}}"#);
     check(&mut http, &ask("18446744073709551615"), 429, r#""retry_after_ms":null"#);
-    check(&mut http, &ask("18446744073709551616"), 400, "expected a whole number");
+    check(&mut http, &ask("18446744073709551616"), 400, "expected an integer");
     check(&mut http, &ask("0"), 200, r#""remaining":5"#);
     check(&mut http, r#"{"key":"k","limit":"99999999999999999999/s"}"#, 400, "/limit");
     check(&mut http, r#"{"key":"","limit":"1/s"}"#, 200, "allow");

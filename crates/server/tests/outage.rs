@@ -65,7 +65,7 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
         assert_eq!(granted, 1, "this server's share of one a day");
         server.wait_for_line("the store does not answer");
         let ready = get(&server, "/readyz");
-        assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("ready, without the store\n"), "{ready}");
+        assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("ready (store unreachable)\n"), "{ready}");
         assert!(get(&server, "/metrics").contains("\ntollgate_store_up 0\n"));
 
         come_back(&mut store);

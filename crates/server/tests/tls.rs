@@ -109,7 +109,7 @@ fn a_renewed_certificate_is_shown_to_new_clients_and_those_before_stay() {
     assert_eq!(session.ping(), "+PONG\r\n", "whoever was there stays");
     // One that cannot be used is left.
     std::fs::write(folder.join("now.pem"), "nonsense").expect("a file");
-    server.wait_for_line("the certificate was not renewed, the one before stays in use");
+    server.wait_for_line("cannot renew the certificate; keeping the current one");
     assert!(run(&mut curl(&server, &new.authority())).contains("allowed"));
 }
 

@@ -125,8 +125,8 @@ fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
     let mut client = server.connect_resp();
     client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
     client.expect("-ERR the request does not say how much is wanted at most: give it a cost\r\n");
-    client.expect("-ERR the cost is '--', it must be a whole number, such as 1, or - for what the rules say\r\n");
-    client.expect("-ERR this is not a receipt; send what tg.reserve gave under `receipt`\r\n+PONG\r\n");
+    client.expect("-ERR the cost '--' is not an integer from 0 on, such as 1, or - to use the cost of the rules\r\n");
+    client.expect("-ERR not a receipt; send the `receipt` of a decision unchanged\r\n+PONG\r\n");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_reservation_is_committed_or_cancelled() {
         assert_eq!((status, &problem["pointer"]), (400, &json!("/cost")), "{problem}");
         let mut client = server.connect_resp();
         client.send("TG.COMMIT x 1\r\nTG.CANCEL\r\nPING\r\n");
-        client.expect("-ERR this is not a receipt; send what tg.reserve gave under `receipt`\r\n");
+        client.expect("-ERR not a receipt; send the `receipt` of a decision unchanged\r\n");
         client.expect("-ERR usage: tg.cancel <receipt> [ONCE <key>]\r\n+PONG\r\n");
     });
 }
@@ -346,8 +346,8 @@ fn a_command_that_is_sent_again_under_a_key_is_carried_out_once() {
         client.send(format!(
             "TG.CHECK api 2 ONCE check user k\r\nTG.CHECK api 1 ONCE {long} user k\r\nTG.CHECK api 1 ONCE\r\n"
         ));
-        client.expect("-ERR this key after ONCE came with another request; take a new key for every request\r\n");
-        client.expect("-ERR the key after ONCE has 1 to 255 bytes\r\n-ERR usage: tg.check ");
+        client.expect("-ERR this idempotency key was used with another request; use a new key for each request\r\n");
+        client.expect("-ERR an idempotency key must have 1 to 255 bytes\r\n-ERR usage: tg.check ");
         // Of one table with those of HTTP.
         let header = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "idempotency-key: check"];
         let told = run(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));

@@ -1,21 +1,23 @@
-//! `POST /v1/explain`: why a request is decided as it is, as JSON.
+//! Explanations to JSON.
 
 use serde_json::{Value, json};
-use tollgate::{Outcome, Retry};
+use tollgate::Outcome;
 use tollgate_engine::rules::OnFault;
 use tollgate_engine::{
     BanStands, BanState, CostBy, Explained, Explanation, LimitState, Met, NotHeld, OverridePlace, Overrides, Refill,
     Unmet, Weight, Why,
 };
 
-/// An explanation as JSON.
+use crate::ops::view::{outcome_name, retry_ms};
+
+/// Returns an explanation as JSON.
 pub(super) fn to_json(explanation: &Explanation) -> Value {
-    let mut told = json!({
+    let mut value = json!({
         "version": explanation.version,
         "domain": explanation.domain,
         "allowed": explanation.outcome.is_allowed(),
-        "outcome": word(explanation.outcome),
-        "observed": explanation.observed.map(word),
+        "outcome": outcome_name(explanation.outcome),
+        "observed": explanation.observed.map(outcome_name),
         "retry_after_ms": retry(explanation.outcome),
         "standing": explanation.standing.as_str(),
         "rule": explanation.decides.as_deref().and_then(named),
@@ -24,13 +26,13 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
         "text": explanation.to_string(),
     });
     if let Outcome::Delay(wait) = explanation.outcome {
-        told["delay_ms"] = json!(wait.as_millis_ceil());
+        value["delay_ms"] = json!(wait.as_millis_ceil());
     }
-    told
+    value
 }
 
 fn rule(explained: &Explained) -> Value {
-    let mut told = match &explained.why {
+    let mut value = match &explained.why {
         Why::Met(met) => of_met(met),
         Why::Unmet(unmet) => with(json!({"why": "condition"}), of_unmet(unmet)),
         Why::Judged { by } => json!({"why": "judged", "by": by}),
@@ -40,13 +42,13 @@ fn rule(explained: &Explained) -> Value {
         }
         Why::NotNow { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
-    told["rule"] = json!(named(&explained.rule));
-    told["place"] = json!(explained.place);
-    told["met"] = json!(matches!(explained.why, Why::Met(_)));
-    told
+    value["rule"] = json!(named(&explained.rule));
+    value["place"] = json!(explained.place);
+    value["met"] = json!(matches!(explained.why, Why::Met(_)));
+    value
 }
 
-/// The id of a rule; none for a limit that came along with the request.
+/// Returns the id of a rule; `None` for an inline limit.
 fn named(rule: &str) -> Option<&str> {
     Some(rule).filter(|rule| !rule.is_empty())
 }
@@ -55,13 +57,13 @@ fn of_unmet(unmet: &Unmet) -> Value {
     json!({"attribute": unmet.attribute, "expected": unmet.expected, "found": unmet.found})
 }
 
-/// Names and values, as one map.
+/// Returns names and values as one object.
 fn of_pairs(pairs: &[(String, Option<String>)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
 }
 
 fn of_met(met: &Met) -> Value {
-    let mut told = json!({
+    let mut value = json!({
         "why": met.effect.as_str(),
         "counted_by": of_pairs(&met.counted),
         "cost": met.cost,
@@ -72,9 +74,9 @@ fn of_met(met: &Met) -> Value {
     });
     match &met.cost_by {
         CostBy::Rule => {}
-        CostBy::Request => told["cost_by"] = json!("request"),
+        CostBy::Request => value["cost_by"] = json!("request"),
         CostBy::Attribute { name, said } => {
-            told["cost_by"] = match said {
+            value["cost_by"] = match said {
                 Weight::Number => json!({"attribute": name}),
                 Weight::Missing => json!({"attribute": name, "problem": "missing"}),
                 Weight::TooMuch(value) => json!({"attribute": name, "problem": "too_much", "value": value}),
@@ -83,28 +85,28 @@ fn of_met(met: &Met) -> Value {
         }
     }
     if !met.suffice.is_empty() {
-        told["suffice"] = json!(met.suffice);
+        value["suffice"] = json!(met.suffice);
     }
     if let Some(longest) = met.delays {
-        told["max_wait_ms"] = json!(longest.as_millis_ceil());
+        value["max_wait_ms"] = json!(longest.as_millis_ceil());
     }
     if let Some(by) = &met.replaced_by {
-        told["replaced_by"] = json!(by);
+        value["replaced_by"] = json!(by);
     }
     if let Some(fault) = met.fault {
-        told["on_fault"] = json!(match fault {
+        value["on_fault"] = json!(match fault {
             OnFault::Local => "local",
             OnFault::Open => "open",
             OnFault::Closed => "closed",
         });
     }
     if let Some(overrides) = &met.overrides {
-        told["overrides"] = of_overrides(overrides);
+        value["overrides"] = of_overrides(overrides);
     }
     if let Some(ban) = &met.ban {
-        told["ban"] = of_ban(ban);
+        value["ban"] = of_ban(ban);
     }
-    told
+    value
 }
 
 fn of_overrides(overrides: &Overrides) -> Value {
@@ -130,71 +132,56 @@ fn of_overrides(overrides: &Overrides) -> Value {
     })
 }
 
-/// Where an override stands, in words, and what it is known by.
+/// Returns the place of an override in words, and its name.
 fn of_place(place: &OverridePlace) -> Value {
-    let told = json!({"place": place.to_string()});
+    let value = json!({"place": place.to_string()});
     match place {
-        OverridePlace::Named(name) => with(told, json!({"name": name})),
-        OverridePlace::At(_) | OverridePlace::Own(_) => told,
+        OverridePlace::Named(name) => with(value, json!({"name": name})),
+        OverridePlace::At(_) | OverridePlace::Own(_) => value,
     }
 }
 
 fn of_ban(ban: &BanState) -> Value {
-    let told = json!({
+    let value = json!({
         "after": ban.after,
         "within_ms": ban.within.as_millis_ceil(),
         "for_ms": ban.length.as_millis_ceil(),
     });
     match &ban.stands {
-        BanStands::Banned { left, until } => with(told, json!({"left_ms": left.as_millis_ceil(), "until": until})),
-        BanStands::Not { refusals } => with(told, json!({"refusals": refusals})),
-        BanStands::NotLookedAt => with(told, json!({"looked_at": false})),
+        BanStands::Banned { left, until } => with(value, json!({"left_ms": left.as_millis_ceil(), "until": until})),
+        BanStands::Not { refusals } => with(value, json!({"refusals": refusals})),
+        BanStands::NotLookedAt => with(value, json!({"looked_at": false})),
     }
 }
 
 fn limit(state: &LimitState) -> Value {
     let LimitState { written, report, refill, .. } = state;
-    let told = json!({
+    let value = json!({
         "written": written,
         "limit": report.limit,
         "remaining": report.remaining,
-        "retry_after_ms": wait(report.retry),
+        "retry_after_ms": retry_ms(report.retry),
         "reset_after_ms": report.reset.as_millis_ceil(),
     });
     match refill {
         Refill::ByCalendar { zone, began, resets } => {
-            with(told, json!({"zone": zone, "began": began, "resets": resets}))
+            with(value, json!({"zone": zone, "began": began, "resets": resets}))
         }
-        Refill::Steadily | Refill::ByWindow | Refill::Sliding | Refill::Slots => told,
+        Refill::Steadily | Refill::ByWindow | Refill::Sliding | Refill::Slots => value,
     }
 }
 
-/// One map with what another one says besides.
-fn with(mut told: Value, more: Value) -> Value {
-    if let (Value::Object(told), Value::Object(more)) = (&mut told, more) {
-        told.extend(more);
+/// Adds the fields of `more` to an object.
+fn with(mut value: Value, more: Value) -> Value {
+    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+        value.extend(more);
     }
-    told
-}
-
-fn word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Allow => "allow",
-        Outcome::Delay(_) => "delay",
-        Outcome::Deny(_) => "deny",
-    }
+    value
 }
 
 fn retry(outcome: Outcome) -> Value {
     match outcome {
         Outcome::Allow | Outcome::Delay(_) => json!(0),
-        Outcome::Deny(retry) => wait(retry),
-    }
-}
-
-fn wait(retry: Retry) -> Value {
-    match retry {
-        Retry::After(wait) => json!(wait.as_millis_ceil()),
-        Retry::OnRelease | Retry::Never => Value::Null,
+        Outcome::Deny(retry) => json!(retry_ms(retry)),
     }
 }

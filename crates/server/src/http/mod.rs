@@ -1,15 +1,30 @@
-//! HTTP: decisions as JSON, health, metrics and the switch.
+//! The HTTP front end: JSON bodies to inputs, outputs to JSON.
 
-mod decide;
+mod call;
 mod explain;
+mod json;
 pub mod limits;
-pub(crate) mod line;
-mod memo;
 pub mod problem;
 mod route;
 mod serve;
 mod translate;
 pub mod wire;
 
-pub(crate) use decide::words;
-pub use serve::{Answer, serve};
+pub(crate) use call::check_line;
+pub use serve::serve;
+
+/// The whole reply to a connection beyond the limit.
+pub(crate) const TOO_MANY_CONNECTIONS: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
+      retry-after: 1\r\ncontent-length: 94\r\n\r\n\
+      {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"detail\":\"try again later\"}\n";
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reply_to_a_connection_beyond_the_limit_is_complete() {
+        let text = std::str::from_utf8(super::TOO_MANY_CONNECTIONS).expect("UTF-8");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "the body has {} bytes", body.len());
+    }
+}

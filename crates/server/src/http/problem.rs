@@ -1,11 +1,15 @@
-//! What went wrong, told as a problem (RFC 9457): what, where, and what would be right.
+//! Errors as problems (RFC 9457): what is wrong, where, and what would be right.
 
 use hyper::StatusCode;
+use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER};
 use serde::Serialize;
 use tollgate_engine::rules::nearest;
 
-/// Why a request was not answered. Nothing was spent unless the title says so.
-// In a box, since it is rare and answers should not be as large as it is.
+use super::serve::{HttpResponse, response};
+use crate::ops::error::{ErrorKind, OpError};
+
+/// Why a request failed. Nothing was taken unless the title says so.
+// Boxed, because it is rare and responses should not be as large as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem(Box<Members>);
 
@@ -17,20 +21,20 @@ struct Members {
     #[serde(serialize_with = "as_number")]
     status: StatusCode,
     detail: String,
-    /// Where in the body, as a JSON pointer.
+    /// The place in the body, as a JSON pointer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pointer: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     column: Option<usize>,
-    /// Methods that would be right, for a 405.
+    /// The methods that the path accepts, for a 405.
     #[serde(skip)]
     allow: Option<String>,
 }
 
 impl Problem {
-    /// A problem without a place.
+    /// Returns a problem without a place.
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
         Self(Box::new(Members {
             kind: "about:blank",
@@ -44,19 +48,36 @@ impl Problem {
         }))
     }
 
-    /// The body does not say what it should.
+    /// Returns a 400.
     pub fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "Bad request", detail)
     }
 
-    /// Who asks may not do that.
+    /// Returns a 403.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", detail)
     }
 
-    /// The body is no JSON, or not of the right form.
+    /// Returns the problem of an operation on the item at `pointer`. The one place where such errors become a status.
+    pub fn from_op(error: &OpError, pointer: &str) -> Self {
+        let (status, title) = match error.kind {
+            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "Bad request"),
+            ErrorKind::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
+            ErrorKind::KeyInUse => (StatusCode::CONFLICT, "Conflict"),
+            ErrorKind::KeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "Key used before"),
+            ErrorKind::StoreFailed => (StatusCode::SERVICE_UNAVAILABLE, "Store unavailable"),
+        };
+        let problem = Self::new(status, title, error.detail.clone());
+        match error.field {
+            None => problem,
+            Some("") => problem.at(pointer),
+            Some(field) => problem.at(format!("{pointer}/{field}")),
+        }
+    }
+
+    /// Returns a 400 for a body that is not JSON, or not of the right form.
     pub fn json(error: &serde_json::Error) -> Self {
-        // The place is told in fields of its own.
+        // The place has fields of its own.
         let text = error.to_string();
         let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
         let mut problem = match error.is_data() {
@@ -69,14 +90,14 @@ impl Problem {
         problem
     }
 
-    /// At this place in the body.
+    /// Adds the place in the body.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Self {
         self.0.pointer = Some(pointer.into());
         self
     }
 
-    /// In this line of a file of requests, which each have one.
+    /// Adds the line of a file that has one request per line.
     #[must_use]
     pub fn in_line(mut self, line: usize) -> Self {
         self.0.line = Some(line);
@@ -85,36 +106,48 @@ impl Problem {
         self
     }
 
-    /// What is wrong.
+    /// Returns what is wrong.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// With the methods that would be right.
+    /// Adds the methods that the path accepts.
     #[must_use]
     pub fn allowing(mut self, methods: impl Into<String>) -> Self {
         self.0.allow = Some(methods.into());
         self
     }
 
-    /// The status to answer with.
+    /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
         self.0.status
     }
 
-    /// The methods that would be right, for a 405.
+    /// Returns the methods that the path accepts, for a 405.
     pub fn allow(&self) -> Option<&str> {
         self.0.allow.as_deref()
     }
 
-    /// As JSON.
+    /// Returns the problem as a response.
+    pub(super) fn to_response(&self) -> HttpResponse {
+        let mut answer = response(self.status(), "application/problem+json", self.to_json());
+        if let Some(Ok(methods)) = self.allow().map(HeaderValue::from_str) {
+            answer.headers_mut().insert(ALLOW, methods);
+        }
+        if self.status() == StatusCode::SERVICE_UNAVAILABLE {
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        answer
+    }
+
+    /// Returns the problem as JSON.
     pub fn to_json(&self) -> Vec<u8> {
-        // A struct of numbers and texts always serialises.
+        // A struct of numbers and strings always serialises.
         serde_json::to_vec(&*self.0).unwrap_or_default()
     }
 }
 
-/// What is wrong with a body, with the word that was probably meant by a field that there is not.
+/// Adds the field that was probably meant to an error about an unknown field.
 fn with_nearest(detail: &str) -> String {
     let meant = || {
         let (given, valid) = detail.strip_prefix("unknown field `")?.split_once("`, expected ")?;
@@ -133,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_says_what_and_where() {
+    fn problem_says_what_is_wrong_and_where() {
         let error = serde_json::from_str::<Vec<u8>>("[1,\n x]").unwrap_err();
         assert_eq!(
             String::from_utf8(Problem::json(&error).to_json()).unwrap(),

@@ -1,4 +1,4 @@
-//! JSON bodies to messages. Nothing here knows what a limit is, or a decision.
+//! JSON bodies to messages. Nothing here knows limits or decisions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::limits::{MAX_ATTRIBUTES, MAX_BATCH};
 
-/// One request, or a batch of them.
+/// One request, or a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// An object.
@@ -17,63 +17,63 @@ pub enum Body<'a> {
     Many(Vec<Item<'a>>),
 }
 
-/// A request: by the rules of a domain, or with a limit of its own.
+/// A request by the rules of a domain or with an inline limit, or a receipt.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `domain` and `attributes`, or with `key` and `limit`")]
 pub struct Item<'a> {
-    /// Whose rules.
+    /// The domain whose rules decide.
     #[serde(borrow, default)]
     pub domain: Option<Text<'a>>,
-    /// What is known about the request.
+    /// The attributes of the request.
     #[serde(borrow, default)]
     pub attributes: Option<Attributes<'a>>,
-    /// What it weighs; 1 unless given.
+    /// Its cost; the rules decide unless given.
     #[serde(default, deserialize_with = "whole")]
     pub cost: Option<u64>,
-    /// Who is counted, for a limit sent along.
+    /// The key that an inline limit counts.
     #[serde(borrow, default)]
     pub key: Option<Text<'a>>,
     /// A rate such as `10/s`.
     #[serde(borrow, default)]
     pub limit: Option<Text<'a>>,
-    /// The most that can pass at once.
+    /// The burst size.
     #[serde(default, deserialize_with = "whole")]
     pub burst: Option<u64>,
-    /// `token_bucket` unless given.
+    /// The algorithm; `token_bucket` unless given.
     #[serde(borrow, default)]
     pub algorithm: Option<Text<'a>>,
-    /// In an acquire, how long to wait at most.
+    /// In an acquire, the longest wait.
     #[serde(default, deserialize_with = "whole")]
     pub wait_ms: Option<u64>,
-    /// In a check, whether a receipt is wanted; in a refund, the receipt.
+    /// In a check, whether to return a receipt; in a refund, the receipt.
     #[serde(borrow, default)]
     pub receipt: Option<ReceiptField<'a>>,
 }
 
-/// `true` or `false`, or the text of a receipt.
+/// `true` or `false`, or a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "true, false, or the text of a receipt")]
+#[serde(untagged, expecting = "true, false, or a receipt")]
 pub enum ReceiptField<'a> {
-    /// Whether one is wanted.
+    /// Whether to return one.
     Wanted(bool),
-    /// One that was given.
+    /// A receipt.
     Given(#[serde(borrow)] Text<'a>),
 }
 
-/// A text, borrowed from the body where nothing in it is escaped.
+/// A string, borrowed from the body if nothing in it is escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text<'a>(pub Cow<'a, str>);
 
-/// Names and values in the order they were given. A value is a text, a whole number or a truth value, or a list of them, which
-/// stands for the name given several times.
+/// Names and values in order. A value is a string, an integer or a boolean, or a list of them, which means the name several
+/// times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a>(pub Vec<(Text<'a>, Text<'a>)>);
 
 impl<'a> Body<'a> {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// With the place and what was expected there.
+    /// When it is not JSON or has another form; the error has the place.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
@@ -106,7 +106,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
                 let mut items = Vec::new();
                 while let Some(item) = list.next_element()? {
                     if items.len() == MAX_BATCH {
-                        return Err(A::Error::custom(format_args!("a batch has at most {MAX_BATCH} requests")));
+                        return Err(A::Error::custom(format_args!(
+                            "too many requests in a batch (maximum {MAX_BATCH})"
+                        )));
                     }
                     items.push(item);
                 }
@@ -124,7 +126,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
             type Value = Text<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text")
+                f.write_str("a string")
             }
 
             fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -139,14 +141,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A number that counts something, in words that say so where it does not.
+/// Parses an integer that is not negative.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     struct Whole;
     impl Visitor<'_> for Whole {
         type Value = Option<u64>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a whole number below 2^64")
+            f.write_str("an integer from 0 to 2^64 - 1")
         }
 
         fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
@@ -160,7 +162,7 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     deserializer.deserialize_any(Whole)
 }
 
-/// One value, or several.
+/// One value, or a list.
 enum Values<'a> {
     One(Text<'a>),
     Many(Vec<Text<'a>>),
@@ -178,7 +180,7 @@ impl<'de> Visitor<'de> for ValuesVisitor {
     type Value = Values<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a whole number, a truth value, or a list of these")
+        f.write_str("a string, an integer, a boolean, or a list of these")
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -204,7 +206,9 @@ impl<'de> Visitor<'de> for ValuesVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut values = Vec::new();
         while let Some(value) = list.next_element::<Values<'de>>()? {
-            let Values::One(value) = value else { return Err(A::Error::custom("a list of lists is no attribute")) };
+            let Values::One(value) = value else {
+                return Err(A::Error::custom("an attribute value cannot be a list of lists"));
+            };
             if values.len() == MAX_ATTRIBUTES {
                 return Err(too_many());
             }
@@ -243,7 +247,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
 }
 
 fn too_many<E: Error>() -> E {
-    E::custom(format_args!("a request has at most {MAX_ATTRIBUTES} attributes"))
+    E::custom(format_args!("too many attributes (maximum {MAX_ATTRIBUTES})"))
 }
 
 #[cfg(test)]
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_an_object_or_a_list() {
+    fn body_is_an_object_or_a_list() {
         for (json, expected) in [
             (r#"{"domain":"api","attributes":{"path":"/a\u0062"},"cost":3}"#, "api [path=/ab] 3"),
             (
@@ -278,17 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_what_was_expected() {
+    fn errors_say_what_was_expected() {
         for (json, expected) in [
             ("", "EOF while parsing a value"),
             ("{", "EOF while parsing an object"),
             ("7", "expected an object, or a list of objects"),
             (r#"{"domian":"api"}"#, "unknown field `domian`, expected one of `domain`, `attributes`"),
-            (r#"{"domain":7}"#, "expected a text"),
-            (r#"{"cost":-1}"#, "expected a whole number"),
-            (r#"{"cost":"1"}"#, "expected a whole number"),
-            (r#"{"attributes":{"a":null}}"#, "expected a text, a whole number, a truth value, or a list of these"),
-            (r#"{"attributes":{"a":[["b"]]}}"#, "a list of lists is no attribute"),
+            (r#"{"domain":7}"#, "expected a string"),
+            (r#"{"cost":-1}"#, "expected an integer"),
+            (r#"{"cost":"1"}"#, "expected an integer"),
+            (r#"{"attributes":{"a":null}}"#, "expected a string, an integer, a boolean, or a list of these"),
+            (r#"{"attributes":{"a":[["b"]]}}"#, "an attribute value cannot be a list of lists"),
             (r#"{"domain":"a"} x"#, "trailing characters"),
             (r#"{"domain":"a","domain":"b"}"#, "duplicate field `domain`"),
         ] {
@@ -301,20 +305,20 @@ mod tests {
     fn limits_hold_at_their_edge() {
         let batch = |count: usize| one(&format!("[{}]", vec!["{}"; count].join(",")));
         assert_eq!(batch(MAX_BATCH), "1000 items");
-        assert!(batch(MAX_BATCH + 1).contains("at most 1000 requests"));
+        assert!(batch(MAX_BATCH + 1).contains("too many requests in a batch (maximum 1000)"));
         let attributes = |count: usize| {
             let pairs: Vec<_> = (0..count).map(|n| format!(r#""a{n}":"""#)).collect();
             one(&format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(",")))
         };
         assert!(attributes(MAX_ATTRIBUTES).contains("a127="));
-        assert!(attributes(MAX_ATTRIBUTES + 1).contains("at most 128 attributes"));
-        // However deep, the parser gives up before the stack does.
+        assert!(attributes(MAX_ATTRIBUTES + 1).contains("too many attributes (maximum 128)"));
+        // The parser has a depth limit.
         assert!(Body::parse("[".repeat(100_000).as_bytes()).is_err());
         assert!(Body::parse(format!("{{\"attributes\":{{\"a\":{}", "[".repeat(100_000)).as_bytes()).is_err());
     }
 
     #[test]
-    fn what_is_not_escaped_is_borrowed() {
+    fn unescaped_strings_are_borrowed() {
         let Ok(Body::One(item)) = Body::parse(br#"{"key":"a","limit":"1\u002fs"}"#) else { panic!("an object") };
         assert!(matches!(item.key, Some(Text(Cow::Borrowed("a")))));
         assert!(matches!(item.limit, Some(Text(Cow::Owned(_)))));

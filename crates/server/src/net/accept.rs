@@ -1,4 +1,4 @@
-//! Taking connections: the same for every protocol.
+//! Accepts connections and hands them to the workers.
 
 use std::io;
 use std::sync::Arc;
@@ -6,41 +6,33 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::net::shutdown::{ConnectionGuard, Connections};
-use crate::net::workers::Workers;
+use super::protocol::Protocol;
+use super::shutdown::{ConnectionGuard, Connections};
+use super::workers::Workers;
 
-/// Which protocol a connection speaks: told by the port it came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.1.
-    Http,
-    /// The Redis protocol, version 2 or 3.
-    Resp,
-}
-
-/// A connection as it is handed to a thread.
+/// A connection as it is handed to a worker.
 pub type NewConnection = (Protocol, ConnectionGuard);
 
-/// How long to wait after the system refused a connection, mostly for want of file descriptors.
+/// How long to wait after accept failed, mostly for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes connections for ever and hands them out; whoever calls this stops by dropping it.
+/// Accepts connections until the future is dropped. Beyond `max` open ones a connection gets one reply and is closed.
 pub async fn accept(
     listener: TcpListener,
     protocol: Protocol,
     connections: Arc<Connections>,
-    most: usize,
+    max: usize,
     workers: &Workers<NewConnection>,
 ) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if let Err(error) = hand_over(stream, protocol, &connections, most, workers).await {
-                    tracing::warn!(%error, ?protocol, "a connection could not be served");
+                if let Err(error) = hand_over(stream, protocol, &connections, max, workers).await {
+                    tracing::warn!(%error, ?protocol, "cannot serve a connection");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, ?protocol, "a connection could not be taken");
+                tracing::warn!(%error, ?protocol, "cannot accept a connection");
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -51,38 +43,15 @@ async fn hand_over(
     stream: TcpStream,
     protocol: Protocol,
     connections: &Arc<Connections>,
-    most: usize,
+    max: usize,
     workers: &Workers<NewConnection>,
 ) -> io::Result<()> {
-    match connections.open(most) {
+    match connections.open(max) {
         Some(guard) => workers.take(stream, (protocol, guard)).await,
         None => {
-            // Told if the kernel takes it at once; somebody turned away is not waited for.
-            let _ = stream.try_write(turned_away(protocol));
+            // Best effort: a client that is turned away is not waited for.
+            let _ = stream.try_write(protocol.too_many_connections());
             Ok(())
         }
-    }
-}
-
-fn turned_away(protocol: Protocol) -> &'static [u8] {
-    match protocol {
-        Protocol::Http => {
-            b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
-              retry-after: 1\r\ncontent-length: 94\r\n\r\n\
-              {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"detail\":\"come back later\"}\n"
-        }
-        Protocol::Resp => b"-ERR max number of clients reached\r\n",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_turned_away_gets_a_whole_answer() {
-        let text = std::str::from_utf8(turned_away(Protocol::Http)).expect("text");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
-        assert!(head.contains(&format!("content-length: {}", body.len())), "the body has {} bytes", body.len());
     }
 }

@@ -1,5 +1,5 @@
-//! A thread with an event loop of its own, for what must not stand in the way of decisions: the database, the API for rules, and
-//! following a rules service. However long those take, the threads that decide and the one that accepts know nothing of it.
+//! A thread with an event loop of its own for work that must not delay decisions: the database, the API for rules, and polling a
+//! rules service.
 
 use std::future::Future;
 use std::io;
@@ -20,28 +20,29 @@ impl BackgroundThread {
     /// Starts it.
     ///
     /// # Errors
-    /// When a thread or its event loop cannot be had.
+    /// When the thread or its event loop cannot be created.
     pub fn start(name: &str) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(stand_back).build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(lower_priority).build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            stand_back();
-            // An error says that whoever would stop it is gone, which is as good.
+            lower_priority();
+            // An error means that the sender was dropped, which stops the thread too.
             let _ = runtime.block_on(stopped);
-            // What is being compiled or written to a disk that does not answer is not waited for.
+            // Blocking work, such as a write to a disk that does not answer, is not waited for.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
         Ok(Self { handle, stop, thread })
     }
 
-    /// For whoever has something to run there.
+    /// Returns a handle to spawn tasks there.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Runs something there and waits for what comes of it.
+    /// Runs a task there and returns its result.
     ///
     /// # Errors
     /// When it panics, or the thread has ended.
@@ -49,22 +50,22 @@ impl BackgroundThread {
         Ok(self.handle.spawn(task).await?)
     }
 
-    /// Ends it, with whatever runs there.
+    /// Stops the thread and every task on it.
     pub fn stop(self) {
-        // It may have ended by itself.
+        // The thread may have ended by itself.
         let _ = self.stop.send(());
         if self.thread.join().is_err() {
-            tracing::error!("a thread had panicked");
+            tracing::error!("a background thread panicked");
         }
     }
 }
 
-/// How much these threads give way, of 19. Less, and ten thousand rules are felt by those who ask for decisions; more,
-/// and a machine that has nothing to spare would not get new rules at all.
+/// The niceness of these threads, of 19. With less, compiling ten thousand rules slows decisions down; with more, a machine
+/// without idle time would never get new rules.
 const NICE: i32 = 10;
 
-/// Lets the threads that decide go first: rules that come a little later do no harm, decisions that do would.
-fn stand_back() {
-    // It is about this thread alone, and whoever may not do it has lost nothing.
+/// Lets the threads that decide go first.
+fn lower_priority() {
+    // It concerns this thread only, and failing loses nothing.
     let _ = rustix::process::nice(NICE);
 }

@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod background;
+pub mod protocol;
 pub mod shutdown;
 #[cfg(test)]
 pub(crate) mod stalled_client;

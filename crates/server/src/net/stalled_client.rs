@@ -1,4 +1,4 @@
-//! Clients that send a part of something and then nothing, for the tests of the front ends.
+//! A client that sends part of a request and then nothing, for the tests of the front ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::app::App;
 use crate::net::shutdown::ConnectionGuard;
 
-/// Sends `sent` to a connection that is served, and nothing more: what came back before the server hung up, which must be after
-/// `timeout` and not long after. Time is to be paused, so nobody waits for it.
+/// Sends `sent` to a connection and then nothing. Returns what the server sends before it closes the connection, which it must do
+/// after `timeout` and not long after. Time has to be paused.
 pub(crate) async fn hangs_up_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
 where
     S: FnOnce(TcpStream, Arc<App<MemoryStore>>, ConnectionGuard) -> F,
@@ -26,9 +26,9 @@ where
     let guard = app.connections.open(1).expect("there is room");
     let start = Instant::now();
     tokio::spawn(serve(stream, app, guard));
-    let mut told = Vec::new();
-    client.read_to_end(&mut told).await.expect("an orderly end");
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).await.expect("an orderly end");
     let waited = start.elapsed();
     assert!((timeout..timeout * 2).contains(&waited), "{sent}: hung up after {waited:?}");
-    String::from_utf8(told).expect("text")
+    String::from_utf8(received).expect("text")
 }

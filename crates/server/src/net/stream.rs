@@ -1,4 +1,4 @@
-//! What the front ends need of a stream, encrypted or not.
+//! What the Redis front end needs of a stream, encrypted or not.
 
 use std::io;
 use std::pin::Pin;
@@ -8,26 +8,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// A stream of which one can tell that there is something to read, or that nobody is there any more, without taking memory for
-/// what is read. The front end for the Redis protocol waits so, for each of its thousands of idle connections.
+/// A stream that can wait for input without a buffer to read it into. Thousands of idle connections of the Redis protocol wait
+/// like this.
 pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
-    /// Waits for something to read, an end or an error.
-    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Waits until there are bytes to read, the end of the stream or an error.
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Waits for the client to leave. One that sends more is not noticed when it does.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Waits until the client closes. If there is unread input, the close is not noticed.
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Says that nothing more will come, if that has to be said and there is room for it.
-    fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Tells the client that the stream ends, if the protocol needs that.
+    fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 impl ReadReady for TcpStream {
     #[inline]
-    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_read_ready(cx)
     }
 
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut byte = [0];
         match ready!(self.poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
             Ok(0) | Err(_) => Poll::Ready(()),
@@ -35,14 +35,13 @@ impl ReadReady for TcpStream {
         }
     }
 
-    fn poll_farewell(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        // Closing says it.
+    fn poll_goodbye(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        // Closing the socket is enough.
         Poll::Ready(())
     }
 }
 
-/// An encrypted stream that can be heard. That bytes have arrived says nothing there, since they may be half a record, so one byte is
-/// read ahead.
+/// A TLS stream that implements [`ReadReady`] by reading one byte ahead: bytes on the socket may be half a TLS record.
 #[derive(Debug)]
 pub struct TlsReadReady {
     stream: TlsStream<TcpStream>,
@@ -50,12 +49,12 @@ pub struct TlsReadReady {
 }
 
 impl TlsReadReady {
-    /// A stream of which nothing was read yet.
+    /// Wraps a stream that nothing was read from yet.
     pub fn new(stream: TlsStream<TcpStream>) -> Self {
         Self { stream, ahead: None }
     }
 
-    /// Reads a byte ahead, if none was: whether there is one.
+    /// Reads a byte ahead and returns whether there is one.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.ahead.is_none() {
             let mut byte = [0];
@@ -68,18 +67,18 @@ impl TlsReadReady {
 }
 
 impl ReadReady for TlsReadReady {
-    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_ahead(cx).map_ok(|_| ())
     }
 
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match ready!(self.poll_ahead(cx)) {
             Ok(true) => Poll::Pending,
             Ok(false) | Err(_) => Poll::Ready(()),
         }
     }
 
-    fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         Pin::new(&mut self.stream).poll_shutdown(cx).map(drop)
     }
 }
@@ -91,7 +90,7 @@ impl AsyncRead for TlsReadReady {
         };
         self.ahead = None;
         buf.put_slice(&[byte]);
-        // There is something, whatever comes of the rest; what is wrong with that is told when it is read.
+        // One byte is there whatever follows; an error is returned by the next read.
         let _ = Pin::new(&mut self.stream).poll_read(cx, buf);
         Poll::Ready(Ok(()))
     }

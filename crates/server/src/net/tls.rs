@@ -1,8 +1,8 @@
-//! TLS on the ports of every protocol: which certificate is shown, and agreeing with a client.
+//! TLS on the ports of every protocol.
 //!
-//! Certificates are renewed every few weeks. The files are looked at like rule files are; when they have changed, new
-//! connections are shown the new certificate and those there are go on. Files that cannot be used are told and left, since the
-//! certificate before is good for some days more, and a server that is down is not.
+//! Certificates are renewed every few weeks. The files are watched like rule files; when they change, new connections get the new
+//! certificate and open ones continue. Files that cannot be used are logged and ignored: the old certificate is valid for some
+//! days more.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,8 +20,8 @@ use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::server::TlsStream;
 
-use super::accept::Protocol;
-use crate::net::shutdown::ConnectionGuard;
+use super::protocol::Protocol;
+use super::shutdown::ConnectionGuard;
 use crate::rules_source::watch::{POLL_EVERY, WatchedFile};
 
 /// The files of a certificate and its key.
@@ -33,23 +33,23 @@ pub struct TlsFiles {
     pub key: std::path::PathBuf,
 }
 
-/// How long a client may take to agree on how to encrypt.
-pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time limit of a handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A certificate that is shown to clients, and its files.
+/// The certificate of the server, and its files.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
-    shown: Arc<Shown>,
-    http: Arc<ServerConfig>,
-    resp: Arc<ServerConfig>,
+    certificate: Arc<Certificate>,
+    /// By protocol.
+    configs: [Arc<ServerConfig>; Protocol::ALL.len()],
 }
 
-/// The certificate shown to new clients. Read once for each connection and written when the files change.
+/// The certificate for new connections. Read once per connection and written when the files change.
 #[derive(Debug)]
-struct Shown(RwLock<Arc<CertifiedKey>>);
+struct Certificate(RwLock<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
@@ -59,54 +59,50 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// When one of them cannot be read, has not what it should, or they do not belong together.
+    /// When one of them cannot be read, has the wrong content, or they do not belong together.
     pub fn new(files: TlsFiles) -> anyhow::Result<Self> {
         let provider = Arc::new(ring::default_provider());
-        let shown = Arc::new(Shown(RwLock::new(Arc::new(certificate(&files, &provider)?))));
-        let config = |protocols: &[&[u8]]| {
-            let config = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-            let mut config = config.with_no_client_auth().with_cert_resolver(shown.clone());
-            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-            anyhow::Ok(Arc::new(config))
-        };
-        let (http, resp) = (config(&[b"http/1.1"])?, config(&[])?);
-        Ok(Self { files, shown, http, resp })
+        let certificate = Arc::new(Certificate(RwLock::new(Arc::new(read(&files, &provider)?))));
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let configs = Protocol::ALL.map(|protocol| {
+            let mut config = builder.clone().with_no_client_auth().with_cert_resolver(certificate.clone());
+            config.alpn_protocols = protocol.alpn().iter().map(|name| name.to_vec()).collect();
+            Arc::new(config)
+        });
+        Ok(Self { files, certificate, configs })
     }
 
-    /// Agrees with a client on how to encrypt; none if it does not, takes too long, or the server stops meanwhile.
-    pub async fn welcome(
+    /// Runs the handshake; `None` if it fails, takes too long, or the server stops meanwhile.
+    pub async fn handshake(
         &self,
         stream: TcpStream,
         protocol: Protocol,
         guard: &ConnectionGuard,
     ) -> Option<TlsStream<TcpStream>> {
-        let acceptor = TlsAcceptor::from(match protocol {
-            Protocol::Http => self.http.clone(),
-            Protocol::Resp => self.resp.clone(),
-        });
+        let acceptor = TlsAcceptor::from(self.configs[protocol as usize].clone());
         guard.register().await;
-        let leaves = std::future::poll_fn(|_| match guard.is_stopping() {
+        let stopping = std::future::poll_fn(|_| match guard.is_stopping() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         });
         let outcome = tokio::select! {
-            outcome = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)) => outcome,
-            () = leaves => return None,
+            outcome = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => outcome,
+            () = stopping => return None,
         };
         match outcome {
             Ok(Ok(stream)) => return Some(stream),
-            // Port scanners and clients without the right authority come by all day.
-            Ok(Err(error)) => tracing::debug!(%error, connection = guard.id(), "a client did not agree on TLS"),
-            Err(_) => tracing::debug!(connection = guard.id(), "a client took too long to agree on TLS"),
+            // Only for debugging: port scanners and clients without the right authority connect all day.
+            Ok(Err(error)) => tracing::debug!(%error, connection = guard.id(), "TLS handshake failed"),
+            Err(_) => tracing::debug!(connection = guard.id(), "TLS handshake timed out"),
         }
         None
     }
 
-    /// Looks at the files for ever, and shows the new certificate when they have changed.
+    /// Watches the files and uses the new certificate when they change; never returns.
     pub async fn watch(self: Arc<Self>) {
         let watched = |path: &Path| {
             let mut file = WatchedFile::new(path.to_owned());
-            // It was read a moment ago; this remembers how it looks.
+            // The file was read a moment ago; this read remembers its metadata.
             let _ = file.read();
             file
         };
@@ -115,7 +111,7 @@ impl Tls {
         loop {
             looks.tick().await;
             let tls = self.clone();
-            // A file may lie on a network, and this thread has connections to accept.
+            // The file may be on a network, and this thread accepts connections.
             let looked = tokio::task::spawn_blocking(move || {
                 let changed = files.each_mut().map(|file| !matches!(file.has_changed(), Ok(false)));
                 if changed.contains(&true) {
@@ -126,7 +122,7 @@ impl Tls {
             match looked.await {
                 Ok(looked) => files = looked,
                 Err(error) => {
-                    tracing::error!(%error, "the certificate is not watched any more, the one in use stays");
+                    tracing::error!(%error, "the certificate is no longer watched; keeping the current one");
                     return std::future::pending().await;
                 }
             }
@@ -135,26 +131,27 @@ impl Tls {
 
     fn renew(&self) {
         let file = self.files.certificate.display();
-        match certificate(&self.files, &ring::default_provider()) {
+        match read(&self.files, &ring::default_provider()) {
             Ok(new) => {
-                *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+                *self.certificate.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
                 tracing::info!(%file, "certificate renewed");
             }
-            Err(error) => tracing::error!("the certificate was not renewed, the one before stays in use: {error:#}"),
+            Err(error) => tracing::error!("cannot renew the certificate; keeping the current one: {error:#}"),
         }
     }
 }
 
-fn certificate(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
-    let read = |flag: &str, path: &Path| {
+/// Reads the certificate chain and its key.
+fn read(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
+    let bytes = |flag: &str, path: &Path| {
         WatchedFile::new(path.to_owned()).read().with_context(|| format!("{flag}: cannot read {}", path.display()))
     };
-    let chain = read("--tls-cert", &files.certificate)?;
+    let chain = bytes("--tls-cert", &files.certificate)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
     let what = || format!("--tls-cert: {} has no certificate in PEM", files.certificate.display());
     let chain = chain.map_err(|error| anyhow!("{error}")).with_context(what)?;
     ensure!(!chain.is_empty(), what());
-    let key = read("--tls-key", &files.key)?;
+    let key = bytes("--tls-key", &files.key)?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| anyhow!("{error}"));
     let key = key.with_context(|| format!("--tls-key: {} has no private key in PEM", files.key.display()))?;
     CertifiedKey::from_der(chain, key, provider).with_context(|| {
@@ -179,24 +176,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_stalls_before_it_has_agreed_is_not_waited_for() {
+    async fn handshake_that_stalls_times_out() {
         let folder = folder("stalls");
         let made = Certificates::make(&folder);
         let tls = Arc::new(Tls::new(TlsFiles { certificate: made.certificate(), key: made.key() }).unwrap());
         for sent in ["", "\u{16}\u{3}\u{1}"] {
-            for protocol in [Protocol::Http, Protocol::Resp] {
+            for protocol in Protocol::ALL {
                 let tls = tls.clone();
-                let welcome = |stream, _, guard| async move {
-                    assert!(tls.welcome(stream, protocol, &guard).await.is_none());
+                let handshake = |stream, _, guard| async move {
+                    assert!(tls.handshake(stream, protocol, &guard).await.is_none());
                 };
-                assert_eq!(hangs_up_after(HANDSHAKE, sent, welcome).await, "");
+                assert_eq!(hangs_up_after(HANDSHAKE_TIMEOUT, sent, handshake).await, "");
             }
         }
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn files_that_cannot_be_used_are_told_with_their_flag() {
+    fn unusable_files_are_reported_with_their_flag() {
         let (folder, other) = (folder("files"), folder("other"));
         let (made, others) = (Certificates::make(&folder), Certificates::make(&other));
         let refused = |certificate: &Path, key: &Path| {

@@ -1,8 +1,8 @@
-//! The threads that serve connections: one for each core, each with an event loop of its own.
+//! The threads that serve connections: one per core, each with an event loop of its own.
 //!
-//! A connection stays with one thread for life, so nothing it uses is passed between cores, and its buffers are warm. New
-//! connections are dealt out in turn: the kernel's own way (several listeners on one port) spreads a few dozen of them
-//! unevenly, and would let a second server start on the same port unnoticed.
+//! A connection stays on one thread for life, so its data is not passed between cores and its buffers stay warm. New connections
+//! are assigned round-robin: `SO_REUSEPORT` spreads a few dozen of them unevenly, and would let a second server start on the
+//! same port unnoticed.
 
 use std::future::Future;
 use std::io;
@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 
-/// Connections that wait for a thread to take them; more are left in the kernel's queue.
+/// Connections queued per thread; more stay in the kernel's queue.
 const BACKLOG: usize = 128;
 
-/// A set of threads, each of which runs `serve` on the connections it is given.
+/// Threads that each run `serve` on the connections they are given.
 #[derive(Debug)]
 pub struct Workers<T> {
     queues: Vec<mpsc::Sender<(TcpStream, T)>>,
@@ -28,7 +28,7 @@ impl<T: Send + 'static> Workers<T> {
     /// Starts `count` threads.
     ///
     /// # Errors
-    /// When a thread or its event loop cannot be had.
+    /// When a thread or its event loop cannot be created.
     pub fn start<F, C>(count: usize, serve: F) -> io::Result<Self>
     where
         F: Fn(tokio::net::TcpStream, T) -> C + Send + Sync + 'static,
@@ -45,7 +45,7 @@ impl<T: Send + 'static> Workers<T> {
                     while let Some((stream, extra)) = connections.recv().await {
                         match tokio::net::TcpStream::from_std(stream) {
                             Ok(stream) => drop(tokio::spawn(serve(stream, extra))),
-                            Err(error) => tracing::warn!(%error, "a connection was lost"),
+                            Err(error) => tracing::warn!(%error, "cannot register a connection"),
                         }
                     }
                 });
@@ -56,24 +56,24 @@ impl<T: Send + 'static> Workers<T> {
         Ok(workers)
     }
 
-    /// Gives a connection to the thread whose turn it is, waiting while that one has too many waiting.
+    /// Gives a connection to the next thread, waiting while its queue is full.
     ///
     /// # Errors
-    /// When the connection cannot be taken from this event loop, or the thread has ended.
+    /// When the connection cannot be removed from this event loop, or the thread has ended.
     pub async fn take(&self, stream: tokio::net::TcpStream, extra: T) -> io::Result<()> {
-        // Only the spreading depends on it.
+        // Relaxed: only the distribution depends on it.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let stream = stream.into_std()?;
         let sent = self.queues[turn % self.queues.len()].send((stream, extra)).await;
         sent.map_err(|_| io::Error::other("the thread has ended"))
     }
 
-    /// Ends the threads, and with them whatever connections are left.
+    /// Stops the threads and closes the connections that are left.
     pub fn stop(self) {
         drop(self.queues);
         for thread in self.threads {
             if thread.join().is_err() {
-                tracing::error!("a thread had panicked");
+                tracing::error!("a worker thread panicked");
             }
         }
     }

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tollgate_engine::{Counts, RuleSet};
 
 use super::following::Following;
-use crate::net::accept::Protocol;
+use crate::net::protocol::Protocol;
 
 /// All counters of the server. They order nothing, so every access is relaxed.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    http: Front,
-    resp: Front,
+    /// By protocol.
+    fronts: [Front; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
     /// How following a rules service goes, if one is followed.
@@ -113,10 +113,7 @@ impl Metrics {
     /// The counters of one protocol.
     #[inline]
     pub fn front(&self, protocol: Protocol) -> &Front {
-        match protocol {
-            Protocol::Http => &self.http,
-            Protocol::Resp => &self.resp,
-        }
+        &self.fronts[protocol as usize]
     }
 
     /// Adds a change of rules that was put in force.
@@ -134,7 +131,8 @@ impl Metrics {
         let mut page = Page::default();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         page.head("tollgate_decisions_total", "counter", "Decisions by protocol and outcome.");
-        for (front, counters) in [("http", &self.http), ("resp", &self.resp)] {
+        for protocol in Protocol::ALL {
+            let (front, counters) = (protocol.name(), self.front(protocol));
             for (outcome, count) in [
                 ("allow", counters.sum(|line| &line.allowed)),
                 ("deny", counters.sum(|line| &line.denied)),
@@ -144,8 +142,10 @@ impl Metrics {
             }
         }
         page.head("tollgate_mistaken_requests_total", "counter", "Requests that could not be understood, by protocol.");
-        page.line("{front=\"http\"}", self.http.sum(|line| &line.mistaken));
-        page.line("{front=\"resp\"}", self.resp.sum(|line| &line.mistaken));
+        for protocol in Protocol::ALL {
+            let count = self.front(protocol).sum(|line| &line.mistaken);
+            page.line(&format!("{{front=\"{}\"}}", protocol.name()), count);
+        }
         page.head("tollgate_overflowed_total", "counter", "Decisions about keys that found no room of their own.");
         page.line("", gauges.overflowed);
         page.head("tollgate_rule_reloads_total", "counter", "Changes of the rules, by what became of them.");

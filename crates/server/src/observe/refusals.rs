@@ -11,7 +11,7 @@ use tollgate::{Keyed, LimitError, Limiter, Outcome, Rate, Retry, TokenBucket, To
 use tollgate_engine::{Decision, Explanation};
 
 use super::top_keys::TopKeys;
-use crate::net::accept::Protocol;
+use crate::net::protocol::Protocol;
 
 /// Lines a second, of all rules together.
 const ALL: u64 = 100;

@@ -1,4 +1,209 @@
 //! The operations of the server, independent of any protocol.
+//!
+//! A front end turns bytes into an [`Input`](input::Input), calls [`run`](run::run) and turns each [`Output`](view::Output) or
+//! [`OpError`](error::OpError) into bytes. [`TABLE`] lists every operation once: its path, its command, who may use it and
+//! whether it honours an idempotency key. Routes, the `COMMAND` reply, usage errors and the API description are read from it.
 
 pub mod acquire;
+pub mod error;
 pub mod idempotency;
+pub mod inline_limit;
+pub mod input;
+mod pages;
+pub mod run;
+pub mod view;
+
+use tollgate::Cost;
+use tollgate_engine::Taking;
+
+use crate::control::model::Role;
+
+/// An operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Decides requests, several in one round trip to the store.
+    Decide(Verb),
+    /// Takes the cost, waiting until it is available or the deadline passes.
+    Acquire,
+    /// Settles a reservation at its actual cost.
+    Commit,
+    /// Returns what a decision took.
+    Refund,
+    /// Extends the lease of concurrency slots.
+    Renew,
+    /// Sets the counters of a request back to unused.
+    Reset,
+    /// Explains what a check would return.
+    Explain,
+    /// Switches between enforcing and observing.
+    SetEnforcement,
+    /// Returns a page about the server.
+    Page(Page),
+}
+
+/// The operations that end in a decision at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Takes the cost or refuses.
+    Check,
+    /// Returns what a check would return and takes nothing.
+    Peek,
+    /// Takes the cost or refuses, with a receipt to settle by.
+    Reserve,
+    /// Takes as much of the cost as is available.
+    TakeUpTo,
+    /// Takes the cost regardless, into debt.
+    Charge,
+    /// Takes all that is available.
+    Drain,
+}
+
+/// A page about the server, the same for every caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Page {
+    /// Whether refusals are enforced.
+    Enforcement,
+    /// The process runs.
+    Health,
+    /// The server accepts requests.
+    Readiness,
+    /// All counters.
+    Metrics,
+    /// The keys that use most.
+    TopKeys,
+    /// Where the rules come from and how the last load went.
+    RulesStatus,
+    /// The OpenAPI description.
+    ApiDescription,
+}
+
+impl Verb {
+    /// Returns how much is taken, or `None` if nothing is.
+    pub const fn taking(self) -> Option<Taking> {
+        match self {
+            Self::Check | Self::Reserve => Some(Taking::Exactly),
+            Self::Peek => None,
+            Self::TakeUpTo | Self::Drain => Some(Taking::UpTo),
+            Self::Charge => Some(Taking::Regardless),
+        }
+    }
+
+    /// Returns the cost that the engine is asked for, given the cost of the request.
+    pub fn cost(self, cost: Option<Cost>) -> Option<Cost> {
+        match self {
+            Self::Check | Self::Peek | Self::Reserve | Self::TakeUpTo | Self::Charge => cost,
+            Self::Drain => Some(Cost::MAX),
+        }
+    }
+
+    /// Returns whether the output has the amount taken, because it may differ from the cost.
+    pub const fn shows_taken(self) -> bool {
+        match self {
+            Self::Check | Self::Peek | Self::Reserve => false,
+            Self::TakeUpTo | Self::Charge | Self::Drain => true,
+        }
+    }
+
+    /// Returns whether the output has a receipt even if the request does not ask for one.
+    pub const fn shows_receipt(self) -> bool {
+        match self {
+            Self::Check | Self::Peek | Self::TakeUpTo | Self::Charge | Self::Drain => false,
+            Self::Reserve => true,
+        }
+    }
+}
+
+/// One row of [`TABLE`].
+#[derive(Debug)]
+pub struct Spec {
+    /// The operation. Two rows may name the same one.
+    pub op: Op,
+    /// The path over HTTP. Pages are read with GET and HEAD, everything else is POST.
+    pub path: &'static str,
+    /// The command of the Redis protocol, if there is one.
+    pub command: Option<Command>,
+    /// The role that a token needs; `None` if no token is needed at all.
+    pub role: Option<Role>,
+    /// Whether an idempotency key is honoured. Operations that change nothing ignore it.
+    pub keyed: bool,
+    /// What it does, in one line.
+    pub summary: &'static str,
+}
+
+/// How an operation is called over the Redis protocol.
+#[derive(Debug)]
+pub struct Command {
+    /// The name, in upper case.
+    pub name: &'static str,
+    /// The number of words that every call has, name included. `ONCE key` follows them.
+    pub arity: usize,
+    /// The words after the name.
+    pub args: &'static str,
+}
+
+/// Every operation. The first row of each protocol is the most frequent one.
+#[rustfmt::skip]
+pub const TABLE: &[Spec] = &[
+    decides(Verb::Check, "/v1/check", "TG.CHECK", "Takes the cost of the request, or refuses it and takes nothing"),
+    decides(Verb::Peek, "/v1/peek", "TG.PEEK", "Returns what a check would return, and takes nothing"),
+    decides(Verb::TakeUpTo, "/v1/take-up-to", "TG.TAKEUPTO", "Takes as much of the cost as is available"),
+    decides(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost regardless, into debt"),
+    spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DOMAIN), "Takes all that is available"),
+    decides(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes the cost and returns a receipt to settle by"),
+    spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, REQUEST_AND_WAIT), "Takes the cost as soon as it is available, or refuses when the wait is over"),
+    spec(Op::Commit, "/v1/commit", ("TG.COMMIT", 3, RECEIPT_AND_COST), "Settles a reservation at its actual cost"),
+    // Three names for one operation, after its object: a reservation, a slot, anything.
+    spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT), "Returns a reservation"),
+    spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT), "Releases a slot"),
+    spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT), "Extends the lease of a slot"),
+    spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT), "Returns what a decision took"),
+    Spec { role: Some(Role::Operator), ..spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST), "Sets counters back to unused; for operators") },
+    Spec { keyed: false, ..spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST), "Explains what a check would return, and takes nothing") },
+    Spec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page(Page::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
+    page(Page::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
+    Spec { role: None, ..page(Page::Health, "/healthz", "Whether the server runs") },
+    Spec { role: None, ..page(Page::Readiness, "/readyz", "Whether the server accepts requests") },
+    page(Page::TopKeys, "/v1/top", "The keys that use most, by rule"),
+    page(Page::Metrics, "/metrics", "All counters, for Prometheus"),
+    page(Page::RulesStatus, "/v1/rules-status", "Where the rules come from, and how the last load went"),
+    page(Page::ApiDescription, "/openapi.json", "This description"),
+];
+
+const DOMAIN: &str = "<domain> [ONCE <key>] [<name> <value> ...]";
+const REQUEST: &str = "<domain> <cost or -> [ONCE <key>] [<name> <value> ...]";
+const UNKEYED_REQUEST: &str = "<domain> <cost or -> [<name> <value> ...]";
+const REQUEST_AND_WAIT: &str = "<domain> <cost or -> <wait_ms> [ONCE <key>] [<name> <value> ...]";
+const RECEIPT: &str = "<receipt> [ONCE <key>]";
+const RECEIPT_AND_COST: &str = "<receipt> <cost> [ONCE <key>]";
+
+const fn spec(
+    op: Op,
+    path: &'static str,
+    (name, arity, args): (&'static str, usize, &'static str),
+    summary: &'static str,
+) -> Spec {
+    Spec { op, path, command: Some(Command { name, arity, args }), role: Some(Role::Reader), keyed: true, summary }
+}
+
+const fn decides(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> Spec {
+    let keyed = verb.taking().is_some();
+    let args = if keyed { REQUEST } else { UNKEYED_REQUEST };
+    Spec { keyed, ..spec(Op::Decide(verb), path, (name, 3, args), summary) }
+}
+
+const fn page(page: Page, path: &'static str, summary: &'static str) -> Spec {
+    Spec { op: Op::Page(page), path, command: None, role: Some(Role::Reader), keyed: false, summary }
+}
+
+impl Spec {
+    /// Finds a command of the Redis protocol by its name, in any case.
+    pub fn of_command(name: &[u8]) -> Option<(&'static Self, &'static Command)> {
+        let mut commands = TABLE.iter().filter_map(|spec| Some((spec, spec.command.as_ref()?)));
+        commands.find(|(_, command)| command.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// Returns the methods over HTTP.
+    pub const fn methods(&self) -> &'static [&'static str] {
+        if matches!(self.op, Op::Page(_)) { &["GET", "HEAD"] } else { &["POST"] }
+    }
+}

@@ -1,17 +1,17 @@
-//! The Redis protocol: `CL.THROTTLE` for everybody who used redis-cell, `TG.CHECK` for rules, and what clients send when they
-//! connect, so that every Redis client is a client of ours.
+//! The Redis protocol: `CL.THROTTLE` for callers of redis-cell, the `TG.*` commands for the operations, and the commands that
+//! clients send when they connect, so that every Redis client is a client of this server.
 
-mod act;
-mod asked;
+mod batch;
 mod command;
-mod decide;
 pub mod limits;
-mod memo;
 mod pipeline;
-mod replay;
 mod serve;
-pub mod translate;
+mod session;
+mod throttle;
 pub mod wire;
+mod write;
 
-pub use replay::Replay;
 pub use serve::serve;
+
+/// The whole reply to a connection beyond the limit.
+pub(crate) const TOO_MANY_CONNECTIONS: &[u8] = b"-ERR max number of clients reached\r\n";

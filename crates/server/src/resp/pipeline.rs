@@ -1,78 +1,73 @@
-//! From the bytes of a read to the bytes of a write: the commands in a buffer, taken in order.
+//! The commands in a read buffer, in order: what has to be written, run or read next.
 //!
-//! Calls of `CL.THROTTLE` that follow each other are decided together, in this process. What the engine has to be asked about
-//! is left to [`decide`](super::decide), since a shared store takes its time. Everything else is answered on the spot,
-//! after what came before it.
+//! Connection commands and local calls of `CL.THROTTLE` are answered here; operations are collected into a [`Batch`], because a
+//! shared store takes time.
 
 use tollgate_engine::Store;
 
-use super::asked::Asked;
-use super::command::{self, Session, Then};
+use super::batch::{Batch, Batched};
+use super::command;
 use super::limits::WRITE_BUFFER;
-use super::memo::{Memo, Slot};
-use super::translate;
+use super::session::{NO_AUTH, Session};
+use super::throttle::{LimitCache, LocalCalls, is_throttle};
 use super::wire::{Parsed, Replies, parse};
 use crate::app::App;
-use crate::net::accept::Protocol;
+use crate::net::protocol::Protocol;
 
-/// Calls that are decided together: as many as the table fetches at a time.
-const BATCH: usize = 16;
-
-/// What has to happen before more commands are looked at.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// The replies are written and more is read.
+/// What has to happen before more commands are read.
+#[derive(Debug)]
+pub(super) enum Next<'a> {
+    /// Write the replies and read more input.
     Read,
-    /// The replies are written; more commands wait.
+    /// Write the replies; more commands are in the buffer.
     Write,
-    /// The engine is asked about the commands that follow, and then the replies are written.
-    Decide,
-    /// The replies are written and the connection ends.
+    /// Run the batch and write the replies.
+    Run(Batch<'a>),
+    /// Write the replies and close the connection.
     Close,
 }
 
-/// Answers the commands at the beginning of `input`, and tells how many bytes they were.
-pub(super) fn answer<S: Store>(
-    app: &App<S>,
+/// Answers the commands at the beginning of `input` and returns their length, with those of a batch.
+pub(super) fn answer<'a, S: Store>(
+    app: &'a App<S>,
     session: &mut Session,
-    memo: &mut Memo,
-    input: &[u8],
+    cache: &mut LimitCache,
+    input: &'a [u8],
     replies: &mut Replies,
-) -> (usize, Next) {
+) -> (usize, Next<'a>) {
     let mut args = Vec::with_capacity(8);
-    let mut calls = Calls { app, waiting: [(&[], 0); BATCH], len: 0 };
+    let mut local = LocalCalls::new(app);
     let mut at = 0;
-    // Looked at once for all commands that are there, and again after those that may change it.
-    let mut admitted = session.is_admitted(app);
+    // Checked once for all commands in the buffer, and again after commands that may change it.
+    let mut authenticated = session.authenticate(&app.guards, || app.wall_ms());
     let next = loop {
         match parse(&input[at..], &mut args) {
             Ok(Parsed::Command(len)) => {
-                let Some(name) = args.first() else {
+                at += len;
+                let Some(name) = args.first() else { continue };
+                if !authenticated && !command::is_open(name) {
+                    app.metrics.front(Protocol::Resp).mistaken();
+                    replies.error(NO_AUTH);
+                } else if app.throttles.is_some() && is_throttle(name) {
+                    local.add(&args, cache, replies);
+                } else if let Some(first) = Batched::find(app, name) {
+                    local.decide(cache, replies);
+                    let (batch, len) = Batch::read(app, first, &mut args, &input[at..], replies);
                     at += len;
-                    continue;
-                };
-                let throttles = *name == b"CL.THROTTLE" || name.eq_ignore_ascii_case(b"CL.THROTTLE");
-                if !admitted && !command::is_open(name) {
-                    at += len;
-                    app.mistaken(Protocol::Resp);
-                    replies.error(command::NO_AUTH);
-                } else if throttles && app.throttles_here() {
-                    at += len;
-                    calls.add(&args, memo, replies);
-                } else if throttles || Asked::find(name).is_some() {
-                    break Next::Decide;
+                    if let Some(batch) = batch {
+                        break Next::Run(batch);
+                    }
                 } else {
-                    at += len;
-                    calls.decide(memo, replies);
+                    local.decide(cache, replies);
                     match command::run(app, session, &args, replies) {
-                        Then::Continue => admitted = session.is_admitted(app),
-                        Then::Close => break Next::Close,
+                        command::Then::Continue => authenticated = session.authenticate(&app.guards, || app.wall_ms()),
+                        command::Then::Close => break Next::Close,
                     }
                 }
             }
             Ok(Parsed::Incomplete(_)) => break Next::Read,
             Err(error) => {
-                calls.decide(memo, replies);
+                local.decide(cache, replies);
                 replies.error(&format!("ERR Protocol error: {error}"));
                 break Next::Close;
             }
@@ -81,55 +76,6 @@ pub(super) fn answer<S: Store>(
             break Next::Write;
         }
     };
-    calls.decide(memo, replies);
+    local.decide(cache, replies);
     (at, next)
-}
-
-/// Calls of `CL.THROTTLE` that have been read and not yet decided.
-struct Calls<'a, S> {
-    app: &'a App<S>,
-    waiting: [(&'a [u8], Slot); BATCH],
-    len: usize,
-}
-
-impl<'a, S: Store> Calls<'a, S> {
-    #[inline]
-    fn add(&mut self, args: &[&'a [u8]], memo: &mut Memo, replies: &mut Replies) {
-        match self.slot(args, memo, replies) {
-            Ok(slot) => {
-                self.waiting[self.len] = (args[1], slot);
-                self.len += 1;
-                if self.len == BATCH {
-                    self.decide(memo, replies);
-                }
-            }
-            Err(error) => {
-                self.decide(memo, replies);
-                self.app.mistaken(Protocol::Resp);
-                replies.error(&error);
-            }
-        }
-    }
-
-    #[inline]
-    fn slot(&mut self, args: &[&[u8]], memo: &mut Memo, replies: &mut Replies) -> Result<Slot, String> {
-        let numbers = translate::throttle_numbers(args)?;
-        match memo.find(numbers) {
-            Some(slot) => Ok(slot),
-            None => {
-                // The slot may be one that a waiting call refers to.
-                self.decide(memo, replies);
-                memo.insert(numbers)
-            }
-        }
-    }
-
-    #[inline]
-    fn decide(&mut self, memo: &Memo, replies: &mut Replies) {
-        if self.len > 0 {
-            let waiting = self.waiting[..std::mem::take(&mut self.len)].iter();
-            let calls = waiting.filter_map(|(key, slot)| Some((*key, memo.get(*slot)?)));
-            self.app.throttle_many(calls, |reply| replies.five(reply));
-        }
-    }
 }

@@ -16,8 +16,8 @@ use tollgate_engine::{Engine, MemoryStore};
 use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
 use crate::app::App;
+use crate::http::check_line;
 use crate::http::limits::MAX_BODY;
-use crate::http::line;
 use crate::http::problem::Problem;
 use crate::rules_source::file::parse;
 use at::take_at;
@@ -85,7 +85,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
         }
         let answer = match whole {
             true => match times.take(&mut bytes) {
-                Ok(()) => runtime.block_on(line::check(&app, &bytes)).map_err(with_at),
+                Ok(()) => runtime.block_on(check_line(&app, &bytes)).map_err(with_at),
                 Err(problem) => Err(problem),
             },
             false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY} bytes"))),

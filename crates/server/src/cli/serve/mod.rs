@@ -23,13 +23,12 @@ use tollgate_redis::{Health, RedisStore};
 
 use crate::app::App;
 use crate::control::auth::Tokens;
-use crate::net::accept::{NewConnection, Protocol, accept};
-use crate::net::stream::TlsReadReady;
+use crate::net::accept::{NewConnection, accept};
+use crate::net::protocol::Protocol;
 use crate::net::tls::Tls;
 use crate::net::workers::Workers;
 use crate::observe::refusals::RefusalLog;
 use crate::observe::stalls::StallLog;
-use crate::{http, resp};
 
 use access::Access;
 pub(super) use args::{EXAMPLES, ServeArgs};
@@ -128,12 +127,12 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = follow(app.clone()) => {}
         () = stop.told() => {}
     }
-    tracing::info!(connections = app.connections(), "stopping");
+    tracing::info!(connections = app.connections.count(), "stopping");
     app.connections.stop();
     tokio::select! {
         () = app.connections.all_closed() => tracing::info!("stopped"),
         () = tokio::time::sleep(config.drain) => {
-            tracing::warn!(connections = app.connections(), "drain timeout: stopped with open connections");
+            tracing::warn!(connections = app.connections.count(), "drain timeout: stopped with open connections");
         }
         () = stop.told() => tracing::warn!("second signal: stopping immediately"),
     }
@@ -148,25 +147,8 @@ fn start<S: Store + 'static>(
     tls: Option<Arc<Tls>>,
 ) -> anyhow::Result<Workers<NewConnection>> {
     let app = app.clone();
-    let workers = Workers::start(threads, move |stream, (protocol, guard)| {
-        let (app, tls) = (app.clone(), tls.clone());
-        async move {
-            // Answers are small and awaited; the kernel must not hold one back to send it with the next.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "no delay could not be switched off");
-            }
-            let Some(tls) = tls else {
-                return match protocol {
-                    Protocol::Http => http::serve(stream, app, guard).await,
-                    Protocol::Resp => resp::serve(stream, app, guard).await,
-                };
-            };
-            let Some(stream) = tls.welcome(stream, protocol, &guard).await else { return };
-            match protocol {
-                Protocol::Http => http::serve(stream, app, guard).await,
-                Protocol::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
-            }
-        }
+    let workers = Workers::start(threads, move |stream, (protocol, guard): NewConnection| {
+        protocol.serve(stream, tls.clone(), app.clone(), guard)
     });
     workers.context("cannot start the threads for connections")
 }

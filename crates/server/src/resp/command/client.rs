@@ -1,12 +1,15 @@
 //! `CLIENT`: what clients say about themselves.
 
-use super::{Session, quoted, wrong_count};
+use super::{Context, Then, quoted, wrong_arity};
 use crate::resp::limits::MAX_CLIENT_NAME;
-use crate::resp::wire::Replies;
 
 /// `CLIENT SETNAME`, `GETNAME`, `SETINFO`, `ID`, `INFO` and the switches that change nothing here.
-pub(super) fn client(session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
-    let Some((verb, args)) = args.split_first() else { return wrong_count("client", replies) };
+pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+    let Context { session, replies, .. } = context;
+    let Some((verb, args)) = args.split_first() else {
+        wrong_arity("client", replies);
+        return Then::Continue;
+    };
     match (verb.to_ascii_uppercase().as_slice(), args) {
         (b"SETNAME", [name]) => match checked_name(name) {
             Ok(name) => {
@@ -26,16 +29,17 @@ pub(super) fn client(session: &mut Session, args: &[&[u8]], replies: &mut Replie
         }
         (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => replies.simple("OK"),
         (b"SETNAME" | b"GETNAME" | b"ID" | b"INFO" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH", _) => {
-            wrong_count(&format!("client|{}", String::from_utf8_lossy(verb).to_lowercase()), replies);
+            wrong_arity(&format!("client|{}", String::from_utf8_lossy(verb).to_lowercase()), replies);
         }
         _ => replies.error(&format!("ERR unknown subcommand {}. Try CLIENT ID.", quoted(verb))),
     }
+    Then::Continue
 }
 
-/// A name as it is kept, for as long as the connection lasts; an empty one is none.
+/// Returns the name to keep; an empty one is none.
 ///
 /// # Errors
-/// When it is too long, or would break the lists it stands in.
+/// When it is too long, or would break the lists it appears in.
 pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
     if name.len() > MAX_CLIENT_NAME {
         return Err(format!("ERR Client names have at most {MAX_CLIENT_NAME} bytes"));

@@ -1,61 +1,62 @@
-//! `HELLO` and `AUTH`: which version of the protocol, and who is there.
-
-use tollgate_engine::Store;
+//! `HELLO` and `AUTH`: the version of the protocol, and authentication.
 
 use super::client::checked_name;
-use super::{Session, quoted};
-use crate::app::App;
-use crate::resp::wire::{Replies, Version, integer};
+use super::{Context, Then, quoted, wrong_arity};
+use crate::resp::wire::{Version, integer};
 
-/// What Redis says to a password where none is set.
+/// The error of Redis for a password where none is configured.
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. \
                            Are you sure your configuration is correct?";
 
-/// What Redis says to a password that is not the right one.
+/// The error of Redis for a wrong password.
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-/// What Redis says to a greeting without one.
+/// The error of Redis for a HELLO without authentication.
 const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
                            <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
                            the same time";
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`.
-pub(super) fn hello<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
+pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+    if let Err(error) = try_hello(context, args) {
+        context.replies.error(&error);
+    }
+    Then::Continue
+}
+
+fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
     let version = match args.first().map(|text| integer(text)) {
-        None => session.version,
+        None => context.session.version,
         Some(Some(2)) => Version::Two,
         Some(Some(3)) => Version::Three,
-        Some(Some(_)) => return replies.error("NOPROTO unsupported protocol version"),
-        Some(None) => return replies.error("ERR Protocol version is not an integer or out of range"),
+        Some(Some(_)) => return Err("NOPROTO unsupported protocol version".into()),
+        Some(None) => return Err("ERR Protocol version is not an integer or out of range".into()),
     };
     let mut name = None;
     let mut rest = args.get(1..).unwrap_or_default();
     while let Some((option, values)) = rest.split_first() {
         rest = match (option.to_ascii_uppercase().as_slice(), values) {
-            (b"AUTH", [_, token, others @ ..]) => match (app.guards.ask(), session.show(app, token)) {
-                (false, _) => return replies.error(NO_PASSWORD),
-                (true, Err(())) => return replies.error(WRONG_PASSWORD),
-                (true, Ok(())) => others,
-            },
-            (b"SETNAME", [value, others @ ..]) => {
-                name = match checked_name(value) {
-                    Ok(name) => Some(name),
-                    Err(error) => return replies.error(&error),
-                };
+            (b"AUTH", [_, token, others @ ..]) => {
+                use_token(context, token)?;
                 others
             }
-            _ => return replies.error(&format!("ERR Syntax error in HELLO option {}", quoted(option))),
+            (b"SETNAME", [value, others @ ..]) => {
+                name = Some(checked_name(value)?);
+                others
+            }
+            _ => return Err(format!("ERR Syntax error in HELLO option {}", quoted(option))),
         };
     }
-    if !session.is_admitted(app) {
-        return replies.error(HELLO_FIRST);
+    let Context { session, replies, guards, wall_ms, .. } = context;
+    if !session.authenticate(guards, || *wall_ms) {
+        return Err(HELLO_FIRST.into());
     }
     if let Some(name) = name {
         session.name = name;
     }
     session.version = version;
     replies.version = version;
-    let version = match version {
+    let proto = match version {
         Version::Two => 2,
         Version::Three => 3,
     };
@@ -65,7 +66,7 @@ pub(super) fn hello<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]
     replies.bulk("version");
     replies.bulk(env!("CARGO_PKG_VERSION"));
     replies.bulk("proto");
-    replies.integer(version);
+    replies.integer(proto);
     replies.bulk("id");
     replies.integer(i64::try_from(session.id).unwrap_or(i64::MAX));
     replies.bulk("mode");
@@ -74,16 +75,26 @@ pub(super) fn hello<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]
     replies.bulk("master");
     replies.bulk("modules");
     replies.array(0);
+    Ok(())
 }
 
-/// `AUTH [user] token`. Whoever has the token is whom it was made for, whatever user is named.
-pub(super) fn auth<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) {
+/// `AUTH [user] token`. The token alone identifies the caller; the user is ignored.
+pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
     match args {
-        [_] | [_, _] if !app.guards.ask() => replies.error(NO_PASSWORD),
-        [token] | [_, token] => match session.show(app, token) {
-            Ok(()) => replies.simple("OK"),
-            Err(()) => replies.error(WRONG_PASSWORD),
+        [token] | [_, token] => match use_token(context, token) {
+            Ok(()) => context.replies.simple("OK"),
+            Err(error) => context.replies.error(&error),
         },
-        _ => super::wrong_count("auth", replies),
+        _ => wrong_arity("auth", context.replies),
+    }
+    Then::Continue
+}
+
+fn use_token(context: &mut Context<'_>, token: &[u8]) -> Result<(), String> {
+    let Context { session, guards, wall_ms, .. } = context;
+    match (guards.ask(), session.use_token(guards, token, || *wall_ms)) {
+        (false, _) => Err(NO_PASSWORD.into()),
+        (true, false) => Err(WRONG_PASSWORD.into()),
+        (true, true) => Ok(()),
     }
 }

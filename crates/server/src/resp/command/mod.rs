@@ -1,4 +1,4 @@
-//! Commands other than `CL.THROTTLE`, which the pipeline takes care of itself.
+//! The commands of a connection: what Redis clients send besides the operations.
 
 mod about;
 mod client;
@@ -6,21 +6,31 @@ mod hello;
 
 use tollgate_engine::Store;
 
+use super::session::Session;
 use super::wire::{Replies, Version};
 use crate::app::App;
-use crate::control::auth::{Access, Shown};
+use crate::control::auth::Guards;
+use crate::net::shutdown::Connections;
 
-/// What is known of a connection beyond its socket.
-#[derive(Debug)]
-pub(super) struct Session {
-    id: u64,
-    pub(super) version: Version,
-    /// What the client calls itself, by `CLIENT SETNAME`.
-    name: Option<Box<[u8]>>,
-    /// The token it has shown.
-    shown: Shown,
-    /// Who it was when it was last let in.
-    pub(super) access: Access,
+/// A command of a connection.
+struct ConnectionCommand {
+    /// The name, in lower case.
+    name: &'static str,
+    /// The number of words, name included; negative: at least that many.
+    arity: i64,
+    /// Whether it needs no authentication.
+    open: bool,
+    summary: &'static str,
+    run: fn(&mut Context<'_>, &[&[u8]]) -> Then,
+}
+
+/// What a command may use.
+struct Context<'a> {
+    session: &'a mut Session,
+    replies: &'a mut Replies,
+    guards: &'a Guards,
+    connections: &'a Connections,
+    wall_ms: i64,
 }
 
 /// What happens to the connection after a command.
@@ -30,114 +40,105 @@ pub(super) enum Then {
     Close,
 }
 
-impl Session {
-    pub(super) fn new(id: u64) -> Self {
-        Self { id, version: Version::Two, name: None, shown: Shown::default(), access: Access::Local }
-    }
+const COMMANDS: &[ConnectionCommand] = &[
+    open("auth", -2, "Authenticates by a token: [user] token", hello::auth),
+    command("client", -2, "Names the connection and returns its id", client::client),
+    command("command", -1, "Describes the commands", about::command),
+    command("config", -2, "CONFIG GET, for redis-benchmark", about::config),
+    command("echo", 2, "Returns its argument", echo),
+    open("hello", -1, "Selects version 2 or 3 of the protocol", hello::hello),
+    command("info", -1, "Returns facts about the server", about::info),
+    command("ping", -1, "Returns PONG", ping),
+    open("quit", -1, "Closes the connection", quit),
+    open("reset", 1, "Resets the state of the connection", reset),
+    command("select", 2, "Accepts database 0", select),
+];
 
-    /// Whether the client is let in: it is not if tokens are asked for and it has shown no good one.
-    pub(super) fn is_admitted<S: Store>(&mut self, app: &App<S>) -> bool {
-        if !app.guards.ask() {
-            return true;
-        }
-        let Ok(access) = app.guards.access(&mut self.shown, || app.wall_ms()) else { return false };
-        self.access = access.clone();
-        true
-    }
+type Run = fn(&mut Context<'_>, &[&[u8]]) -> Then;
 
-    /// Takes note of a token. One that is no good changes nothing, as in Redis.
-    fn show<S: Store>(&mut self, app: &App<S>, token: &[u8]) -> Result<(), ()> {
-        let mut shown = Shown::default();
-        app.guards.show(&mut shown, token);
-        match app.guards.access(&mut shown, || app.wall_ms()) {
-            Ok(_) => {
-                self.shown = shown;
-                Ok(())
-            }
-            Err(_) => Err(()),
-        }
-    }
+const fn command(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
+    ConnectionCommand { name, arity, open: false, summary, run }
 }
 
-/// The commands of which no token is asked; those of HTTP are among them, since they end the connection.
+const fn open(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
+    ConnectionCommand { open: true, ..command(name, arity, summary, run) }
+}
+
+fn find(name: &[u8]) -> Option<&'static ConnectionCommand> {
+    COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// Returns whether a command needs no authentication. Those of HTTP close the connection.
 pub(super) fn is_open(name: &[u8]) -> bool {
-    [&b"AUTH"[..], b"HELLO", b"QUIT", b"RESET", b"POST", b"HOST:"].iter().any(|open| name.eq_ignore_ascii_case(open))
+    find(name).is_some_and(|command| command.open) || is_http(name)
 }
 
-/// What Redis says to whoever has to say who they are first; clients look for the first word.
-pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
+/// A web page can make a browser send these to a port of its choice; what follows them is not for this server.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:")
+}
 
-/// Answers one command, whose name is the first of `args`.
+/// Runs a command, whose name is the first of `args`.
 pub(super) fn run<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) -> Then {
     let Some((name, args)) = args.split_first() else { return Then::Continue };
-    let mut upper = [0; 16];
-    let name_upper = match upper.get_mut(..name.len()) {
-        Some(upper) => {
-            upper.copy_from_slice(name);
-            upper.make_ascii_uppercase();
-            &*upper
-        }
-        None => &[],
-    };
-    match name_upper {
-        b"PING" => ping(args, replies),
-        b"ECHO" => match args {
-            [text] => replies.bulk(text),
-            _ => wrong_count("echo", replies),
-        },
-        b"HELLO" => hello::hello(app, session, args, replies),
-        b"AUTH" => hello::auth(app, session, args, replies),
-        b"RESET" => {
-            *session = Session::new(session.id);
-            replies.version = Version::Two;
-            replies.simple("RESET");
-        }
-        b"CLIENT" => client::client(session, args, replies),
-        b"SELECT" => match args {
-            [b"0"] => replies.simple("OK"),
-            [_] => replies.error("ERR DB index is out of range, there is only 0"),
-            _ => wrong_count("select", replies),
-        },
-        b"COMMAND" => about::command(args, replies),
-        b"CONFIG" => about::config(args, replies),
-        b"INFO" => about::info(app.connections(), replies),
-        b"QUIT" => {
-            replies.simple("OK");
-            return Then::Close;
-        }
-        // A web page can make a browser send these to a port of its choice; what follows them is not meant for us.
-        b"POST" | b"HOST:" => return not_http(replies),
-        b"GET" if args.last().is_some_and(|last| last.starts_with(b"HTTP/")) => return not_http(replies),
-        _ => unknown(name, args, replies),
+    if let Some(command) = find(name) {
+        let (guards, connections, wall_ms) = (&app.guards, &*app.connections, app.wall_ms());
+        return (command.run)(&mut Context { session, replies, guards, connections, wall_ms }, args);
+    }
+    let is_get = name.eq_ignore_ascii_case(b"GET") && args.last().is_some_and(|last| last.starts_with(b"HTTP/"));
+    if is_get || is_http(name) {
+        replies.error("ERR this port speaks the Redis protocol, not HTTP");
+        return Then::Close;
+    }
+    // Clients look for these words of Redis.
+    let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quoted(arg))).collect();
+    replies.error(&format!("ERR unknown command {}, with args beginning with: {beginning}", quoted(name)));
+    Then::Continue
+}
+
+fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+    match args {
+        [text] => context.replies.bulk(text),
+        _ => wrong_arity("echo", context.replies),
     }
     Then::Continue
 }
 
-fn ping(args: &[&[u8]], replies: &mut Replies) {
+fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
     match args {
-        [] => replies.simple("PONG"),
-        [text] => replies.bulk(text),
-        _ => wrong_count("ping", replies),
+        [] => context.replies.simple("PONG"),
+        [text] => context.replies.bulk(text),
+        _ => wrong_arity("ping", context.replies),
     }
+    Then::Continue
 }
 
-fn not_http(replies: &mut Replies) -> Then {
-    replies.error("ERR this port speaks the Redis protocol, not HTTP");
+fn quit(context: &mut Context<'_>, _: &[&[u8]]) -> Then {
+    context.replies.simple("OK");
     Then::Close
 }
 
-pub(super) fn wrong_count(command: &str, replies: &mut Replies) {
+fn reset(context: &mut Context<'_>, _: &[&[u8]]) -> Then {
+    *context.session = Session::new(context.session.id);
+    context.replies.version = Version::Two;
+    context.replies.simple("RESET");
+    Then::Continue
+}
+
+fn select(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+    match args {
+        [b"0"] => context.replies.simple("OK"),
+        [_] => context.replies.error("ERR DB index is out of range, there is only 0"),
+        _ => wrong_arity("select", context.replies),
+    }
+    Then::Continue
+}
+
+fn wrong_arity(command: &str, replies: &mut Replies) {
     replies.error(&format!("ERR wrong number of arguments for '{command}' command"));
 }
 
-/// What stands in errors of the caller's own words, so that they stay short.
+/// Quotes an argument in an error, shortened.
 fn quoted(text: &[u8]) -> String {
-    let shown: String = String::from_utf8_lossy(&text[..text.len().min(128)]).into();
-    format!("'{shown}'")
-}
-
-/// As Redis says it; clients look for these words.
-fn unknown(name: &[u8], args: &[&[u8]], replies: &mut Replies) {
-    let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quoted(arg))).collect();
-    replies.error(&format!("ERR unknown command {}, with args beginning with: {beginning}", quoted(name)));
+    format!("'{}'", String::from_utf8_lossy(&text[..text.len().min(128)]))
 }

@@ -1,0 +1,172 @@
+//! One call of an operation: the body of a request to the response.
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::HeaderValue;
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use tollgate_engine::{Enforcement, Store};
+use tollgate_http::Styles;
+use tollgate_http::headers::{self, LimitStatus};
+
+use super::problem::Problem;
+use super::serve::{HttpResponse, response};
+use super::wire::{Body, Item};
+use super::{json, route, translate};
+use crate::app::App;
+use crate::control::auth::Access;
+use crate::net::protocol::Protocol;
+use crate::ops::idempotency::Keyed;
+use crate::ops::input::Input;
+use crate::ops::run::{Call, Caller, Reply, run, run_list};
+use crate::ops::view::{DecisionView, Output, PageFormat};
+use crate::ops::{Op, Spec};
+
+const JSON: &str = "application/json";
+const REPLAYED: &str = "idempotency-replayed";
+
+/// Runs an operation on a body, under an idempotency key if there is one.
+///
+/// # Errors
+/// When the whole body is wrong. What is wrong with one item of a list is in its place of the response.
+pub(super) async fn call<S: Store>(
+    app: &App<S>,
+    access: &Access,
+    spec: &Spec,
+    key: Option<&[u8]>,
+    body: &[u8],
+) -> Result<HttpResponse, Problem> {
+    let caller = Caller { protocol: Protocol::Http, access };
+    let key = match key.filter(|_| spec.keyed) {
+        None => Keyed::Unkeyed,
+        Some(key) => Keyed::begin(&app.idempotency, key, (Protocol::Http, spec.op, body), app.now())
+            .map_err(|error| Problem::from_op(&error, ""))?,
+    };
+    let parsed;
+    let input = match spec.op {
+        Op::Page(_) => Ok(Input::None),
+        Op::SetEnforcement => Ok(Input::Enforcement(enforcement(body)?)),
+        Op::Decide(_) | Op::Acquire | Op::Commit | Op::Refund | Op::Renew | Op::Reset | Op::Explain => {
+            parsed = Body::parse(body).map_err(|error| Problem::json(&error))?;
+            match &parsed {
+                Body::One(item) => translate::input(&app.engine, spec.op, item),
+                Body::Many(_) if spec.op == Op::Acquire => {
+                    return Err(Problem::bad_request("a list cannot wait; send one request at a time"));
+                }
+                Body::Many(items) => return Ok(call_list(app, caller, spec, key, items).await),
+            }
+        }
+    };
+    let mut answer = None;
+    run(app, caller, spec, &mut [Call { input, key }], |reply| answer = Some(respond(&reply))).await;
+    let missing = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "the operation has no result");
+    answer.unwrap_or_else(|| Err(missing()))
+}
+
+async fn call_list<S: Store>(
+    app: &App<S>,
+    caller: Caller<'_>,
+    spec: &Spec,
+    key: Keyed<'_>,
+    items: &[Item<'_>],
+) -> HttpResponse {
+    let call = |item| Call::new(translate::input(&app.engine, spec.op, item));
+    let mut calls: Vec<Call<'_>> = items.iter().map(call).collect();
+    let mut out = Vec::with_capacity(64 + 256 * items.len());
+    out.push(b'[');
+    let mut is_replay = false;
+    run_list(app, caller, spec, key, &mut calls, |Reply { index, result, replayed }| {
+        is_replay |= replayed;
+        if index > 0 {
+            out.push(b',');
+        }
+        match result {
+            Ok(output) => json::write(&mut out, output),
+            Err(error) => {
+                app.metrics.front(Protocol::Http).mistaken();
+                out.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());
+            }
+        }
+    })
+    .await;
+    out.push(b']');
+    with_replayed(response(StatusCode::OK, JSON, out), is_replay)
+}
+
+/// Returns the body of the response to `POST /v1/check`, for requests from a file.
+///
+/// # Errors
+/// When the body is wrong.
+pub(crate) async fn check_line<S: Store>(app: &App<S>, body: &[u8]) -> Result<Bytes, Problem> {
+    let spec = route::find(&Method::POST, "/v1/check")?;
+    let answer = call(app, &Access::Local, spec, None, body).await?;
+    let Ok(body) = answer.into_body().collect().await;
+    Ok(body.to_bytes())
+}
+
+fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
+    let output = reply.result.map_err(|error| Problem::from_op(error, ""))?;
+    let answer = match output {
+        Output::Page(page) => {
+            let status = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            let format = match page.format {
+                PageFormat::Text => "text/plain; charset=utf-8",
+                PageFormat::Json => JSON,
+                PageFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            };
+            response(status, format, page.body.clone())
+        }
+        Output::Decision(decision) => {
+            let mut answer = response(status(decision), JSON, to_json(output));
+            let limits = decision.limits().filter(|limit| !limit.shadow).map(LimitStatus::from);
+            headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), limits);
+            answer
+        }
+        Output::Refunded(_) | Output::Renewed(_) | Output::Settled(_) | Output::Reset(_) | Output::Explained(_) => {
+            response(StatusCode::OK, JSON, to_json(output))
+        }
+    };
+    Ok(with_replayed(answer, reply.replayed))
+}
+
+fn to_json(output: &Output<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    json::write(&mut out, output);
+    out
+}
+
+fn with_replayed(mut answer: HttpResponse, replayed: bool) -> HttpResponse {
+    if replayed {
+        answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    answer
+}
+
+/// Returns 200 for a request that passes; for a refusal the status of the rule, or 429.
+fn status(decision: &DecisionView<'_>) -> StatusCode {
+    if decision.is_allowed() {
+        return StatusCode::OK;
+    }
+    decision.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
+}
+
+fn enforcement(body: &[u8]) -> Result<Enforcement, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields, expecting = "an object with `mode`")]
+    struct Switch {
+        mode: Mode,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Mode {
+        Enforce,
+        Observe,
+    }
+
+    let switch: Switch = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
+    Ok(match switch.mode {
+        Mode::Enforce => Enforcement::Enforce,
+        Mode::Observe => Enforcement::Observe,
+    })
+}

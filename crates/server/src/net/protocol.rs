@@ -1,0 +1,75 @@
+//! The protocols: all that the rest of the server has to know about a front end.
+
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tollgate_engine::Store;
+
+use super::shutdown::ConnectionGuard;
+use super::stream::TlsReadReady;
+use super::tls::Tls;
+use crate::app::App;
+use crate::{http, resp};
+
+/// The protocol of a connection, chosen by the port it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http,
+    /// The Redis protocol, version 2 or 3.
+    Resp,
+}
+
+impl Protocol {
+    /// All protocols, in the order of their discriminants.
+    pub const ALL: [Self; 2] = [Self::Http, Self::Resp];
+
+    /// Returns the name, as metrics label it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Resp => "resp",
+        }
+    }
+
+    /// Returns the names offered in the TLS handshake (ALPN).
+    pub const fn alpn(self) -> &'static [&'static [u8]] {
+        match self {
+            Self::Http => &[b"http/1.1"],
+            Self::Resp => &[],
+        }
+    }
+
+    /// Returns the whole reply to a connection beyond the limit.
+    pub const fn too_many_connections(self) -> &'static [u8] {
+        match self {
+            Self::Http => http::TOO_MANY_CONNECTIONS,
+            Self::Resp => resp::TOO_MANY_CONNECTIONS,
+        }
+    }
+
+    /// Serves a connection until it closes.
+    pub async fn serve<S: Store + 'static>(
+        self,
+        stream: TcpStream,
+        tls: Option<Arc<Tls>>,
+        app: Arc<App<S>>,
+        guard: ConnectionGuard,
+    ) {
+        // Replies are small and awaited; the kernel must not hold one back to send it with the next.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let Some(tls) = tls else {
+            return match self {
+                Self::Http => http::serve(stream, app, guard).await,
+                Self::Resp => resp::serve(stream, app, guard).await,
+            };
+        };
+        let Some(stream) = tls.handshake(stream, self, &guard).await else { return };
+        match self {
+            Self::Http => http::serve(stream, app, guard).await,
+            Self::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
+        }
+    }
+}

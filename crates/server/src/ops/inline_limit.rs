@@ -1,0 +1,64 @@
+//! A cache of inline limits. Callers send the same few limits with every request, and parsing one costs more than deciding.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use tollgate_engine::rules::LimitText;
+use tollgate_engine::{Engine, SentLimits, Store};
+
+use super::error::OpError;
+
+/// The number of limits that each thread keeps.
+const SLOTS: usize = 256;
+
+/// The longest text that is kept; no valid limit is longer.
+const MAX_TEXT: usize = 64;
+
+struct Slot {
+    limit: Box<str>,
+    burst: Option<u64>,
+    algorithm: Option<Box<str>>,
+    limits: Arc<SentLimits>,
+}
+
+struct Cache {
+    // A random hash, so that no caller can choose limits that evict those of another.
+    hasher: RandomState,
+    slots: Vec<Option<Slot>>,
+}
+
+thread_local! {
+    static CACHE: RefCell<Cache> =
+        RefCell::new(Cache { hasher: RandomState::new(), slots: (0..SLOTS).map(|_| None).collect() });
+}
+
+/// Returns the limit that `text` describes, from the cache of this thread or from the engine.
+///
+/// # Errors
+/// When it is not a limit, or the engine cannot keep it.
+pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<SentLimits>, OpError> {
+    CACHE.with_borrow_mut(|cache| {
+        let slot = cache.hasher.hash_one(text) as usize % SLOTS;
+        if let Some(known) = cache.slots[slot].as_ref().filter(|known| known.is(text)) {
+            return Ok(known.limits.clone());
+        }
+        let limits = text.read().map_err(|mistake| OpError::invalid(mistake.word, mistake.to_string()))?;
+        let limits = Arc::new(engine.limits(&limits)?);
+        if text.limit.len() <= MAX_TEXT {
+            cache.slots[slot] = Some(Slot {
+                limit: text.limit.into(),
+                burst: text.burst,
+                algorithm: text.algorithm.map(Into::into),
+                limits: limits.clone(),
+            });
+        }
+        Ok(limits)
+    })
+}
+
+impl Slot {
+    fn is(&self, text: &LimitText<'_>) -> bool {
+        *self.limit == *text.limit && self.burst == text.burst && self.algorithm.as_deref() == text.algorithm
+    }
+}

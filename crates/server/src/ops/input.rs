@@ -1,0 +1,124 @@
+//! What a front end passes to an operation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::Cost;
+use tollgate_engine::{Enforcement, Entry, Item, Receipt, SentLimits};
+
+use super::acquire::MAX_WAIT;
+use super::error::OpError;
+use crate::control::auth::Place;
+
+/// The input of one call of an operation.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// A request to decide, explain or reset.
+    Request(RequestInput<'a>),
+    /// A receipt to settle, and the actual cost for a commit.
+    Receipt(Receipt, Option<Cost>),
+    /// Whether to enforce refusals.
+    Enforcement(Enforcement),
+    /// Nothing: the operation is a page.
+    None,
+}
+
+/// A request.
+#[derive(Debug)]
+pub struct RequestInput<'a> {
+    /// The limits to decide by.
+    pub limits: LimitsInput<'a>,
+    /// Its cost; `None` leaves it to each rule.
+    pub cost: Option<Cost>,
+    /// How long to wait to be admitted.
+    pub wait: Duration,
+    /// Whether the caller asks for a receipt.
+    pub receipt: bool,
+}
+
+/// The limits to decide a request by.
+#[derive(Debug)]
+pub enum LimitsInput<'a> {
+    /// The rules of a domain that match the attributes.
+    Rules {
+        /// The domain.
+        domain: &'a [u8],
+        /// The attributes of the request.
+        entries: Vec<Entry<'a>>,
+    },
+    /// An inline limit.
+    Inline {
+        /// What is counted.
+        key: &'a [u8],
+        /// The limit.
+        limits: Arc<SentLimits>,
+    },
+}
+
+impl<'a> RequestInput<'a> {
+    /// Returns a request to decide by `limits` that neither waits nor asks for a receipt.
+    pub fn new(limits: LimitsInput<'a>, cost: Option<Cost>) -> Self {
+        Self { limits, cost, wait: Duration::ZERO, receipt: false }
+    }
+
+    /// Returns the domain, empty for an inline limit.
+    pub fn domain(&self) -> &'a [u8] {
+        match &self.limits {
+            LimitsInput::Rules { domain, .. } => domain,
+            LimitsInput::Inline { .. } => &[],
+        }
+    }
+
+    /// Returns the request for the engine, with `cost`.
+    pub fn item(&self, cost: Option<Cost>) -> Item<'_> {
+        match &self.limits {
+            LimitsInput::Rules { entries, .. } => Item { cost, ..Item::new(entries) },
+            LimitsInput::Inline { key, limits } => Item { cost, ..Item::sent(*key, limits) },
+        }
+    }
+
+    /// Returns what is counted, for the audit log.
+    pub fn subject(&self) -> String {
+        match &self.limits {
+            LimitsInput::Rules { entries, .. } => {
+                let text = String::from_utf8_lossy;
+                let pair = |entry: &Entry<'_>| format!("{}={}", text(entry.name), text(entry.value));
+                entries.iter().map(pair).collect::<Vec<_>>().join(" ")
+            }
+            LimitsInput::Inline { key, .. } => String::from_utf8_lossy(key).into_owned(),
+        }
+    }
+}
+
+impl Input<'_> {
+    /// Calls `with` with the part of the server that the input is about: one domain, or all of them.
+    pub fn with_place<T>(&self, with: impl FnOnce(Place<'_>) -> T) -> T {
+        match self {
+            Self::Request(RequestInput { limits: LimitsInput::Rules { domain, .. }, .. }) => {
+                with(Place::Domain(&String::from_utf8_lossy(domain)))
+            }
+            Self::Request(_) | Self::Receipt(..) | Self::Enforcement(_) | Self::None => with(Place::Everywhere),
+        }
+    }
+}
+
+/// Parses a receipt.
+///
+/// # Errors
+/// When it is not one.
+pub fn receipt(text: &[u8]) -> Result<Receipt, OpError> {
+    let parsed = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| OpError::invalid("receipt", "not a receipt; send the `receipt` of a decision unchanged"))
+}
+
+/// Checks how long to wait, in milliseconds.
+///
+/// # Errors
+/// When it is missing or longer than [`MAX_WAIT`].
+pub fn wait(millis: Option<u64>) -> Result<Duration, OpError> {
+    let wait = millis.map(Duration::from_millis).filter(|wait| *wait <= MAX_WAIT);
+    wait.ok_or_else(|| {
+        let max = MAX_WAIT.as_millis();
+        OpError::invalid("wait_ms", format!("`wait_ms` must be a number of milliseconds, at most {max}"))
+    })
+}

@@ -1,0 +1,61 @@
+//! The pages about the server.
+
+use bytes::Bytes;
+use tollgate::Throttles;
+use tollgate_engine::{Enforcement, Store};
+
+use super::Page;
+use super::view::{PageFormat, PageView};
+use crate::app::App;
+use crate::control::api::describe;
+use crate::observe::metrics::Gauges;
+
+/// Returns a page.
+pub(super) fn page<S: Store>(app: &App<S>, page: Page) -> PageView {
+    let (format, body) = match page {
+        Page::Enforcement => {
+            (PageFormat::Json, format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into())
+        }
+        Page::Health => (PageFormat::Text, Bytes::from_static(b"ok\n")),
+        Page::Readiness => (PageFormat::Text, Bytes::from_static(readiness(app).as_bytes())),
+        Page::Metrics => (PageFormat::Prometheus, metrics(app).into()),
+        Page::TopKeys => (PageFormat::Json, app.top.to_json().to_string().into()),
+        // A struct of numbers and strings always serialises.
+        Page::RulesStatus => {
+            (PageFormat::Json, serde_json::to_vec(&app.origin.status(app.now())).unwrap_or_default().into())
+        }
+        Page::ApiDescription => (PageFormat::Json, describe::document()),
+    };
+    PageView { format, ready: page != Page::Readiness || !app.connections.is_stopping(), body }
+}
+
+/// Returns the readiness. A server without its store or its rules service is ready; `observe::health` says why.
+fn readiness<S: Store>(app: &App<S>) -> &'static str {
+    match (app.connections.is_stopping(), app.health.is_up(), app.metrics.following.is_away()) {
+        (true, ..) => "stopping\n",
+        (false, true, false) => "ready\n",
+        (false, false, false) => "ready (store unreachable)\n",
+        (false, true, true) => "ready (stale rules)\n",
+        (false, false, true) => "ready (store unreachable, stale rules)\n",
+    }
+}
+
+fn metrics<S: Store>(app: &App<S>) -> String {
+    let status = app.origin.status(app.now());
+    app.metrics.to_text(&Gauges {
+        connections: app.connections.count(),
+        waiting: app.waiters.waiting(),
+        turned_away: app.waiters.turned_away(),
+        once: app.idempotency.counts(),
+        store_up: app.health.is_up(),
+        enforcing: app.engine.enforcement() == Enforcement::Enforce,
+        overflowed: app.throttles.as_ref().map_or(0, Throttles::overflowed)
+            + app.engine.store().overflowed()
+            + app.engine.fallback().overflowed(),
+        engine: app.engine.counts(),
+        rules: app.engine.rules(),
+        // A file has no revisions: its version is the number of loads.
+        revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
+        rules_age: app.metrics.following.age_seconds(app.now()),
+    })
+}

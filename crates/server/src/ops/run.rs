@@ -1,0 +1,268 @@
+//! Runs operations: rights, idempotency, the engine, metrics and the audit log, the same for every protocol.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tollgate_engine::{Decisions, Enforcement, Item, Lent, Request, Store};
+
+use super::error::OpError;
+use super::idempotency::Keyed;
+use super::input::{Input, RequestInput};
+use super::view::{DecisionView, Output, Shown};
+use super::{Op, Spec, Verb, acquire, pages};
+use crate::app::App;
+use crate::control::auth::Access;
+use crate::control::model::Role;
+use crate::net::protocol::Protocol;
+use crate::observe::metrics::Tally;
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// The protocol of the connection.
+    pub protocol: Protocol,
+    /// The rights of the caller.
+    pub access: &'a Access,
+}
+
+/// One call of an operation.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// The input, or why the front end could not read it.
+    pub input: Result<Input<'a>, OpError>,
+    /// The idempotency key of the call.
+    pub key: Keyed<'a>,
+}
+
+/// The result of one call, for the front end to serialise.
+#[derive(Debug)]
+pub struct Reply<'r> {
+    /// The position of the call.
+    pub index: usize,
+    /// The output, or why there is none.
+    pub result: Result<&'r Output<'r>, &'r OpError>,
+    /// Whether this is the stored result of an earlier call with the same idempotency key.
+    pub replayed: bool,
+}
+
+/// Runs an operation for each call, in order, and passes each result to `reply`. Decisions are made in one batch.
+pub async fn run<S: Store>(
+    app: &App<S>,
+    caller: Caller<'_>,
+    spec: &Spec,
+    calls: &mut [Call<'_>],
+    mut reply: impl FnMut(Reply<'_>),
+) {
+    if spec.role > Some(Role::Reader) {
+        calls.iter_mut().for_each(|call| check_rights(caller.access, spec, call));
+    }
+    if let Op::Decide(verb) = spec.op {
+        return decide(app, caller, verb, calls, &mut reply).await;
+    }
+    for (index, call) in calls.iter_mut().enumerate() {
+        let result = match (&call.input, &call.key) {
+            (Err(error), _) => Err(error.clone()),
+            (Ok(_), Keyed::Replay(_)) => Ok(None),
+            (Ok(input), Keyed::Unkeyed | Keyed::First(_)) => run_one(app, caller, spec.op, input).await.map(Some),
+        };
+        finish(index, call, result, &mut reply);
+    }
+}
+
+/// Runs an operation for each call of a list that has one idempotency key for all. The results of a list are stored whatever
+/// they are.
+pub async fn run_list<S: Store>(
+    app: &App<S>,
+    caller: Caller<'_>,
+    spec: &Spec,
+    key: Keyed<'_>,
+    calls: &mut [Call<'_>],
+    mut reply: impl FnMut(Reply<'_>),
+) {
+    if let Keyed::Replay(results) = &key {
+        for (index, result) in results.iter().enumerate() {
+            reply(Reply { index, result: result.as_ref(), replayed: true });
+        }
+        return;
+    }
+    let mut results = Vec::new();
+    run(app, caller, spec, calls, |one| {
+        if key.is_first() {
+            results.push(one.result.cloned().map(Output::into_owned).map_err(Clone::clone));
+        }
+        reply(one);
+    })
+    .await;
+    key.store(results);
+}
+
+/// Replaces the input of a call by an error if the caller lacks the role.
+fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
+    if let (Ok(input), Some(role)) = (&call.input, spec.role)
+        && let Err(denied) = input.with_place(|place| access.require(role, place))
+    {
+        call.input = Err(denied.into());
+    }
+}
+
+/// Passes the result of a call on and stores it under the idempotency key. A result without an output is a replay.
+fn finish(
+    index: usize,
+    call: &mut Call<'_>,
+    result: Result<Option<Output<'_>>, OpError>,
+    reply: &mut impl FnMut(Reply<'_>),
+) {
+    let key = std::mem::take(&mut call.key);
+    match (result, key) {
+        (Ok(Some(output)), key) => {
+            reply(Reply { index, result: Ok(&output), replayed: false });
+            if key.is_first() && output.took_effect() {
+                key.store(vec![Ok(output.into_owned())]);
+            }
+        }
+        (Ok(None), Keyed::Replay(results)) => {
+            results.iter().for_each(|result| reply(Reply { index, result: result.as_ref(), replayed: true }));
+        }
+        (Ok(None), Keyed::Unkeyed | Keyed::First(_)) => {}
+        (Err(error), _) => reply(Reply { index, result: Err(&error), replayed: false }),
+    }
+}
+
+async fn decide<S: Store>(
+    app: &App<S>,
+    caller: Caller<'_>,
+    verb: Verb,
+    calls: &mut [Call<'_>],
+    reply: &mut impl FnMut(Reply<'_>),
+) {
+    let mut decisions = Lent::take();
+    {
+        // Nearly always one, and then nothing is allocated.
+        let items: SmallVec<[(&[u8], Item<'_>); 1]> =
+            calls.iter().filter_map(Call::to_decide).map(|ask| (ask.domain(), ask.item(verb.cost(ask.cost)))).collect();
+        let requests: SmallVec<[Request<'_>; 1]> =
+            items.iter().map(|(domain, item)| Request { domain, items: std::slice::from_ref(item) }).collect();
+        if !requests.is_empty() {
+            decide_requests(app, caller.protocol, verb, &requests, &mut decisions).await;
+        }
+    }
+    let mut decided = decisions.iter();
+    for (index, call) in calls.iter_mut().enumerate() {
+        let result = match (call.to_decide(), &call.input) {
+            (_, Err(error)) => Err(error.clone()),
+            (None, Ok(_)) => Ok(None),
+            (Some(ask), Ok(_)) => match decided.next() {
+                Some(Ok(decision)) => {
+                    let shown = Shown { taken: verb.shows_taken(), receipt: ask.receipt || verb.shows_receipt() };
+                    Ok(Some(Output::Decision(DecisionView::new(decision, shown))))
+                }
+                Some(Err(error)) => Err(error.into()),
+                // There are as many decisions as requests.
+                None => Err(OpError::invalid("", "the request was not decided")),
+            },
+        };
+        finish(index, call, result, reply);
+    }
+}
+
+impl<'a> Call<'a> {
+    /// Returns a call without an idempotency key.
+    pub fn new(input: Result<Input<'a>, OpError>) -> Self {
+        Self { input, key: Keyed::Unkeyed }
+    }
+
+    /// Returns the request that the engine has to decide; `None` if there is an error or a stored result.
+    fn to_decide(&self) -> Option<&RequestInput<'a>> {
+        match (&self.input, &self.key) {
+            (Ok(Input::Request(ask)), Keyed::Unkeyed | Keyed::First(_)) => Some(ask),
+            _ => None,
+        }
+    }
+}
+
+/// Decides requests, each by itself, in order, and counts the outcomes.
+pub(super) async fn decide_requests<S: Store>(
+    app: &App<S>,
+    protocol: Protocol,
+    verb: Verb,
+    requests: &[Request<'_>],
+    decisions: &mut Decisions,
+) {
+    match verb.taking() {
+        Some(taking) => app.engine.take_batch(taking, requests, decisions).await,
+        None => return app.engine.peek_batch(requests, decisions).await,
+    }
+    let mut tally = Tally::default();
+    for (index, decision) in decisions.iter().enumerate() {
+        let Ok(decision) = decision else { continue };
+        app.top.note(&decision, app.clock());
+        match decision.observed() {
+            None if decision.is_allowed() => {
+                tally.allowed += 1;
+                continue;
+            }
+            None => tally.denied += 1,
+            Some(_) => tally.observed += 1,
+        }
+        if let Some(refusals) = &app.refusals {
+            let explain = || app.engine.explain_decided(&requests[index], decisions, index);
+            refusals.note(protocol, requests[index].domain, &decision, &app.top, explain);
+        }
+    }
+    app.metrics.front(protocol).decided(tally);
+}
+
+/// Runs an operation that is not batched.
+async fn run_one<S: Store>(
+    app: &App<S>,
+    caller: Caller<'_>,
+    op: Op,
+    input: &Input<'_>,
+) -> Result<Output<'static>, OpError> {
+    match (op, input) {
+        (Op::Acquire, Input::Request(ask)) => {
+            let items = [ask.item(ask.cost)];
+            let request = Request { domain: ask.domain(), items: &items };
+            let mut decisions = Lent::take();
+            acquire::acquire(app, caller.protocol, &request, ask.wait, &mut decisions).await;
+            let view = DecisionView::new(decisions.get(0)?, Shown { taken: false, receipt: true });
+            Ok(Output::Decision(view).into_owned())
+        }
+        // Settling is the other half of deciding, so every caller who may decide may settle.
+        (Op::Refund, Input::Receipt(receipt, _)) => Ok(Output::Refunded(app.engine.refund(receipt).await?)),
+        (Op::Renew, Input::Receipt(receipt, _)) => Ok(Output::Renewed(app.engine.renew(receipt).await?)),
+        (Op::Commit, Input::Receipt(receipt, Some(cost))) => {
+            Ok(Output::Settled(app.engine.commit(receipt, *cost).await?))
+        }
+        (Op::Commit, Input::Receipt(_, None)) => {
+            Err(OpError::invalid("cost", "a commit needs the actual `cost` of the request"))
+        }
+        (Op::Reset, Input::Request(ask)) => {
+            let items = [ask.item(ask.cost)];
+            let request = Request { domain: ask.domain(), items: &items };
+            let counters = app.engine.reset(&request, &mut Lent::take()).await?;
+            let domain = String::from_utf8_lossy(ask.domain());
+            let domain = Some(&*domain).filter(|domain| !domain.is_empty());
+            app.note(caller.access, "key", "reset", domain, &ask.subject());
+            Ok(Output::Reset(counters))
+        }
+        (Op::Explain, Input::Request(ask)) => {
+            let explanation = app.engine.explain(ask.domain(), &ask.item(ask.cost), &mut Lent::take()).await?;
+            Ok(Output::Explained(Arc::new(explanation)))
+        }
+        (Op::SetEnforcement, Input::Enforcement(enforcement)) => {
+            set_enforcement(app, caller, *enforcement);
+            Ok(Output::Page(pages::page(app, super::Page::Enforcement)))
+        }
+        (Op::Page(page), _) => Ok(Output::Page(pages::page(app, page))),
+        // A front end makes the input that the operation needs.
+        _ => Err(OpError::invalid("", "this is not the input of this operation")),
+    }
+}
+
+fn set_enforcement<S: Store>(app: &App<S>, caller: Caller<'_>, enforcement: Enforcement) {
+    app.engine.set_enforcement(enforcement);
+    let mode = enforcement.as_str();
+    tracing::warn!(mode, author = caller.access.author(), "enforcement was switched");
+    app.note(caller.access, "enforcement", mode, None, "server");
+}

@@ -1,0 +1,242 @@
+//! Commands that are operations: words to inputs. Commands of one operation that follow each other in a pipeline are run together,
+//! so that a shared store is asked once.
+//!
+//! `ONCE key` is the idempotency key. It follows the words that every call of the command has and precedes the attributes:
+//! `TG.CHECK api 1 ONCE 7f3a path /login`. It has to be in upper case; an attribute named `ONCE` has to come later.
+
+use tollgate::Cost;
+use tollgate::redis_cell::Throttle;
+use tollgate_engine::{Entry, Store};
+
+use super::throttle::{self, SharedCall};
+use super::wire::{Parsed, Replies, integer, parse};
+use super::write::{write, write_error};
+use crate::app::App;
+use crate::control::auth::Access;
+use crate::net::protocol::Protocol;
+use crate::ops::error::{ErrorKind, OpError};
+use crate::ops::idempotency::Keyed;
+use crate::ops::input::{self, Input, LimitsInput, RequestInput};
+use crate::ops::run::{Call, Caller, Reply, run};
+use crate::ops::view::Output;
+use crate::ops::{Command, Op, Spec, TABLE, Verb};
+
+/// The most commands that are run together.
+const MAX_BATCH: usize = 64;
+
+/// Commands that are run together.
+#[derive(Debug)]
+pub(super) struct Batch<'a> {
+    spec: &'static Spec,
+    calls: Vec<Call<'a>>,
+    /// The limits of calls of `CL.THROTTLE`, whose replies are not those of `TG.CHECK`; empty if there are none.
+    throttles: Vec<Option<Box<Throttle>>>,
+    /// The idempotency keys of the calls.
+    keys: Vec<&'a [u8]>,
+}
+
+/// A command that may be part of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Batched {
+    /// An operation.
+    Op(&'static Spec, &'static Command),
+    /// `CL.THROTTLE` with a shared store.
+    Throttle,
+}
+
+impl Batched {
+    /// Finds a command by its name. `CL.THROTTLE` is only among them if its keys are not kept in this process.
+    pub(super) fn find<S>(app: &App<S>, name: &[u8]) -> Option<Self> {
+        match Spec::of_command(name) {
+            Some((spec, command)) => Some(Self::Op(spec, command)),
+            None => (app.throttles.is_none() && throttle::is_throttle(name)).then_some(Self::Throttle),
+        }
+    }
+
+    /// Returns the operation; that of `CL.THROTTLE` is a check.
+    fn spec(self) -> &'static Spec {
+        match self {
+            Self::Op(spec, _) => spec,
+            Self::Throttle => &TABLE[0],
+        }
+    }
+}
+
+impl<'a> Batch<'a> {
+    /// Makes a batch of the command in `args` and of those of the same operation that follow it in `input`. Returns the bytes of
+    /// those that follow. If there is no batch, the reply to the first command is written already.
+    pub(super) fn read<S: Store>(
+        app: &'a App<S>,
+        first: Batched,
+        args: &mut Vec<&'a [u8]>,
+        input: &'a [u8],
+        replies: &mut Replies,
+    ) -> (Option<Self>, usize) {
+        let mut batch = Self { spec: first.spec(), calls: Vec::new(), throttles: Vec::new(), keys: Vec::new() };
+        match batch.add(app, first, args) {
+            Added::Yes => {}
+            Added::No => return (None, 0),
+            Added::Known(reply) => {
+                match reply {
+                    Ok(reply) => replies.five(reply),
+                    Err(error) => {
+                        app.metrics.front(Protocol::Resp).mistaken();
+                        replies.error(&error);
+                    }
+                }
+                return (None, 0);
+            }
+        }
+        let mut at = 0;
+        while matches!(batch.spec.op, Op::Decide(_))
+            && batch.calls.len() < MAX_BATCH
+            && let Ok(Parsed::Command(len)) = parse(&input[at..], args)
+            && let Some(next) = args.first().and_then(|name| Batched::find(app, name))
+            && next.spec().op == batch.spec.op
+            && matches!(batch.add(app, next, args), Added::Yes)
+        {
+            at += len;
+        }
+        (Some(batch), at)
+    }
+
+    fn add<S: Store>(&mut self, app: &'a App<S>, command: Batched, args: &mut Vec<&'a [u8]>) -> Added {
+        match command {
+            Batched::Op(spec, command) => {
+                let key = take_key(command, args);
+                // The result of the first call with the key is not known yet.
+                if key.is_some_and(|key| self.keys.contains(&key)) {
+                    return Added::No;
+                }
+                self.keys.extend(key);
+                self.push(call(app, spec, command, key, args), None);
+            }
+            Batched::Throttle => match throttle::shared_call(app, args) {
+                Ok(SharedCall::Decide(input, throttle)) => self.push(Call::new(Ok(input)), Some(throttle)),
+                Ok(SharedCall::Known(reply)) => return Added::Known(Ok(reply)),
+                Err(error) => return Added::Known(Err(error)),
+            },
+        }
+        Added::Yes
+    }
+
+    fn push(&mut self, call: Call<'a>, throttle: Option<Box<Throttle>>) {
+        if throttle.is_some() || !self.throttles.is_empty() {
+            self.throttles.resize_with(self.calls.len(), || None);
+            self.throttles.push(throttle);
+        }
+        self.calls.push(call);
+    }
+
+    /// Returns whether running it may take long.
+    pub(super) fn waits(&self) -> bool {
+        self.spec.op == Op::Acquire
+    }
+
+    /// Runs the commands and writes the replies in order.
+    pub(super) async fn run<S: Store>(mut self, app: &App<S>, access: &Access, replies: &mut Replies) {
+        let caller = Caller { protocol: Protocol::Resp, access };
+        let throttles = &self.throttles;
+        run(app, caller, self.spec, &mut self.calls, |Reply { index, result, replayed }| match result {
+            Ok(output) => match (throttles.get(index), output) {
+                (Some(Some(throttle)), Output::Decision(decision)) => replies.five(throttle::five(throttle, decision)),
+                _ => write(replies, output, replayed),
+            },
+            Err(error) => {
+                if error.kind != ErrorKind::StoreFailed {
+                    app.metrics.front(Protocol::Resp).mistaken();
+                }
+                write_error(replies, error);
+            }
+        })
+        .await;
+    }
+}
+
+/// Whether a command became part of a batch.
+enum Added {
+    Yes,
+    /// It has to wait for the results of the batch.
+    No,
+    /// It needs no batch: this is its reply.
+    Known(Result<[i64; 5], String>),
+}
+
+/// Removes `ONCE key` from the words of a command, if it is there.
+fn take_key<'a>(command: &Command, args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
+    let at = command.arity;
+    let key = match args.get(at..) {
+        Some([b"ONCE", key, ..]) => *key,
+        Some(_) | None => return None,
+    };
+    args.drain(at..at + 2);
+    Some(key)
+}
+
+/// Returns the call of an operation, given its words without the idempotency key.
+fn call<'a, S: Store>(
+    app: &'a App<S>,
+    spec: &Spec,
+    command: &Command,
+    key: Option<&[u8]>,
+    args: &[&'a [u8]],
+) -> Call<'a> {
+    let read = || {
+        let input = read_input(spec.op, command, args)?;
+        let key = match key.filter(|_| spec.keyed) {
+            None => Keyed::Unkeyed,
+            Some(key) => Keyed::begin(&app.idempotency, key, (Protocol::Resp, args), app.now())?,
+        };
+        Ok((input, key))
+    };
+    match read() {
+        Ok((input, key)) => Call { input: Ok(input), key },
+        Err(error) => Call::new(Err(error)),
+    }
+}
+
+/// Returns the input of an operation. The first word is the name of the command.
+fn read_input<'a>(op: Op, command: &Command, args: &[&'a [u8]]) -> Result<Input<'a>, OpError> {
+    let usage = || OpError::invalid("", format!("usage: {} {}", command.name.to_lowercase(), command.args));
+    let rules = |domain, attributes: &[&'a [u8]]| {
+        let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };
+        let entries = pairs.iter().map(|[name, value]| Entry { name, value }).collect();
+        Ok(LimitsInput::Rules { domain, entries })
+    };
+    match (op, args) {
+        (Op::Decide(Verb::Drain), [_, domain, attributes @ ..]) => {
+            Ok(Input::Request(RequestInput::new(rules(domain, attributes)?, None)))
+        }
+        (Op::Decide(_) | Op::Reset | Op::Explain, [_, domain, cost, attributes @ ..]) => {
+            Ok(Input::Request(RequestInput::new(rules(domain, attributes)?, cost_or_rules(cost)?)))
+        }
+        (Op::Acquire, [_, domain, cost, wait, attributes @ ..]) => {
+            let request = RequestInput::new(rules(domain, attributes)?, cost_or_rules(cost)?);
+            let wait = input::wait(integer(wait).and_then(|wait| u64::try_from(wait).ok()))?;
+            Ok(Input::Request(RequestInput { wait, ..request }))
+        }
+        (Op::Refund | Op::Renew, [_, receipt]) => Ok(Input::Receipt(input::receipt(receipt)?, None)),
+        (Op::Commit, [_, receipt, cost]) => {
+            let receipt = input::receipt(receipt)?;
+            Ok(Input::Receipt(receipt, Some(number(cost).ok_or_else(|| not_a_cost(cost, ""))?)))
+        }
+        _ => Err(usage()),
+    }
+}
+
+/// Parses the cost of a request; `-` leaves it to the rules. A cost is never omitted, so that no attribute is taken for one.
+fn cost_or_rules(text: &[u8]) -> Result<Option<Cost>, OpError> {
+    if text == b"-" {
+        return Ok(None);
+    }
+    number(text).map(Some).ok_or_else(|| not_a_cost(text, ", or - to use the cost of the rules"))
+}
+
+fn number(text: &[u8]) -> Option<Cost> {
+    integer(text).and_then(|cost| u64::try_from(cost).ok()).map(Cost::new)
+}
+
+fn not_a_cost(text: &[u8], or: &str) -> OpError {
+    let cost = String::from_utf8_lossy(&text[..text.len().min(64)]);
+    OpError::invalid("cost", format!("the cost '{cost}' is not an integer from 0 on, such as 1{or}"))
+}

@@ -1,0 +1,252 @@
+//! `CL.THROTTLE`, the command of redis-cell, and its fast path: calls that follow each other in a pipeline are decided together in
+//! this process, without rules, the engine, or an allocation. With a shared store a call is an inline limit like any other.
+
+use tollgate::redis_cell::Throttle;
+use tollgate::{Cost, Limit, Nanos, Outcome, Retry};
+use tollgate_engine::{Enforcement, Store};
+
+use super::wire::{Replies, integer};
+use crate::app::App;
+use crate::net::protocol::Protocol;
+use crate::observe::metrics::Tally;
+use crate::ops::input::{Input, LimitsInput, RequestInput};
+use crate::ops::view::DecisionView;
+
+/// Calls that are decided together: as many as the table prefetches.
+const BATCH: usize = 16;
+
+/// How redis-cell begins every error.
+const CELL_ERROR: &str = "Cell error: Store error:";
+
+/// Returns whether a command is `CL.THROTTLE`.
+#[inline]
+pub(super) fn is_throttle(name: &[u8]) -> bool {
+    name == b"CL.THROTTLE" || name.eq_ignore_ascii_case(b"CL.THROTTLE")
+}
+
+/// The limit of a call as it was sent: burst, count, period and quantity.
+type Params = [i64; 4];
+
+/// Parses the arguments after the key.
+///
+/// # Errors
+/// In the words of redis-cell.
+#[inline]
+fn params(args: &[&[u8]]) -> Result<Params, String> {
+    let (texts, quantity) = match args {
+        [_, _, texts @ .., quantity] if texts.len() == 3 => (texts, Some(quantity)),
+        [_, _, texts @ ..] if texts.len() == 3 => (texts, None),
+        _ => {
+            let usage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+            return Err(format!("{CELL_ERROR} {usage}"));
+        }
+    };
+    let mut params = [0, 0, 0, 1];
+    for (param, text) in params.iter_mut().zip(texts.iter().chain(quantity)) {
+        *param = integer(text).ok_or_else(|| not_an_integer(text))?;
+    }
+    Ok(params)
+}
+
+#[cold]
+fn not_an_integer(text: &[u8]) -> String {
+    format!("{CELL_ERROR} Couldn't parse as integer: {}", String::from_utf8_lossy(text))
+}
+
+/// Checks the parameters of a limit.
+///
+/// # Errors
+/// In the words of redis-cell for a rate of zero, in ours for parameters that are too large.
+fn throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
+    Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR} {error}"))
+}
+
+/// A cache of limits by their parameters. Callers send the same few, and checking them costs more than deciding.
+#[derive(Debug)]
+pub(super) struct LimitCache {
+    slots: Vec<Option<(Params, Throttle)>>,
+}
+
+/// The number of limits in a cache.
+const SLOTS: usize = 64;
+
+/// The position of a limit, until it is replaced.
+type Slot = usize;
+
+impl LimitCache {
+    pub(super) fn new() -> Self {
+        Self { slots: vec![None; SLOTS] }
+    }
+
+    #[inline]
+    fn find(&self, params: Params) -> Option<Slot> {
+        let slot = slot(params);
+        matches!(&self.slots[slot], Some((kept, _)) if *kept == params).then_some(slot)
+    }
+
+    /// Checks the parameters and stores their limit in place of another.
+    fn insert(&mut self, params: Params) -> Result<Slot, String> {
+        let throttle = throttle(params)?;
+        let slot = slot(params);
+        self.slots[slot] = Some((params, throttle));
+        Ok(slot)
+    }
+
+    #[inline]
+    fn get(&self, slot: Slot) -> Option<&Throttle> {
+        self.slots[slot].as_ref().map(|(_, throttle)| throttle)
+    }
+}
+
+#[inline]
+fn slot(params: Params) -> Slot {
+    let mixed = params.iter().fold(0_u64, |mixed, param| (mixed ^ *param as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    (mixed >> 58) as usize
+}
+
+/// Calls that have been read and are not yet decided, to be decided in this process.
+pub(super) struct LocalCalls<'a, S> {
+    app: &'a App<S>,
+    calls: [(&'a [u8], Slot); BATCH],
+    len: usize,
+}
+
+impl<'a, S: Store> LocalCalls<'a, S> {
+    pub(super) fn new(app: &'a App<S>) -> Self {
+        Self { app, calls: [(&[], 0); BATCH], len: 0 }
+    }
+
+    /// Adds a call, and decides all when there are enough.
+    #[inline]
+    pub(super) fn add(&mut self, args: &[&'a [u8]], cache: &mut LimitCache, replies: &mut Replies) {
+        match self.slot(args, cache, replies) {
+            Ok(slot) => {
+                self.calls[self.len] = (args[1], slot);
+                self.len += 1;
+                if self.len == BATCH {
+                    self.decide(cache, replies);
+                }
+            }
+            Err(error) => {
+                self.decide(cache, replies);
+                self.app.metrics.front(Protocol::Resp).mistaken();
+                replies.error(&error);
+            }
+        }
+    }
+
+    #[inline]
+    fn slot(&mut self, args: &[&[u8]], cache: &mut LimitCache, replies: &mut Replies) -> Result<Slot, String> {
+        let params = params(args)?;
+        match cache.find(params) {
+            Some(slot) => Ok(slot),
+            None => {
+                // A call that is not yet decided may refer to the slot.
+                self.decide(cache, replies);
+                cache.insert(params)
+            }
+        }
+    }
+
+    /// Decides the calls in order and writes the replies.
+    #[inline]
+    pub(super) fn decide(&mut self, cache: &LimitCache, replies: &mut Replies) {
+        if self.len == 0 {
+            return;
+        }
+        let calls = self.calls[..std::mem::take(&mut self.len)].iter();
+        let Some(throttles) = &self.app.throttles else { return };
+        let observing = self.app.engine.enforcement() == Enforcement::Observe;
+        let mut tally = Tally::default();
+        throttles.decide_many(calls.filter_map(|(key, slot)| Some((*key, cache.get(*slot)?))), |mut reply| {
+            if reply[0] == 0 {
+                tally.allowed += 1;
+            } else if observing {
+                tally.observed += 1;
+                (reply[0], reply[3]) = (0, -1);
+            } else {
+                tally.denied += 1;
+            }
+            replies.five(reply);
+        });
+        self.app.metrics.front(Protocol::Resp).decided(tally);
+    }
+}
+
+/// What a call that a shared store decides needs.
+pub(super) enum SharedCall<'a> {
+    /// The input, and the limit to write the reply by.
+    Decide(Input<'a>, Box<Throttle>),
+    /// The reply is known: the limit never lets anything pass.
+    Known([i64; 5]),
+}
+
+/// Reads a call that a shared store decides.
+///
+/// # Errors
+/// In the words of redis-cell.
+pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Result<SharedCall<'a>, String> {
+    let params = params(args)?;
+    let throttle = Box::new(throttle(params)?);
+    let Ok(cost) = u64::try_from(params[3]) else {
+        return Err(format!("{CELL_ERROR} a negative quantity cannot be returned to a shared store"));
+    };
+    let Some(bucket) = throttle.bucket() else {
+        return Ok(SharedCall::Known(throttle.reply(Outcome::Deny(Retry::Never), Nanos::ZERO)));
+    };
+    let limits = app.engine.limits(&Limit::from(*bucket).into()).map_err(|error| format!("{CELL_ERROR} {error}"))?;
+    let limits = LimitsInput::Inline { key: args[1], limits: limits.into() };
+    Ok(SharedCall::Decide(Input::Request(RequestInput::new(limits, Some(Cost::new(cost)))), throttle))
+}
+
+/// Returns the five numbers of redis-cell for a decision.
+pub(super) fn five(throttle: &Throttle, decision: &DecisionView<'_>) -> [i64; 5] {
+    let reset = decision.limits().next().map_or(Nanos::ZERO, |limit| limit.report.reset);
+    throttle.reply(decision.outcome, reset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(args: &str, expected: Result<Params, &str>) {
+        let args: Vec<&[u8]> = args.split('|').map(str::as_bytes).collect();
+        assert_eq!(params(&args), expected.map_err(|error| format!("{CELL_ERROR} {error}")));
+    }
+
+    #[test]
+    fn arguments_are_three_or_four_integers_after_the_key() {
+        let usage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+        check("CL.THROTTLE|k|15|30|60", Ok([15, 30, 60, 1]));
+        check("CL.THROTTLE|k|15|30|60|-7", Ok([15, 30, 60, -7]));
+        check("CL.THROTTLE|k|+1|30|60", Ok([1, 30, 60, 1]));
+        for wrong in ["CL.THROTTLE", "CL.THROTTLE|k", "CL.THROTTLE|k|1|1", "CL.THROTTLE|k|1|1|1|1|1"] {
+            check(wrong, Err(usage));
+        }
+        check("CL.THROTTLE|k|x|1|1", Err("Couldn't parse as integer: x"));
+        check("CL.THROTTLE|k|1|1|1|", Err("Couldn't parse as integer: "));
+        check("CL.THROTTLE|k|1|9223372036854775808|1", Err("Couldn't parse as integer: 9223372036854775808"));
+    }
+
+    #[test]
+    fn zero_rate_is_an_error_in_the_words_of_redis_cell() {
+        assert_eq!(throttle([1, 0, 1, 1]).unwrap_err(), "Cell error: Store error: Zero rates are not supported");
+        assert!(throttle([i64::MAX, 1, 1, 1]).unwrap_err().starts_with("Cell error: Store error: an amount of"));
+    }
+
+    #[test]
+    fn limit_is_found_by_its_parameters_only() {
+        let mut cache = LimitCache::new();
+        assert_eq!(cache.find([15, 30, 60, 1]), None);
+        let slot = cache.insert([15, 30, 60, 1]).expect("a limit");
+        assert_eq!(cache.find([15, 30, 60, 1]), Some(slot));
+        assert_eq!(cache.get(slot), Throttle::new(15, 30, 60, 1).ok().as_ref());
+        for burst in 0..1_000 {
+            let other = [burst, 1, 1, 1];
+            assert_eq!(cache.find(other), None);
+            let slot = cache.insert(other).expect("a limit");
+            assert_eq!(cache.find(other), Some(slot));
+        }
+        assert!(cache.insert([0, 0, 1, 1]).is_err());
+    }
+}
