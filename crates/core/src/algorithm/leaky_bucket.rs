@@ -196,9 +196,13 @@ impl LeakyBucket {
         self.bucket.flow().ticks(cost.get().saturating_sub(1))
     }
 
-    /// The most that may be in the bucket when `cost` comes, for both bounds to hold; `None` if they never do.
+    /// The most that may be in the bucket when `cost` comes, for both bounds to hold; `None` if they never do. A cost of zero
+    /// does not wait, so only the burst bounds it.
     #[inline]
     fn room(&self, cost: Cost) -> Option<Ticks> {
+        if cost == Cost::ZERO {
+            return self.bucket.room(cost);
+        }
         Some(self.bucket.room(cost)?.min(self.patience.checked_sub(self.before_last(cost))?))
     }
 

@@ -106,11 +106,8 @@ function bucket.weigh(limit, cells, verb, cost)
   if verb == EXACTLY then
     if cost > limit.burst then return nil end
     w, p = limit.top_whole, limit.top_part
-    -- A cost of zero has no last unit that could wait; what it finds is bounded all the same.
-    local patience = limit.patience_whole
-    if cost == 0 and patience and (patience < w or (patience == w and limit.patience_part < p)) then
-      w, p = patience, limit.patience_part
-    end
+    -- A cost of zero does not wait, so only the burst bounds it.
+    if cost == 0 then w, p = ticks(limit, limit.burst) end
   else
     if cost > limit.deepest then return nil end
     w, p = limit.deepest_whole, limit.deepest_part

@@ -80,7 +80,11 @@ impl LeakyBucketModel {
 
     /// The highest level at which `cost` is let in, below both bounds; below zero if it never is.
     fn ceiling(&self, cost: u64) -> Exact {
-        (exact(self.numbers.burst) - exact(cost)).min(self.patience() - exact(cost.saturating_sub(1)))
+        // A cost of zero does not wait, so only the burst bounds it.
+        if cost == 0 {
+            return exact(self.numbers.burst);
+        }
+        (exact(self.numbers.burst) - exact(cost)).min(self.patience() - exact(cost - 1))
     }
 
     /// Pours `cost` in if no more than `ceiling` is there, and says otherwise when that would be so.

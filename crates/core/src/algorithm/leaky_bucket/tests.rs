@@ -181,3 +181,14 @@ fn the_wait_is_true_with_every_part_of_a_tick() {
         waits_are_true(&limit, &state, Now::at, at, Ask::Exactly(Cost::ONE));
     }
 }
+
+#[test]
+fn cost_of_zero_is_refused_only_in_debt() {
+    let limit = limit("10/s", 6).max_wait(Nanos::from_millis(100)).max_debt(1).unwrap();
+    let mut state = [0; 2];
+    limit.fresh(&mut state, &Now::at(0));
+    for (charged, passes) in [(6, true), (1, false)] {
+        assert!(limit.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(charged))).is_allowed());
+        assert_eq!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ZERO)).is_allowed(), passes);
+    }
+}
