@@ -38,6 +38,16 @@ fn a_delayed_bucket_lets_the_burst_pass_and_the_next_wait() {
 }
 
 #[test]
+fn a_delay_refuses_only_what_would_wait_longer() {
+    // One and a half flow in the longest wait.
+    let mut bench = bench("- {id: r, limit: 3/s, burst: 1, on_exceed: {delay: {max_wait: 500ms}}}\n");
+    assert_eq!([bench.check(&[]), bench.check(&[])], ["allow", "delay 333.333334ms"]);
+    assert_eq!(bench.check(&[]), "deny 166.666667ms", "it would wait 667 ms now");
+    bench.advance(Nanos::from_nanos(166_666_667));
+    assert_eq!(bench.check(&[]), "delay 500ms");
+}
+
+#[test]
 fn a_dropped_request_is_refused_without_an_answer() {
     let mut bench = bench("- {id: r, limit: 1/m, on_exceed: drop}\n");
     bench.decide(&[], None, |decision| assert!(decision.is_allowed() && decision.refusal().is_none()));

@@ -151,14 +151,15 @@ fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes
     }
 }
 
-/// The limit that lets pass at once what it did before, and after a wait what fits into the longest one. For a token bucket
-/// that is a leaky bucket whose free part is the burst, with room behind it for as much as flows in that time.
+/// The limit that admits at once what it did before, and after a wait what fits into the longest one. For a token bucket
+/// that is a leaky bucket whose free part is the burst, with room above it for as much as flows in that time, rounded up: the
+/// longest wait bounds it exactly.
 fn delayed(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
     let leaky = |bucket: tollgate::BucketTerms| {
         let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
-        let room = u64::try_from(flows / u128::from(bucket.rate.per().as_nanos())).unwrap_or(u64::MAX);
+        let room = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);
         let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(room))?;
-        // A request waits for what it finds, not for itself: so the last one to pass at once finds one less.
+        // A unit waits for what is before it: so the last one to pass at once finds one less.
         let leaky = leaky.free(bucket.burst - 1)?.max_wait(max_wait).max_debt(bucket.max_debt)?;
         Ok(leaky.initial(bucket.initial.saturating_add(room))?.into())
     };
