@@ -241,7 +241,8 @@ impl RuleModel {
         let rule = charge.rule.id.clone();
         let algorithms = limits.iter().map(|limit| discriminant(&limit.algorithm)).collect();
         let limits = (!own).then(|| limits.clone());
-        receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, algorithms, limits });
+        let shadow = charge.rule.is_shadow();
+        receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, shadow, algorithms, limits });
     }
 
     /// What a log that counts refused attempts writes down for this one: 0 if it does not refuse, or always would.

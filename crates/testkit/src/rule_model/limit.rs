@@ -7,7 +7,7 @@ use tollgate_core::{Nanos, Outcome, Report, Retry};
 
 use super::calendar::Calendar;
 use super::states::{State, When};
-use super::{Tokens, floor, tokens};
+use super::{Tokens, ceil, floor, tokens};
 
 /// The parameters of a limit, as a rule writes them. `None` is what is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,9 +131,9 @@ impl Limit {
         }
     }
 
-    /// The largest cost that can pass.
+    /// What is reported as the limit: the largest cost that can pass, rounded up where a wait brings a part of a token.
     pub fn capacity(&self) -> u64 {
-        floor(self.most())
+        ceil(self.most())
     }
 
     fn max_debt(&self) -> u64 {
@@ -147,7 +147,7 @@ impl Limit {
 
     /// The most that is ever spent.
     pub fn deepest(&self) -> Tokens {
-        self.most() + tokens(self.max_debt())
+        tokens(self.capacity() + self.max_debt())
     }
 
     /// What counts as spent for a new key.
@@ -159,12 +159,16 @@ impl Limit {
         self.initial.map_or(0, |initial| whole - initial)
     }
 
-    /// The length of a slice.
-    pub fn precision(&self) -> u64 {
-        match self.algorithm {
+    /// The length of a slice and how many there are: at least as many as the precision asks for, and so many that they
+    /// make up the period, if up to 64 do.
+    pub fn slices(&self) -> (u64, u64) {
+        let precision = match self.algorithm {
             Algorithm::SlidingSlices { precision: Some(precision) } => precision,
             _ => self.period.div_ceil(10),
-        }
+        };
+        let fewest = self.period.div_ceil(precision);
+        let slices = (fewest..=64).find(|slices| self.period.is_multiple_of(*slices)).unwrap_or(fewest);
+        (self.period.div_ceil(slices), slices)
     }
 
     /// The highest `spent` at which `ask` passes, gaps and steps to come aside.
@@ -172,8 +176,12 @@ impl Limit {
         let cost = tokens(ask.cost());
         match (ask, &self.algorithm) {
             (Ask::Regardless(_), _) => self.deepest() - cost,
+            // A cost of 0 does not wait: it is refused only where there is debt.
+            (Ask::Exactly(0), _) => tokens(self.capacity()),
             (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
-                (self.most() - cost).min(tokens(*free) + tokens(*wait) * self.rate())
+                // The last unit waits for all before it.
+                let before = tokens(ask.cost() - 1);
+                (self.most() - cost).min(tokens(*free) + tokens(*wait) * self.rate() - before)
             }
             (Ask::Exactly(_), _) => self.most() - cost,
         }
@@ -212,8 +220,8 @@ impl Limit {
         if self.passes(state, at, ask) {
             return Retry::NOW;
         }
-        if let (Ask::Exactly(_), Algorithm::IntervalBucket { max_wait: 1.., .. }) = (ask, &self.algorithm) {
-            return After(first(at, |later| self.passes(state, later, ask)) - at);
+        if let (Ask::Exactly(_), Algorithm::IntervalBucket { max_wait: max_wait @ 1.., .. }) = (ask, &self.algorithm) {
+            return self.retry_of_steps(state, at, ask, *max_wait);
         }
         match state.until(at, room) {
             When::At(instant) => After(instant.max(self.gap_ends(state, ask)) - at),
@@ -221,12 +229,26 @@ impl Limit {
         }
     }
 
+    /// The same for a bucket that sells steps to come. Those within the longest wait are as many as fit it, or one more
+    /// while the present step is nearly over. So a request passes when the fewer leave room, or at the first such time
+    /// from when the more do.
+    fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
+        let fewer = max_wait / self.period;
+        let when = |steps: u64| state.until(at, self.room(ask) + tokens(steps * self.count));
+        let (When::At(surely), When::At(perhaps)) = (when(fewer), when(fewer + 1)) else { return Retry::OnRelease };
+        let origin = state.origin_under(self, perhaps);
+        let into_step = (i128::from(perhaps + max_wait) - i128::from(origin)).rem_euclid(self.period.into());
+        let next_step = perhaps + self.period - u64::try_from(into_step).expect("a part of a period");
+        let passing = [surely, perhaps, next_step].into_iter().filter(|instant| self.passes(state, *instant, ask));
+        After(passing.min().expect("the fewer steps are enough") - at)
+    }
+
     /// How long a request that passes at `at` is told to wait.
     fn wait(&self, state: &State, at: u64, ask: Ask) -> u64 {
         let Ask::Exactly(cost @ 1..) = ask else { return 0 };
         let level = match self.algorithm {
             Algorithm::TokenBucket { delay: Some(_) } => state.spent(at) + tokens(cost) - tokens(self.burst()),
-            Algorithm::LeakyBucket { free, .. } => state.spent(at) - tokens(free),
+            Algorithm::LeakyBucket { free, .. } => state.spent(at) + tokens(cost - 1) - tokens(free),
             Algorithm::IntervalBucket { .. } => {
                 let short = state.spent(at) + tokens(cost) - tokens(self.burst());
                 let covered = |later| short <= tokens(self.steps_between(state, at, later) * self.count);
@@ -234,7 +256,7 @@ impl Limit {
             }
             _ => return 0,
         };
-        super::ceil(level / self.rate())
+        ceil(level / self.rate())
     }
 
     /// Decides `ask`, which changes nothing.
@@ -252,10 +274,8 @@ impl Limit {
     pub fn remaining(&self, state: &State, at: u64) -> u64 {
         let spent = state.spent(at);
         match self.algorithm {
-            Algorithm::LeakyBucket { free, max_wait: Some(wait) }
-                if spent > tokens(free) + tokens(wait) * self.rate() =>
-            {
-                0
+            Algorithm::LeakyBucket { free, max_wait: Some(wait) } => {
+                floor(self.most().min(tokens(free + 1) + tokens(wait) * self.rate()) - spent)
             }
             Algorithm::IntervalBucket { max_wait, .. } => {
                 let brought = self.steps_between(state, at, at + max_wait) * self.count;

@@ -19,11 +19,13 @@
 //!
 //! What the model answers on top of that is in [`decide`] (groups, shadows, overrides, costs), [`ban`] and [`settle`]
 //! (refunds, reservations, leases). [`random`] makes rule sets and traces of a seed; [`lockstep`] walks the model and a
-//! program under test through a trace and compares every answer.
+//! program under test through a trace and compares every answer; [`laws`] compare two runs of the same program.
 
 pub mod ban;
 pub mod calendar;
 pub mod decide;
+pub mod findings;
+pub mod laws;
 pub mod limit;
 pub mod lockstep;
 pub mod memory;

@@ -26,6 +26,8 @@ pub struct Taken {
     pub cost: u64,
     /// Where, by limit.
     pub stamps: Vec<Stamp>,
+    /// Whether the rule was a shadow.
+    pub shadow: bool,
     /// How each limit counted.
     pub algorithms: Vec<Discriminant<Algorithm>>,
     /// The limits of the override that applied.
@@ -64,29 +66,39 @@ impl RuleModel {
         let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost);
         let too_much = too_much.map(|taken| Taken { cost: taken.cost - cost, ..taken.clone() }).collect();
         let refunded = self.refund(&Receipt { taken: too_much });
-        // What was too little is charged, to all or to none.
-        let owed = receipt.taken.iter().filter(|taken| taken.cost < cost);
-        let owed: Vec<Charge> = owed
-            .filter_map(|taken| {
-                let limits = self.limits_of(taken)?;
-                let rule = self.rules.find(&taken.rule)?.clone();
-                Some(Charge { rule, key: taken.key.clone(), limits, cost: cost - taken.cost })
-            })
-            .collect();
-        let most = owed.iter().map(|charge| charge.cost).max().unwrap_or(0);
+        // What was too little is charged to all enforced counters or to none; then to the shadows, as a group of their own,
+        // which change nothing but what is reported of them later.
+        let (shadows, enforced): (Vec<Taken>, Vec<Taken>) =
+            receipt.taken.iter().filter(|taken| taken.cost < cost).cloned().partition(|taken| taken.shadow);
+        let most = enforced.iter().filter(|taken| self.limits_of(taken).is_some()).map(|taken| cost - taken.cost).max();
+        let (charged, unpaid) = match (most, self.charge_more(&enforced, cost)) {
+            (None, _) => (0, 0),
+            (Some(most), true) => (most, 0),
+            (Some(most), false) => return Settled { refunded, charged: 0, unpaid: most },
+        };
+        self.charge_more(&shadows, cost);
+        Settled { refunded, charged, unpaid }
+    }
+
+    /// Charges what each of these took too little, into debt; to all of them, or to none and returns `false`.
+    fn charge_more(&mut self, taken: &[Taken], cost: u64) -> bool {
+        let owed = taken.iter().filter_map(|taken| {
+            let limits = self.limits_of(taken)?;
+            let rule = self.rules.find(&taken.rule)?.clone();
+            Some(Charge { rule, key: taken.key.clone(), limits, cost: cost - taken.cost })
+        });
+        let owed: Vec<Charge> = owed.collect();
         let passes = |charge: &Charge| {
             let mut limits = charge.limits.iter().enumerate();
             limits.all(|(position, limit)| {
                 limit.passes(&self.state(&charge.key, position, limit), self.at, Ask::Regardless(charge.cost))
             })
         };
-        if !owed.iter().all(passes) {
-            return Settled { refunded, charged: 0, unpaid: most };
+        let all = owed.iter().all(passes);
+        if all {
+            owed.iter().for_each(|charge| self.take(charge, charge.cost, &mut Receipt::default()));
         }
-        for charge in &owed {
-            self.take(charge, charge.cost, &mut Receipt::default());
-        }
-        Settled { refunded, charged: most, unpaid: 0 }
+        all
     }
 
     /// Lets the leases of a decision last from now; whether all of them were still held.

@@ -118,8 +118,10 @@ fn slices(rng: &mut Rng, tick: u64) -> Limit {
     if rng.one_in(2) {
         let precision = (limit.period / rng.between(1, 12)).max(1).next_multiple_of(tick).min(limit.period);
         limit.algorithm = Algorithm::SlidingSlices { precision: Some(precision) };
-    } else {
-        // A tenth of the period is a whole number of ticks.
+    }
+    // The clock has to tell the slices apart.
+    if !limit.slices().0.is_multiple_of(tick) {
+        limit.algorithm = Algorithm::SlidingSlices { precision: None };
         limit.period = limit.period.next_multiple_of(10 * tick);
     }
     limit

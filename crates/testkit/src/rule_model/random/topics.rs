@@ -59,7 +59,7 @@ impl Topic {
             }),
             Self::UnevenSlices => limits(&|limit| {
                 let slices = matches!(limit.algorithm, Algorithm::SlidingSlices { .. });
-                slices && !limit.period.is_multiple_of(limit.precision())
+                slices && !limit.period.is_multiple_of(limit.slices().0)
             }),
             Self::CountRefused => {
                 limits(&|limit| matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }))

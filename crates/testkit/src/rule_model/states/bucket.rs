@@ -1,6 +1,5 @@
 //! Token and leaky buckets: what is spent flows off at the rate.
 
-use super::super::limit::Limit;
 use super::super::{Tokens, ceil, tokens};
 use super::{Stamp, When};
 
@@ -29,11 +28,6 @@ impl Bucket {
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
         (self.spent, self.at) = (self.spent(at) + tokens(amount), at);
         Stamp::Anywhere
-    }
-
-    /// Not used: buckets are converted by what is spent, which is exact where the rate is the same.
-    pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
-        *self = Self::new(limit.rate(), self.spent(at), at);
     }
 
     pub(super) fn refund(&mut self, at: u64, amount: u64, _: Option<Stamp>) -> u64 {

@@ -44,9 +44,11 @@ impl Leases {
         Stamp::Lease(number)
     }
 
-    pub(super) fn adopt(&mut self, limit: &Limit, _: u64) {
+    /// No lease lasts longer than a new one.
+    pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let Algorithm::Concurrency { lease } = limit.algorithm else { return };
         self.length = lease;
+        self.held.iter_mut().for_each(|held| held.end = held.end.min(at + lease));
     }
 
     fn find(&mut self, at: u64, stamp: Option<Stamp>) -> Option<&mut Lease> {

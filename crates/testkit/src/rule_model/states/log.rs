@@ -17,14 +17,15 @@ pub(super) struct Log {
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     at: u64,
-    /// Whether it only stands for what a new key does not have: it holds back no request by the gap.
-    initial: bool,
+    /// Whether it stands for a request, which the minimum gap is kept from, or for what a new key does not have or what
+    /// was spent under another algorithm.
+    of_request: bool,
 }
 
 impl Log {
-    pub(super) fn new(limit: &Limit, gap: u64, spent: u64, at: u64, initial: bool) -> Self {
+    pub(super) fn new(limit: &Limit, gap: u64, spent: u64, at: u64) -> Self {
         let most = ceil(limit.deepest()) as usize;
-        let units = (0..spent).map(|_| Unit { at, initial }).collect();
+        let units = (0..spent).map(|_| Unit { at, of_request: false }).collect();
         Self { length: limit.period, gap, most, units }
     }
 
@@ -33,7 +34,7 @@ impl Log {
     }
 
     pub(super) fn last(&self) -> Option<u64> {
-        self.units.iter().rfind(|unit| !unit.initial).map(|unit| unit.at)
+        self.units.iter().rfind(|unit| unit.of_request).map(|unit| unit.at)
     }
 
     pub(super) fn gap_ends(&self) -> u64 {
@@ -51,16 +52,21 @@ impl Log {
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        self.units.extend((0..amount).map(|_| Unit { at, initial: false }));
+        self.units.extend((0..amount).map(|_| Unit { at, of_request: true }));
         self.units.drain(..self.units.len().saturating_sub(self.most));
         Stamp::Time(at)
     }
 
-    pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
+    /// Keeps the units inside the window, those older than a shorter new window as made at its beginning; or the last
+    /// request, if only its gap is kept.
+    pub(super) fn adopt(&mut self, limit: &Limit, at: u64, tick: u64) {
         let Algorithm::SlidingLog { gap, .. } = limit.algorithm else { return };
-        let (length, kept) = (self.length, self.last());
-        self.units.retain(|unit| at < unit.at + length || Some(unit.at) == kept);
-        (self.gap, self.most) = (gap, ceil(limit.deepest()) as usize);
+        let oldest = (at + tick).saturating_sub(limit.period);
+        let mut kept: Vec<Unit> = self.inside(at).map(|unit| Unit { at: unit.at.max(oldest), ..*unit }).collect();
+        if kept.is_empty() && at < self.gap_ends() {
+            kept.extend(self.units.iter().rfind(|unit| unit.of_request));
+        }
+        *self = Self { length: limit.period, gap, most: ceil(limit.deepest()) as usize, units: kept };
     }
 
     /// Units of that instant; without a stamp the oldest.

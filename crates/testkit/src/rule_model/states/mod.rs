@@ -11,7 +11,7 @@ mod sliding;
 mod steps;
 mod window;
 
-use super::limit::{Algorithm, Grid, Limit, Windows};
+use super::limit::{Algorithm, Grid, Limit};
 use super::{Tokens, ceil, tokens};
 
 use bucket::Bucket;
@@ -79,11 +79,11 @@ macro_rules! each {
 impl State {
     /// The state of a new key at `at`.
     pub fn new(limit: &Limit, at: u64) -> Self {
-        Self::with_spent(limit, at, tokens(limit.spent_at_first()), true)
+        Self::with_spent(limit, at, tokens(limit.spent_at_first()))
     }
 
-    /// A state of which `spent` is used up at `at`; `initially`, because a new key does not have it.
-    fn with_spent(limit: &Limit, at: u64, spent: Tokens, initially: bool) -> Self {
+    /// A state of which `spent` is used up at `at`, by no request.
+    fn with_spent(limit: &Limit, at: u64, spent: Tokens) -> Self {
         let whole = ceil(spent);
         let counted = match limit.algorithm {
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
@@ -93,7 +93,7 @@ impl State {
             Algorithm::FixedWindow(windows) => Counted::Window(Window::new(limit, windows, whole, at)),
             Algorithm::SlidingWindow => Counted::Sliding(Sliding::new(limit.period, whole, at)),
             Algorithm::SlidingSlices { .. } => Counted::Slices(Slices::new(limit, whole, at)),
-            Algorithm::SlidingLog { gap, .. } => Counted::Log(Log::new(limit, gap, whole, at, initially)),
+            Algorithm::SlidingLog { gap, .. } => Counted::Log(Log::new(limit, gap, whole, at)),
             Algorithm::Concurrency { lease } => Counted::Leases(Leases::new(lease, whole, at)),
         };
         Self { limit: limit.clone(), counted }
@@ -135,7 +135,7 @@ impl State {
         match (&limit.algorithm, &self.counted) {
             (Algorithm::IntervalBucket { grid: Grid::Aligned(offset), .. }, _) => *offset,
             (Algorithm::IntervalBucket { grid: Grid::FirstRequest, .. }, Counted::Steps(steps))
-                if self.limit.algorithm_and_period() == limit.algorithm_and_period() =>
+                if steps.grid == Grid::FirstRequest && self.limit.period == limit.period =>
             {
                 steps.origin(at)
             }
@@ -163,35 +163,29 @@ impl State {
         if self.limit == *limit {
             return;
         }
-        let alike = match (&self.limit.algorithm, &limit.algorithm) {
-            (Algorithm::IntervalBucket { grid: old, .. }, Algorithm::IntervalBucket { grid: new, .. }) => {
-                old == new && self.limit.period == limit.period
+        let same_period = self.limit.period == limit.period;
+        match (&mut self.counted, &limit.algorithm) {
+            (Counted::Steps(steps), Algorithm::IntervalBucket { grid, .. }) if same_period && steps.grid == *grid => {
+                steps.adopt(limit, at);
             }
-            (Algorithm::FixedWindow(Windows::Calendar(old)), Algorithm::FixedWindow(Windows::Calendar(new))) => {
-                old == new
+            (Counted::Window(window), Algorithm::FixedWindow(windows)) if same_period && window.windows == *windows => {
+                window.adopt(limit, at);
             }
-            (Algorithm::FixedWindow(old), Algorithm::FixedWindow(new)) => {
-                old == new && self.limit.period == limit.period
+            (Counted::Sliding(sliding), Algorithm::SlidingWindow)
+                if same_period && tokens(sliding.previous(at)) <= limit.deepest() => {}
+            (Counted::Slices(slices), Algorithm::SlidingSlices { .. }) if slices.fit(limit) => slices.adopt(limit, at),
+            (Counted::Log(log), Algorithm::SlidingLog { .. }) => log.adopt(limit, at, tick),
+            (Counted::Leases(leases), Algorithm::Concurrency { .. }) => leases.adopt(limit, at),
+            _ => {
+                let mut spent = self.spent(at);
+                if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = limit.algorithm {
+                    let part = Tokens::from_integer(*(limit.rate() * tokens(tick)).denom());
+                    spent = (spent * part).ceil() / part;
+                }
+                *self = Self::with_spent(limit, at, spent);
             }
-            (Algorithm::SlidingWindow, Algorithm::SlidingWindow)
-            | (Algorithm::SlidingLog { .. }, Algorithm::SlidingLog { .. }) => self.limit.period == limit.period,
-            (Algorithm::SlidingSlices { .. }, Algorithm::SlidingSlices { .. }) => {
-                (self.limit.period, self.limit.precision()) == (limit.period, limit.precision())
-            }
-            (Algorithm::Concurrency { .. }, Algorithm::Concurrency { .. }) => true,
-            _ => false,
-        };
-        if alike {
-            each!(&mut self.counted, state => state.adopt(limit, at));
-            self.limit = limit.clone();
-            return;
         }
-        let mut spent = self.spent(at);
-        if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = limit.algorithm {
-            let part = Tokens::from_integer(*(limit.rate() * tokens(tick)).denom());
-            spent = (spent * part).ceil() / part;
-        }
-        *self = Self::with_spent(limit, at, spent, false);
+        self.limit = limit.clone();
     }
 
     /// Gives back up to `amount` of what was taken at `stamp`, and returns how much was accepted.
@@ -211,15 +205,6 @@ impl State {
     pub fn count_refused(&mut self, at: u64, amount: u64) {
         if let Counted::Log(log) = &mut self.counted {
             log.charge(at, amount);
-        }
-    }
-}
-
-impl Limit {
-    fn algorithm_and_period(&self) -> (Option<Grid>, u64) {
-        match self.algorithm {
-            Algorithm::IntervalBucket { grid, .. } => (Some(grid), self.period),
-            _ => (None, self.period),
         }
     }
 }

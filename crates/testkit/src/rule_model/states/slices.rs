@@ -1,4 +1,4 @@
-//! Sliding slices: what was taken in which slice. A slice counts until all of it is a whole period ago.
+//! Sliding slices: what was taken in which slice. A slice counts until all of it is a whole window ago.
 
 use super::super::limit::Limit;
 use super::super::{Tokens, floor, tokens};
@@ -14,9 +14,16 @@ pub(super) struct Slices {
 
 impl Slices {
     pub(super) fn new(limit: &Limit, spent: u64, at: u64) -> Self {
-        let mut new = Self { length: limit.period, precision: limit.precision(), counts: Vec::new() };
+        let (precision, slices) = limit.slices();
+        let mut new = Self { length: precision * slices, precision, counts: Vec::new() };
         new.charge(at, spent);
         new
+    }
+
+    /// Whether slices under `limit` are as long, in a window at least as long.
+    pub(super) fn fit(&self, limit: &Limit) -> bool {
+        let (precision, slices) = limit.slices();
+        precision == self.precision && precision * slices >= self.length
     }
 
     fn inside(&self, at: u64) -> impl Iterator<Item = &(u64, u64)> {
@@ -51,7 +58,11 @@ impl Slices {
         Stamp::Time(end)
     }
 
-    pub(super) fn adopt(&mut self, _: &Limit, _: u64) {}
+    /// What has left the shorter window stays away.
+    pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
+        let (precision, slices) = limit.slices();
+        *self = Self { length: precision * slices, precision, counts: self.inside(at).copied().collect() };
+    }
 
     /// In the slice that it was taken in, if that still counts; without a stamp in the present one.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {

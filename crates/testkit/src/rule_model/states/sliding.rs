@@ -1,6 +1,6 @@
 //! Sliding windows: the count of the present window, and that of the one before by how much it overlaps.
 
-use super::super::limit::{Limit, first};
+use super::super::limit::first;
 use super::super::{Tokens, tokens};
 use super::{Stamp, When};
 
@@ -33,6 +33,11 @@ impl Sliding {
         (self.window + 1) * self.length
     }
 
+    /// The count of the window before the one around `at`.
+    pub(super) fn previous(&self, at: u64) -> u64 {
+        self.at(at).previous
+    }
+
     pub(super) fn spent(&self, at: u64) -> Tokens {
         let state = self.at(at);
         let overlap = Tokens::new((state.end() - at).into(), self.length.into());
@@ -47,10 +52,6 @@ impl Sliding {
         *self = self.at(at);
         self.present += amount;
         Stamp::Time(self.end())
-    }
-
-    pub(super) fn adopt(&mut self, _: &Limit, at: u64) {
-        *self = self.at(at);
     }
 
     /// In the window that it was taken in, if that still counts; without a stamp in the present one.

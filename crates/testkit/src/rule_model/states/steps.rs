@@ -6,7 +6,7 @@ use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
-    grid: Grid,
+    pub(super) grid: Grid,
     period: u64,
     /// What each step brings.
     refill: u64,

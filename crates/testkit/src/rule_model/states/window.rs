@@ -7,7 +7,7 @@ use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
 pub(super) struct Window {
-    windows: Windows,
+    pub(super) windows: Windows,
     length: u64,
     /// What one window takes off a debt.
     limit: u64,

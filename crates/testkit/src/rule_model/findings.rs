@@ -1,0 +1,216 @@
+//! Traces that once showed a difference, as short as they can be, each with a name. Every store runs all of them.
+
+use super::Verb;
+use super::limit::{Algorithm, Limit, Windows};
+use super::random::{Act, Amount, Pause, Step, Trace};
+use super::rules::{Ban, Cost, Does, Exceed, OnChange, Override, Request, Rule, RuleSet};
+
+const SECOND: u64 = 1_000_000_000;
+const START: u64 = 1_800_000_000 * SECOND;
+const WEEK: u64 = 604_800 * SECOND;
+
+fn limit(count: u64, period: u64, algorithm: Algorithm) -> Limit {
+    Limit { count, period, algorithm, burst: None, initial: None, max_debt: None }
+}
+
+const fn bucket() -> Algorithm {
+    Algorithm::TokenBucket { delay: None }
+}
+
+fn rule(id: &str, limits: Vec<Limit>) -> Rule {
+    Rule {
+        id: id.into(),
+        when: Vec::new(),
+        per: vec!["user"],
+        does: Does::Limits(limits),
+        overrides: Vec::new(),
+        cost: Cost::Number(1),
+        on_exceed: Exceed::Deny,
+        on_change: OnChange::Keep,
+        ban: None,
+        schedule: None,
+    }
+}
+
+fn trace(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
+    Trace { start: START, versions: vec![RuleSet { rules }], steps }
+}
+
+/// After `pause` seconds, a request of user `a`, with a plan or without.
+fn ask(pause: u64, verb: Verb, plan: Option<&str>, cost: u64) -> Step {
+    let mut attributes = vec![("user", "a".to_owned())];
+    attributes.extend(plan.map(|plan| ("plan", plan.to_owned())));
+    let pause = if pause == 0 { Pause::None } else { Pause::Nanos(pause) };
+    Step { pause, act: Act::Ask(verb, Request { attributes, cost: None }, Amount::Exactly(cost)) }
+}
+
+fn check(pause: u64, cost: u64) -> Step {
+    ask(pause, Verb::Check, None, cost)
+}
+
+/// One limit of every algorithm with this count, in a week or with leases of a week.
+fn every_algorithm(count: u64) -> Vec<Limit> {
+    let algorithms = [
+        bucket(),
+        Algorithm::LeakyBucket { free: 0, max_wait: None },
+        Algorithm::IntervalBucket { grid: super::limit::Grid::FirstRequest, max_wait: 0 },
+        Algorithm::FixedWindow(Windows::FirstRequest),
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingSlices { precision: None },
+        Algorithm::SlidingLog { gap: 0, count_refused: false },
+        Algorithm::Concurrency { lease: WEEK },
+    ];
+    algorithms.map(|algorithm| limit(count, WEEK, algorithm)).into()
+}
+
+/// All of them, with their names.
+pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
+    vec![
+        ("smaller parameters forgive nothing", smaller_parameters()),
+        ("a live change forgives nothing", vec![live_change()]),
+        ("a refused request under another override leaves the refill alone", vec![refill()]),
+        ("a new key with a minimum gap and an initial amount passes", vec![gap_with_initial()]),
+        ("a ban counts refusals in a sliding window", vec![sliding_ban()]),
+        ("a commit above the reservation is all or none", vec![commit()]),
+        ("a refusal at the end of a ban counts", vec![after_a_ban()]),
+        ("a delay includes the cost of the request", vec![delay()]),
+        ("slices that do not divide the period are forgotten in time", vec![uneven_slices()]),
+        ("a log and concurrency may owe as much again", usual_debt()),
+        ("switching between overrides costs less than a tick a time", vec![switching()]),
+        ("taking up to an amount waits for what is taken", vec![take_up_to()]),
+        ("a cost of zero is refused only in debt", vec![cost_of_zero()]),
+    ]
+}
+
+/// 100 of 100 spent, a peek and a refused check under 2, and 90 more under 100.
+fn smaller_parameters() -> Vec<Trace> {
+    let traces = every_algorithm(2).into_iter().zip(every_algorithm(100)).map(|(small, large)| {
+        let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![large]) };
+        let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![small]) }];
+        let pro = Some("pro");
+        let refused = ask(0, Verb::Check, None, 1);
+        trace(
+            rules,
+            vec![ask(0, Verb::Check, pro, 100), ask(0, Verb::Peek, None, 1), refused, ask(1, Verb::Check, pro, 90)],
+        )
+    });
+    traces.collect()
+}
+
+/// 10 to 2 and back to 10, with a peek between: 6 spent, 4 left.
+fn live_change() -> Trace {
+    let version = |count| RuleSet { rules: vec![rule("r0", vec![limit(count, WEEK, bucket())])] };
+    let put = |version| Step { pause: Pause::None, act: Act::Put(version) };
+    let peek = || ask(0, Verb::Peek, None, 1);
+    let steps = vec![check(0, 6), put(1), peek(), put(0), peek(), check(0, 5), check(0, 4)];
+    Trace { start: START, versions: vec![version(10), version(2)], steps }
+}
+
+/// 10/10s with an override of 5/10s: ten taken, a refused request under the override, and ten are left after 10 s.
+fn refill() -> Trace {
+    let other = limit(5, 10 * SECOND, bucket());
+    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]) };
+    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![limit(10, 10 * SECOND, bucket())]) }];
+    trace(rules, vec![check(0, 10), ask(0, Verb::Check, Some("pro"), 1), check(10 * SECOND, 10)])
+}
+
+fn gap_with_initial() -> Trace {
+    let log = limit(5, 60 * SECOND, Algorithm::SlidingLog { gap: SECOND, count_refused: false });
+    let log = Limit { initial: Some(2), ..log };
+    trace(vec![rule("r0", vec![log])], vec![check(0, 1), check(0, 1), check(SECOND, 1)])
+}
+
+/// Refusals at 7, 16.9, 17.0 and 17.1 s.
+fn sliding_ban() -> Trace {
+    let ban = Some(Ban { after: 3, within: 10 * SECOND, length: 60 * SECOND });
+    let rules = vec![Rule { ban, ..rule("r0", vec![limit(1, 3_600 * SECOND, bucket())]) }];
+    let tenth = SECOND / 10;
+    trace(rules, vec![check(0, 1), check(7 * SECOND, 1), check(99 * tenth, 1), check(tenth, 1), check(tenth, 1)])
+}
+
+fn commit() -> Trace {
+    let other = rule("r1", vec![limit(1_000, WEEK, Algorithm::FixedWindow(Windows::Epoch))]);
+    let rules = vec![rule("r0", vec![limit(10, WEEK, bucket())]), other];
+    let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(300)) };
+    trace(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
+}
+
+/// A ban of a second ends, and the refusal at that instant starts the next one.
+fn after_a_ban() -> Trace {
+    let ban = Some(Ban { after: 1, within: SECOND, length: SECOND });
+    let rules = vec![Rule { ban, ..rule("r0", vec![limit(1, 3_600 * SECOND, bucket())]) }];
+    trace(rules, vec![check(0, 1), check(0, 1), check(SECOND, 1), check(0, 1)])
+}
+
+/// 1/s, burst 2: a cost of 12 waits 10 s.
+fn delay() -> Trace {
+    let delay = 20 * SECOND;
+    let bucket = limit(1, SECOND, Algorithm::TokenBucket { delay: Some(delay) });
+    let bucket = Limit { burst: Some(2), ..bucket };
+    let rules = vec![Rule { on_exceed: Exceed::Delay(delay), ..rule("r0", vec![bucket]) }];
+    trace(rules, vec![check(0, 12), check(0, 1), check(SECOND, 30)])
+}
+
+/// 10 s by slices of 6 s: what passed at 0 is forgotten at 15 s, not at 18 s.
+fn uneven_slices() -> Trace {
+    let slices = limit(1, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(6 * SECOND) });
+    let rules = vec![rule("r0", vec![slices])];
+    trace(rules, vec![check(0, 1), check(14 * SECOND, 1), check(SECOND, 1)])
+}
+
+fn usual_debt() -> Vec<Trace> {
+    let charges = || vec![ask(0, Verb::Charge, None, 4), ask(0, Verb::Charge, None, 2), ask(0, Verb::Charge, None, 1)];
+    let limits = every_algorithm(3).into_iter().map(|limit| trace(vec![rule("r0", vec![limit])], charges()));
+    limits.collect()
+}
+
+/// Charged switches between rates that have no common tick.
+fn switching() -> Trace {
+    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![limit(7, 999_999_937, bucket())]) };
+    let own = Limit { burst: Some(100), ..limit(3, 1_000_000_007, bucket()) };
+    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![own]) }];
+    let steps = (0..20).map(|n| ask(n * 1_234_567, Verb::Check, (n % 2 == 1).then_some("pro"), 1));
+    trace(rules, steps.collect())
+}
+
+/// A leaky bucket has eight, of which the last would wait 7 s; only three are taken.
+fn take_up_to() -> Trace {
+    let limits =
+        vec![limit(8, 8 * SECOND, Algorithm::LeakyBucket { free: 0, max_wait: None }), limit(3, WEEK, bucket())];
+    trace(vec![rule("r0", limits)], vec![ask(0, Verb::TakeUpTo, None, 8)])
+}
+
+fn cost_of_zero() -> Trace {
+    let leaky = limit(6, 6 * SECOND, Algorithm::LeakyBucket { free: 0, max_wait: Some(SECOND) });
+    let leaky = Limit { max_debt: Some(1), ..leaky };
+    let charge = |cost| ask(0, Verb::Charge, None, cost);
+    trace(vec![rule("r0", vec![leaky])], vec![charge(6), check(0, 0), charge(1), check(0, 0)])
+}
+
+/// Runs all of them and returns what differs.
+pub fn differences<S: super::lockstep::Subject>(subject: &mut S) -> Vec<String> {
+    let mut found = Vec::new();
+    for (name, traces) in all() {
+        for trace in traces {
+            let mut trace = trace;
+            // Times that the clock of the subject can tell.
+            let tick = subject.tick();
+            for limit in trace.versions.iter_mut().flat_map(|set| &mut set.rules).flat_map(limits_of) {
+                limit.period = limit.period.next_multiple_of(tick);
+            }
+            if let Err(difference) = super::lockstep::run(subject, &trace) {
+                found.push(super::lockstep::describe(0, &trace, &difference).replace("seed 0", name));
+            }
+        }
+    }
+    found
+}
+
+fn limits_of(rule: &mut Rule) -> Vec<&mut Limit> {
+    let others = rule.overrides.iter_mut().map(|other| &mut other.does);
+    let limits = std::iter::once(&mut rule.does).chain(others).filter_map(|does| match does {
+        Does::Limits(limits) => Some(limits),
+        Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => None,
+    });
+    limits.flatten().collect()
+}

@@ -1,0 +1,176 @@
+//! Laws that hold whatever the model says: two runs that differ in something that must not matter give the same answers.
+//!
+//! A trace is first recorded with its times and amounts resolved. Then it is replayed with and without the difference.
+
+use std::collections::BTreeMap;
+
+use super::lockstep::{self, Subject};
+use super::random::Trace;
+use super::settle::{Receipt, Settled};
+use super::{Answer, Request, RuleModel, RuleSet, Verb};
+
+/// Something that was done, by its number in the recorded trace.
+#[derive(Clone, Debug)]
+pub struct Deed {
+    /// Its number.
+    pub number: usize,
+    /// When.
+    pub at: u64,
+    /// What.
+    pub what: What,
+}
+
+/// What was done, with everything resolved.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A request was decided.
+    Ask(Verb, Request),
+    /// What the deed with this number took was given back.
+    Refund(usize),
+    /// Its leases were renewed.
+    Renew(usize),
+    /// It was settled at this cost.
+    Commit(usize, u64),
+    /// Counters were forgotten.
+    Reset(Request),
+    /// Rules were put in force.
+    Put(RuleSet),
+}
+
+/// What a deed came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Came {
+    /// A decision.
+    Decided(Answer),
+    /// A settlement, or a number.
+    Settled(Settled),
+    /// Nothing to compare.
+    Nothing,
+}
+
+/// A subject that is a model, and writes down what it is told.
+#[derive(Debug)]
+struct Recorder {
+    tick: u64,
+    model: RuleModel,
+    deeds: Vec<Deed>,
+    receipts: Vec<(usize, Receipt)>,
+}
+
+impl Recorder {
+    fn note(&mut self, what: What) -> usize {
+        let number = self.deeds.len();
+        self.deeds.push(Deed { number, at: self.model.now(), what });
+        number
+    }
+
+    fn receipt(&self, text: &str) -> (usize, Receipt) {
+        let number: usize = text.parse().expect("a number of ours");
+        self.receipts.iter().find(|(known, _)| *known == number).cloned().expect("a receipt of ours")
+    }
+}
+
+impl Subject for Recorder {
+    fn tick(&self) -> u64 {
+        self.tick
+    }
+
+    fn begin(&mut self, at: u64) {
+        self.model = RuleModel::new(self.tick, at);
+    }
+
+    fn advance_to(&mut self, at: u64) {
+        self.model.advance_to(at);
+    }
+
+    fn put(&mut self, rules: &RuleSet) {
+        self.model.put(rules);
+        self.note(What::Put(rules.clone()));
+    }
+
+    fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
+        let number = self.note(What::Ask(verb, request.clone()));
+        let (answer, receipt) = self.model.ask(verb, request);
+        self.receipts.push((number, receipt));
+        (answer, number.to_string())
+    }
+
+    fn refund(&mut self, receipt: &str) -> u64 {
+        let (number, receipt) = self.receipt(receipt);
+        self.note(What::Refund(number));
+        self.model.refund(&receipt)
+    }
+
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+        let (number, receipt) = self.receipt(receipt);
+        self.note(What::Commit(number, cost));
+        self.model.commit(&receipt, cost)
+    }
+
+    fn renew(&mut self, receipt: &str) -> bool {
+        let (number, receipt) = self.receipt(receipt);
+        self.note(What::Renew(number));
+        self.model.renew(&receipt)
+    }
+
+    fn reset(&mut self, request: &Request) -> usize {
+        self.note(What::Reset(request.clone()));
+        self.model.reset(request)
+    }
+}
+
+/// The deeds of a trace.
+///
+/// # Panics
+/// Never: the model agrees with itself.
+pub fn record(trace: &Trace, tick: u64) -> Vec<Deed> {
+    let model = RuleModel::new(tick, trace.start);
+    let mut recorder = Recorder { tick, model, deeds: Vec::new(), receipts: Vec::new() };
+    lockstep::run(&mut recorder, trace).expect("the model agrees with itself");
+    recorder.deeds
+}
+
+/// Does all of it from the beginning, and returns what each deed came to.
+pub fn replay<S: Subject>(subject: &mut S, start: u64, deeds: &[Deed]) -> BTreeMap<usize, Came> {
+    subject.begin(start);
+    let mut receipts: BTreeMap<usize, String> = BTreeMap::new();
+    let (mut came, mut now) = (BTreeMap::new(), start);
+    let number = |refunded: u64| Came::Settled(Settled { refunded, ..Settled::default() });
+    for deed in deeds {
+        if deed.at > now {
+            subject.advance_to(deed.at);
+            now = deed.at;
+        }
+        let result = match &deed.what {
+            What::Ask(verb, request) => {
+                let (answer, receipt) = subject.ask(*verb, request);
+                receipts.insert(deed.number, receipt);
+                Came::Decided(answer)
+            }
+            What::Refund(of) => receipts.get(of).map_or(Came::Nothing, |receipt| number(subject.refund(receipt))),
+            What::Renew(of) => receipts.get(of).map_or(Came::Nothing, |receipt| number(subject.renew(receipt).into())),
+            What::Commit(of, cost) => {
+                receipts.get(of).map_or(Came::Nothing, |receipt| Came::Settled(subject.commit(receipt, *cost)))
+            }
+            What::Reset(request) => number(subject.reset(request) as u64),
+            What::Put(rules) => {
+                subject.put(rules);
+                Came::Nothing
+            }
+        };
+        came.insert(deed.number, result);
+    }
+    came
+}
+
+/// Compares what the deeds that both runs did came to.
+///
+/// # Panics
+/// When they differ.
+pub fn same(deeds: &[Deed], one: &BTreeMap<usize, Came>, other: &BTreeMap<usize, Came>, law: &str) {
+    for deed in deeds {
+        if let (Some(one), Some(other)) = (one.get(&deed.number), other.get(&deed.number)) {
+            assert_eq!(one, other, "{law}: {deed:?} in\n{deeds:#?}");
+        }
+    }
+}
