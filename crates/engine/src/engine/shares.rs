@@ -187,12 +187,12 @@ mod tests {
         let minute = Nanos::from_secs(60);
         let fixed = FixedWindow::new(15, minute).unwrap().max_debt(45).unwrap();
         check("60/m", "fixed_window", None, 4, fixed.into());
-        check("5/s", "sliding_log", None, 2, SlidingLog::new(3, Nanos::SECOND).unwrap().max_debt(2).unwrap().into());
+        check("5/s", "sliding_log", None, 2, SlidingLog::new(3, Nanos::SECOND).unwrap().max_debt(3).unwrap().into());
         let interval = IntervalBucket::new(15, minute).unwrap().burst(23).unwrap().max_debt(67).unwrap();
         check("60/m", "interval_bucket", Some(90), 4, interval.into());
         let slices = SlidingSlices::new(15, minute, Nanos::from_secs(6)).unwrap().max_debt(45).unwrap();
         check("60/m", "sliding_slices", None, 4, slices.into());
-        check("3", "concurrency", None, 2, Concurrency::new(2, minute).unwrap().max_debt(1).unwrap().into());
+        check("3", "concurrency", None, 2, Concurrency::new(2, minute).unwrap().max_debt(2).unwrap().into());
     }
 
     #[test]
