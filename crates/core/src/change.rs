@@ -23,6 +23,8 @@
 //! **Bound**: each *charged* change of parameters costs the caller less than one tick of the new rate between buckets, and less
 //! than one token where the new parameters count whole tokens. Changes that nothing is charged under cost nothing.
 
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Cells, CellsMut};
 use crate::limit::Limit;
 use crate::quantity::{Cost, Nanos, Now};
@@ -128,7 +130,7 @@ pub(crate) fn commit<S: CellsMut + ?Sized>(
         return true;
     }
     let counted = match (new, own) {
-        (Limit::SlidingLog(_), Limit::SlidingLog(_)) if !verdict.is_allowed() => verdict.stamp(),
+        (Limit::SlidingLog(_), Limit::SlidingLog(_)) if !verdict.is_admitted() => verdict.stamp(),
         _ => Stamp::NONE,
     };
     // Under its own parameters: refused attempts that count, and the repair of a stepped clock.

@@ -1,5 +1,6 @@
 //! Why a limit could not be made. All of these are the caller's to fix; nothing was changed when they occur.
 
+use alloc::string::String;
 use core::fmt;
 
 use crate::quantity::Nanos;

@@ -1,7 +1,7 @@
 //! The algorithms of Tollgate, as pure functions.
 //!
 //! This crate holds the vocabulary of rate limiting and one module per algorithm. It reads no clock, takes no lock, does
-//! no I/O and uses no other crate: time is an argument, state is a few words kept by the caller, and a decision is data.
+//! no I/O, uses no other crate and needs no `std`, only `alloc`: time is an argument, state is a few words kept by the caller, and a decision is data.
 //! To limit something, use the `tollgate` crate, which adds clocks, tables and waiting; use this one to build a limiter of
 //! your own on the same arithmetic.
 //!
@@ -28,6 +28,10 @@
 //!
 //! [`SlidingSlices`] and [`Concurrency`] have no counterpart among these; the first is what tutorials call a sliding window by
 //! duration and precision, with the slice that the window begins in counted as a whole, so that the limit holds in any window.
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 pub mod algorithm;
 mod bucket;

@@ -262,7 +262,7 @@ mod tests {
                 |mono: u64, nanos: u64| Now::new(Time::from_nanos(mono + nanos), Time::from_nanos(1 << 60 | nanos));
             limit.fresh(&mut *state, &at(ZERO, 0));
             for step in 0..5 {
-                limit.decide(&mut *state, &at(ZERO, step * 50_000_000), Ask::Exactly(Cost::new(2)));
+                let _ = limit.decide(&mut *state, &at(ZERO, step * 50_000_000), Ask::Exactly(Cost::new(2)));
             }
             let mut rebased = state.clone();
             limit.rebase(&mut *rebased, Time::from_nanos(ZERO), Time::from_nanos(other));
@@ -282,7 +282,7 @@ mod tests {
             for (from, to) in [(0, u64::MAX), (u64::MAX, 0), (1 << 40, 7)] {
                 let mut state = vec![word; limit.words()];
                 limit.rebase(&mut *state, Time::from_nanos(from), Time::from_nanos(to));
-                limit.decide(&mut *state, &Now::at(1 << 61), Ask::Exactly(Cost::ONE));
+                let _ = limit.decide(&mut *state, &Now::at(1 << 61), Ask::Exactly(Cost::ONE));
             }
         }
     }

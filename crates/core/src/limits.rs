@@ -1,5 +1,8 @@
 //! Several limits on one key, charged together or not at all: ten a second, and a thousand a day, and three at a time.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::algorithm::{Algorithm, Cells, CellsMut};
 use crate::change::with_copy;
 use crate::error::LimitError;
@@ -18,11 +21,11 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// ])?;
 /// let mut state = vec![0; limits.words()];
 /// limits.fresh(&mut *state, &Now::at(0));
-/// assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_allowed());
+/// assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_admitted());
 /// // A second later the bucket has room for ten again, but the day only for two.
 /// let later = Now::at(1_000_000_000);
-/// assert!(!limits.decide(&mut *state, &later, Ask::Exactly(Cost::new(3))).is_allowed());
-/// assert!(limits.decide(&mut *state, &later, Ask::Exactly(Cost::new(2))).is_allowed());
+/// assert!(!limits.decide(&mut *state, &later, Ask::Exactly(Cost::new(3))).is_admitted());
+/// assert!(limits.decide(&mut *state, &later, Ask::Exactly(Cost::new(2))).is_admitted());
 /// assert_eq!(limits.reports(&*state, &later, Cost::ONE).map(|report| report.remaining).collect::<Vec<_>>(), [8, 0]);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
@@ -146,7 +149,7 @@ impl Limits {
             outcome = outcome.and(verdict.outcome());
             taken = taken.min(verdict.taken());
             stamps.each[place] = verdict.stamp();
-            stamps.refused |= u8::from(!verdict.is_allowed()) << place;
+            stamps.refused |= u8::from(!verdict.is_admitted()) << place;
         }
         Verdict::pass(outcome, taken, stamps)
     }
@@ -216,7 +219,7 @@ impl Algorithm for Limits {
     /// A refusal is told only to those that refused: they may count it.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Stamps>) {
         for (limit, first, place) in self.parts() {
-            if verdict.is_allowed() || verdict.stamp().has_refused(place) {
+            if verdict.is_admitted() || verdict.stamp().has_refused(place) {
                 let part = Verdict::pass(verdict.outcome(), verdict.taken(), verdict.stamp().get(place));
                 limit.commit(&mut PartMut { state, first }, now, &part);
             }
@@ -312,7 +315,7 @@ impl Algorithm for Limits {
             return true;
         }
         for ((limit, _, place), (own, first, _)) in self.parts().zip(own.parts()) {
-            if verdict.is_allowed() || verdict.stamp().has_refused(place) {
+            if verdict.is_admitted() || verdict.stamp().has_refused(place) {
                 let part = Verdict::pass(verdict.outcome(), Cost::ZERO, verdict.stamp().get(place));
                 limit.commit_from(own, &mut PartMut { state, first }, now, &part);
             }
@@ -424,7 +427,7 @@ mod tests {
         let verdict = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(6)));
         assert_eq!(verdict.outcome(), Outcome::Deny(Retry::Never));
         assert_eq!(state, before);
-        assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5))).is_allowed());
+        assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5))).is_admitted());
         let remaining: Vec<u64> =
             limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
         assert_eq!(remaining, [5, 4, 3, 2, 1, 0, u64::MAX]);
@@ -434,7 +437,7 @@ mod tests {
     fn deny_all_closes_the_whole_group() {
         let limits = Limits::new([bucket(10), Limit::DenyAll]).unwrap();
         let mut state = state_of(&limits);
-        assert!(!limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ZERO)).is_allowed());
+        assert!(!limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ZERO)).is_admitted());
         assert!(limits.is_new(&*state, &Now::at(0)));
     }
 
@@ -482,13 +485,13 @@ mod tests {
         let limits = Limits::new([log(5), log(1)]).unwrap();
         let mut state = state_of(&limits);
         for _ in 0..3 {
-            limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
+            let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
         }
         let remaining: Vec<u64> =
             limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
         assert_eq!(remaining, [4, 0]);
         // Quiet for a whole second after the last attempt, and it is let in.
-        assert!(limits.decide(&mut *state, &Now::at(1_000_000_000), Ask::Exactly(Cost::ONE)).is_allowed());
+        assert!(limits.decide(&mut *state, &Now::at(1_000_000_000), Ask::Exactly(Cost::ONE)).is_admitted());
     }
 
     #[test]
@@ -502,7 +505,7 @@ mod tests {
         .unwrap();
         let mut state = state_of(&old);
         state.resize(new.words().max(old.words()), 0);
-        old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+        let _ = old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
         new.convert(&old, &mut *state, &Now::at(0));
         let remaining: Vec<u64> = new.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
         assert_eq!(remaining, [16, 4, 3]);
@@ -514,7 +517,7 @@ mod tests {
         let new = Limits::from(Limit::from(FixedWindow::new(6, SECOND).unwrap()));
         let mut state = vec![0; 2];
         old.fresh(&mut *state, &Now::at(0));
-        old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+        let _ = old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
         new.convert(&old, &mut *state, &Now::at(0));
         assert_eq!(new.report(&*state, &Now::at(0), Cost::ONE).remaining, 2);
     }
@@ -535,7 +538,7 @@ mod tests {
         let wait = |limit: Limit, spent: u64, ahead, cost| {
             let limits = Limits::from(limit);
             let mut state = state_of(&limits);
-            limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(spent)));
+            let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(spent)));
             limits.wait_behind(&*state, &Now::at(0), Cost::new(ahead), Cost::new(cost))
         };
         let after = |secs| Retry::After(Nanos::from_secs(secs));
@@ -562,7 +565,7 @@ mod tests {
         let look = |state: &[u64], at| limits.look_again(state, &Now::at(at));
         assert_eq!(look(&state, 0), None);
         let first = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
-        limits.decide(&mut *state, &Now::at(400), Ask::Exactly(Cost::ONE));
+        let _ = limits.decide(&mut *state, &Now::at(400), Ask::Exactly(Cost::ONE));
         assert_eq!(
             (look(&state, 500), look(&state, 1_000_000_000)),
             (Some(Nanos::from_nanos(999_999_500)), Some(Nanos::from_nanos(400)))

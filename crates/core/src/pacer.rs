@@ -43,6 +43,8 @@
 //!
 //! **Poor choice** against callers who do not wait when told to, or who may ask for any amount at once: use a token bucket.
 
+use core::time::Duration;
+
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Time};
 use crate::rate::Rate;
@@ -101,7 +103,8 @@ impl Pacing {
     ///
     /// # Errors
     /// When `store` is above [`Pacing::MAX_STORE`].
-    pub fn bursty(rate: Rate, store: Nanos) -> Result<Self, LimitError> {
+    pub fn bursty(rate: Rate, store: impl Into<Duration>) -> Result<Self, LimitError> {
+        let store = Nanos::from(store.into());
         if store > Self::MAX_STORE {
             return Err(LimitError::PeriodTooLong { given: store, max: Self::MAX_STORE });
         }
@@ -114,7 +117,8 @@ impl Pacing {
     /// # Errors
     /// When `warm_up` is zero or above [`Pacing::MAX_STORE`], or the cold factor is below one or above
     /// [`Pacing::MAX_COLD`].
-    pub fn warm_up(rate: Rate, warm_up: Nanos, cold_permille: u32) -> Result<Self, LimitError> {
+    pub fn warm_up(rate: Rate, warm_up: impl Into<Duration>, cold_permille: u32) -> Result<Self, LimitError> {
+        let warm_up = Nanos::from(warm_up.into());
         if warm_up == Nanos::ZERO {
             return Err(LimitError::Zero { what: "the warm-up" });
         }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::str::FromStr;
+use core::time::Duration;
 
 use crate::error::LimitError;
 use crate::quantity::Nanos;
@@ -31,7 +32,8 @@ impl Rate {
     ///
     /// # Errors
     /// When either is zero, the period is longer than [`Rate::MAX_PERIOD`], or the count in lowest terms is above 2³²−1.
-    pub const fn new(count: u64, per: Nanos) -> Result<Self, LimitError> {
+    pub fn new(count: u64, per: impl Into<Duration>) -> Result<Self, LimitError> {
+        let per = Nanos::from(per.into());
         if count == 0 {
             return Err(LimitError::Zero { what: "the count of the rate" });
         }
@@ -53,7 +55,7 @@ impl Rate {
     ///
     /// # Errors
     /// As [`Rate::new`].
-    pub const fn per_second(count: u64) -> Result<Self, LimitError> {
+    pub fn per_second(count: u64) -> Result<Self, LimitError> {
         Self::new(count, Nanos::SECOND)
     }
 

@@ -132,7 +132,7 @@ fn give_back<S: CellsMut + ?Sized>(bucket: &TokenBucket, state: &mut S, now: &No
     let mut after = [state.get(0)];
     bucket.refund(&mut after, now, cost, None);
     let outcome = bucket.weigh(&after, now, Ask::Exactly(Cost::ZERO)).outcome();
-    if outcome.is_allowed() {
+    if outcome.is_admitted() {
         state.set(0, after[0]);
     }
     outcome

@@ -329,7 +329,7 @@ mod tests {
         for limit in limits {
             let (mut state, mut copy) = (vec![0; limit.words()], vec![0; limit.words()]);
             limit.fresh(&mut *state, &Now::at(5));
-            limit.decide(&mut *state, &Now::at(5), Ask::Exactly(Cost::new(7)));
+            let _ = limit.decide(&mut *state, &Now::at(5), Ask::Exactly(Cost::new(7)));
             limit.keep(&mut *copy, limit.kept(&*state).unwrap());
             assert_eq!(state, copy, "{limit:?}");
         }

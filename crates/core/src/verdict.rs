@@ -1,4 +1,6 @@
-//! What is asked of a limit and what it answers. Answers are data, not errors: being refused is not a failure.
+//! What is asked of a limit and what it answers. Answers are data, not errors: a refusal is not a failure.
+
+use core::time::Duration;
 
 use crate::quantity::{Cost, Nanos};
 
@@ -22,23 +24,29 @@ impl Ask {
     }
 }
 
-/// Whether a request passes.
+/// Whether a request is admitted.
 // With a tag of its own, whether it passes is one comparison; folded into that of `Retry` it would be several.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Now.
+    /// Admitted: go ahead.
     Allow,
-    /// After this wait, which is already reserved for it.
+    /// Admitted, but only after this wait. The cost is already taken for that time.
     Delay(Nanos),
-    /// Not now; nothing was spent.
+    /// Refused; nothing was spent.
     Deny(Retry),
 }
 
 impl Outcome {
-    /// Whether the request passes, at once or after a wait.
-    pub const fn is_allowed(self) -> bool {
+    /// Returns whether the request is admitted, at once or after a wait.
+    pub const fn is_admitted(self) -> bool {
         matches!(self, Self::Allow | Self::Delay(_))
+    }
+
+    /// Returns whether the request is admitted, at once or after a wait.
+    #[doc(hidden)]
+    pub const fn is_allowed(self) -> bool {
+        self.is_admitted()
     }
 
     /// The stricter of two answers to one request: any refusal over any wait, the longer wait over the shorter.
@@ -73,7 +81,14 @@ impl Retry {
     pub const NOW: Self = Self::After(Nanos::ZERO);
 }
 
-/// The answer of one limit: the outcome, how much it takes, and a stamp by which the taking can be undone exactly.
+/// The answer of one limit: the outcome, the amount taken, and a stamp that undoes the taking exactly.
+///
+/// | | [`is_allowed`](Self::is_allowed) | [`delay`](Self::delay) | [`retry_after`](Self::retry_after) | taken |
+/// |---|---|---|---|---|
+/// | go ahead | `true` | `None` | `None` | yes |
+/// | go ahead after a wait (leaky buckets, interval buckets with a `max_wait`) | `false` | the wait | `None` | yes; refund it if you will not wait |
+/// | refused | `false` | `None` | when the same request passes, if time decides that | no |
+#[must_use = "a verdict that is not looked at limits nothing"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict<S = Stamp> {
     outcome: Outcome,
@@ -121,22 +136,45 @@ impl<S: Copy> Verdict<S> {
         Self { outcome, taken, stamp }
     }
 
-    /// Whether the request passes.
+    /// Returns the outcome.
     pub const fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// Whether the request passes, at once or after a wait.
+    /// Returns whether the request may go ahead now. A request that is admitted after a wait is not allowed yet: see
+    /// [`delay`](Self::delay).
     pub const fn is_allowed(&self) -> bool {
-        self.outcome.is_allowed()
+        matches!(self.outcome, Outcome::Allow)
     }
 
-    /// What was taken: the cost asked for, or less for [`Ask::UpTo`], or nothing on refusal.
+    /// Returns whether the request is admitted, at once or after the wait that [`delay`](Self::delay) returns.
+    pub const fn is_admitted(&self) -> bool {
+        self.outcome.is_admitted()
+    }
+
+    /// Returns how long an admitted request has to wait before it goes ahead; `None` if it is allowed now or refused.
+    pub const fn delay(&self) -> Option<Duration> {
+        match self.outcome {
+            Outcome::Delay(wait) => Some(Duration::from_nanos(wait.as_nanos())),
+            Outcome::Allow | Outcome::Deny(_) => None,
+        }
+    }
+
+    /// Returns when a refused request passes, if nothing else is taken meanwhile; `None` if it is admitted, never passes, or
+    /// waits for a release.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.outcome {
+            Outcome::Deny(Retry::After(wait)) => Some(Duration::from_nanos(wait.as_nanos())),
+            Outcome::Allow | Outcome::Delay(_) | Outcome::Deny(Retry::OnRelease | Retry::Never) => None,
+        }
+    }
+
+    /// Returns what was taken: the cost asked for, less for [`Ask::UpTo`], or nothing on refusal.
     pub const fn taken(&self) -> Cost {
         self.taken
     }
 
-    /// What the limit needs to know to undo exactly this taking.
+    /// Returns the stamp with which the limit undoes exactly this taking.
     pub const fn stamp(&self) -> S {
         self.stamp
     }
@@ -161,7 +199,7 @@ impl Stamp {
     }
 }
 
-/// What a caller may be told about one limit after a decision.
+/// The state of one limit, for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The most that can pass at one instant, or in one window.
@@ -170,8 +208,23 @@ pub struct Report {
     pub remaining: u64,
     /// How long until the cost in question would pass.
     pub retry: Retry,
-    /// How long until the limit is as good as new.
+    /// How long until the limit is full again.
     pub reset: Nanos,
+}
+
+impl Report {
+    /// Returns how long until the limit is full again.
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_nanos(self.reset.as_nanos())
+    }
+
+    /// Returns how long until the cost in question would pass: zero if it would pass now, `None` if time does not decide that.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self.retry {
+            Retry::After(wait) => Some(Duration::from_nanos(wait.as_nanos())),
+            Retry::OnRelease | Retry::Never => None,
+        }
+    }
 }
 
 /// How much of a limit is used up, as a fraction of 2³²−1; zero means as good as new.
@@ -218,7 +271,7 @@ mod tests {
             for (other, b) in ordered.iter().enumerate() {
                 assert_eq!(a.and(*b), ordered[place.max(other)], "{a:?} and {b:?}");
             }
-            assert_eq!(a.is_allowed(), place < 3, "{a:?}");
+            assert_eq!(a.is_admitted(), place < 3, "{a:?}");
         }
     }
 
@@ -243,9 +296,19 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_tells_what_it_was_made_of() {
+    fn verdict_returns_its_parts_and_a_delay_is_not_allowed() {
         let granted = Verdict::<Stamp>::granted(Cost::new(3));
         assert_eq!((granted.is_allowed(), granted.taken(), granted.stamp()), (true, Cost::new(3), Stamp::NONE));
+        assert_eq!((granted.is_admitted(), granted.delay(), granted.retry_after()), (true, None, None));
+        let (wait, second) = (Nanos::SECOND, Duration::from_secs(1));
+        let delayed = Verdict::pass(Outcome::Delay(wait), Cost::ONE, Stamp::NONE);
+        assert_eq!((delayed.is_allowed(), delayed.is_admitted()), (false, true), "a delay is not a go-ahead");
+        assert_eq!((delayed.delay(), delayed.retry_after()), (Some(second), None));
+        let denied = Verdict::deny(Retry::After(wait));
+        assert_eq!((denied.is_admitted(), denied.delay(), denied.retry_after()), (false, None, Some(second)));
+        for retry in [Retry::OnRelease, Retry::Never] {
+            assert_eq!(Verdict::deny(retry).retry_after(), None);
+        }
         let refused = Verdict::<Stamp>::refused(Retry::Never);
         assert_eq!((refused.outcome(), refused.taken()), (Outcome::Deny(Retry::Never), Cost::ZERO));
         assert_eq!(Verdict::<Stamp>::default(), Verdict::allow(Cost::ZERO));

@@ -275,7 +275,7 @@ fn debt_is_bounded() {
         let mut key = Key::new(limit);
         assert_eq!(key.charge(12), Outcome::Allow, "2 of 4 into debt");
         assert_eq!(key.remaining(), 0);
-        assert!(!key.charge(3).is_allowed(), "no further than 4");
+        assert!(!key.charge(3).is_admitted(), "no further than 4");
         assert!(!key.passes(1), "who is in debt is refused");
         assert_eq!(key.charge(2), Outcome::Allow);
         assert_eq!(key.charge(15), Outcome::Deny(Retry::Never), "more than limit and debt together");

@@ -68,7 +68,7 @@ fn a_token_bucket_admits_its_bound_to_the_unit_over_three_years() {
                 verdict = limit.decide(&mut state, &Now::at(now), ask);
                 decisions += 1;
             }
-            assert!(verdict.is_allowed(), "{text}: {ask:?} at {now} after {decisions} decisions");
+            assert!(verdict.is_admitted(), "{text}: {ask:?} at {now} after {decisions} decisions");
             total += verdict.taken().get();
             let remaining = limit.report(&state, &Now::at(now), Cost::ONE).remaining;
             assert_eq!(
@@ -171,7 +171,7 @@ fn a_token_bucket_admits_each_unit_at_its_nanosecond_for_three_years() {
                 let start = now;
                 for nth in 1..=IN_A_ROW {
                     let verdict = limit.decide(&mut state, &Now::at(now), Ask::Exactly(Cost::ONE));
-                    assert!(verdict.is_allowed(), "{text}: number {nth} since {start} at {now}");
+                    assert!(verdict.is_admitted(), "{text}: number {nth} since {start} at {now}");
                     assert_eq!(now, start + exactly.nanos_for(nth.saturating_sub(burst)), "{text}: number {nth}");
                     let Outcome::Deny(Retry::After(wait)) =
                         limit.weigh(&state, &Now::at(now), Ask::Exactly(Cost::ONE)).outcome()

@@ -19,7 +19,7 @@ impl Bucket {
     }
 
     fn passes(&mut self, at_ms: u64, cost: u64) -> bool {
-        self.limit.decide(&mut self.state, &Now::at(at_ms * MILLI), Ask::Exactly(Cost::new(cost))).is_allowed()
+        self.limit.decide(&mut self.state, &Now::at(at_ms * MILLI), Ask::Exactly(Cost::new(cost))).is_admitted()
     }
 
     fn remaining(&self, at_ms: u64) -> u64 {

@@ -114,7 +114,7 @@ proptest! {
         let mut state = vec![0; limit.words()];
         limit.fresh(state.as_mut_slice(), &Now::at(steps[0].0));
         for (at, cost) in steps {
-            limit.decide(state.as_mut_slice(), &Now::at(at), Ask::UpTo(Cost::new(cost)));
+            let _ = limit.decide(state.as_mut_slice(), &Now::at(at), Ask::UpTo(Cost::new(cost)));
             let report = limit.report(state.as_slice(), &Now::at(at), Cost::ONE);
             let longest = numbers.lease.saturating_add(Nanos::SECOND);
             prop_assert!(report.reset <= longest, "{report:?}");

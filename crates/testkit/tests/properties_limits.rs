@@ -83,7 +83,7 @@ proptest! {
         let now = Now::at(start);
         let mut state = vec![0; new_limits.words()];
         old_limits.fresh(state.as_mut_slice(), &now);
-        old_limits.decide(state.as_mut_slice(), &now, Ask::UpTo(Cost::new(cost)));
+        let _ = old_limits.decide(state.as_mut_slice(), &now, Ask::UpTo(Cost::new(cost)));
         let before: Vec<_> = old_limits.reports(state.as_slice(), &now, Cost::ONE).collect();
         new_limits.convert(&old_limits, state.as_mut_slice(), &now);
         let after: Vec<_> = new_limits.reports(state.as_slice(), &now, Cost::ONE).collect();

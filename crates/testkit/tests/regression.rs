@@ -14,7 +14,7 @@ fn beyond_the_horizon_of_a_word_a_bucket_refuses() {
     let century = Now::at(100 * 365 * 86_400 * SECOND);
     let mut state = [0];
     limit.fresh(&mut state, &Now::at(0));
-    let passed = (0..100).filter(|_| limit.decide(&mut state, &century, ONE).is_allowed()).count();
+    let passed = (0..100).filter(|_| limit.decide(&mut state, &century, ONE).is_admitted()).count();
     assert!(passed <= 3, "{passed} passed at one instant");
 }
 
@@ -25,10 +25,10 @@ fn a_refusal_writes_down_that_the_clock_stepped_back() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().max_debt(0).unwrap();
     let mut state = [0; 2];
     limit.fresh(&mut state, &Now::at(3600 * SECOND));
-    assert!(limit.decide(&mut state, &Now::at(3600 * SECOND), Ask::Exactly(Cost::new(10))).is_allowed());
+    assert!(limit.decide(&mut state, &Now::at(3600 * SECOND), Ask::Exactly(Cost::new(10))).is_admitted());
     let told = limit.decide(&mut state, &Now::at(0), ONE).outcome();
     assert_eq!(told, Outcome::Deny(Retry::After(Nanos::from_millis(100))));
-    assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_allowed(), "after the wait it was told");
+    assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the wait it was told");
 }
 
 /// Somebody who takes what fits, refused by the gap, was told to wait until all that fitted then would fit again, behind the
@@ -39,7 +39,7 @@ fn who_takes_what_fits_waits_for_one_unit_only() {
     let limit = limit.count_refused();
     let mut state = [0; 4];
     limit.fresh(&mut state, &Now::at(0));
-    assert!(limit.decide(&mut state, &Now::at(0), ONE).is_allowed());
+    assert!(limit.decide(&mut state, &Now::at(0), ONE).is_admitted());
     let told = limit.decide(&mut state, &Now::at(1), Ask::UpTo(Cost::MAX));
     // The unit of 0 ns leaves at 29 ns; the attempt wrote down 2 more, at 1 ns.
     assert_eq!(told.outcome(), Outcome::Deny(Retry::After(Nanos::from_nanos(28))));
@@ -55,7 +55,7 @@ fn taking_up_to_nothing_from_a_group_in_debt_passes_as_it_does_from_one_limit() 
     let nothing = Ask::UpTo(Cost::ZERO);
     let mut state = [0; 2];
     limits.fresh(&mut state, &Now::at(0));
-    assert!(limits.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(9))).is_allowed());
+    assert!(limits.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(9))).is_admitted());
     assert_eq!(window.weigh(&state, &Now::at(0), nothing).outcome(), Outcome::Allow);
     assert_eq!(limits.weigh(&state, &Now::at(0), nothing).outcome(), Outcome::Allow);
 }

@@ -1,7 +1,7 @@
-//! Where time comes from. The only module that reads a clock.
+//! Sources of time. The only module that reads a clock.
 //!
-//! A clock gives one reading of monotonic time and, from the same reading, the time on the wall: buckets and logs count on
-//! the first, windows that are aligned to the day or the minute on the second.
+//! A clock gives one reading of monotonic time and, from the same reading, wall-clock time: buckets and logs use the first, windows
+//! that are aligned to the minute or the day use the second.
 //!
 //! | clock | a reading costs | error |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | [`CachedClock`] | one load, under 1 ns | up to its period late, plus what the scheduler adds |
 //! | [`ManualClock`] | one load | none: tests move it |
 
-mod bells;
+mod alarms;
 
 use std::io;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,8 +18,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::{Algorithm, Mono, Nanos, Now, Time, Wall};
 
-pub use bells::Bell;
-use bells::{Bells, Timer, ring};
+pub use alarms::Alarm;
+use alarms::{Schedule, Timer, fire};
 
 /// A source of time.
 pub trait Clock {
@@ -43,31 +43,31 @@ pub trait Clock {
         Now::new(mono, wall)
     }
 
-    /// Arranges for `bell` to be rung when this clock has reached `at`, instead of any earlier arrangement for it. Whoever
-    /// waits for something is woken by this, so a clock that does not keep real time has to ring by its own.
+    /// Sets `alarm` to fire when this clock reaches `at`, instead of at an earlier setting. This wakes waiters, so a clock that
+    /// does not follow real time has to fire alarms by its own time.
     ///
     /// # Errors
-    /// When there is no thread to ring it, and none can be started.
-    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
-        Timer::shared()?.set(at.since(self.mono()).into(), bell);
+    /// If the timer thread cannot be started.
+    fn wake_at(&self, at: Time<Mono>, alarm: &Arc<dyn Alarm>) -> io::Result<()> {
+        Timer::shared()?.set(at.since(self.mono()).into(), alarm);
         Ok(())
     }
 
-    /// Takes back what was arranged for `bell`.
-    fn silence(&self, bell: &Arc<dyn Bell>) {
+    /// Cancels the setting of `alarm`.
+    fn cancel_wake(&self, alarm: &Arc<dyn Alarm>) {
         if let Ok(timer) = Timer::shared() {
-            timer.remove(bell);
+            timer.remove(alarm);
         }
     }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
-    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
-        (**self).ring_at(at, bell)
+    fn wake_at(&self, at: Time<Mono>, alarm: &Arc<dyn Alarm>) -> io::Result<()> {
+        (**self).wake_at(at, alarm)
     }
 
-    fn silence(&self, bell: &Arc<dyn Bell>) {
-        (**self).silence(bell);
+    fn cancel_wake(&self, alarm: &Arc<dyn Alarm>) {
+        (**self).cancel_wake(alarm);
     }
 
     #[inline]
@@ -81,7 +81,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// How often the distance between the two clocks is looked at again: a step of the wall clock is noticed this late.
+/// How often the offset between the two clocks is read again: a step of the wall clock is noticed this late.
 const WALL_CHECK: Nanos = Nanos::SECOND;
 
 /// How far back in the past the zero of a clock lies. Of the 73 years that a state of one word can tell, 64 are left.
@@ -105,7 +105,7 @@ impl PreciseClock {
     pub fn new() -> Self {
         let source = quanta::Clock::new();
         let nanos_per_unit = source.delta_as_nanos(0, 1 << 40).max(1);
-        // Long before now, so that what happened before this process began, and is restored, lies after the zero too. The
+        // Long before now, so that what kind before this process began, and is restored, lies after the zero too. The
         // counter of another core may also lag behind a little.
         let units = (u128::from(AGE.as_nanos()) << 40) / u128::from(nanos_per_unit);
         let start = source.raw().wrapping_sub(units as u64);
@@ -219,61 +219,60 @@ pub struct ManualClock {
     mono: AtomicU64,
     /// The wall clock's zero on the monotonic clock, negated; only tests that step the wall clock change it.
     wall_offset: AtomicI64,
-    /// A mutex, for it is held only to change the list, never while a bell rings.
-    bells: Mutex<Bells<u64>>,
+    /// A mutex, held only to change the schedule, never while an alarm fires.
+    schedule: Mutex<Schedule<u64>>,
 }
 
 impl ManualClock {
-    /// A clock whose both readings are `nanos`.
+    /// Makes a clock whose readings are both `nanos`.
     pub fn at(nanos: u64) -> Self {
         Self { mono: AtomicU64::new(nanos), ..Self::default() }
     }
 
-    /// Moves both readings forward in one leap, and wakes those whose time has come.
-    pub fn advance(&self, length: Nanos) {
-        self.mono.fetch_add(length.as_nanos(), Ordering::Relaxed);
-        self.ring_due();
+    /// Moves both readings forward in one leap, and fires the alarms that are due.
+    pub fn advance(&self, length: impl Into<Duration>) {
+        self.mono.fetch_add(Nanos::from(length.into()).as_nanos(), Ordering::Relaxed);
+        self.fire_due();
     }
 
-    /// Moves both readings forward from one awaited moment to the next, as time that passes does: whoever waits sees each
-    /// of them.
-    pub fn run(&self, length: Nanos) {
-        let end = self.mono().saturating_add(length).as_nanos();
+    /// Moves both readings forward from alarm to alarm, as time that passes does: waiters see each of these times.
+    pub fn run(&self, length: impl Into<Duration>) {
+        let end = self.mono().saturating_add(length.into().into()).as_nanos();
         loop {
-            let next = self.bells().first().filter(|at| *at <= end);
+            let next = self.schedule().first().filter(|at| *at <= end);
             self.mono.store(next.unwrap_or(end).max(self.mono.load(Ordering::Relaxed)), Ordering::Relaxed);
             if next.is_none() {
                 return;
             }
-            self.ring_due();
+            self.fire_due();
         }
     }
 
     /// Moves both readings to `nanos`, backwards too.
     pub fn set(&self, nanos: u64) {
         self.mono.store(nanos, Ordering::Relaxed);
-        self.ring_all();
+        self.fire_all();
     }
 
     /// Steps the wall clock alone, as an operator or a time server would.
     pub fn step_wall(&self, nanos: i64) {
         self.wall_offset.fetch_add(nanos, Ordering::Relaxed);
-        self.ring_all();
+        self.fire_all();
     }
 
-    fn ring_due(&self) {
-        let due = self.bells().take_due(self.mono.load(Ordering::Relaxed));
-        due.iter().for_each(ring);
+    fn fire_due(&self) {
+        let due = self.schedule().take_due(self.mono.load(Ordering::Relaxed));
+        due.iter().for_each(fire);
     }
 
-    /// After a step nobody knows what is due; everybody looks.
-    fn ring_all(&self) {
-        let all = self.bells().take_all();
-        all.iter().for_each(ring);
+    /// Fires all alarms: after a step it is not known which are due.
+    fn fire_all(&self) {
+        let all = self.schedule().take_all();
+        all.iter().for_each(fire);
     }
 
-    fn bells(&self) -> MutexGuard<'_, Bells<u64>> {
-        self.bells.lock().unwrap_or_else(PoisonError::into_inner)
+    fn schedule(&self) -> MutexGuard<'_, Schedule<u64>> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -288,13 +287,13 @@ impl Clock for ManualClock {
         Time::from_nanos(mono.as_nanos().saturating_add_signed(self.wall_offset.load(Ordering::Relaxed)))
     }
 
-    fn ring_at(&self, at: Time<Mono>, bell: &Arc<dyn Bell>) -> io::Result<()> {
-        self.bells().set(at.as_nanos(), bell);
+    fn wake_at(&self, at: Time<Mono>, alarm: &Arc<dyn Alarm>) -> io::Result<()> {
+        self.schedule().set(at.as_nanos(), alarm);
         Ok(())
     }
 
-    fn silence(&self, bell: &Arc<dyn Bell>) {
-        self.bells().remove(bell);
+    fn cancel_wake(&self, alarm: &Arc<dyn Alarm>) {
+        self.schedule().remove(alarm);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Holding what was taken: given back on drop, settled by what it really cost, or lost to an expiry.
+//! Holding what was taken: given back on drop, settled at the real cost, or kept after an expiry.
 
 use std::fmt;
 use std::io;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tollgate_core::{Concurrency, Cost, Mono, Stamp, Time, Verdict};
 
-use crate::clock::{Bell, Clock};
+use crate::clock::{Alarm, Clock};
 use crate::keyed::Keyed;
 use crate::limiter::Limiter;
-use crate::wait::{Acquire, AcquireError, Gate};
+use crate::wait::{Acquire, AcquireError, Waitable};
 
-/// What a limiter granted, given back when dropped: a slot while work is in flight, an attempt that counts only if it fails.
+/// Tokens that are given back on drop: a slot while work is in flight, an attempt that counts only if it fails.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -27,108 +27,110 @@ use crate::wait::{Acquire, AcquireError, Gate};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropped, it gives back what was taken"]
-pub struct Permit<G: Gate> {
-    gate: Arc<G>,
+pub struct Permit<G: Waitable> {
+    limiter: Arc<G>,
     key: G::Key,
     verdict: Verdict<G::Stamp>,
-    /// What is given back on drop.
+    /// The amount given back on drop.
     returns: Cost,
 }
 
-impl<G: Gate> Acquire<'_, G> {
-    /// Awaits the turn, and gives back on drop what was taken.
+impl<G: Waitable> Acquire<'_, G> {
+    /// Awaits the turn; the permit gives back on drop what was taken.
     ///
     /// # Errors
     /// See [`AcquireError`]; nothing was taken then.
-    pub async fn held(self) -> Result<Permit<G>, AcquireError> {
-        let (gate, key) = self.gate();
-        self.await.map(|verdict| Permit::new(gate, key, verdict))
+    pub async fn held(mut self) -> Result<Permit<G>, AcquireError> {
+        let grant = (&mut self).await?;
+        let (limiter, key) = self.limiter();
+        Ok(Permit::new(limiter, key, *grant))
     }
 
-    /// Blocks the thread until the turn comes, and gives back on drop what was taken.
+    /// Blocks the thread until the turn comes; the permit gives back on drop what was taken.
     ///
     /// # Errors
     /// See [`AcquireError`]; nothing was taken then.
-    pub fn wait_held(self) -> Result<Permit<G>, AcquireError> {
-        let (gate, key) = self.gate();
-        self.wait().map(|verdict| Permit::new(gate, key, verdict))
+    pub fn wait_held(mut self) -> Result<Permit<G>, AcquireError> {
+        let grant = self.wait_for_turn()?;
+        let (limiter, key) = self.limiter();
+        Ok(Permit::new(limiter, key, *grant))
     }
 }
 
-impl<G: Gate> Permit<G> {
-    fn new(gate: &Arc<G>, key: G::Key, verdict: Verdict<G::Stamp>) -> Self {
-        Self { gate: Arc::clone(gate), key, returns: verdict.taken(), verdict }
+impl<G: Waitable> Permit<G> {
+    fn new(limiter: &Arc<G>, key: G::Key, verdict: Verdict<G::Stamp>) -> Self {
+        Self { limiter: Arc::clone(limiter), key, returns: verdict.taken(), verdict }
     }
 
-    /// What was granted.
+    /// Returns the verdict.
     pub fn verdict(&self) -> &Verdict<G::Stamp> {
         &self.verdict
     }
 
-    /// Keeps what was taken for good: nothing is given back.
+    /// Keeps what was taken permanently.
     pub fn keep(mut self) {
         self.returns = Cost::ZERO;
     }
 
-    /// Settles for what it really cost, and returns what was charged in the end. What was taken beyond it is given back; what
-    /// it lacks is charged, into debt as far as the limit allows.
+    /// Settles at the real cost, and returns what was charged in the end. Gives back what was taken beyond it, or charges what
+    /// is missing, into debt as far as the limit allows.
     pub fn settle(mut self, cost: u64) -> u64 {
         let taken = self.verdict.taken().get();
         self.returns = Cost::new(taken.saturating_sub(cost));
         match cost.checked_sub(taken) {
-            Some(more @ 1..) => taken + self.gate.charge(self.key, Cost::new(more)).taken().get(),
+            Some(more @ 1..) => taken + self.limiter.charge(self.key, Cost::new(more)).taken().get(),
             _ => cost,
         }
     }
 
-    /// With a time after which it counts as kept, whatever becomes of the holder; see [`Reservation`].
+    /// Sets the time after which what was taken counts as kept, whatever happens to the holder; see [`Reservation`].
     pub fn expires_after(self, length: Duration) -> Reservation<G> {
-        let expires = self.gate.clock().mono().saturating_add(length.into());
+        let expires = self.limiter.clock().mono().saturating_add(length.into());
         let permit = Mutex::new(Some(self));
-        let open = Arc::new_cyclic(|bell: &Weak<Open<G>>| Open { permit, expires, bell: bell.clone() });
+        let open = Arc::new_cyclic(|alarm: &Weak<Open<G>>| Open { permit, expires, alarm: alarm.clone() });
         Reservation { open, gives_back: false }
     }
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Limiter<Concurrency, C>> {
-    /// Lets the lease last from now. `false` if it has ended: its holder no longer counts.
+    /// Restarts the lease now. Returns `false` if it has ended: its holder no longer counts.
     pub fn renew(&self) -> bool {
-        self.gate.renew(self.verdict.stamp())
+        self.limiter.renew(self.verdict.stamp())
     }
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Keyed<Concurrency, C>> {
-    /// Lets the lease last from now. `false` if it has ended: its holder no longer counts.
+    /// Restarts the lease now. Returns `false` if it has ended: its holder no longer counts.
     pub fn renew(&self) -> bool {
-        self.gate.renew(self.key, self.verdict.stamp())
+        self.limiter.renew(self.key, self.verdict.stamp())
     }
 }
 
 impl<C: Clock> Limiter<Concurrency, C> {
-    /// Lets the lease that the stamp names last from now; `false` if it has ended or was given back.
+    /// Restarts the lease of this stamp now. Returns `false` if it has ended or was given back.
     pub fn renew(&self, stamp: Stamp) -> bool {
         self.write(self.now(), |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }
 }
 
-impl<G: Gate> Drop for Permit<G> {
+impl<G: Waitable> Drop for Permit<G> {
     fn drop(&mut self) {
         if self.returns > Cost::ZERO {
-            self.gate.give_back(self.key, &self.verdict, self.returns);
+            self.limiter.give_back(self.key, &self.verdict, self.returns);
         }
     }
 }
 
-impl<G: Gate> fmt::Debug for Permit<G> {
+impl<G: Waitable> fmt::Debug for Permit<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit").field("taken", &self.verdict.taken()).finish_non_exhaustive()
     }
 }
 
-/// A cost taken in advance for something whose cost is known afterwards, or that may not happen.
+/// Tokens taken in advance for work whose cost is known afterwards, or that may not happen.
 ///
-/// It is committed with the real cost or cancelled. Once expired it counts as committed, and so does one that is dropped:
-/// a holder that got lost may have spent it. [`or_gives_back`](Self::or_gives_back) says otherwise.
+/// Commit it with the real cost, or cancel it. An expired or dropped reservation counts as committed, because a lost holder may
+/// have spent it; [`or_gives_back`](Self::or_gives_back) changes that.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -143,35 +145,35 @@ impl<G: Gate> fmt::Debug for Permit<G> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "dropped, it counts as committed"]
-pub struct Reservation<G: Gate> {
+pub struct Reservation<G: Waitable> {
     open: Arc<Open<G>>,
     gives_back: bool,
 }
 
-struct Open<G: Gate> {
-    /// A mutex: the holder and the clock's bell may come at the same time, and one of them gets it.
+struct Open<G: Waitable> {
+    /// A mutex: the holder and the clock's alarm may come at the same time; one of them takes it.
     permit: Mutex<Option<Permit<G>>>,
     expires: Time<Mono>,
-    /// Itself, to be rung.
-    bell: Weak<Self>,
+    /// Itself, for the clock.
+    alarm: Weak<Self>,
 }
 
-impl<G: Gate> Open<G> {
+impl<G: Waitable> Open<G> {
     fn take(&self) -> Option<Permit<G>> {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Has the bell rung at the expiry; gives back what was taken if that has come.
+    /// Sets the alarm to the expiry; gives back what was taken if the expiry has passed.
     fn arm(&self) -> io::Result<()> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
-        let gate = permit.as_ref().map(|permit| Arc::clone(&permit.gate));
+        let limiter = permit.as_ref().map(|permit| Arc::clone(&permit.limiter));
         drop(permit);
-        let (Some(gate), Some(bell)) = (gate, self.bell.upgrade()) else { return Ok(()) };
-        let expired = || gate.clock().mono() >= self.expires;
+        let (Some(limiter), Some(alarm)) = (limiter, self.alarm.upgrade()) else { return Ok(()) };
+        let expired = || limiter.clock().mono() >= self.expires;
         if !expired() {
-            gate.clock().ring_at(self.expires, &(bell as Arc<dyn Bell>))?;
+            limiter.clock().wake_at(self.expires, &(alarm as Arc<dyn Alarm>))?;
         }
-        // Asked again once the bell is set: the clock may have passed the expiry just before that.
+        // Read again after setting the alarm: the clock may have passed the expiry just before.
         if expired() {
             drop(self.take());
         }
@@ -179,38 +181,37 @@ impl<G: Gate> Open<G> {
     }
 }
 
-impl<G: Gate> Bell for Open<G> {
-    fn ring(&self) {
-        // It may ring early. It was set before, so the thread that rings is there.
+impl<G: Waitable> Alarm for Open<G> {
+    fn fire(&self) {
+        // It may fire early. It was set before, so the timer thread exists.
         let _: io::Result<()> = self.arm();
     }
 }
 
-impl<G: Gate> Reservation<G> {
-    /// What it took is given back when it expires or is dropped, instead of counting as committed.
+impl<G: Waitable> Reservation<G> {
+    /// Gives back what was taken when it expires or is dropped, instead of counting it as committed.
     ///
     /// # Errors
-    /// When no thread can be started to see to it.
+    /// If the timer thread cannot be started.
     pub fn or_gives_back(mut self) -> io::Result<Self> {
         self.open.arm()?;
         self.gives_back = true;
         Ok(self)
     }
 
-    /// Settles for what it really cost, and returns what was charged in the end; `None` if it had expired, and then nothing
-    /// changes any more.
+    /// Settles at the real cost, and returns what was charged in the end; `None` if it had expired, and nothing changed.
     pub fn commit(self, cost: u64) -> Option<u64> {
         self.unexpired().map(|permit| permit.settle(cost))
     }
 
-    /// Gives back what it took; `false` if it had expired, and then nothing changes any more.
+    /// Gives back what was taken. Returns `false` if it had expired, and nothing changed.
     pub fn cancel(self) -> bool {
         self.unexpired().is_some()
     }
 
     fn unexpired(&self) -> Option<Permit<G>> {
         let permit = self.open.take()?;
-        if permit.gate.clock().mono() < self.open.expires {
+        if permit.limiter.clock().mono() < self.open.expires {
             return Some(permit);
         }
         self.expire(permit);
@@ -224,7 +225,7 @@ impl<G: Gate> Reservation<G> {
     }
 }
 
-impl<G: Gate> Drop for Reservation<G> {
+impl<G: Waitable> Drop for Reservation<G> {
     fn drop(&mut self) {
         if let Some(permit) = self.open.take() {
             self.expire(permit);
@@ -232,7 +233,7 @@ impl<G: Gate> Drop for Reservation<G> {
     }
 }
 
-impl<G: Gate> fmt::Debug for Reservation<G> {
+impl<G: Waitable> fmt::Debug for Reservation<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation").field("expires", &self.open.expires).finish_non_exhaustive()
     }
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_comes_back_on_drop_unless_it_is_kept_or_settled() {
+    fn permit_gives_back_on_drop_unless_kept_or_settled() {
         let (_clock, tokens) = ten();
         drop(tokens.acquire(4).wait_held().unwrap());
         assert_eq!(left(&tokens), 10);
@@ -265,12 +266,12 @@ mod tests {
         assert_eq!(left(&tokens), 9);
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(1), left(&tokens)), (1, 8));
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(6), left(&tokens)), (6, 2));
-        // Two left and ten of debt: what goes beyond is not charged.
+        // Two left and ten of debt: more than that is not charged.
         assert_eq!((tokens.acquire(1).wait_held().unwrap().settle(13), left(&tokens)), (1, 1));
     }
 
     #[test]
-    fn slots_are_renewed_and_a_lost_one_is_told() {
+    fn lease_is_renewed_until_it_has_ended() {
         let clock = clock();
         let limit = Concurrency::new(1, SECOND).unwrap();
         let slots = Arc::new(Limiter::with_clock(limit, Arc::clone(&clock)));
@@ -284,11 +285,11 @@ mod tests {
         assert!(!slot.renew() && !of_key.renew());
         let next = slots.check(1);
         drop(slot);
-        assert!(next.is_allowed() && slots.report(1).remaining == 0, "the lost one gives back nothing of another's");
+        assert!(next.is_allowed() && slots.report(1).remaining == 0, "an ended lease gives back nothing");
     }
 
     #[test]
-    fn a_reservation_is_committed_cancelled_or_expires_as_committed() {
+    fn reservation_is_committed_cancelled_or_expires_as_committed() {
         let (clock, tokens) = ten();
         let reserve = |cost| tokens.acquire(cost).wait_held().unwrap().expires_after(Duration::from_millis(10));
         assert!(reserve(5).cancel());
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn told_otherwise_it_comes_back_when_it_expires_and_those_who_wait_get_it() {
+    fn expired_reservation_that_gives_back_serves_the_waiters() {
         let (clock, tokens) = ten();
         let hold = |cost| {
             let held = tokens.acquire(cost).wait_held().unwrap().expires_after(Duration::from_millis(10));
@@ -320,12 +321,13 @@ mod tests {
         drop(hold(3));
         assert_eq!(left(&tokens), 3);
     }
+
     #[test]
-    fn a_bell_that_rings_early_is_set_again() {
+    fn alarm_that_fires_early_is_set_again() {
         let (clock, tokens) = ten();
         let held = tokens.acquire(10).wait_held().unwrap().expires_after(Duration::from_millis(10));
         let reserved = held.or_gives_back().unwrap();
-        // A step makes every bell ring, whenever it is due.
+        // A step of the wall clock fires all alarms.
         clock.step_wall(1);
         assert_eq!(left(&tokens), 0);
         clock.advance(Nanos::from_millis(10));

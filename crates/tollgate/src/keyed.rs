@@ -18,7 +18,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Table};
-use crate::wait::Rooms;
+use crate::wait::Shards;
 pub(crate) use decide::{newcomer, with_fresh};
 use overflow::Overflow;
 pub use overflow::WhenFull;
@@ -58,11 +58,11 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     overflowed: AtomicU64,
     /// Held by whoever takes a snapshot.
     walking: Mutex<()>,
-    rooms: Rooms<Fingerprint, A::Stamp>,
+    shards: Shards<Fingerprint, A::Stamp>,
 }
 
-/// How many waiting rooms there are, so that those who wait for different keys seldom meet at a lock.
-const ROOMS: usize = 16;
+/// How many waiting shards there are, so that those who wait for different keys seldom meet at a lock.
+const SHARDS: usize = 16;
 
 /// How many may wait for one key unless said otherwise: far fewer than in all, lest one key keep the others from waiting.
 const MAX_WAITERS_PER_KEY: usize = 1_024;
@@ -115,7 +115,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             takings: Mutex::default(),
             overflowed: AtomicU64::new(0),
             walking: Mutex::new(()),
-            rooms: Rooms::new(ROOMS).max_in_line(MAX_WAITERS_PER_KEY),
+            shards: Shards::new(SHARDS).max_per_key(MAX_WAITERS_PER_KEY),
         })
     }
 
@@ -154,9 +154,9 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.decide(key, Ask::Regardless(Cost::new(cost)), |_, verdict| verdict)
     }
 
-    /// Takes all that is left.
-    pub fn drain<K: Key + ?Sized>(&self, key: &K) -> Verdict<A::Stamp> {
-        self.decide(key, Ask::UpTo(Cost::MAX), |_, verdict| verdict)
+    /// Takes all that is left; returns how much.
+    pub fn drain<K: Key + ?Sized>(&self, key: &K) -> u64 {
+        self.decide(key, Ask::UpTo(Cost::MAX), |_, verdict| verdict).taken().get()
     }
 
     /// [`check`](Self::check) for many keys, calling `each` with every answer in order.
@@ -214,19 +214,19 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     pub fn reset<K: Key + ?Sized>(&self, key: &K) {
         let print = key.fingerprint(&self.secret);
         self.find(print, self.now(), |account| account.reset());
-        self.rooms.look_at(room_of(print), print);
+        self.shards.notify(shard_of(print), print);
     }
 
     /// With other bounds on how many may wait at the same time: in all, instead of 65,536, and for one key, instead of 1,024.
     #[must_use]
     pub fn max_waiters(mut self, in_all: usize, per_key: usize) -> Self {
-        (self.rooms.max, self.rooms.max_in_line) = (in_all, per_key);
+        (self.shards.max, self.shards.max_per_key) = (in_all, per_key);
         self
     }
 
     /// How many wait, for all keys together.
     pub fn waiters(&self) -> usize {
-        self.rooms.waiting()
+        self.shards.waiting()
     }
 
     /// The numbers in force.
@@ -246,7 +246,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 }
 
 /// The waiting room for a key, counted round.
-const fn room_of(print: Fingerprint) -> usize {
+const fn shard_of(print: Fingerprint) -> usize {
     // Not the bits that tell the place in the table, though any would do.
     print.high as usize
 }

@@ -314,7 +314,7 @@ impl<C: Clock> Ledger<C> {
                 if let Some(each) = each.take() {
                     each(&Seat::of(account, verdict));
                 }
-                verdict.is_allowed()
+                verdict.is_admitted()
             })
         };
         let newcomer = newcomer(limits, &of_key, charge.ask);

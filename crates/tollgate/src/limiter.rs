@@ -1,4 +1,4 @@
-//! One limit for everybody.
+//! One limit that all callers share.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,19 +8,19 @@ use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Report, Retry, TokenBucket
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::sync::{AtomicU64, Ordering, relax};
-use crate::wait::{Acquire, Gate, Rooms};
+use crate::wait::{Acquire, Shards, Waitable};
 
 /// One limit, or several together, shared by all callers.
 ///
-/// Where the state is a single word, as it is for a token bucket of most rates, a decision is lock-free: it reads the
-/// clock, computes, and swaps the word in. A refusal writes nothing at all.
+/// If the state is a single word, as for token buckets of most rates, a decision is lock-free: it reads the clock, computes, and
+/// swaps the word in. A refusal writes nothing.
 ///
 /// ```
 /// use tollgate::{Limiter, TokenBucket};
 ///
 /// let limiter = Limiter::new(TokenBucket::new("100/s".parse()?, 20)?);
 /// let verdict = limiter.check(1);
-/// assert!(verdict.is_allowed());
+/// assert!(verdict.is_admitted());
 /// assert_eq!(limiter.report(1).remaining, 19);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -28,12 +28,12 @@ pub struct Limiter<A: Algorithm = TokenBucket, C = PreciseClock> {
     pub(crate) limit: A,
     pub(crate) state: Shared<A>,
     pub(crate) clock: C,
-    pub(crate) rooms: Rooms<(), A::Stamp>,
+    pub(crate) shards: Shards<(), A::Stamp>,
 }
 
 pub(crate) enum Shared<A> {
     Word(AtomicU64),
-    /// A mutex, because the states that do not fit a word take longer to compute and their holder may be preempted.
+    /// A mutex: states of several words take longer to compute, and their holder may be preempted.
     Words(Mutex<Owned<A>>),
 }
 
@@ -61,14 +61,14 @@ impl<A: Algorithm> Owned<A> {
 }
 
 impl<A: Algorithm> Limiter<A> {
-    /// A limiter with a precise clock of its own.
+    /// Makes a limiter with a precise clock of its own.
     pub fn new(limit: A) -> Self {
         Self::with_clock(limit, PreciseClock::new())
     }
 }
 
 impl<A: Algorithm, C: Clock> Limiter<A, C> {
-    /// A limiter that takes its time from `clock`.
+    /// Makes a limiter that takes its time from `clock`.
     pub fn with_clock(limit: A, clock: C) -> Self {
         let now = clock.now_for(&limit);
         let mut words = vec![0; limit.words()].into_boxed_slice();
@@ -77,7 +77,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
             [word] => Shared::Word(AtomicU64::new(*word)),
             _ => Shared::Words(Mutex::new(Owned { words, own: None })),
         };
-        Self { limit, state, clock, rooms: Rooms::new(1) }
+        Self { limit, state, clock, shards: Shards::new(1) }
     }
 
     /// Takes `cost` or refuses, spending nothing.
@@ -115,43 +115,43 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.decide(Ask::Regardless(Cost::new(cost)))
     }
 
-    /// Takes all that is left.
-    pub fn drain(&self) -> Verdict<A::Stamp> {
-        self.decide(Ask::UpTo(Cost::MAX))
+    /// Takes all that is left; returns how much.
+    pub fn drain(&self) -> u64 {
+        self.decide(Ask::UpTo(Cost::MAX)).taken().get()
     }
 
-    /// What [`check`](Self::check) would say. Changes nothing.
+    /// Returns what [`check`](Self::check) would return. Changes nothing.
     pub fn peek(&self, cost: u64) -> Verdict<A::Stamp> {
         let ask = Ask::Exactly(Cost::new(cost));
         self.read(|account| account.weigh(ask))
     }
 
-    /// What may be told about the limit, with `retry` for a request of `cost`. Changes nothing.
+    /// Returns the state of the limit, with `retry` for a request of `cost`. Changes nothing.
     pub fn report(&self, cost: u64) -> Report {
         self.read(|account| account.report(Cost::new(cost)))
     }
 
-    /// Gives back what `verdict` took, as far as the limit still holds it against the caller; returns how much that was.
+    /// Gives back what `verdict` took, as far as it still counts; returns how much.
     pub fn refund(&self, verdict: &Verdict<A::Stamp>) -> u64 {
         self.refund_part(verdict, verdict.taken())
     }
 
-    /// As good as new.
+    /// Forgets what was spent.
     pub fn reset(&self) {
         self.write(self.now(), |account| account.reset());
-        self.rooms.look_at(0, ());
+        self.shards.notify(0, ());
     }
 
-    /// With another bound on how many may wait at the same time, instead of 65,536; a waiter takes some hundred bytes.
+    /// Sets the maximum number of waiters, 65,536 if it is not set; a waiter takes about a hundred bytes.
     #[must_use]
     pub fn max_waiters(mut self, max: usize) -> Self {
-        self.rooms.max = max;
+        self.shards.max = max;
         self
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     pub fn waiters(&self) -> usize {
-        self.rooms.waiting()
+        self.shards.waiting()
     }
 
     /// Puts another limit in force. What was spent stays spent: until a request is admitted under the new limit, what is used
@@ -175,7 +175,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         };
     }
 
-    /// The numbers in force.
+    /// Returns the limit.
     pub fn limit(&self) -> &A {
         &self.limit
     }
@@ -184,7 +184,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         let stamp = Some(verdict.stamp());
         let refunded = self.write(self.now(), |account| account.refund(cost, stamp)).get();
         if refunded > 0 {
-            self.rooms.look_at(0, ());
+            self.shards.notify(0, ());
         }
         refunded
     }
@@ -214,8 +214,8 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         if own.is_some() { Now::new(now.mono(), self.clock.wall(now.mono())) } else { now }
     }
 
-    /// Runs `write` on the state and keeps what it wrote. It runs again if another caller came in between, so it must have
-    /// no effect but on the state.
+    /// Runs `write` on the state and stores the result. `write` runs again if another thread changed the state meanwhile, so it
+    /// must have no other effects.
     #[inline(never)]
     pub(crate) fn write<R>(&self, now: Now<'_>, write: impl Fn(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
         let limit = &self.limit;
@@ -256,16 +256,21 @@ where
     A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
-    /// Takes `cost` as soon as there is room for it, behind all who wait already; see [`Acquire`].
+    /// Takes `cost` as soon as the limit has room for it, in FIFO order; see [`Acquire`].
     ///
-    /// Of an `Arc`, since the clock's bell has to find the limiter when the turn comes.
+    /// On an `Arc`, because the clock has to find the limiter when the turn comes.
     #[inline]
     pub fn acquire(self: &Arc<Self>, cost: u64) -> Acquire<'_, Self> {
         Acquire::new(self, (), cost)
     }
+
+    /// Takes `cost` as [`acquire`](Self::acquire) does, with a future that owns the limiter: for spawned tasks.
+    pub fn acquire_owned(self: Arc<Self>, cost: u64) -> Acquire<'static, Self> {
+        Acquire::owned(self, (), cost)
+    }
 }
 
-impl<A, C> Gate for Limiter<A, C>
+impl<A, C> Waitable for Limiter<A, C>
 where
     A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
@@ -275,12 +280,12 @@ where
     type Clock = C;
 
     #[inline]
-    fn rooms(&self) -> &Rooms<(), A::Stamp> {
-        &self.rooms
+    fn shards(&self) -> &Shards<(), A::Stamp> {
+        &self.shards
     }
 
     #[inline]
-    fn room_of((): ()) -> usize {
+    fn shard_of((): ()) -> usize {
         0
     }
 

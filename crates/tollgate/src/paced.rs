@@ -1,19 +1,23 @@
-//! Pacing: whoever comes waits for the one before, and the next one pays for it.
+//! Pacing: each caller waits for the cost of the caller before it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tollgate_core::{Cost, LimitError, Nanos, Now, Pace, Pacing, Rate, Retry, Time, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
-use crate::wait::{Acquire, Gate, Rooms};
+use crate::wait::{Acquire, Shards, Waitable};
 
 /// Spaces callers out at a rate, as Guava's `RateLimiter` does: any amount passes at once after idling, and the next caller
 /// waits for it. With a warm-up it starts slowly and slows down again when idle.
 ///
-/// It differs from a [`Limiter`](crate::Limiter) in who pays: here a caller passes first and the one behind it waits, so
-/// no cost is too large. Use it for work of your own that should flow evenly, not against others. A caller that is woken
-/// late does not make the next one later.
+/// It differs from a [`Limiter`](crate::Limiter) in who pays: a caller passes first and the next one waits, so no cost is too
+/// large. Use it for work of your own that should flow evenly, not against clients. A caller that is woken late does not
+/// delay the next one.
+///
+/// [`constant`](Self::constant) stores nothing while idle; together with [`max_waiters`](Self::max_waiters) and
+/// [`Acquire::within`] it is a leaky bucket for callers: a bounded number of them wait, none longer than it wants to.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -24,87 +28,101 @@ use crate::wait::{Acquire, Gate, Rooms};
 /// pacer.acquire(3).wait()?; // At once.
 /// assert!(pacer.acquire(1).at_once().wait().is_err()); // The three take 300 ms.
 /// pacer.acquire(1).within(Duration::from_secs(1)).wait()?; // So this one waits 300 ms.
+///
+/// // At most ten wait, none longer than a second.
+/// let leaky = Arc::new(Pacer::constant("1000/s".parse()?).max_waiters(10));
+/// leaky.acquire(1).within(Duration::from_secs(1)).wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pacer<C = PreciseClock> {
     clock: C,
-    /// A mutex, for the numbers and the state change together; it is held for one computation.
+    /// A mutex: the parameters and the state change together; held for one computation.
     paced: Mutex<Paced>,
-    rooms: Rooms<(), u64>,
+    shards: Shards<(), u64>,
 }
 
 struct Paced {
     pacing: Pacing,
     pace: Pace,
-    /// The last taking by number, with the state before and after it, to undo it as long as it is the last.
+    /// The serial number of the last grant, and the state before and after it: it can be undone while it is the last.
     last: (u64, Pace, Pace),
 }
 
-/// A turn that is noticed this late is still taken as if it had been noticed in time; what is later than this is idleness.
+/// A turn that is noticed at most this late counts as taken in time; a later one counts as idleness before it.
 const LATE: Nanos = Nanos::SECOND;
 
 impl Pacer {
-    /// A pacer that stores what goes unused for a second, as Guava's does.
+    /// Makes a pacer that stores up to a second of unused permits, as Guava's does.
     pub fn new(rate: Rate) -> Self {
         Self::with_clock(one_second(rate), PreciseClock::new())
     }
 
-    /// A pacer that starts at a third of `rate` and gets to all of it within `warm_up`, as Guava's does.
+    /// Makes a pacer that stores nothing: callers never go ahead faster than `rate`.
+    pub fn constant(rate: Rate) -> Self {
+        Self::with_clock(constant(rate), PreciseClock::new())
+    }
+
+    /// Makes a pacer that starts at a third of `rate` and reaches all of it within `warm_up`, as Guava's does.
     ///
     /// # Errors
-    /// When `warm_up` is zero or longer than [`Pacing::MAX_STORE`].
-    pub fn warming_up(rate: Rate, warm_up: Nanos) -> Result<Self, LimitError> {
+    /// If `warm_up` is zero or longer than [`Pacing::MAX_STORE`].
+    pub fn warming_up(rate: Rate, warm_up: impl Into<Duration>) -> Result<Self, LimitError> {
         Ok(Self::with_clock(Pacing::warm_up(rate, warm_up, 3_000)?, PreciseClock::new()))
     }
 }
 
-/// Storing a second's worth is within all bounds.
+/// A store of one second is within all bounds.
 fn one_second(rate: Rate) -> Pacing {
     Pacing::bursty(rate, Nanos::SECOND).expect("a second is shorter than the longest time to store")
 }
 
+/// Stores nothing: unused permits are lost.
+pub(crate) fn constant(rate: Rate) -> Pacing {
+    Pacing::bursty(rate, Nanos::ZERO).expect("zero is shorter than the longest time to store")
+}
+
 impl<C: Clock> Pacer<C> {
-    /// A pacer with numbers and a clock of choice.
+    /// Makes a pacer with these parameters that takes its time from `clock`.
     pub fn with_clock(pacing: Pacing, clock: C) -> Self {
         let pace = pacing.start(clock.mono());
-        Self { clock, paced: Mutex::new(Paced { pacing, pace, last: (0, pace, pace) }), rooms: Rooms::new(1) }
+        Self { clock, paced: Mutex::new(Paced { pacing, pace, last: (0, pace, pace) }), shards: Shards::new(1) }
     }
 
-    /// With another bound on how many may wait at the same time, instead of 65,536.
+    /// Sets the maximum number of waiters, 65,536 if it is not set; further callers are refused at once.
     #[must_use]
     pub fn max_waiters(mut self, max: usize) -> Self {
-        self.rooms.max = max;
+        self.shards.max = max;
         self
     }
 
-    /// The rate in force.
+    /// Returns the rate.
     pub fn rate(&self) -> Rate {
         self.lock().pacing.rate()
     }
 
-    /// Puts another rate in force. Who waits already, and whoever comes next, still pays for what passed at the old one.
+    /// Sets the rate. What passed at the old rate is still paid for at the old rate.
     pub fn set_rate(&self, rate: Rate) {
         let now = self.clock.mono();
         let mut paced = self.lock();
         let (old, new) = (paced.pacing, paced.pacing.with_rate(rate));
         new.convert(&old, &mut paced.pace, now);
         paced.pacing = new;
-        // A state under the old rate means nothing under the new one.
+        // A state under the old rate cannot be restored under the new one.
         paced.last = (paced.last.0 + 1, paced.pace, paced.pace);
         drop(paced);
-        self.rooms.look_at(0, ());
+        self.shards.notify(0, ());
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     pub fn waiters(&self) -> usize {
-        self.rooms.waiting()
+        self.shards.waiting()
     }
 
-    /// How long somebody who comes now would wait, if nobody waits already.
-    pub fn earliest(&self) -> Nanos {
+    /// Returns how long a new caller would wait if no one waits already.
+    pub fn earliest(&self) -> Duration {
         let now = self.clock.mono();
         let paced = self.lock();
-        paced.pacing.earliest(&paced.pace, now)
+        paced.pacing.earliest(&paced.pace, now).into()
     }
 
     fn lock(&self) -> MutexGuard<'_, Paced> {
@@ -113,18 +131,23 @@ impl<C: Clock> Pacer<C> {
 }
 
 impl<C: Clock + Send + Sync + 'static> Pacer<C> {
-    /// Waits for those who came before and takes `permits`; see [`Acquire`]. [`within`](Acquire::within) and
-    /// [`at_once`](Acquire::at_once) make it Guava's `tryAcquire`.
+    /// Takes `permits` after all earlier callers; see [`Acquire`]. With [`within`](Acquire::within) or
+    /// [`at_once`](Acquire::at_once) it is Guava's `tryAcquire`.
     #[inline]
     pub fn acquire(self: &Arc<Self>, permits: u64) -> Acquire<'_, Self> {
         Acquire::new(self, (), permits)
+    }
+
+    /// Takes `permits` as [`acquire`](Self::acquire) does, with a future that owns the pacer: for spawned tasks.
+    pub fn acquire_owned(self: Arc<Self>, permits: u64) -> Acquire<'static, Self> {
+        Acquire::owned(self, (), permits)
     }
 }
 
 impl Paced {
     fn take(&mut self, cost: Cost, now: Time<tollgate_core::Mono>) -> Verdict<u64> {
         match self.pacing.earliest(&self.pace, now) {
-            // Nobody waits for nothing.
+            // A cost of zero never waits.
             _ if cost == Cost::ZERO => Verdict::granted(cost),
             Nanos::ZERO => {
                 let before = self.pace;
@@ -137,16 +160,16 @@ impl Paced {
     }
 }
 
-impl<C: Clock + Send + Sync + 'static> Gate for Pacer<C> {
+impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
     type Key = ();
     type Stamp = u64;
     type Clock = C;
 
-    fn rooms(&self) -> &Rooms<(), u64> {
-        &self.rooms
+    fn shards(&self) -> &Shards<(), u64> {
+        &self.shards
     }
 
-    fn room_of((): ()) -> usize {
+    fn shard_of((): ()) -> usize {
         0
     }
 
@@ -189,7 +212,7 @@ impl<C: Clock + Send + Sync + 'static> Gate for Pacer<C> {
         None
     }
 
-    /// As long as nobody passed since.
+    /// Undoes a grant as long as it is the last.
     fn give_back(&self, (): (), verdict: &Verdict<u64>, cost: Cost) -> u64 {
         let mut paced = self.lock();
         let (number, before, after) = paced.last;
@@ -199,7 +222,7 @@ impl<C: Clock + Send + Sync + 'static> Gate for Pacer<C> {
         paced.pace = before;
         paced.last = (number + 1, before, before);
         drop(paced);
-        self.rooms.look_at(0, ());
+        self.shards.notify(0, ());
         cost.get()
     }
 

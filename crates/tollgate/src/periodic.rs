@@ -1,4 +1,4 @@
-//! Permits that come anew with every period.
+//! A number of permits per period.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,83 +6,84 @@ use std::time::Duration;
 
 use tollgate_core::{IntervalBucket, LimitError, Nanos, Steps};
 
+use crate::adjustable::Adjustable;
 use crate::clock::{Clock, PreciseClock};
 use crate::limiter::Limiter;
-use crate::live::Live;
 use crate::wait::Acquire;
 
-/// So many permits in each period, and so long to wait for them: resilience4j's `RateLimiter`.
+/// N permits in each period, and a timeout to wait for them: resilience4j's `RateLimiter`.
 ///
-/// Periods begin when it is made. Limit and timeout can be changed while it is in use. It differs from resilience4j in
-/// this: whoever cannot get its permits within the timeout is told so at once instead of after waiting for it in vain;
-/// waiters are served in order and take their permits when their turn comes, so one that gives up takes none with
-/// it; more permits than come in one period are never granted; after a change of the limit what was spent stays
-/// spent, from the present period on; and draining takes what is there now, and forgives nobody.
+/// Periods begin when it is made. Limit and timeout can be changed while it is in use. It differs from resilience4j in these
+/// points: a caller that cannot get its permits within the timeout is refused at once instead of after the timeout; waiters
+/// are served in order and take their permits when their turn comes, so a cancelled wait consumes nothing; a request for
+/// more permits than a period has is never granted; after a change of the limit, what was spent in this period stays
+/// spent; and draining takes what is there now, and cancels no debt.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{Nanos, Periodic};
+/// use tollgate::Periodic;
 /// # use tollgate::clock::ManualClock;
 ///
 /// # let clock = Arc::new(ManualClock::default());
-/// # let backend = Periodic::with_clock(10, Nanos::from_millis(500), clock.clone())?.timeout(Duration::from_secs(5));
+/// # let backend = Periodic::with_clock(10, Duration::from_millis(500), clock.clone())?.timeout(Duration::from_secs(5));
 /// # let _shown = || { Ok::<_, tollgate::LimitError>({
-/// let backend = Periodic::new(10, Nanos::from_millis(500))?.timeout(Duration::from_secs(5));
+/// let backend = Periodic::new(10, Duration::from_millis(500))?.timeout(Duration::from_secs(5));
 /// # }) };
 /// backend.acquire(1).wait()?;
 /// assert_eq!(backend.available(), 9);
 /// backend.set_limit(20)?;
 /// assert_eq!((backend.available(), backend.drain()), (19, 19));
-/// # clock.advance(Nanos::from_millis(500));
+/// # clock.advance(Duration::from_millis(500));
 /// backend.acquire(20).wait()?; // In the next period.
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Periodic<C = PreciseClock> {
-    limiter: Arc<Limiter<Live<IntervalBucket>, C>>,
-    period: Nanos,
+    limiter: Arc<Limiter<Adjustable<IntervalBucket>, C>>,
+    period: Duration,
     /// Where the periods lie on the wall clock.
     steps: Steps,
-    /// In nanoseconds. A number by itself, which orders nothing.
+    /// In nanoseconds. Relaxed: it orders nothing.
     timeout: AtomicU64,
 }
 
 impl Periodic {
-    /// `limit` permits in each `period`, with five seconds to wait for them.
+    /// Grants `limit` permits in each `period`, with a timeout of five seconds.
     ///
     /// # Errors
     /// See [`IntervalBucket::new`].
-    pub fn new(limit: u64, period: Nanos) -> Result<Self, LimitError> {
+    pub fn new(limit: u64, period: impl Into<Duration>) -> Result<Self, LimitError> {
         Self::with_clock(limit, period, PreciseClock::new())
     }
 }
 
 impl<C: Clock + Send + Sync + 'static> Periodic<C> {
-    /// The same with a clock of choice.
+    /// Grants `limit` permits in each `period`, with time taken from `clock`.
     ///
     /// # Errors
     /// See [`IntervalBucket::new`].
-    pub fn with_clock(limit: u64, period: Nanos, clock: C) -> Result<Self, LimitError> {
+    pub fn with_clock(limit: u64, period: impl Into<Duration>, clock: C) -> Result<Self, LimitError> {
+        let period = period.into();
         let steps = Steps::Aligned(Nanos::from_nanos(clock.now().wall().as_nanos()));
         let limit = IntervalBucket::new(limit, period)?.steps(steps);
-        let limiter = Arc::new(Limiter::with_clock(Live::new(limit), clock));
+        let limiter = Arc::new(Limiter::with_clock(Adjustable::new(limit), clock));
         Ok(Self { limiter, period, steps, timeout: AtomicU64::new(Nanos::from_secs(5).as_nanos()) })
     }
 
-    /// With another time to wait.
+    /// Sets the timeout.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.set_timeout(timeout);
         self
     }
 
-    /// Changes the time to wait, for those who come from now on.
+    /// Changes the timeout of later callers.
     pub fn set_timeout(&self, timeout: Duration) {
         self.timeout.store(Nanos::from(timeout).as_nanos(), Ordering::Relaxed);
     }
 
-    /// Changes the limit, for those who wait as well.
+    /// Changes the limit, for waiters as well.
     ///
     /// # Errors
     /// See [`IntervalBucket::new`]; the old limit then stays in force.
@@ -91,22 +92,22 @@ impl<C: Clock + Send + Sync + 'static> Periodic<C> {
         Ok(())
     }
 
-    /// Takes `permits` as soon as there are so many, within the timeout; see [`Acquire`].
-    pub fn acquire(&self, permits: u64) -> Acquire<'_, Limiter<Live<IntervalBucket>, C>> {
+    /// Takes `permits` as soon as there are enough, within the timeout; see [`Acquire`].
+    pub fn acquire(&self, permits: u64) -> Acquire<'_, Limiter<Adjustable<IntervalBucket>, C>> {
         self.limiter.acquire(permits).within(Duration::from_nanos(self.timeout.load(Ordering::Relaxed)))
     }
 
-    /// Takes all permits that are left in this period, and returns how many they were.
+    /// Takes all permits that are left in this period; returns how many.
     pub fn drain(&self) -> u64 {
-        self.limiter.drain().taken().get()
+        self.limiter.drain()
     }
 
-    /// How many permits are left in this period.
+    /// Returns how many permits are left in this period.
     pub fn available(&self) -> u64 {
         self.limiter.report(1).remaining
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     pub fn waiters(&self) -> usize {
         self.limiter.waiters()
     }
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_come_with_the_next_period_counted_from_the_beginning() {
+    fn permits_come_with_the_next_period() {
         let (clock, periodic) = five_in_a_tenth();
         assert!(periodic.acquire(5).wait().is_ok());
         clock.advance(Nanos::from_millis(30));

@@ -1,4 +1,4 @@
-//! Limiters by name, with configurations they share, and somebody who is told what happens.
+//! Limiters by name, with shared configurations and an event hook.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,27 +10,27 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tollgate_core::{Limits, Mono, Nanos, Stamps, Time, Verdict};
+use tollgate_core::{Limits, Mono, Stamps, Time, Verdict};
 
+use crate::adjustable::Adjustable;
 use crate::clock::{Clock, PreciseClock};
 use crate::limiter::Limiter;
-use crate::live::Live;
-use crate::wait::{Acquire, AcquireError, block_on};
+use crate::wait::{Acquire, AcquireError, Grant, block_on};
 
-/// Limiters that are found by name and take their numbers from configurations, which may be shared and can be changed
-/// while they are in use.
+/// Limiters that are found by name and take their limits from configurations, which several limiters may share and which can
+/// change while they are in use.
 ///
-/// For the limiters a program knows of: one for each service it calls, each database. For users, addresses and whatever
-/// else there may be any number of, use [`Keyed`](crate::Keyed), which never grows.
+/// For the limiters that a program knows: one for each service it calls, each database. For users and addresses, of which there
+/// may be any number, use [`Keyed`](crate::Keyed), which never grows.
 ///
 /// ```
 /// use tollgate::{Limit, Registry, TokenBucket};
 ///
-/// let registry = Registry::new().on_event(|event| println!("{} {:?}", event.limiter, event.happened));
+/// let registry = Registry::new().on_event(|event| println!("{} {:?}", event.limiter, event.kind));
 /// registry.configure("default", Limit::from(TokenBucket::new("10/s".parse()?, 10)?));
 /// let (users, orders) = (registry.limiter("users", "default")?, registry.limiter("orders", "default")?);
 /// assert!(users.check(10).is_allowed() && orders.check(10).is_allowed());
-/// // For all that share it, at once.
+/// // Changes all limiters that share it.
 /// registry.configure("default", Limit::from(TokenBucket::new("20/s".parse()?, 20)?));
 /// assert!(users.check(10).is_allowed() && orders.check(10).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -39,55 +39,55 @@ pub struct Registry<C = PreciseClock> {
     clock: Arc<C>,
     hook: Option<Arc<Hook>>,
     max: usize,
-    /// A lock for many readers: names are looked up far more often than they change.
+    /// A read-write lock: names are looked up far more often than they change.
     known: RwLock<Known<C>>,
-    /// A mutex, held by whoever changes a configuration until all limiters have it, so that what is written down last is also
-    /// what they get last.
+    /// A mutex, held while a configuration is applied to all its limiters, so that the latest configuration is also the last to
+    /// be applied.
     configuring: Mutex<()>,
 }
 
 struct Known<C> {
     configurations: BTreeMap<String, Limits>,
-    limiters: BTreeMap<String, Arc<Named<C>>>,
+    limiters: BTreeMap<String, Arc<RegisteredLimiter<C>>>,
 }
 
 type Hook = dyn Fn(&Event<'_>) + Send + Sync;
 
-/// Something that happened at a limiter of a registry.
+/// An event of a limiter of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// The limiter's name.
+    /// The name of the limiter.
     pub limiter: &'a str,
-    /// What happened.
-    pub happened: Happened,
-    /// What was asked for.
+    /// The kind of event.
+    pub kind: EventKind,
+    /// The cost of the request.
     pub cost: u64,
 }
 
-/// What happened.
+/// The kind of an [`Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Happened {
-    /// It passed at once.
+pub enum EventKind {
+    /// The request passed at once.
     Allowed,
-    /// It was refused, at once or because its deadline came.
+    /// The request was refused, at once or at its deadline.
     Refused,
-    /// It passed after so long.
-    Waited(Nanos),
-    /// Whoever waited gave up.
+    /// The request passed after this wait.
+    Waited(Duration),
+    /// The wait was cancelled.
     Cancelled,
 }
 
-/// Why a registry has no such limiter. Nothing was changed.
+/// Why a registry has no such limiter. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// There is no configuration of this name.
+    /// No configuration has this name.
     NoConfiguration(String),
-    /// There are as many limiters as there may be.
+    /// The registry is full.
     Full {
-        /// How many that are.
+        /// The maximum number of limiters.
         max: usize,
     },
 }
@@ -95,8 +95,8 @@ pub enum RegistryError {
 impl fmt::Display for RegistryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoConfiguration(name) => write!(f, "there is no configuration `{name}`, configure it first"),
-            Self::Full { max } => write!(f, "there are {max} limiters already; for many keys use `Keyed`"),
+            Self::NoConfiguration(name) => write!(f, "no such configuration: `{name}`; call `configure` first"),
+            Self::Full { max } => write!(f, "too many limiters (maximum {max}); for many keys use `Keyed`"),
         }
     }
 }
@@ -104,7 +104,7 @@ impl fmt::Display for RegistryError {
 impl std::error::Error for RegistryError {}
 
 impl Registry {
-    /// An empty registry, with one clock for all its limiters.
+    /// Makes an empty registry, with one clock for all its limiters.
     pub fn new() -> Self {
         Self::with_clock(PreciseClock::new())
     }
@@ -117,32 +117,30 @@ impl Default for Registry {
 }
 
 impl<C: Clock + Send + Sync + 'static> Registry<C> {
-    /// How many limiters there may be unless said otherwise.
+    /// The default maximum number of limiters.
     pub const MAX_LIMITERS: usize = 10_000;
 
-    /// The same with a clock of choice.
+    /// Makes an empty registry that takes its time from `clock`.
     pub fn with_clock(clock: impl Into<Arc<C>>) -> Self {
         let known = Known { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
         let known = RwLock::new(known);
         Self { clock: clock.into(), hook: None, max: Self::MAX_LIMITERS, known, configuring: Mutex::new(()) }
     }
 
-    /// With another bound on the number of limiters.
+    /// Sets the maximum number of limiters.
     #[must_use]
     pub fn max_limiters(self, max: usize) -> Self {
         Self { max, ..self }
     }
 
-    /// With `hook` called after every decision, on the thread that decided, with no lock held. If it panics, the decision
-    /// stands all the same and the panic is only counted; see [`Named::hook_panics`]. Without a hook there is nothing to
-    /// call and no clock to read.
+    /// Calls `hook` after every decision, on the thread that decided, with no lock held. If it panics, the decision stands and
+    /// the panic is counted; see [`RegisteredLimiter::hook_panics`]. Without a hook the clock is not read for events.
     #[must_use]
     pub fn on_event(self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         Self { hook: Some(Arc::new(hook)), ..self }
     }
 
-    /// Adds a configuration, or changes it for all limiters that share it, those that are waited for included. What was
-    /// spent stays spent.
+    /// Adds a configuration, or changes it for all limiters that share it and their waiters. What was spent stays spent.
     pub fn configure(&self, configuration: &str, limits: impl Into<Limits>) {
         let limits = limits.into();
         let configuring = self.configuring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,17 +149,17 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
         let sharing = known.limiters.values().filter(|named| *named.configuration == *configuration);
         let sharing: Vec<_> = sharing.cloned().collect();
         drop(known);
-        sharing.iter().for_each(|named| named.limiter.put(limits.clone()));
+        sharing.iter().for_each(|named| named.limiter.replace(limits.clone()));
         drop(configuring);
-        // Without a lock: those who are woken may ask the registry for something, or change it.
-        sharing.iter().for_each(|named| named.limiter.tell_waiting());
+        // Without a lock: woken waiters may use the registry.
+        sharing.iter().for_each(|named| named.limiter.notify_waiters());
     }
 
-    /// The limiter of this name; if there is none yet, a new one under `configuration`.
+    /// Returns the limiter of this name, or makes one with `configuration`.
     ///
     /// # Errors
-    /// When there is none yet, and no such configuration or no room.
-    pub fn limiter(&self, name: &str, configuration: &str) -> Result<Arc<Named<C>>, RegistryError> {
+    /// If there is no such configuration, or the registry is full.
+    pub fn limiter(&self, name: &str, configuration: &str) -> Result<Arc<RegisteredLimiter<C>>, RegistryError> {
         if let Some(named) = self.get(name) {
             return Ok(named);
         }
@@ -175,8 +173,8 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
         if limiters.len() >= self.max {
             return Err(RegistryError::Full { max: self.max });
         }
-        let limiter = Limiter::with_clock(Live::new(limits.clone()), Arc::clone(&self.clock));
-        let named = Arc::new(Named {
+        let limiter = Limiter::with_clock(Adjustable::new(limits.clone()), Arc::clone(&self.clock));
+        let named = Arc::new(RegisteredLimiter {
             name: name.to_owned(),
             configuration: configuration.to_owned(),
             limiter: Arc::new(limiter),
@@ -187,17 +185,17 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
         Ok(named)
     }
 
-    /// The limiter of this name, if there is one.
-    pub fn get(&self, name: &str) -> Option<Arc<Named<C>>> {
+    /// Returns the limiter of this name, if there is one.
+    pub fn get(&self, name: &str) -> Option<Arc<RegisteredLimiter<C>>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).limiters.get(name).cloned()
     }
 
-    /// Forgets the limiter of this name. Who holds it still can use it, but configurations no longer reach it.
-    pub fn remove(&self, name: &str) -> Option<Arc<Named<C>>> {
+    /// Removes the limiter of this name. Its holders can still use it, but configurations no longer reach it.
+    pub fn remove(&self, name: &str) -> Option<Arc<RegisteredLimiter<C>>> {
         self.known.write().unwrap_or_else(PoisonError::into_inner).limiters.remove(name)
     }
 
-    /// The names of all limiters, in order.
+    /// Returns the names of all limiters, sorted.
     pub fn names(&self) -> Vec<String> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).limiters.keys().cloned().collect()
     }
@@ -211,16 +209,16 @@ impl<C> fmt::Debug for Registry<C> {
 }
 
 /// A limiter of a [`Registry`].
-pub struct Named<C = PreciseClock> {
+pub struct RegisteredLimiter<C = PreciseClock> {
     name: String,
     configuration: String,
-    limiter: Arc<Limiter<Live<Limits>, Arc<C>>>,
+    limiter: Arc<Limiter<Adjustable<Limits>, Arc<C>>>,
     hook: Option<Arc<Hook>>,
     hook_panics: AtomicU64,
 }
 
-impl<C: Clock + Send + Sync + 'static> Named<C> {
-    /// Its name.
+impl<C: Clock + Send + Sync + 'static> RegisteredLimiter<C> {
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -228,29 +226,29 @@ impl<C: Clock + Send + Sync + 'static> Named<C> {
     /// Takes `cost` or refuses, spending nothing.
     pub fn check(&self, cost: u64) -> Verdict<Stamps> {
         let verdict = self.limiter.check(cost);
-        self.tell(|| if verdict.is_allowed() { Happened::Allowed } else { Happened::Refused }, cost);
+        self.report(|| if verdict.is_admitted() { EventKind::Allowed } else { EventKind::Refused }, cost);
         verdict
     }
 
-    /// Takes `cost` as soon as there is room for it; see [`Acquire`].
-    pub fn acquire(&self, cost: u64) -> Observed<'_, C> {
-        Observed { acquire: Some(self.limiter.acquire(cost)), named: self, cost, since: None }
+    /// Takes `cost` as soon as the limit has room for it; see [`Acquire`].
+    pub fn acquire(&self, cost: u64) -> RegisteredAcquire<'_, C> {
+        RegisteredAcquire { acquire: Some(self.limiter.acquire(cost)), named: self, cost, since: None }
     }
 
-    /// The limiter itself. What is done with it directly is not told to the hook.
-    pub fn limiter(&self) -> &Arc<Limiter<Live<Limits>, Arc<C>>> {
+    /// Returns the limiter itself, whose decisions do not reach the hook.
+    pub fn limiter(&self) -> &Arc<Limiter<Adjustable<Limits>, Arc<C>>> {
         &self.limiter
     }
 
-    /// How often the hook panicked.
+    /// Returns how often the hook panicked.
     pub fn hook_panics(&self) -> u64 {
         self.hook_panics.load(Ordering::Relaxed)
     }
 
     #[inline]
-    fn tell(&self, happened: impl FnOnce() -> Happened, cost: u64) {
+    fn report(&self, kind: impl FnOnce() -> EventKind, cost: u64) {
         if let Some(hook) = &self.hook {
-            let event = Event { limiter: &self.name, happened: happened(), cost };
+            let event = Event { limiter: &self.name, kind: kind(), cost };
             if catch_unwind(AssertUnwindSafe(|| hook(&event))).is_err() {
                 self.hook_panics.fetch_add(1, Ordering::Relaxed);
             }
@@ -262,32 +260,35 @@ impl<C: Clock + Send + Sync + 'static> Named<C> {
     }
 }
 
-impl<C> fmt::Debug for Named<C> {
+impl<C> fmt::Debug for RegisteredLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Named").field("name", &self.name).field("limiter", &self.limiter).finish_non_exhaustive()
+        f.debug_struct("RegisteredLimiter")
+            .field("name", &self.name)
+            .field("limiter", &self.limiter)
+            .finish_non_exhaustive()
     }
 }
 
-/// An [`Acquire`] at a limiter of a registry, whose hook is told how it went.
+/// An [`Acquire`] of a registered limiter, which reports its outcome to the hook.
 #[must_use = "nothing is taken until it is awaited or waited for"]
 #[derive(Debug)]
-pub struct Observed<'a, C: Clock + Send + Sync + 'static> {
-    /// Taken out when there is an answer.
-    acquire: Option<Acquire<'a, Limiter<Live<Limits>, Arc<C>>>>,
-    named: &'a Named<C>,
+pub struct RegisteredAcquire<'a, C: Clock + Send + Sync + 'static> {
+    /// `None` once there is an answer.
+    acquire: Option<Acquire<'a, Limiter<Adjustable<Limits>, Arc<C>>>>,
+    named: &'a RegisteredLimiter<C>,
     cost: u64,
-    /// Since when it waits, if it does and somebody wants to know.
+    /// The start of the wait, if there is a hook.
     since: Option<Time<Mono>>,
 }
 
-impl<C: Clock + Send + Sync + 'static> Observed<'_, C> {
-    /// With a deadline; see [`Acquire::within`].
+impl<C: Clock + Send + Sync + 'static> RegisteredAcquire<'_, C> {
+    /// Sets a deadline; see [`Acquire::within`].
     pub fn within(mut self, patience: Duration) -> Self {
         self.acquire = self.acquire.take().map(|acquire| acquire.within(patience));
         self
     }
 
-    /// Without waiting; see [`Acquire::at_once`].
+    /// Does not wait; see [`Acquire::at_once`].
     pub fn at_once(mut self) -> Self {
         self.acquire = self.acquire.take().map(Acquire::at_once);
         self
@@ -297,13 +298,13 @@ impl<C: Clock + Send + Sync + 'static> Observed<'_, C> {
     ///
     /// # Errors
     /// See [`AcquireError`]; nothing was taken then.
-    pub fn wait(self) -> Result<Verdict<Stamps>, AcquireError> {
+    pub fn wait(self) -> Result<Grant<Stamps>, AcquireError> {
         block_on(self)
     }
 }
 
-impl<C: Clock + Send + Sync + 'static> Future for Observed<'_, C> {
-    type Output = Result<Verdict<Stamps>, AcquireError>;
+impl<C: Clock + Send + Sync + 'static> Future for RegisteredAcquire<'_, C> {
+    type Output = Result<Grant<Stamps>, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -316,21 +317,21 @@ impl<C: Clock + Send + Sync + 'static> Future for Observed<'_, C> {
             return answer;
         };
         this.acquire = None;
-        let happened = || match (&result, this.since) {
-            (Err(_), _) => Happened::Refused,
-            (Ok(_), None) => Happened::Allowed,
-            (Ok(_), Some(since)) => Happened::Waited(this.named.mono().since(since)),
+        let kind = || match (&result, this.since) {
+            (Err(_), _) => EventKind::Refused,
+            (Ok(_), None) => EventKind::Allowed,
+            (Ok(_), Some(since)) => EventKind::Waited(this.named.mono().since(since).into()),
         };
-        this.named.tell(happened, this.cost);
+        this.named.report(kind, this.cost);
         answer
     }
 }
 
-impl<C: Clock + Send + Sync + 'static> Drop for Observed<'_, C> {
+impl<C: Clock + Send + Sync + 'static> Drop for RegisteredAcquire<'_, C> {
     fn drop(&mut self) {
-        // First the line, then the hook.
+        // Leaves the queue before calling the hook.
         if self.acquire.take().is_some() && self.since.is_some() {
-            self.named.tell(|| Happened::Cancelled, self.cost);
+            self.named.report(|| EventKind::Cancelled, self.cost);
         }
     }
 }
@@ -341,6 +342,7 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::{Limit, TokenBucket};
     use std::task::{Wake, Waker};
+    use tollgate_core::Nanos;
 
     fn limits(burst: u64) -> Limit {
         TokenBucket::new("10/s".parse().unwrap(), burst).unwrap().into()
@@ -369,7 +371,7 @@ mod tests {
         let (_clock, registry) = registry();
         let registry = registry.max_limiters(1);
         let error = registry.limiter("a", "tiny").unwrap_err();
-        assert_eq!(error.to_string(), "there is no configuration `tiny`, configure it first");
+        assert_eq!(error.to_string(), "no such configuration: `tiny`; call `configure` first");
         assert!(registry.limiter("a", "small").is_ok());
         assert_eq!(registry.limiter("b", "small").unwrap_err(), RegistryError::Full { max: 1 });
     }
@@ -404,7 +406,7 @@ mod tests {
         // The second change comes while the first is on its way from one limiter to the next.
         registry.configure("small", limits(4));
         let c = registry.limiter("c", "small").unwrap();
-        assert_eq!([&a, &b, &c].map(|named| named.limiter().numbers()), [(); 3].map(|()| limits(9).into()));
+        assert_eq!([&a, &b, &c].map(|named| named.limiter().current()), [(); 3].map(|()| limits(9).into()));
     }
 
     #[test]
@@ -412,7 +414,7 @@ mod tests {
         let (clock, registry) = registry();
         let told = Arc::new(Mutex::new(Vec::new()));
         let ear = Arc::clone(&told);
-        let registry = registry.on_event(move |event| ear.lock().unwrap().push((event.happened, event.cost)));
+        let registry = registry.on_event(move |event| ear.lock().unwrap().push((event.kind, event.cost)));
         let a = registry.limiter("a", "small").unwrap();
         assert!(a.check(2).is_allowed() && !a.check(1).is_allowed());
         assert!(a.acquire(1).at_once().wait().is_err() && a.acquire(3).wait().is_err());
@@ -424,8 +426,8 @@ mod tests {
         assert!(Pin::new(&mut first).poll(&mut Context::from_waker(Waker::noop())).is_ready());
         drop(second);
         drop(a.acquire(1));
-        let waited = Happened::Waited(Nanos::from_millis(100));
-        use Happened::{Allowed, Cancelled, Refused};
+        let waited = EventKind::Waited(Duration::from_millis(100));
+        use EventKind::{Allowed, Cancelled, Refused};
         assert_eq!(
             *told.lock().unwrap(),
             [(Allowed, 2), (Refused, 1), (Refused, 1), (Refused, 3), (waited, 1), (Cancelled, 2)]

@@ -58,10 +58,10 @@ fn a_limiter_decides_without_allocating() {
             let first = limiter.check(1);
             // Past the end of the limit, so that refusals are among them.
             (0..12).for_each(|_| _ = limiter.check(1));
-            limiter.check(u64::MAX);
-            limiter.take_up_to(3);
-            limiter.charge(3);
-            limiter.peek(1);
+            let _ = limiter.check(u64::MAX);
+            let _ = limiter.take_up_to(3);
+            let _ = limiter.charge(3);
+            let _ = limiter.peek(1);
             limiter.report(1);
             limiter.refund(&first);
             limiter.drain();
@@ -85,11 +85,11 @@ fn a_keyed_limiter_decides_and_inserts_without_allocating() {
                 let key = key.to_le_bytes();
                 let first = keyed.check(&key, 1 + u64::from(key[0] % 7));
                 (0..12).for_each(|_| _ = keyed.check(&key, 1));
-                keyed.check_and_report(&key, 1);
+                let _ = keyed.check_and_report(&key, 1);
                 keyed.refund(&key, &first);
-                keyed.take_up_to(&key, 3);
-                keyed.charge(&key, 3);
-                keyed.check(&Hashed(key), 1);
+                let _ = keyed.take_up_to(&key, 3);
+                let _ = keyed.charge(&key, 3);
+                let _ = keyed.check(&Hashed(key), 1);
             }
             for key in 0..200_u64 {
                 keyed.drain(&key.to_le_bytes());
@@ -112,9 +112,9 @@ fn a_keyed_limiter_decides_and_inserts_without_allocating() {
 fn peeking_at_existing_keys_does_not_allocate() {
     for limit in limits().unwrap() {
         let keyed = Keyed::with_clock(limit, 20, ManualClock::at(HOUR.as_nanos())).unwrap();
-        keyed.check("alice", 1);
+        let _ = keyed.check("alice", 1);
         assert_no_allocation(&format!("{limit:?}"), || {
-            keyed.peek("alice", 1);
+            let _ = keyed.peek("alice", 1);
             keyed.report("alice", 1);
         });
     }

@@ -39,6 +39,8 @@
 
 mod book;
 
+use core::time::Duration;
+
 use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
@@ -58,9 +60,9 @@ use book::{Book, Lease};
 /// let mut state = [0; 5];
 /// limit.fresh(&mut state, &Now::at(0));
 /// let mine = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
-/// assert!(!limit.decide(&mut state, &Now::at(5), Ask::Exactly(Cost::ONE)).is_allowed());
+/// assert!(!limit.decide(&mut state, &Now::at(5), Ask::Exactly(Cost::ONE)).is_admitted());
 /// assert_eq!(limit.release(&mut state, &Now::at(7), mine.stamp()), Cost::ONE);
-/// assert!(limit.decide(&mut state, &Now::at(8), Ask::Exactly(Cost::ONE)).is_allowed());
+/// assert!(limit.decide(&mut state, &Now::at(8), Ask::Exactly(Cost::ONE)).is_admitted());
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +80,8 @@ impl Concurrency {
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`].
-    pub const fn new(limit: u64, lease: Nanos) -> Result<Self, LimitError> {
+    pub fn new(limit: u64, lease: impl Into<Duration>) -> Result<Self, LimitError> {
+        let lease = Nanos::from(lease.into());
         if limit == 0 || limit > Self::MAX_LEASES {
             let what = "the limit of leases at a time";
             return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_LEASES });
@@ -169,7 +172,7 @@ impl Concurrency {
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         self.fresh(state, now);
         let used = Cost::new(used.ceil().min(self.slots()));
-        self.decide(state, now, Ask::Regardless(used));
+        let _ = self.decide(state, now, Ask::Regardless(used));
     }
 
     const fn slots(&self) -> u64 {

@@ -37,6 +37,8 @@
 //! **Poor choice** when twice the limit at an edge is too much, or when refusing everybody until the same instant makes them
 //! all come back at it: use a sliding window or a token bucket, or spread the windows.
 
+use core::time::Duration;
+
 use super::{Algorithm, Cells, CellsMut};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
@@ -54,7 +56,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// let limit = FixedWindow::new(5, Nanos::from_secs(60))?.phase(Phase::FirstRequest);
 /// let mut state = [0; 2];
 /// limit.fresh(&mut state, &Now::at(0));
-/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3))).is_allowed());
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3))).is_admitted());
 /// assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 2);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
@@ -110,7 +112,8 @@ impl FixedWindow {
     ///
     /// # Errors
     /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
-    pub fn new(limit: u64, length: Nanos) -> Result<Self, LimitError> {
+    pub fn new(limit: u64, length: impl Into<Duration>) -> Result<Self, LimitError> {
+        let length = Nanos::from(length.into());
         Ok(Self { quota: Quota::new(limit, length)?, phase: Phase::Epoch })
     }
 

@@ -39,6 +39,8 @@
 //!
 //! **Poor choice** where callers should come evenly: all who wait come back at the step. Use a token bucket.
 
+use core::time::Duration;
+
 use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
@@ -105,7 +107,8 @@ impl IntervalBucket {
     ///
     /// # Errors
     /// When either is zero, the period is above [`Rate::MAX_PERIOD`], or more than one per nanosecond is refilled.
-    pub fn new(refill: u64, period: Nanos) -> Result<Self, LimitError> {
+    pub fn new(refill: u64, period: impl Into<Duration>) -> Result<Self, LimitError> {
+        let period = Nanos::from(period.into());
         if refill == 0 {
             return Err(LimitError::Zero { what: "the refill" });
         }
@@ -165,7 +168,8 @@ impl IntervalBucket {
     ///
     /// # Errors
     /// When it is above [`Rate::MAX_PERIOD`].
-    pub fn max_wait(self, max_wait: Nanos) -> Result<Self, LimitError> {
+    pub fn max_wait(self, max_wait: impl Into<Duration>) -> Result<Self, LimitError> {
+        let max_wait = Nanos::from(max_wait.into());
         if max_wait > Rate::MAX_PERIOD {
             return Err(LimitError::PeriodTooLong { given: max_wait, max: Rate::MAX_PERIOD });
         }

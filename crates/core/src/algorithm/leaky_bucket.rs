@@ -43,6 +43,8 @@
 //!
 //! **Poor choice** where callers cannot or will not wait, such as a gateway that must answer now: use a token bucket.
 
+use core::time::Duration;
+
 use super::{Algorithm, Cells, CellsMut};
 use crate::bucket::Bucket;
 use crate::change::changed_parameters;
@@ -101,7 +103,8 @@ impl LeakyBucket {
 
     /// With a refusal for a request that would wait longer than `max_wait`; zero refuses every request that would wait.
     #[must_use]
-    pub fn max_wait(self, max_wait: Nanos) -> Self {
+    pub fn max_wait(self, max_wait: impl Into<Duration>) -> Self {
+        let max_wait = Nanos::from(max_wait.into());
         Self { max_wait, ..self }.with_patience()
     }
 

@@ -36,6 +36,8 @@
 //! **Poor choice** for large limits, since it pays memory for each unit (at most 1024): use slices or a window. Also for
 //! smoothing, since a whole limit may pass at one instant: use a bucket.
 
+use core::time::Duration;
+
 use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
@@ -53,9 +55,9 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// let limit = SlidingLog::new(3, Nanos::from_secs(10))?;
 /// let mut state = [0; 4];
 /// limit.fresh(&mut state, &Now::at(0));
-/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(2))).is_allowed());
-/// assert!(!limit.decide(&mut state, &Now::at(9_999_999_999), Ask::Exactly(Cost::new(2))).is_allowed());
-/// assert!(limit.decide(&mut state, &Now::at(10_000_000_000), Ask::Exactly(Cost::new(2))).is_allowed());
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(2))).is_admitted());
+/// assert!(!limit.decide(&mut state, &Now::at(9_999_999_999), Ask::Exactly(Cost::new(2))).is_admitted());
+/// assert!(limit.decide(&mut state, &Now::at(10_000_000_000), Ask::Exactly(Cost::new(2))).is_admitted());
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,7 +88,8 @@ impl SlidingLog {
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
-    pub const fn new(limit: u64, length: Nanos) -> Result<Self, LimitError> {
+    pub fn new(limit: u64, length: impl Into<Duration>) -> Result<Self, LimitError> {
+        let length = Nanos::from(length.into());
         if limit == 0 || limit > Self::MAX_ENTRIES {
             let what = "the limit of a sliding log (for more, use slices or a window)";
             return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_ENTRIES });
@@ -131,7 +134,8 @@ impl SlidingLog {
     ///
     /// # Errors
     /// When it is above [`Rate::MAX_PERIOD`]. It may be longer than the window.
-    pub const fn minimum_gap(self, gap: Nanos) -> Result<Self, LimitError> {
+    pub fn minimum_gap(self, gap: impl Into<Duration>) -> Result<Self, LimitError> {
+        let gap = Nanos::from(gap.into());
         if gap.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
             return Err(LimitError::PeriodTooLong { given: gap, max: Rate::MAX_PERIOD });
         }

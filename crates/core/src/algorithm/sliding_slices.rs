@@ -35,6 +35,8 @@
 //! **Poor choice** for limits of a few, where a log is as small and forgets to the nanosecond; and where about right is right
 //! enough: a sliding window does with two counters.
 
+use core::time::Duration;
+
 use ring::{Head, Ring};
 
 use super::{Algorithm, Cells, CellsMut};
@@ -54,7 +56,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// let limit = SlidingSlices::new(10, Nanos::from_secs(60), Nanos::from_secs(10))?;
 /// let mut state = [0; 4];
 /// limit.fresh(&mut state, &Now::at(0));
-/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_allowed());
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_admitted());
 /// let later = Now::at(69_999_999_999);
 /// assert_eq!(limit.report(&state, &later, Cost::ONE).retry, tollgate_core::Retry::After(Nanos::from_nanos(1)));
 /// # Ok::<(), tollgate_core::LimitError>(())
@@ -108,7 +110,9 @@ impl SlidingSlices {
     /// # Errors
     /// When one of them is zero, the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or there are more than
     /// [`SlidingSlices::MAX_SLICES`] slices.
-    pub fn new(limit: u64, length: Nanos, precision: Nanos) -> Result<Self, LimitError> {
+    pub fn new(limit: u64, length: impl Into<Duration>, precision: impl Into<Duration>) -> Result<Self, LimitError> {
+        let length = Nanos::from(length.into());
+        let precision = Nanos::from(precision.into());
         let quota = Quota::new(limit, length)?;
         if precision == Nanos::ZERO {
             return Err(LimitError::Zero { what: "the precision" });

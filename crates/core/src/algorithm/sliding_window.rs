@@ -41,6 +41,8 @@
 //! **Poor choice** for limits of a few, where the estimate is coarse against them and a log costs no more; or when the limit
 //! must hold in every interval, which only a log can promise.
 
+use core::time::Duration;
+
 use super::{Algorithm, Cells, CellsMut};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
@@ -58,7 +60,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// let limit = SlidingWindow::new(10, Nanos::from_secs(60))?;
 /// let mut state = [0; 2];
 /// limit.fresh(&mut state, &Now::at(0));
-/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_allowed());
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_admitted());
 /// let later = Now::at(90_000_000_000);
 /// assert_eq!(limit.report(&state, &later, Cost::ONE).remaining, 5);
 /// # Ok::<(), tollgate_core::LimitError>(())
@@ -86,7 +88,8 @@ impl SlidingWindow {
     ///
     /// # Errors
     /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
-    pub fn new(limit: u64, length: Nanos) -> Result<Self, LimitError> {
+    pub fn new(limit: u64, length: impl Into<Duration>) -> Result<Self, LimitError> {
+        let length = Nanos::from(length.into());
         Ok(Self { quota: Quota::new(limit, length)? })
     }
 

@@ -59,7 +59,7 @@ pub(super) fn walk<'a, A: Algorithm>(
         waits_are_true(limit, state, &clock, at, ask);
         let before = state.to_vec();
         let verdict = limit.decide(state, &now, ask);
-        assert!(verdict.is_allowed() || before == *state, "a refusal of {ask:?} changed {before:?} to {state:?}");
+        assert!(verdict.is_admitted() || before == *state, "a refusal of {ask:?} changed {before:?} to {state:?}");
         last = Some(verdict.stamp());
         let wait = match verdict.outcome() {
             Outcome::Delay(wait) => wait.as_nanos(),
@@ -79,7 +79,7 @@ pub(super) fn waits_are_true<'a, A: Algorithm>(
     at: u64,
     ask: Ask,
 ) {
-    let passes = |wait: u64, ask| limit.weigh(state, &clock(at + wait), ask).is_allowed();
+    let passes = |wait: u64, ask| limit.weigh(state, &clock(at + wait), ask).is_admitted();
     let verdict = limit.weigh(state, &clock(at), ask);
     if let Outcome::Deny(Retry::After(wait)) = verdict.outcome() {
         assert!(wait > Nanos::ZERO, "{ask:?} is refused with a wait of zero by {state:?} at {at}");

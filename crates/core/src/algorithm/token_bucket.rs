@@ -52,7 +52,7 @@ use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 /// let limit = TokenBucket::new("10/s".parse()?, 10)?;
 /// let mut state = [0; 2];
 /// limit.fresh(&mut state, &Now::at(0));
-/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(6))).is_allowed());
+/// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(6))).is_admitted());
 /// assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 4);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```

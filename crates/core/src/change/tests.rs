@@ -75,11 +75,11 @@ fn of_each(capacity: u64) -> Vec<Limit> {
 fn a_refused_request_under_smaller_parameters_forgives_nothing() {
     for (large, small) in of_each(100).into_iter().flat_map(|large| of_each(2).into_iter().map(move |s| (large, s))) {
         let mut key = Account::new(large, 0);
-        assert!(key.ask(&large, 0, exactly(100)).is_allowed());
+        assert!(key.ask(&large, 0, exactly(100)).is_admitted());
         assert_eq!(key.report(&small, 1, 1).remaining, 0, "{large:?} under {small:?}");
-        assert!(!key.ask(&small, 1, exactly(1)).is_allowed(), "{large:?} under {small:?}");
-        assert!(!key.ask(&small, 1, exactly(0)).is_allowed(), "{large:?} under {small:?}");
-        assert!(!key.ask(&large, 2, exactly(90)).is_allowed(), "{large:?} under {small:?} and back");
+        assert!(!key.ask(&small, 1, exactly(1)).is_admitted(), "{large:?} under {small:?}");
+        assert!(!key.ask(&small, 1, exactly(0)).is_admitted(), "{large:?} under {small:?}");
+        assert!(!key.ask(&large, 2, exactly(90)).is_admitted(), "{large:?} under {small:?} and back");
         assert_eq!(key.own, large);
     }
 }
@@ -88,12 +88,12 @@ fn a_refused_request_under_smaller_parameters_forgives_nothing() {
 fn a_refused_request_under_another_override_leaves_the_refill_alone() {
     let (ten, five) = (token("10/10s", 10), token("5/10s", 5));
     let mut key = Account::new(ten, 0);
-    assert!(key.ask(&ten, 0, exactly(10)).is_allowed());
+    assert!(key.ask(&ten, 0, exactly(10)).is_admitted());
     // Six tokens must be refilled, at the rate of the parameters that were charged.
     assert_eq!(key.ask(&five, 0, exactly(1)).outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(6))));
     assert_eq!(key.report(&ten, 10 * SECOND, 1).remaining, 10);
-    assert!(!key.ask(&five, 6 * SECOND - 1, exactly(1)).is_allowed());
-    assert!(key.ask(&five, 6 * SECOND, exactly(1)).is_allowed());
+    assert!(!key.ask(&five, 6 * SECOND - 1, exactly(1)).is_admitted());
+    assert!(key.ask(&five, 6 * SECOND, exactly(1)).is_admitted());
 }
 
 #[test]
@@ -113,14 +113,14 @@ fn a_log_counts_refused_attempts_under_the_state_s_own_parameters() {
     let own: Limit = SlidingLog::new(3, Nanos::from_secs(10)).unwrap().into();
     let other: Limit = SlidingLog::new(2, Nanos::from_secs(5)).unwrap().count_refused().into();
     let mut key = Account::new(own, 0);
-    key.ask(&own, 0, exactly(2));
+    let _ = key.ask(&own, 0, exactly(2));
     let refused = key.ask(&other, SECOND, exactly(1));
     assert_eq!(refused.outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(9))));
     assert_eq!((key.own, key.used(SECOND).ceil()), (own, 3));
     assert_eq!(key.report(&own, 10 * SECOND, 1).remaining, 2, "the attempt leaves with the window of its own log");
     let mut bucket = Account::new(token("1/s", 2), 0);
-    bucket.ask(&token("1/s", 2), 0, exactly(2));
-    bucket.ask(&other, 0, exactly(1));
+    let _ = bucket.ask(&token("1/s", 2), 0, exactly(2));
+    let _ = bucket.ask(&other, 0, exactly(1));
     assert_eq!(bucket.used(0).ceil(), 2, "a bucket counts no attempts");
 }
 
@@ -129,23 +129,23 @@ fn a_minimum_gap_is_kept_from_requests_only() {
     let log = |limit| SlidingLog::new(limit, Nanos::from_secs(10)).unwrap();
     let gapped: Limit = log(9).minimum_gap(Nanos::from_secs(3)).unwrap().into();
     let mut key = Account::new(log(5).into(), 0);
-    key.ask(&log(5).into(), 0, exactly(1));
+    let _ = key.ask(&log(5).into(), 0, exactly(1));
     assert_eq!(key.ask(&gapped, SECOND, exactly(1)).outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(2))));
-    assert!(key.ask(&gapped, 3 * SECOND, exactly(1)).is_allowed());
+    assert!(key.ask(&gapped, 3 * SECOND, exactly(1)).is_admitted());
     let mut key = Account::new(token("1/h", 5), 0);
-    key.ask(&token("1/h", 5), 0, exactly(4));
-    assert!(key.ask(&gapped, 0, exactly(1)).is_allowed(), "a bucket does not know when the last request came");
-    assert!(!key.ask(&gapped, 1, exactly(1)).is_allowed());
+    let _ = key.ask(&token("1/h", 5), 0, exactly(4));
+    assert!(key.ask(&gapped, 0, exactly(1)).is_admitted(), "a bucket does not know when the last request came");
+    assert!(!key.ask(&gapped, 1, exactly(1)).is_admitted());
 }
 
 #[test]
 fn taking_under_no_limit_keeps_the_state() {
     let bucket = token("1/h", 5);
     let mut key = Account::new(bucket, 0);
-    key.ask(&bucket, 0, exactly(5));
-    assert!(key.ask(&Limit::Unlimited, 0, exactly(1_000)).is_allowed());
-    assert!(!key.ask(&Limit::DenyAll, 0, exactly(0)).is_allowed());
-    assert!(!key.ask(&bucket, 0, exactly(1)).is_allowed());
+    let _ = key.ask(&bucket, 0, exactly(5));
+    assert!(key.ask(&Limit::Unlimited, 0, exactly(1_000)).is_admitted());
+    assert!(!key.ask(&Limit::DenyAll, 0, exactly(0)).is_admitted());
+    assert!(!key.ask(&bucket, 0, exactly(1)).is_admitted());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_list_of_limits_is_written_as_a_whole_or_not_at_all() {
         Limits::new([token("5/10s", 5), SlidingLog::new(8, Nanos::SECOND).unwrap().into(), token("1/s", 3)]).unwrap();
     let mut words = vec![0; old.words().max(new.words())];
     old.fresh(&mut *words, &Now::at(0));
-    assert!(old.decide(&mut *words, &Now::at(0), exactly(4)).is_allowed());
+    assert!(old.decide(&mut *words, &Now::at(0), exactly(4)).is_admitted());
     let before = words.clone();
     let (verdict, adopted) = new.decide_from(&old, &mut *words, &Now::at(0), exactly(2));
     assert_eq!((verdict.outcome(), adopted), (Outcome::Deny(Retry::After(Nanos::from_secs(1))), false));
@@ -165,7 +165,7 @@ fn a_list_of_limits_is_written_as_a_whole_or_not_at_all() {
     };
     assert_eq!(remaining(&words), [1, 4, 3]);
     let (verdict, adopted) = new.decide_from(&old, &mut *words, &Now::at(0), exactly(1));
-    assert!(verdict.is_allowed() && adopted);
+    assert!(verdict.is_admitted() && adopted);
     let remaining: Vec<u64> = new.reports(&*words, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
     assert_eq!(remaining, [0, 3, 2]);
 }
@@ -179,7 +179,7 @@ fn windows_of_another_calendar_do_not_end_the_present_one() {
     let (days, months) = (handed(day), handed(month));
     let (daily, monthly) = (window(5, day), window(6, month));
     let mut words = [0; 2];
-    daily.decide(&mut words, &Now::at(1).with_windows(&days), exactly(5));
+    let _ = daily.decide(&mut words, &Now::at(1).with_windows(&days), exactly(5));
     let now = Now::at(2).with_windows(&months);
     let report = monthly.report_from(&daily, &words, &now, Cost::new(2));
     assert_eq!((report.remaining, report.retry), (1, Retry::After(Nanos::from_nanos(day - 2))));
@@ -238,7 +238,7 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
     let verdict = limit.weigh_from(&key.own, &*key.words, &now, ask);
     assert_eq!(verdict, limit.weigh_from(&key.own, &*key.words, &now, ask));
     // True waits: at the advertised instant it passes, one nanosecond earlier it does not.
-    let passes = |wait: u64, ask| limit.weigh_from(&key.own, &*before, &Now::at(at + wait), ask).is_allowed();
+    let passes = |wait: u64, ask| limit.weigh_from(&key.own, &*before, &Now::at(at + wait), ask).is_admitted();
     match verdict.outcome() {
         Outcome::Deny(Retry::After(wait)) => {
             assert!(wait > Nanos::ZERO && passes(wait.as_nanos(), ask), "{ask:?} is refused after {wait}, {what}");
@@ -305,8 +305,8 @@ fn there_and_back_without_a_charge_changes_nothing() {
     for (first, second) in limits.iter().flat_map(|first| limits.iter().map(move |second| (first, second))) {
         let (mut visited, mut alone) = (Account::new(*first, 0), Account::new(*first, 0));
         for at in (0..40).map(|step| step * SECOND / 3) {
-            visited.ask(second, at, exactly(1_000));
-            visited.ask(second, at, exactly(0));
+            let _ = visited.ask(second, at, exactly(1_000));
+            let _ = visited.ask(second, at, exactly(0));
             visited.report(second, at, 1);
             let ask = exactly(1 + at % 2);
             assert_eq!(visited.ask(first, at, ask), alone.ask(first, at, ask), "{first:?} with {second:?} between");

@@ -79,7 +79,7 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn passed(&self) -> bool {
-        self.outcome.is_allowed()
+        self.outcome.is_admitted()
     }
 
     pub(super) fn remaining(&self) -> Vec<u64> {

@@ -108,7 +108,7 @@ impl Model for ConcurrencyModel {
             self.leases.push(Lease { weight: cost, ends: now + self.numbers.length(), touched: self.touches });
             Outcome::Allow
         };
-        let taken = if outcome.is_allowed() { cost } else { 0 };
+        let taken = if outcome.is_admitted() { cost } else { 0 };
         Answer { outcome, taken, receipt: self.leases.len().saturating_sub(1) }
     }
 

@@ -106,12 +106,12 @@ impl Model for GroupModel {
             tried = self.try_out(now, Ask::Exactly(Cost::new(least)));
         }
         let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::and).unwrap_or(Outcome::Allow);
-        let passes = outcome.is_allowed();
+        let passes = outcome.is_admitted();
         let taken = if passes { least } else { 0 };
         self.takings.push(tried.iter().map(|(answer, _)| answer.receipt).collect());
         for (member, (answer, twin)) in self.members.iter_mut().zip(tried) {
             // Who refused may count it; nobody else hears of it.
-            if passes || !answer.outcome.is_allowed() {
+            if passes || !answer.outcome.is_admitted() {
                 *member = twin;
             }
         }

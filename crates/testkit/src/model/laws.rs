@@ -71,19 +71,19 @@ pub fn the_advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, 
             let wait = wait.as_nanos();
             assert!(wait > 0, "a refusal of {ask:?} says to wait for nothing");
             assert!(
-                place.outcome(wait, ask).is_allowed(),
+                place.outcome(wait, ask).is_admitted(),
                 "{ask:?} is refused after the wait of {wait} ns it was told"
             );
-            assert!(!place.outcome(wait - 1, ask).is_allowed(), "{ask:?} passes one nanosecond before {wait} ns");
+            assert!(!place.outcome(wait - 1, ask).is_admitted(), "{ask:?} passes one nanosecond before {wait} ns");
         }
         // Everybody has let go by then, at the latest.
         Retry::OnRelease => {
             let reset = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE).reset;
-            assert!(place.outcome(reset.as_nanos(), ask).is_allowed(), "{ask:?} is refused when all are released");
+            assert!(place.outcome(reset.as_nanos(), ask).is_admitted(), "{ask:?} is refused when all are released");
         }
         Retry::Never => {
             for later in [1, 1 << 40, 1 << 58, 1 << 61] {
-                assert!(!place.outcome(later, ask).is_allowed(), "{ask:?} is never to pass, yet passes later");
+                assert!(!place.outcome(later, ask).is_admitted(), "{ask:?} is never to pass, yet passes later");
             }
         }
     }
@@ -95,9 +95,9 @@ pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Plac
     let exactly = |n: u64| place.outcome(0, Ask::Exactly(Cost::new(n)));
     assert!(report.remaining <= report.limit, "more remains than the limit holds: {report:?}");
     if report.remaining > 0 {
-        assert!(exactly(report.remaining).is_allowed(), "what remains does not pass: {report:?}");
+        assert!(exactly(report.remaining).is_admitted(), "what remains does not pass: {report:?}");
     }
-    assert!(!exactly(report.remaining.saturating_add(1)).is_allowed(), "more passes than remains: {report:?}");
+    assert!(!exactly(report.remaining.saturating_add(1)).is_admitted(), "more passes than remains: {report:?}");
 }
 
 /// As good as new when the report says so and not a nanosecond earlier.
@@ -119,17 +119,17 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
     lifts: impl Fn(Law) -> bool,
 ) {
     let (limit, now) = (place.limit, &place.clock.at(place.instant));
-    if n.get() > 16 || !limit.weigh(place.state, now, Ask::Exactly(n)).is_allowed() {
+    if n.get() > 16 || !limit.weigh(place.state, now, Ask::Exactly(n)).is_admitted() {
         return;
     }
     let (mut at_once, mut singly) = (place.state.to_vec(), place.state.to_vec());
-    limit.decide(at_once.as_mut_slice(), now, Ask::Exactly(n));
+    let _ = limit.decide(at_once.as_mut_slice(), now, Ask::Exactly(n));
     for nth in 1..=n.get() {
         let verdict = limit.decide(singly.as_mut_slice(), now, Ask::Exactly(Cost::ONE));
-        if !verdict.is_allowed() && lifts(Law::SinglyPasses) {
+        if !verdict.is_admitted() && lifts(Law::SinglyPasses) {
             return;
         }
-        assert!(verdict.is_allowed(), "{n:?} passes at once, but number {nth} does not");
+        assert!(verdict.is_admitted(), "{n:?} passes at once, but number {nth} does not");
     }
     if !lifts(Law::SameWords) {
         assert_eq!(at_once, singly, "{n:?} at once and singly differ, from {:?} at {now:?}", place.state);

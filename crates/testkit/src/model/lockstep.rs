@@ -97,7 +97,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         let now = self.clock.at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
         let nothing = Ask::Regardless(Cost::ZERO);
-        if !limit.weigh_from(self.limit, self.state.as_slice(), &now, nothing).is_allowed() {
+        if !limit.weigh_from(self.limit, self.state.as_slice(), &now, nothing).is_admitted() {
             return self.state.truncate(self.limit.words());
         }
         limit.convert(self.limit, self.state.as_mut_slice(), &now);
@@ -166,7 +166,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         let answer = self.model.ask(now, ask);
         let expected = (answer.outcome, Cost::new(answer.taken));
         assert_eq!((verdict.outcome(), verdict.taken()), expected, "{ask:?} at {now:?}, state was {before:?}");
-        if verdict.is_allowed() {
+        if verdict.is_admitted() {
             if answer.taken > 0 {
                 self.takings.push((verdict.stamp(), answer.receipt));
             }

@@ -79,7 +79,7 @@ impl TokenBucketModel {
         } else {
             Outcome::Deny(Retry::After(self.until(now, exact(cost) + floor)))
         };
-        Answer { outcome, taken: if outcome.is_allowed() { cost } else { 0 }, receipt: 0 }
+        Answer { outcome, taken: if outcome.is_admitted() { cost } else { 0 }, receipt: 0 }
     }
 }
 

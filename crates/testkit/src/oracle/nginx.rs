@@ -89,14 +89,14 @@ impl Nginx {
         let verdicts: Vec<_> =
             limits().zip(&states).map(|(limit, state)| limit.weigh(state, &now, Ask::Exactly(Cost::ONE))).collect();
         let outcome = verdicts.iter().map(|verdict| verdict.outcome()).fold(Outcome::Allow, Outcome::and);
-        if outcome.is_allowed() {
+        if outcome.is_admitted() {
             for ((limit, state), verdict) in limits().zip(&mut states).zip(&verdicts) {
                 limit.commit(state, &now, verdict);
             }
         }
         let delay_ms = if let Outcome::Delay(wait) = outcome { wait.as_nanos() / MILLI } else { 0 };
         let comparison = Comparison::new()
-            .same("passes", step.result.text("outcome") != "rejected", outcome.is_allowed())
+            .same("passes", step.result.text("outcome") != "rejected", outcome.is_admitted())
             .same("delay_ms", step.result.count("delay_ms"), delay_ms);
         let Some(excess) = step.result.maybe_int("excess_milli") else { return comparison.seen() };
         let index = by_limit(&step.result);

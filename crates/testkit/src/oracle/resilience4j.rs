@@ -118,7 +118,7 @@ impl Resilience {
         };
         let (mut state, then) = ([0; 1], Now::at(self.at));
         limit.fresh(&mut state, &then);
-        if !limit.decide(&mut state, &then, Ask::Regardless(Cost::new(owed))).is_allowed() {
+        if !limit.decide(&mut state, &then, Ask::Regardless(Cost::new(owed))).is_admitted() {
             return Err(Seen::Skipped(Skip::Unholdable));
         }
         Ok(Here { waiting, limit, state, now })
@@ -147,7 +147,7 @@ impl Here {
     /// As if ours let pass what theirs does: the wait, after all of it is sold.
     fn force(&mut self, permits: u64) -> Option<u64> {
         let ask = Ask::Regardless(Cost::new(permits));
-        self.limit.decide(&mut self.state, &Now::at(self.now), ask).is_allowed().then(|| self.wait_for(0))
+        self.limit.decide(&mut self.state, &Now::at(self.now), ask).is_admitted().then(|| self.wait_for(0))
     }
 
     fn wait_for(&self, permits: u64) -> u64 {
@@ -182,7 +182,7 @@ impl Player for Resilience {
             "get_metrics" | "change_timeout_duration" => ours.compare(Comparison::new(), after, then).seen(),
             "reserve_permission" | "acquire_permission" => self.compare_taking(step, ours, after, then),
             "drain_permissions" => {
-                ours.limit.decide(&mut ours.state, &Now::at(now), Ask::UpTo(Cost::MAX));
+                let _ = ours.limit.decide(&mut ours.state, &Now::at(now), Ask::UpTo(Cost::MAX));
                 let there = self.stored_at(now, self.limit).permits;
                 // Taking the stale amount off may be refused, if there is less of it by now.
                 let stale = self.stored.permits;

@@ -131,7 +131,7 @@ impl Rolling {
         }
         let now = Now::at(step.at_nanos(MICRO));
         let before = self.plain.weigh(state.as_slice(), &now, Ask::Exactly(Cost::ONE)).outcome();
-        let passes = attempt(&mut state, step.at_nanos(MICRO)).is_allowed();
+        let passes = attempt(&mut state, step.at_nanos(MICRO)).is_admitted();
         let after = counting.report(state.as_slice(), &now, Cost::ONE);
         if self.version == Version::Early {
             return self.compare_early(step, before, after.remaining);

@@ -47,7 +47,7 @@ impl<A: Algorithm> Key<A> {
     }
 
     pub(crate) fn passes(&mut self, cost: u64) -> bool {
-        self.check(cost).is_allowed()
+        self.check(cost).is_admitted()
     }
 
     pub(crate) fn charge(&mut self, cost: u64) -> Outcome {

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now, Outcome, Retry, Stamp, Verdict};
 
-use super::{Keyed, room_of, with_fresh};
+use super::{Keyed, shard_of, with_fresh};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::wait::{Acquire, Gate, Rooms};
+use crate::wait::{Acquire, Shards, Waitable};
 
 impl<A, C> Keyed<A, C>
 where
     A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
-    /// Takes `cost` for the key as soon as there is room for it, behind all who wait for the same key; see [`Acquire`].
+    /// Takes `cost` for the key as soon as its limit has room, in FIFO order for each key; see [`Acquire`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -28,6 +28,17 @@ where
     #[inline]
     pub fn acquire<K: Key + ?Sized>(self: &Arc<Self>, key: &K, cost: u64) -> Acquire<'_, Self> {
         Acquire::new(self, key.fingerprint(&self.secret), cost)
+    }
+
+    /// Takes `cost` as [`acquire`](Self::acquire) does, with a future that owns the limiter: for spawned tasks.
+    pub fn acquire_owned<K: Key + ?Sized>(self: Arc<Self>, key: &K, cost: u64) -> Acquire<'static, Self> {
+        let fingerprint = key.fingerprint(&self.secret);
+        Acquire::owned(self, fingerprint, cost)
+    }
+
+    #[cfg(feature = "stream")]
+    pub(crate) fn fingerprint<K: Key + ?Sized>(&self, key: &K) -> Fingerprint {
+        key.fingerprint(&self.secret)
     }
 }
 
@@ -43,7 +54,7 @@ impl<C: Clock> Keyed<Concurrency, C> {
     }
 }
 
-impl<A, C> Gate for Keyed<A, C>
+impl<A, C> Waitable for Keyed<A, C>
 where
     A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
@@ -53,13 +64,13 @@ where
     type Clock = C;
 
     #[inline]
-    fn rooms(&self) -> &Rooms<Fingerprint, A::Stamp> {
-        &self.rooms
+    fn shards(&self) -> &Shards<Fingerprint, A::Stamp> {
+        &self.shards
     }
 
     #[inline]
-    fn room_of(print: Fingerprint) -> usize {
-        room_of(print)
+    fn shard_of(print: Fingerprint) -> usize {
+        shard_of(print)
     }
 
     fn clock(&self) -> &C {
@@ -95,7 +106,7 @@ where
             let wait = self.limit.wait_behind(&state, &of_key, Cost::ZERO, cost);
             (self.limit.weigh(&state, &of_key, ask), wait)
         });
-        if !as_new.is_allowed() {
+        if !as_new.is_admitted() {
             return as_new;
         }
         if alone > Retry::NOW {

@@ -98,7 +98,7 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
     /// Comes under the limit in force without a request, if it holds what is used up.
     fn adopt(&mut self) {
         if let Some(own) = self.own
-            && self.weigh(Ask::Regardless(Cost::ZERO)).is_allowed()
+            && self.weigh(Ask::Regardless(Cost::ZERO)).is_admitted()
         {
             self.limit.convert(own, &mut self.state, &self.now);
             self.own = None;

@@ -6,7 +6,7 @@ use tollgate_core::{Algorithm, Ask, Cost, Now, Retry, Verdict};
 
 use super::decide::Entry;
 use super::takings::Takings;
-use super::{Keyed, room_of};
+use super::{Keyed, shard_of};
 use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
@@ -63,7 +63,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     pub(super) fn refund_part(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
         let refunded = self.undo(print, verdict, cost);
         if refunded > 0 {
-            self.rooms.look_at(room_of(print), print);
+            self.shards.notify(shard_of(print), print);
         }
         refunded
     }

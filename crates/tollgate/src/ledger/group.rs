@@ -150,17 +150,17 @@ impl<C: Clock> Ledger<C> {
                 account.commit(&verdict);
                 verdict
             };
-            if passed && !verdict.is_allowed() {
+            if passed && !verdict.is_admitted() {
                 passed = false;
                 for (held, words) in before.iter().rev() {
                     let mut state = state_of(*held);
                     words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
                 }
                 // A refusal too: there are limits that count them.
-                on(&mut state, &commit);
+                let _ = on(&mut state, &commit);
             } else if passed && let Some(saved) = saved {
                 before.push(saved);
-                on(&mut state, &commit);
+                let _ = on(&mut state, &commit);
             }
             if let Ok(seat) = &mut seated[index] {
                 (seat.verdict, seat.written) = (verdict, seen_again);

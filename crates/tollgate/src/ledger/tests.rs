@@ -35,7 +35,7 @@ impl Tested {
         let passed = self.decide(numbers, &[charge], |index, seat| {
             assert_eq!((index, verdict.replace(*seat.verdict())), (0, None));
         });
-        assert_eq!(passed, verdict.unwrap().is_allowed());
+        assert_eq!(passed, verdict.unwrap().is_admitted());
         verdict.unwrap()
     }
 
@@ -64,10 +64,10 @@ impl Tested {
 fn full(numbers: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
     let words = numbers.iter().map(Limits::words).max().unwrap();
     let (other, _) = ledger(1, words);
-    (0..100).for_each(|n| assert!(other.ask(numbers, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).is_allowed()));
+    (0..100).for_each(|n| assert!(other.ask(numbers, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).is_admitted()));
     let slots = other.entries() as u64;
     let (ledger, clock) = ledger(1, words);
-    (0..slots).for_each(|n| assert!(ledger.check(numbers, 0, &n.to_string(), cost(n)).is_allowed()));
+    (0..slots).for_each(|n| assert!(ledger.check(numbers, 0, &n.to_string(), cost(n)).is_admitted()));
     assert!(slots >= 4 && ledger.entries() as u64 == slots && ledger.overflowed() == 0);
     (ledger, clock, slots)
 }
@@ -83,11 +83,11 @@ fn every_ask_does_what_it_says_whatever_the_state() {
         assert_eq!((ledger.check(numbers, 0, "alice", 7).taken().get(), remaining()), (0, 6), "{limits:?}");
         assert_eq!(ledger.check(numbers, 0, "alice", 11).outcome(), Outcome::Deny(Retry::Never), "{limits:?}");
         assert_eq!(ledger.ask(numbers, 0, "alice", Ask::UpTo(Cost::MAX)).taken().get(), 6, "{limits:?}");
-        assert!(!ledger.ask(numbers, 0, "alice", Ask::UpTo(Cost::ONE)).is_allowed(), "{limits:?}");
+        assert!(!ledger.ask(numbers, 0, "alice", Ask::UpTo(Cost::ONE)).is_admitted(), "{limits:?}");
         let charge = Charge::new(0, b"alice", 1);
         assert_eq!(ledger.refund(numbers, &charge, 4, Some(first.stamp())), 4, "{limits:?}");
         assert_eq!(ledger.ask(numbers, 0, "alice", Ask::Regardless(Cost::new(9))).taken().get(), 9, "{limits:?}");
-        assert!(!ledger.ask(numbers, 0, "alice", Ask::Regardless(Cost::ONE)).is_allowed(), "{limits:?}");
+        assert!(!ledger.ask(numbers, 0, "alice", Ask::Regardless(Cost::ONE)).is_admitted(), "{limits:?}");
         assert_eq!((remaining(), ledger.remaining(numbers, 0, "bob")), (0, 10), "{limits:?}");
         ledger.reset(numbers, &charge);
         assert_eq!((remaining(), ledger.entries(), ledger.overflowed()), (10, 1, 0), "{limits:?}");
@@ -115,12 +115,12 @@ fn peeking_inserts_and_changes_nothing() {
         for n in 0..50 {
             let key = format!("{id} {n}");
             let charge = |cost| Charge { numbers: id, key: key.as_bytes(), ..Charge::new(0, b"", cost) };
-            assert!(ledger.peek(&numbers[..], &charge(10), |seat| seat.verdict().is_allowed()));
-            assert!(!ledger.peek(&numbers[..], &charge(11), |seat| seat.verdict().is_allowed()));
+            assert!(ledger.peek(&numbers[..], &charge(10), |seat| seat.verdict().is_admitted()));
+            assert!(!ledger.peek(&numbers[..], &charge(11), |seat| seat.verdict().is_admitted()));
         }
         assert_eq!((ledger.entries(), ledger.overflowed()), (0, 0));
     }
-    ledger.check(&numbers, 0, "alice", 3);
+    let _ = ledger.check(&numbers, 0, "alice", 3);
     assert_eq!([(); 3].map(|()| ledger.remaining(&numbers, 0, "alice")), [7; 3]);
 }
 
@@ -131,7 +131,7 @@ fn a_key_never_seen_is_peeked_at_in_its_own_window() {
     let (ledger, _) = ledger(100, 2);
     for key in ["alice", "bob", "carol"] {
         let peeked = ledger.peek(&numbers[..], &Charge::new(0, key.as_bytes(), 1), |seat| seat.verdict().outcome());
-        assert!(!peeked.is_allowed());
+        assert!(!peeked.is_admitted());
         assert_eq!(peeked, ledger.check(&numbers, 0, key, 1).outcome());
     }
 }
@@ -144,8 +144,8 @@ fn other_numbers_with_each_call_keep_what_was_spent() {
     for old in 0..numbers.len() as u32 {
         for new in 0..numbers.len() as u32 {
             let key = format!("{old} {new}");
-            assert!(ledger.check(&numbers, old, &key, 4).is_allowed());
-            assert!(!ledger.check(&numbers, new, &key, 7).is_allowed(), "from {old} to {new}");
+            assert!(ledger.check(&numbers, old, &key, 4).is_admitted());
+            assert!(!ledger.check(&numbers, new, &key, 7).is_admitted(), "from {old} to {new}");
             assert_eq!(ledger.check(&numbers, new, &key, 5).taken().get(), 5, "from {old} to {new}");
             assert_eq!(ledger.remaining(&numbers, old, &key), 1, "from {old} to {new} and back");
             ledger.reset(&numbers[..], &Charge::new(new, key.as_bytes(), 0));
@@ -168,7 +168,7 @@ fn numbers_that_nobody_knows_are_refused_for_good() {
     assert_eq!((calls, ledger.entries(), ledger.overflowed()), (1, 0, 0));
     assert_eq!(ledger.refund(&numbers[..], &charges[0], 1, None), 0);
     ledger.reset(&numbers[..], &charges[0]);
-    ledger.peek(&numbers[..], &charges[0], |seat| assert!(!seat.verdict().is_allowed()));
+    ledger.peek(&numbers[..], &charges[0], |seat| assert!(!seat.verdict().is_admitted()));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn states_too_long_for_the_table_are_refused_for_good() {
     ];
     let (ledger, _) = ledger(100, 4);
     assert_eq!(ledger.state_words(), 4);
-    assert!(ledger.check(&numbers, 0, "alice", 1).is_allowed());
+    assert!(ledger.check(&numbers, 0, "alice", 1).is_admitted());
     assert_eq!(ledger.check(&numbers, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
     ledger.peek(&numbers[..], &Charge::new(1, b"alice", 1), |seat| assert!(seat.limits().is_none()));
     assert_eq!(ledger.refund(&numbers[..], &Charge::new(1, b"alice", 1), 1, None), 0);
@@ -198,8 +198,8 @@ fn a_state_under_numbers_that_nobody_knows_any_more_is_forgotten() {
     }
     // The second numbers are gone: who had all spent under them is as good as new, and its place is free for others.
     assert_eq!(ledger.remaining(&numbers[..1], 0, "0"), 10);
-    assert!(ledger.check(&numbers[..1], 0, "1", 10).is_allowed());
-    assert!(ledger.check(&numbers[..1], 0, "new", 1).is_allowed());
+    assert!(ledger.check(&numbers[..1], 0, "1", 10).is_admitted());
+    assert!(ledger.check(&numbers[..1], 0, "new", 1).is_admitted());
     assert_eq!((ledger.remaining(&numbers[..1], 0, "new"), ledger.overflowed()), (9, 0));
 }
 
@@ -298,10 +298,10 @@ fn the_least_spent_gives_way_under_whatever_limits_it_is() {
     let numbers = [one(bucket(10)), one(fine_bucket(1_000)), one(daily(4))];
     let (ledger, _, slots) = full(&numbers, |n| if n == 0 { 2 } else { 6 });
     // A tenth, a quarter, a half of their limits.
-    assert!(ledger.check(&numbers, 1, "tenth", 100).is_allowed() && !ledger.has_entry("tenth"));
-    assert!(ledger.check(&numbers, 2, "quarter", 1).is_allowed() && ledger.has_entry("quarter"));
+    assert!(ledger.check(&numbers, 1, "tenth", 100).is_admitted() && !ledger.has_entry("tenth"));
+    assert!(ledger.check(&numbers, 2, "quarter", 1).is_admitted() && ledger.has_entry("quarter"));
     assert!(!ledger.has_entry("0"));
-    assert!(ledger.check(&numbers, 1, "half", 500).is_allowed() && ledger.has_entry("half"));
+    assert!(ledger.check(&numbers, 1, "half", 500).is_admitted() && ledger.has_entry("half"));
     assert!(!ledger.has_entry("quarter"));
     assert!((1..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 4));
     assert_eq!(ledger.overflowed(), 1);
@@ -312,10 +312,10 @@ fn windows_that_are_over_make_room_for_whoever_comes() {
     // Buckets need no wall clock, but to know that yesterday's windows are over they do. Once they did not look.
     let numbers = [one(daily(10)), one(bucket(10))];
     let (ledger, clock, slots) = full(&numbers, |_| 10);
-    assert!(ledger.check(&numbers, 1, "early", 1).is_allowed() && !ledger.has_entry("early"));
+    assert!(ledger.check(&numbers, 1, "early", 1).is_admitted() && !ledger.has_entry("early"));
     clock.advance(DAY);
     for n in 0..slots {
-        assert!(ledger.check(&numbers, 1, &format!("late {n}"), 1).is_allowed());
+        assert!(ledger.check(&numbers, 1, &format!("late {n}"), 1).is_admitted());
     }
     assert!((0..slots).all(|n| ledger.has_entry(&format!("late {n}"))));
     assert_eq!(ledger.overflowed(), 1);
@@ -326,8 +326,8 @@ fn limits_without_state_never_cost_anybody_its_place() {
     let numbers = [one(bucket(10)), one(Limit::Unlimited), one(Limit::DenyAll)];
     let (ledger, _, slots) = full(&numbers, |_| 1);
     for (n, cost) in [0, 1, u64::MAX].into_iter().enumerate() {
-        assert!(ledger.check(&numbers, 1, &format!("unlimited {n}"), cost).is_allowed());
-        assert!(!ledger.check(&numbers, 2, &format!("denied {n}"), cost).is_allowed());
+        assert!(ledger.check(&numbers, 1, &format!("unlimited {n}"), cost).is_admitted());
+        assert!(!ledger.check(&numbers, 2, &format!("denied {n}"), cost).is_admitted());
     }
     assert!((0..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 9));
 }
@@ -337,7 +337,7 @@ fn keys_without_room_share_a_limit_for_each_numbers_and_are_counted() {
     for limit in ten_of_each(HOUR) {
         let numbers = [one(limit), one(bucket(3)), one(daily(4))];
         let (ledger, _, slots) = full(&numbers, |_| 10);
-        let passed = |id| (0..20).filter(|n| ledger.check(&numbers, id, &format!("late {n}"), 1).is_allowed()).count();
+        let passed = |id| (0..20).filter(|n| ledger.check(&numbers, id, &format!("late {n}"), 1).is_admitted()).count();
         assert_eq!([passed(0), passed(1), passed(2)], [10, 3, 4], "{limit:?}");
         assert_eq!(ledger.overflowed(), 60, "{limit:?}");
         assert!((0..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 0), "{limit:?}");
@@ -369,9 +369,9 @@ fn a_full_ledger_can_refuse_instead() {
     let (ledger, clock, _) = full(&numbers, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
     assert_eq!(ledger.check(&numbers, 0, "late", 4).outcome(), Outcome::Deny(Retry::OnRelease));
-    assert!(ledger.check(&numbers, 0, "late", 5).is_allowed() && ledger.overflowed() == 1);
+    assert!(ledger.check(&numbers, 0, "late", 5).is_admitted() && ledger.overflowed() == 1);
     clock.advance(SECOND);
-    assert!(ledger.check(&numbers, 0, "later", 4).is_allowed());
+    assert!(ledger.check(&numbers, 0, "later", 4).is_admitted());
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn a_ledger_holds_as_many_keys_as_it_was_made_for() {
         let id = u32::from(words > 10);
         let full = numbers[id as usize].capacity();
         for n in 0..capacity {
-            assert!(ledger.check(&numbers, id, &n.to_string(), 1).is_allowed(), "{n} of {capacity}");
+            assert!(ledger.check(&numbers, id, &n.to_string(), 1).is_admitted(), "{n} of {capacity}");
         }
         assert!((0..capacity).all(|n| ledger.remaining(&numbers, id, &n.to_string()) == full - 1));
         assert_eq!(ledger.overflowed(), 0);

@@ -58,7 +58,7 @@ fn trying_takes_nothing_when_it_is_too_early() {
     assert!(pacer.acquire(5_000).at_once().wait().is_ok(), "any amount passes");
     let retry = Retry::After(Nanos::from_secs(1_000));
     let tried = pacer.acquire(1).within(Duration::from_secs(999)).wait();
-    assert_eq!((tried, pacer.earliest()), (Err(AcquireError::TooLate { retry }), Nanos::from_secs(1_000)));
+    assert_eq!((tried, pacer.earliest()), (Err(AcquireError::TooLate { retry }), Duration::from_secs(1_000)));
     clock.advance(Nanos::from_secs(1_000));
     assert!(pacer.acquire(1).at_once().wait().is_ok());
 }
@@ -84,9 +84,9 @@ fn what_was_taken_for_one_that_leaves_is_given_back_if_it_is_the_last() {
     let mut gone = pacer.acquire(100);
     assert!(!is_ready(&mut gone));
     clock.run(Nanos::from_millis(200));
-    assert_eq!(pacer.earliest(), Nanos::from_secs(20));
+    assert_eq!(pacer.earliest(), Duration::from_secs(20));
     drop(gone);
-    assert_eq!(pacer.earliest(), Nanos::ZERO);
+    assert_eq!(pacer.earliest(), Duration::ZERO);
 }
 
 #[test]
@@ -109,4 +109,24 @@ fn the_rate_changes_for_those_who_come_after_the_next() {
     pacer.set_rate("10/s".parse().unwrap());
     assert_eq!(pacer.rate(), "10/s".parse().unwrap());
     assert_eq!(waits(&clock, &pacer, &[1, 1, 1]), [200, 100, 100]);
+}
+
+#[test]
+fn constant_pacer_with_bounds_is_a_leaky_bucket_for_callers() {
+    let clock = Arc::new(ManualClock::at(1_000 * MILLI));
+    let pacer = Pacer::with_clock(constant("10/s".parse().unwrap()), Arc::clone(&clock)).max_waiters(2);
+    let pacer = Arc::new(pacer);
+    // Idling stores nothing.
+    clock.advance(Nanos::from_secs(100));
+    assert!(pacer.acquire(1).wait().is_ok());
+    let mut waiting = [pacer.acquire(1), pacer.acquire(1)];
+    assert_eq!(waiting.each_mut().map(is_ready), [false, false]);
+    let result = |acquire: Acquire<'_, _>| acquire.wait().map(|_| ());
+    assert_eq!((result(pacer.acquire(1)), pacer.waiters()), (Err(AcquireError::Full), 2));
+    clock.run(Nanos::from_millis(100));
+    assert_eq!(pacer.waiters(), 1);
+    let hasty = pacer.acquire(1).within(Duration::from_millis(150));
+    assert!(matches!(result(hasty), Err(AcquireError::TooLate { .. })));
+    clock.run(Nanos::from_millis(100));
+    assert_eq!(waiting.each_mut().map(is_ready), [true, true]);
 }

@@ -132,25 +132,7 @@ fn threads_take_each_job_once() {
 }
 
 #[test]
-fn a_funnel_lets_a_bounded_number_wait_and_turns_the_rest_away() {
-    let clock = Arc::new(ManualClock::at(1_000 * MILLI));
-    let funnel = Funnel::with_clock("10/s".parse().unwrap(), 2, Arc::clone(&clock));
-    assert_eq!(funnel.wait(1), Ok(()));
-    let mut waiting = [funnel.pass(1), funnel.pass(1)].map(Box::pin);
-    let mut poll_each =
-        || waiting.each_mut().map(|future| future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
-    assert_eq!(poll_each(), [false, false]);
-    assert_eq!((funnel.wait(1), funnel.waiters()), (Err(AcquireError::Full), 2));
-    clock.run(Nanos::from_millis(100));
-    assert_eq!(funnel.waiters(), 1);
-    let hasty = Funnel { pacer: Arc::clone(&funnel.pacer), max_wait: Duration::from_millis(150) };
-    assert!(matches!(hasty.wait(1), Err(AcquireError::TooLate { .. })));
-    clock.run(Nanos::from_millis(100));
-    assert_eq!(poll_each(), [true, true]);
-}
-
-#[test]
-fn whoever_stops_waiting_is_forgotten() {
+fn dropped_future_is_forgotten() {
     struct Task;
     impl std::task::Wake for Task {
         fn wake(self: Arc<Self>) {}

@@ -1,125 +1,151 @@
-//! Waiting: taking a cost as soon as there is room for it, first come first served.
+//! Waiting: taking a cost as soon as the limit has room for it, in FIFO order.
 //!
-//! What happens to whom is told at [`Acquire`]; how it is done in `room.rs` and `book.rs`.
+//! The naive way is to sleep for the time that the refusal named and to try again. It starves: a caller that arrives just when
+//! the sleeper wakes takes what it slept for, and large costs never pass among small ones. Reserving at once, and sleeping
+//! until the reserved time, is fair but cannot be undone exactly: a caller that gives up has pushed back all callers after it.
+//!
+//! Here waiters stand in a queue per key and hold nothing. The limit is asked again for the first of the queue only, at the
+//! time that it named, and what it grants is taken and handed to that waiter. So the order is kept, a waiter that leaves
+//! costs the others nothing, and a change of the limit is seen by all of them.
+//!
+//! ```text
+//!   acquire ──▶ queue empty and the limit has room? ──▶ taken; no lock, no allocation
+//!                      │ no
+//!                      ▼
+//!   shard (by key) ── lock ── state: queue per key:   [first] ◀ [second] ◀ [third]
+//!                                 │                      │ tried again by the first to notice:
+//!                                 ▼                      │  the clock's alarm, a refund, a waiter that leaves
+//!                       one alarm per shard ─────────────┘
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `shard.rs` | the lock, the alarm, waking; what is done outside the lock |
+//! | `state.rs` | what is done under the lock: queues, deadlines, the next time to look |
+//! | `queue.rs` | the waiters and their linked queues |
+//!
+//! [`Acquire`] lists what can happen to a waiter.
 
-mod book;
-mod line;
-mod room;
+mod queue;
+mod shard;
+mod state;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use tollgate_core::{Cost, Nanos, Now, Outcome, Retry, Verdict};
+use tollgate_core::{Cost, Mono, Nanos, Now, Outcome, Retry, Time, Verdict};
 
-use crate::clock::Clock;
-use book::Joined;
-use line::{Seat, Waiter};
-pub(crate) use room::Rooms;
+use crate::clock::{Alarm, Clock};
+use queue::{Waiter, WaiterId};
+pub(crate) use shard::Shards;
+use state::Joined;
 
-/// What can be waited for: a [`Limiter`](crate::Limiter), or a key of a [`Keyed`](crate::Keyed). Not to be implemented
-/// elsewhere.
-pub trait Gate: Send + Sync + Sized + 'static {
-    /// What tells lines apart.
+/// A limiter that can be waited for: [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed), [`Pacer`](crate::Pacer). Not to be
+/// implemented elsewhere.
+pub trait Waitable: Send + Sync + Sized + 'static {
+    /// Identifies a queue.
     type Key: Copy + Ord + Send + Sync + 'static;
-    /// What undoes a taking.
+    /// Undoes a taking.
     type Stamp: Copy + Default + Send + Sync + 'static;
-    /// Where time comes from.
+    /// The source of time.
     type Clock: Clock;
 
-    /// Where those wait who have to.
-    fn rooms(&self) -> &Rooms<Self::Key, Self::Stamp>;
-    /// The room for a key, as any number.
-    fn room_of(key: Self::Key) -> usize;
-    /// The clock.
+    /// Returns the shards that waiters are distributed over.
+    fn shards(&self) -> &Shards<Self::Key, Self::Stamp>;
+    /// Returns any number that selects the shard of a key.
+    fn shard_of(key: Self::Key) -> usize;
+    /// Returns the clock.
     fn clock(&self) -> &Self::Clock;
-    /// The present.
+    /// Reads the clock.
     fn now(&self) -> Now<'static>;
-    /// The instant to decide by for the first of a line that was due at `due` and is looked at `now`. By the clock, unless
-    /// being late must not slow everybody behind it down.
+    /// Returns the time to decide by for the first of a queue that was due at `due`: `now`, unless a late wake-up must not
+    /// delay the waiters after it.
     fn as_of<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
         let _ = due;
         *now
     }
-    /// Whether waits may change because somebody sets the clock on the wall.
+    /// Returns whether waits may change when the wall clock is set.
     fn uses_wall_clock(&self) -> bool;
-    /// [`take`](Self::take), by its own reading of the clock and the shortest way.
+    /// Takes `cost` as [`take`](Self::take) does, by the fast path and its own reading of the clock.
     fn take_now(&self, key: Self::Key, cost: Cost) -> Verdict<Self::Stamp>;
-    /// Takes `cost` if it passes undelayed; a refusal is written down only to `repair` a state after the clock went back.
+    /// Takes `cost` if it passes without delay. Writes a refusal to the state only to `repair` it after the clock went back.
     fn take(&self, key: Self::Key, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<Self::Stamp>;
-    /// How long `cost` has to wait behind `ahead`.
+    /// Returns how long `cost` has to wait after `ahead` has been taken.
     fn wait_behind(&self, key: Self::Key, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry;
-    /// How long until time alone may help somebody who waits for a release.
+    /// Returns how long until time alone may help a waiter that waits for a release.
     fn look_again(&self, key: Self::Key, now: &Now<'_>) -> Option<Nanos>;
-    /// Gives back up to `cost` of what `verdict` took.
+    /// Gives back up to `cost` of what `verdict` took; returns how much.
     fn give_back(&self, key: Self::Key, verdict: &Verdict<Self::Stamp>, cost: Cost) -> u64;
-    /// Takes `cost` whether it fits or not.
+    /// Takes `cost` whether it fits or not, into debt.
     fn charge(&self, key: Self::Key, cost: Cost) -> Verdict<Self::Stamp>;
 }
 
-/// Why there is nothing to wait for any more. In every case nothing was taken.
+/// Why waiting ended without success. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The cost is above what ever passes at once. Told at once, or when the numbers changed.
+    /// The cost is above the capacity. Returned at once, or when the limit changed.
     NeverFits,
-    /// The deadline is before the turn would come. Told at once.
+    /// The turn would come after the deadline. Returned at once.
     TooLate {
-        /// How long it would have taken, at least.
+        /// The least time until the turn.
         retry: Retry,
     },
-    /// The deadline came first: somebody took what was counted on, or what is waited for has no known time.
+    /// The deadline came before the turn: another caller took the tokens, or the time of a release was not known.
     TimedOut,
-    /// As many wait as may. Told at once.
+    /// The wait queue is full. Returned at once.
     Full,
-    /// No thread could be started to wake those who wait. Told at once.
+    /// The timer thread could not be started. Returned at once.
     NoTimer,
 }
 
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NeverFits => f.write_str("the cost is above what ever passes at once"),
+            Self::NeverFits => f.write_str("the cost is above the capacity of the limit"),
             Self::TooLate { retry: Retry::After(wait) } => write!(f, "the turn comes in {wait}, after the deadline"),
             Self::TooLate { retry: Retry::OnRelease | Retry::Never } => {
-                f.write_str("nothing is free before the deadline")
+                f.write_str("no slot is free before the deadline")
             }
             Self::TimedOut => f.write_str("the deadline came before the turn"),
-            Self::Full => f.write_str("as many wait as may"),
-            Self::NoTimer => f.write_str("no thread could be started to wake those who wait"),
+            Self::Full => f.write_str("the wait queue is full"),
+            Self::NoTimer => f.write_str("the timer thread could not be started"),
         }
     }
 }
 
 impl std::error::Error for AcquireError {}
 
-/// A cost that is taken as soon as there is room for it: a future to await, or to [`wait`](Self::wait) for.
+/// Takes a cost as soon as the limit has room for it: a future to await, or to [`wait`](Self::wait) for.
 ///
-/// Nothing happens before it is first polled; then it takes its place behind all who came before. Dropping it gives the place
-/// up. It needs no particular executor, and allocates nothing unless it has to wait.
+/// Nothing happens before the first poll, which enters the queue. Dropping the future leaves the queue. It needs no particular
+/// executor, and allocates nothing unless it has to wait.
 ///
-/// | happens while somebody waits | outcome |
+/// | event while a waiter waits | outcome |
 /// |---|---|
 /// | its turn comes | the cost is taken for it and it is woken; nothing was held before |
-/// | it leaves (the future is dropped) | those behind move up; what was already taken for it is given back |
+/// | it leaves (the future is dropped) | the waiters after it move up; what was already taken for it is given back |
 /// | its deadline comes | [`AcquireError::TimedOut`], nothing taken |
-/// | the numbers change so that it no longer fits | [`AcquireError::NeverFits`], nothing taken |
-/// | somebody gives back, or the limiter is reset | the first in line is looked at again at once |
-/// | the clock leaps forward | the first ones get what there is by then, also those whose deadline was skipped over |
-/// | the clock goes back | everybody is looked at again; nobody waits longer than one burst or window for that |
-/// | its executor is shut down | as leaving, if it drops the future; else the future gets what it asked for, and nobody waits for it |
-/// | waking it panics | the others are woken all the same |
+/// | the limit changes so that it no longer fits | [`AcquireError::NeverFits`], nothing taken |
+/// | a refund or a reset | the first of the queue is tried again at once |
+/// | the clock leaps forward | the first waiters get what there is by then, including those whose deadline was skipped |
+/// | the clock goes back | all are tried again; none waits longer than one burst or window for that |
+/// | its executor is shut down | it leaves if the executor drops the future; else the future gets its tokens, and delays no one |
+/// | its waker panics | the others are woken all the same |
 ///
-/// [`check`](crate::Limiter::check) does not look at the line: what is there when it asks, it takes. Who wants everybody in
-/// the line asks with [`at_once`](Self::at_once) instead. The guarantee of the limit holds for what passes by the clock: a
-/// turn that is noticed late, by some ten microseconds with the timer's thread, is late for those behind it as well, which
-/// shows where a limit has a burst of one and a high rate; a [`Pacer`](crate::Pacer) catches up instead.
+/// [`check`](crate::Limiter::check) ignores the queue and takes what is there; use [`at_once`](Self::at_once) to go behind the
+/// queue without waiting. The limit holds for the times at which requests pass by the clock: a wake-up that is late by some
+/// ten microseconds delays the waiters after it as well, which shows at high rates with a burst of one; a
+/// [`Pacer`](crate::Pacer) catches up instead.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -133,7 +159,7 @@ impl std::error::Error for AcquireError {}
 /// # Ok::<(), AcquireError>(()) })?;
 /// // The same for a thread.
 /// limiter.acquire(1).within(Duration::from_secs(1)).wait()?;
-/// // What cannot be in time, or never can be, is refused at once.
+/// // A turn after the deadline, and a cost above the capacity, are refused at once.
 /// let hourly = Arc::new(Limiter::new(TokenBucket::new("1/h".parse()?, 1)?));
 /// hourly.acquire(1).wait()?;
 /// let refused = hourly.acquire(1).within(Duration::from_secs(60)).wait();
@@ -146,43 +172,92 @@ impl std::error::Error for AcquireError {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "nothing is taken until it is awaited or waited for"]
-pub struct Acquire<'a, G: Gate> {
-    gate: &'a Arc<G>,
+pub struct Acquire<'a, G: Waitable> {
+    limiter: Handle<'a, G>,
     key: G::Key,
     cost: u64,
     patience: Nanos,
-    stage: Stage,
+    jitter: Nanos,
+    /// Read only where there is jitter.
+    deadline: Time<Mono>,
+    stage: Stage<G::Stamp>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Stage {
+enum Handle<'a, G> {
+    Borrowed(&'a Arc<G>),
+    Owned(Arc<G>),
+}
+
+impl<G> Handle<'_, G> {
+    #[inline]
+    fn get(&self) -> &Arc<G> {
+        match self {
+            Self::Borrowed(limiter) => limiter,
+            Self::Owned(limiter) => limiter,
+        }
+    }
+}
+
+enum Stage<S> {
     New,
-    Seated(Seat),
+    Queued(WaiterId),
+    /// Granted, and held back for a random time. Boxed: rare.
+    Delayed(Box<Delayed<S>>),
     Done,
 }
 
-impl<'a, G: Gate> Acquire<'a, G> {
+type Answer<S> = Result<Grant<S>, AcquireError>;
+
+/// What [`Acquire`] took. It dereferences to the [`Verdict`], which is always allowed, to refund it; unlike a verdict it need not
+/// be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant<S>(Verdict<S>);
+
+impl<S> Deref for Grant<S> {
+    type Target = Verdict<S>;
+
+    fn deref(&self) -> &Verdict<S> {
+        &self.0
+    }
+}
+
+impl<'a, G: Waitable> Acquire<'a, G> {
     #[inline]
-    pub(crate) fn new(gate: &'a Arc<G>, key: G::Key, cost: u64) -> Self {
-        Self { gate, key, cost, patience: Nanos::MAX, stage: Stage::New }
+    pub(crate) fn new(limiter: &'a Arc<G>, key: G::Key, cost: u64) -> Self {
+        Self::with(Handle::Borrowed(limiter), key, cost)
     }
 
-    /// What is waited for.
-    pub(crate) fn gate(&self) -> (&'a Arc<G>, G::Key) {
-        (self.gate, self.key)
+    pub(crate) fn owned(limiter: Arc<G>, key: G::Key, cost: u64) -> Self {
+        Self::with(Handle::Owned(limiter), key, cost)
     }
 
-    /// With a deadline so long after it is first polled. What cannot be in time is refused without waiting.
+    #[inline]
+    fn with(limiter: Handle<'a, G>, key: G::Key, cost: u64) -> Self {
+        Self { limiter, key, cost, patience: Nanos::MAX, jitter: Nanos::ZERO, deadline: Time::ZERO, stage: Stage::New }
+    }
+
+    pub(crate) fn limiter(&self) -> (&Arc<G>, G::Key) {
+        (self.limiter.get(), self.key)
+    }
+
+    /// Sets a deadline this long after the first poll. A turn that comes after it is refused without waiting.
     #[inline]
     pub fn within(mut self, patience: Duration) -> Self {
         self.patience = patience.into();
         self
     }
 
-    /// Without waiting: as `check`, but behind all who wait.
+    /// Does not wait: refuses as `check` does, and also while others wait.
     #[inline]
     pub fn at_once(mut self) -> Self {
         self.patience = Nanos::ZERO;
+        self
+    }
+
+    /// Adds a random time of up to `max` to a wait, within the deadline, so that processes that wait for the same instant,
+    /// such as the start of a window, do not all go ahead at once. A request that need not wait is not held back.
+    pub fn jitter(mut self, max: Duration) -> Self {
+        self.jitter = max.into();
         self
     }
 
@@ -191,22 +266,28 @@ impl<'a, G: Gate> Acquire<'a, G> {
     /// # Errors
     /// See [`AcquireError`]; nothing was taken then.
     #[inline]
-    pub fn wait(mut self) -> Result<Verdict<G::Stamp>, AcquireError> {
+    pub fn wait(mut self) -> Result<Grant<G::Stamp>, AcquireError> {
+        self.wait_for_turn()
+    }
+
+    #[inline]
+    pub(crate) fn wait_for_turn(&mut self) -> Answer<G::Stamp> {
         match self.try_now() {
             Some(result) => result,
             None => self.block(),
         }
     }
 
-    /// Takes the cost if nobody waits and there is room for it.
+    /// Takes the cost if no one waits and the limit has room for it.
     #[inline]
-    fn try_now(&mut self) -> Option<Result<Verdict<G::Stamp>, AcquireError>> {
-        if !self.gate.rooms().room(G::room_of(self.key)).is_empty() {
+    fn try_now(&mut self) -> Option<Answer<G::Stamp>> {
+        let limiter = self.limiter.get();
+        if !limiter.shards().shard(G::shard_of(self.key)).is_empty() {
             return None;
         }
-        let verdict = self.gate.take_now(self.key, Cost::new(self.cost));
+        let verdict = limiter.take_now(self.key, Cost::new(self.cost));
         let result = match verdict.outcome() {
-            Outcome::Allow => Ok(verdict),
+            Outcome::Allow => Ok(Grant(verdict)),
             Outcome::Deny(Retry::Never) => Err(AcquireError::NeverFits),
             Outcome::Delay(_) | Outcome::Deny(_) => return None,
         };
@@ -215,22 +296,41 @@ impl<'a, G: Gate> Acquire<'a, G> {
     }
 
     #[inline(never)]
-    fn join_or_collect(&mut self, waker: &Waker) -> Poll<Result<Verdict<G::Stamp>, AcquireError>> {
-        let room = self.gate.rooms().room(G::room_of(self.key));
-        let result = match self.stage {
+    fn join_or_collect(&mut self, waker: &Waker) -> Poll<Answer<G::Stamp>> {
+        let limiter = self.limiter.get();
+        let shard = limiter.shards().shard(G::shard_of(self.key));
+        let result = match &self.stage {
             Stage::New => {
                 let waiter = Waiter::new(self.key, self.cost, 0, waker.clone());
-                match room.join(self.gate, waiter, self.patience) {
-                    Joined::AtOnce(result) => Some(result),
-                    Joined::Seated(seat) => {
-                        self.stage = Stage::Seated(seat);
-                        None
+                match shard.join(limiter, waiter, self.patience) {
+                    Joined::Decided(result) => Some(result.map(Grant)),
+                    Joined::Queued(id) => {
+                        if self.jitter > Nanos::ZERO {
+                            self.deadline = limiter.clock().mono().saturating_add(self.patience);
+                        }
+                        self.stage = Stage::Queued(id);
+                        return Poll::Pending;
                     }
                 }
             }
-            Stage::Seated(seat) => room.collect(&**self.gate, seat, waker),
-            Stage::Done => None,
+            Stage::Queued(id) => match shard.collect(&**limiter, *id, waker) {
+                Some(Ok(verdict)) if self.jitter > Nanos::ZERO => {
+                    let delayed = Delayed::new(verdict, self.jitter, limiter.clock().mono(), self.deadline, waker);
+                    self.stage = Stage::Delayed(Box::new(delayed));
+                    None
+                }
+                result => result.map(|result| result.map(Grant)),
+            },
+            Stage::Delayed(_) | Stage::Done => None,
         };
+        if let (None, Stage::Delayed(delayed)) = (&result, &self.stage) {
+            if delayed.poll(limiter.clock(), waker).is_pending() {
+                return Poll::Pending;
+            }
+            let verdict = delayed.verdict;
+            self.stage = Stage::Done;
+            return Poll::Ready(Ok(Grant(verdict)));
+        }
         match result {
             Some(result) => {
                 self.stage = Stage::Done;
@@ -241,8 +341,49 @@ impl<'a, G: Gate> Acquire<'a, G> {
     }
 
     #[inline(never)]
-    fn block(&mut self) -> Result<Verdict<G::Stamp>, AcquireError> {
+    fn block(&mut self) -> Answer<G::Stamp> {
         block_on(self)
+    }
+}
+
+/// A granted waiter that goes ahead a random time later.
+struct Delayed<S> {
+    verdict: Verdict<S>,
+    until: Time<Mono>,
+    alarm: Arc<WakerAlarm>,
+}
+
+/// Wakes a task.
+struct WakerAlarm(Mutex<Waker>);
+
+impl Alarm for WakerAlarm {
+    fn fire(&self) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        waker.wake();
+    }
+}
+
+impl<S> Delayed<S> {
+    fn new(verdict: Verdict<S>, jitter: Nanos, now: Time<Mono>, deadline: Time<Mono>, waker: &Waker) -> Self {
+        // Each `RandomState` has other keys.
+        let random = RandomState::new().hash_one(());
+        let delay = Nanos::from_nanos(random % jitter.as_nanos().saturating_add(1).max(1));
+        let until = now.saturating_add(delay).min(deadline.max(now));
+        Self { verdict, until, alarm: Arc::new(WakerAlarm(Mutex::new(waker.clone()))) }
+    }
+
+    fn poll<C: Clock>(&self, clock: &C, waker: &Waker) -> Poll<()> {
+        if clock.mono() >= self.until {
+            return Poll::Ready(());
+        }
+        let waker = waker.clone();
+        let _old = std::mem::replace(&mut *self.alarm.0.lock().unwrap_or_else(PoisonError::into_inner), waker);
+        let alarm: Arc<dyn Alarm> = self.alarm.clone();
+        // Read again after setting the alarm: the clock may have passed the time just before.
+        if clock.wake_at(self.until, &alarm).is_err() || clock.mono() >= self.until {
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 }
 
@@ -266,8 +407,8 @@ impl Wake for Unpark {
     }
 }
 
-impl<G: Gate> Future for Acquire<'_, G> {
-    type Output = Result<Verdict<G::Stamp>, AcquireError>;
+impl<G: Waitable> Future for Acquire<'_, G> {
+    type Output = Result<Grant<G::Stamp>, AcquireError>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -280,20 +421,33 @@ impl<G: Gate> Future for Acquire<'_, G> {
     }
 }
 
-// Nothing points into it.
-impl<G: Gate> Unpin for Acquire<'_, G> {}
+// It contains no pointers into itself.
+impl<G: Waitable> Unpin for Acquire<'_, G> {}
 
-impl<G: Gate> Drop for Acquire<'_, G> {
+impl<G: Waitable> Drop for Acquire<'_, G> {
     #[inline]
     fn drop(&mut self) {
-        if let Stage::Seated(seat) = self.stage {
-            self.gate.rooms().room(G::room_of(self.key)).leave(&**self.gate, seat);
+        match &self.stage {
+            Stage::New | Stage::Done => {}
+            Stage::Queued(id) => {
+                let limiter = self.limiter.get();
+                limiter.shards().shard(G::shard_of(self.key)).leave(&**limiter, *id);
+            }
+            Stage::Delayed(delayed) => {
+                self.limiter.get().give_back(self.key, &delayed.verdict, delayed.verdict.taken());
+            }
         }
     }
 }
 
-impl<G: Gate> fmt::Debug for Acquire<'_, G> {
+impl<G: Waitable> fmt::Debug for Acquire<'_, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("cost", &self.cost).field("stage", &self.stage).finish_non_exhaustive()
+        let stage = match &self.stage {
+            Stage::New => "new",
+            Stage::Queued(_) => "queued",
+            Stage::Delayed(_) => "delayed",
+            Stage::Done => "done",
+        };
+        f.debug_struct("Acquire").field("cost", &self.cost).field("stage", &stage).finish_non_exhaustive()
     }
 }

@@ -41,7 +41,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 /// Polls each once; whoever is ready is taken out, with its place among those given.
-fn ready<G: Gate>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
+fn ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
     let mut done = Vec::new();
     for (place, slot) in futures.iter_mut().enumerate() {
         if slot.as_mut().is_some_and(|future| poll(future).is_some_and(|answer| answer.is_ok())) {
@@ -63,6 +63,82 @@ where
         Some(future)
     };
     (0..count).map(join).collect()
+}
+
+#[test]
+fn owned_future_waits_without_borrowing_the_limiter() {
+    fn is_static<T: Send + 'static>(future: T) -> T {
+        future
+    }
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let mut owned = is_static(Arc::clone(&limiter).acquire_owned(1));
+    assert!(poll(&mut owned).is_none());
+    let mut permit = Box::pin(is_static(Arc::clone(&limiter).acquire_owned(1).held()));
+    assert!(poll(&mut permit).is_none());
+    clock.run(TENTH);
+    assert!(poll(&mut owned).is_some_and(|answer| answer.is_ok()));
+    clock.run(TENTH);
+    drop(poll(&mut permit).unwrap().unwrap());
+    assert_eq!(limiter.report(1).remaining, 1);
+}
+
+#[test]
+fn jitter_holds_back_only_waiters_and_never_beyond_the_deadline() {
+    let clock = clock();
+    let limiter = limiter(bucket(1), &clock);
+    let jitter = Duration::from_millis(50);
+    let mut at_once = limiter.acquire(1).jitter(jitter);
+    assert!(poll(&mut at_once).is_some(), "a request that need not wait is not held back");
+    let mut delays = std::collections::BTreeSet::new();
+    for _ in 0..32 {
+        limiter.drain();
+        let mut future = limiter.acquire(1).jitter(jitter);
+        assert!(poll(&mut future).is_none());
+        clock.run(TENTH);
+        let turn = clock.mono();
+        let mut woken = 0;
+        while poll(&mut future).is_none() {
+            clock.run(Nanos::from_micros(100));
+            woken += 1;
+        }
+        assert!(clock.mono().since(turn) <= Nanos::from_millis(51), "{:?} late", clock.mono().since(turn));
+        delays.insert(woken);
+    }
+    assert!(delays.len() > 4, "32 delays have only {} lengths", delays.len());
+    limiter.drain();
+    let mut urgent = limiter.acquire(1).jitter(Duration::from_secs(3_600)).within(Duration::from_millis(120));
+    assert!(poll(&mut urgent).is_none());
+    clock.run(Nanos::from_millis(120));
+    // The first poll after the grant chooses the delay; it ends at the deadline at the latest.
+    assert!(poll(&mut urgent).is_some_and(|answer| answer.is_ok()));
+}
+
+#[test]
+fn cancelled_jitter_gives_the_turn_back() {
+    let clock = clock();
+    let limiter = empty(1, &clock);
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&count));
+    let mut future = limiter.acquire(1).jitter(Duration::from_secs(3_600));
+    assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+    clock.run(TENTH);
+    assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!((limiter.report(1).remaining, count.0.load(Ordering::Relaxed)), (0, 1));
+    drop(future);
+    assert_eq!(limiter.report(1).remaining, 1);
+    // The alarm wakes the task when the delay is over.
+    let mut future = limiter.acquire(1);
+    assert!(poll(&mut future).is_some());
+    let mut future = limiter.acquire(1).jitter(Duration::from_secs(1));
+    assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+    clock.run(TENTH);
+    if Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending() {
+        let before = count.0.load(Ordering::Relaxed);
+        clock.run(Nanos::SECOND);
+        assert_eq!(count.0.load(Ordering::Relaxed), before + 1);
+        assert!(poll(&mut future).is_some());
+    }
 }
 
 #[test]
@@ -176,7 +252,7 @@ fn the_deadline_comes_when_somebody_took_what_was_counted_on() {
     let mut future = limiter.acquire(1).within(Duration::from_millis(150));
     assert!(poll(&mut future).is_none());
     clock.advance(Nanos::from_millis(99));
-    limiter.charge(1);
+    let _ = limiter.charge(1);
     clock.run(Nanos::from_millis(50));
     assert!(poll(&mut future).is_none());
     clock.run(Nanos::from_millis(1));
@@ -356,7 +432,7 @@ fn a_waker_that_panics_does_not_keep_the_others_from_being_woken() {
 #[test]
 fn a_waker_whose_drop_leaves_the_same_line_does_not_lock_it_up() {
     #[expect(dead_code, reason = "it is only dropped")]
-    struct Task(std::sync::Mutex<Option<Waiting<'static, TokenBucket>>>);
+    struct Task(Mutex<Option<Waiting<'static, TokenBucket>>>);
     impl Wake for Task {
         fn wake(self: Arc<Self>) {}
     }
@@ -364,7 +440,7 @@ fn a_waker_whose_drop_leaves_the_same_line_does_not_lock_it_up() {
     let limiter: &'static Under<TokenBucket> = Box::leak(Box::new(empty(1, &clock)));
     let task = |mut other: Waiting<'static, TokenBucket>| {
         assert!(poll(&mut other).is_none());
-        Waker::from(Arc::new(Task(std::sync::Mutex::new(Some(other)))))
+        Waker::from(Arc::new(Task(Mutex::new(Some(other)))))
     };
     let (mut first, mut second) = (limiter.acquire(1), limiter.acquire(1));
     for future in [&mut first, &mut second] {

@@ -147,9 +147,9 @@ fn a_lost_holder_comes_back_too_late_and_takes_nothing_from_anybody() {
     let b = take(state, 10, 1).stamp();
     assert_eq!(take(state, 15, 1).outcome(), Outcome::Deny(Retry::OnRelease));
     assert!(limit.renew(state, &Now::at(20), a));
-    assert!(!take(state, 39, 1).is_allowed());
+    assert!(!take(state, 39, 1).is_admitted());
     let c = take(state, 40, 1);
-    assert!(c.is_allowed());
+    assert!(c.is_admitted());
     assert_eq!(limit.release(state, &Now::at(45), b), Cost::ZERO);
     assert!(!limit.renew(state, &Now::at(45), b));
     assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ONE);
@@ -165,7 +165,7 @@ fn a_stamp_from_before_the_key_was_forgotten_releases_nothing() {
         let state = state.as_mut_slice();
         let stale = limit.decide(state, &Now::at(0), CHECK).stamp();
         limit.fresh(state, &Now::at(5_000));
-        assert!(limit.decide(state, &Now::at(5_000), CHECK).is_allowed());
+        assert!(limit.decide(state, &Now::at(5_000), CHECK).is_admitted());
         assert_eq!(limit.release(state, &Now::at(5_001), stale), Cost::ZERO, "{limit:?}");
     }
 }
@@ -175,7 +175,7 @@ fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
     let limit = leases(3, 30).max_debt(1).unwrap();
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
-    limit.decide(state, &Now::at(0), exactly(2));
+    let _ = limit.decide(state, &Now::at(0), exactly(2));
     let cases = [
         (exactly(2), Outcome::Deny(Retry::OnRelease)),
         (exactly(4), Outcome::Deny(Retry::Never)),
@@ -227,7 +227,7 @@ fn new_numbers_keep_what_is_held_and_its_stamps() {
         let given: u64 = stamps.iter().map(|stamp| new.release(state, &Now::at(51), *stamp).get()).sum();
         assert_eq!(given, kept, "{new:?}");
         assert!(new.is_new(state, &Now::at(51)));
-        assert!(new.decide(state, &Now::at(51), exactly(new.limit)).is_allowed());
+        assert!(new.decide(state, &Now::at(51), exactly(new.limit)).is_admitted());
         assert_sound(&new, state, "used again");
     }
 }
@@ -237,14 +237,14 @@ fn a_clock_that_steps_back_grants_nothing_and_gives_lost_leases_back_after_their
     let (limit, second) = (leases(2, 10), Nanos::SECOND.as_nanos());
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
-    limit.decide(state, &Now::at(5 * second), exactly(2));
+    let _ = limit.decide(state, &Now::at(5 * second), exactly(2));
     let mut behind = state.to_vec();
-    assert!(!limit.decide(behind.as_mut_slice(), &Now::at(4 * second), CHECK).is_allowed());
+    assert!(!limit.decide(behind.as_mut_slice(), &Now::at(4 * second), CHECK).is_admitted());
     assert_eq!(behind, state, "a thread that read its clock a second ago is believed");
-    assert!(!limit.decide(state, &Now::at(100), CHECK).is_allowed());
+    assert!(!limit.decide(state, &Now::at(100), CHECK).is_admitted());
     assert_eq!(limit.report(state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
-    assert!(!limit.decide(state, &Now::at(109), CHECK).is_allowed());
-    assert!(limit.decide(state, &Now::at(110), CHECK).is_allowed());
+    assert!(!limit.decide(state, &Now::at(109), CHECK).is_admitted());
+    assert!(limit.decide(state, &Now::at(110), CHECK).is_admitted());
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn a_lease_that_outlasts_the_clock_never_ends() {
     let limit = leases(1, 10);
     let mut state = [0; 5];
     let stamp = limit.decide(&mut state, &Now::at(u64::MAX - 5), CHECK).stamp();
-    assert!(!limit.decide(&mut state, &Now::at(u64::MAX), CHECK).is_allowed());
+    assert!(!limit.decide(&mut state, &Now::at(u64::MAX), CHECK).is_admitted());
     assert_eq!(limit.release(&mut state, &Now::at(u64::MAX), stamp), Cost::ONE);
 }
 

@@ -66,7 +66,7 @@ fn a_window_from_the_first_request_on_begins_anew_when_nothing_is_counted() {
     let first = limit.decide(&mut state, &Now::at(10 * S), Ask::Exactly(Cost::ONE));
     assert_eq!(limit.report(&state, &Now::at(20 * S), Cost::ONE).reset, Nanos::from_secs(50));
     limit.refund(&mut state, &Now::at(30 * S), Cost::ONE, Some(first.stamp()));
-    limit.decide(&mut state, &Now::at(40 * S), Ask::Exactly(Cost::ONE));
+    let _ = limit.decide(&mut state, &Now::at(40 * S), Ask::Exactly(Cost::ONE));
     assert_eq!(limit.report(&state, &Now::at(40 * S), Cost::ONE).reset, Nanos::from_secs(60));
     assert_eq!(limit.refund(&mut state, &Now::at(50 * S), Cost::ONE, Some(first.stamp())), Cost::ZERO);
 }
@@ -91,9 +91,9 @@ fn a_clock_set_back_by_up_to_a_window_meets_the_count_as_it_is() {
     check(&limit(), Now::at, "3@130 2@61 1@119 1@120 1@179 1@180", "2 0 no61 no60 no1 4");
     let short = FixedWindow::new(5, Nanos::from_nanos(1)).unwrap();
     let mut state = [0; 2];
-    short.decide(&mut state, &Now::at(S), Ask::UpTo(Cost::MAX));
+    let _ = short.decide(&mut state, &Now::at(S), Ask::UpTo(Cost::MAX));
     assert!(
-        !short.weigh(&state, &Now::at(2), Ask::Exactly(Cost::ONE)).is_allowed(),
+        !short.weigh(&state, &Now::at(2), Ask::Exactly(Cost::ONE)).is_admitted(),
         "a thread may be held up that long"
     );
 }
@@ -111,7 +111,7 @@ fn a_window_handed_in_late_or_early_is_believed() {
     check(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
     // Whoever comes with yesterday is counted today.
     let (mut state, yesterday) = ([0; 2], [window(40 * S, 100 * S)]);
-    limit.decide(&mut state, &Now::at(100 * S).with_windows(&today), Ask::UpTo(Cost::MAX));
+    let _ = limit.decide(&mut state, &Now::at(100 * S).with_windows(&today), Ask::UpTo(Cost::MAX));
     let late = Now::at(99 * S).with_windows(&yesterday);
     let wait = Retry::After(Nanos::from_secs(61));
     assert_eq!(limit.weigh(&state, &late, Ask::Exactly(Cost::ONE)).outcome(), Outcome::Deny(wait));
@@ -164,7 +164,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 fn the_wait_is_true_while_the_clock_is_behind() {
     let limit = FixedWindow::new(3, Nanos::from_secs(10)).unwrap();
     let mut state = [0; 2];
-    limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(6)));
+    let _ = limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(6)));
     for second in 10..50 {
         for cost in 0..4 {
             waits_are_true(&limit, &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
@@ -178,7 +178,7 @@ fn other_numbers_keep_what_was_spent() {
     // and the same once 1 was taken under them.
     let check = |spent: u64, new: FixedWindow, before: (u64, u64), after: Option<(u64, u64)>| {
         let (mut state, now) = ([0; 2], Now::at(110 * S));
-        limit().decide(&mut state, &Now::at(100 * S), Ask::Regardless(Cost::new(spent)));
+        let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Regardless(Cost::new(spent)));
         let report = new.report_from(&limit(), &state, &now, Cost::ONE);
         assert_eq!((report.remaining, report.reset.as_nanos() / S), before, "{spent} under {new:?}");
         let (_, adopted) = new.decide_from(&limit(), &mut state, &now, Ask::Exactly(Cost::ONE));
@@ -229,7 +229,7 @@ fn a_window_at_the_end_of_time_does_not_begin_anew_with_every_request() {
         let limit = limit().phase(phase);
         let mut state = [0; 2];
         let passed =
-            (0..9).filter(|_| limit.decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_allowed());
+            (0..9).filter(|_| limit.decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_admitted());
         assert_eq!(passed.count(), 5, "{phase:?}");
     }
 }

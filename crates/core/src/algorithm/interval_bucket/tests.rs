@@ -71,7 +71,7 @@ fn a_refund_gives_back_what_is_still_owed() {
         let limit = limit().steps(steps);
         let mut state = [0; 2];
         limit.fresh(&mut state, &Now::at(0));
-        limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+        let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
         assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::new(3));
         assert_eq!(limit.report(&state, &Now::at(S), Cost::ONE).remaining, 4);
         assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::ONE);
@@ -85,15 +85,15 @@ fn a_clock_set_back_neither_grants_nor_locks_out_for_longer_than_all_that_can_be
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         let limit = limit().steps(steps);
         let mut state = [0; 2];
-        limit.decide(&mut state, &Now::at(1_000_000 * S), Ask::Exactly(Cost::new(5)));
+        let _ = limit.decide(&mut state, &Now::at(1_000_000 * S), Ask::Exactly(Cost::new(5)));
         let refused = limit.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::ONE));
-        assert!(!refused.is_allowed());
+        assert!(!refused.is_admitted());
         assert!(limit.is_new(&state, &Now::at(50 * S)), "{steps:?}");
     }
     // A thread that was held up for less than a second is believed.
     let first = limit().steps(Steps::FirstRequest);
     let mut state = [0; 2];
-    first.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::new(5)));
+    let _ = first.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::new(5)));
     let late = Now::at(30 * S - S / 2);
     let wait = Retry::After(Nanos::from_millis(10_500));
     assert_eq!(first.decide(&mut state, &late, Ask::Exactly(Cost::ONE)).outcome(), Outcome::Deny(wait));
@@ -147,7 +147,7 @@ fn the_wait_is_true_while_the_clock_is_behind() {
     for steps in [Steps::Aligned(Nanos::from_millis(400)), Steps::FirstRequest] {
         let limit = IntervalBucket::new(3, Nanos::from_millis(700)).unwrap().steps(steps);
         let mut state = [0; 2];
-        limit.decide(&mut state, &Now::at(5 * S), Ask::Regardless(Cost::new(5)));
+        let _ = limit.decide(&mut state, &Now::at(5 * S), Ask::Regardless(Cost::new(5)));
         for tenth in 41..90 {
             for cost in 0..4 {
                 waits_are_true(&limit, &state, Now::at, tenth * S / 10, Ask::Exactly(Cost::new(cost)));
@@ -161,7 +161,7 @@ fn other_numbers_keep_what_was_spent() {
     // Spent at 3 s under 5 every 10 s, then what remains at 4 s and how long until as good as new.
     let check = |old: IntervalBucket, spent: u64, new: IntervalBucket, remaining: u64, reset: u64| {
         let mut state = [0; 2];
-        old.decide(&mut state, &Now::at(3 * S), Ask::Regardless(Cost::new(spent)));
+        let _ = old.decide(&mut state, &Now::at(3 * S), Ask::Regardless(Cost::new(spent)));
         new.convert(&old, &mut state, &Now::at(4 * S));
         let report = new.report(&state, &Now::at(4 * S), Cost::ONE);
         assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{spent} under {new:?}");
@@ -193,8 +193,8 @@ fn the_short_way_is_the_long_way() {
             let short = limit.take_from_word(mark, &Now::at(at), Cost::new(cost));
             let long = limit.decide_at_length(&mut state, &Now::at(at), Ask::Exactly(Cost::new(cost)));
             match short {
-                Some(word) => assert_eq!((word, long.is_allowed()), (state[0], true)),
-                None => assert!(cost == 0 || !long.is_allowed()),
+                Some(word) => assert_eq!((word, long.is_admitted()), (state[0], true)),
+                None => assert!(cost == 0 || !long.is_admitted()),
             }
         }
     }
@@ -239,7 +239,7 @@ fn at_the_end_of_time_it_does_not_begin_anew_with_every_request() {
             let limit = limit.steps(steps);
             let mut state = [0; 2];
             let now = Now::new(Time::from_nanos(u64::MAX), Time::from_nanos(u64::MAX));
-            let passed = (0..9).filter(|_| limit.decide(&mut state, &now, Ask::Exactly(Cost::ONE)).is_allowed());
+            let passed = (0..9).filter(|_| limit.decide(&mut state, &now, Ask::Exactly(Cost::ONE)).is_admitted());
             assert!(passed.count() <= 5, "{steps:?}");
         }
     }

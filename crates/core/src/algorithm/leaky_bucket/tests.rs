@@ -94,7 +94,7 @@ fn a_refund_takes_out_what_is_still_in() {
     let limit = limit("10/s", 6);
     let mut state = [0; 2];
     for _ in 0..3 {
-        limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
+        let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
     }
     let now = Now::at(150 * MS);
     assert_eq!(limit.refund(&mut state, &now, Cost::ONE, None), Cost::ONE);
@@ -144,7 +144,7 @@ fn no_interval_exceeds_the_guarantee() {
 fn other_numbers_keep_what_is_in_the_bucket() {
     let (old, new) = (limit("10/s", 6), limit("1/s", 6));
     let mut state = [0; 2];
-    old.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
+    let _ = old.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
     new.convert(&old, &mut state, &Now::at(100 * MS));
     let report = new.report(&state, &Now::at(100 * MS), Cost::ONE);
     assert_eq!((report.remaining, report.reset), (3, Nanos::from_secs(3)));
@@ -176,7 +176,7 @@ fn no_words_no_time_and_no_cost_break_it() {
 fn the_wait_is_true_with_every_part_of_a_tick() {
     let limit = limit("7777/s", 3).max_wait(Nanos::from_micros(200));
     let mut state = [0; 2];
-    limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
+    let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
     for at in (0..500_000).step_by(97) {
         waits_are_true(&limit, &state, Now::at, at, Ask::Exactly(Cost::ONE));
     }

@@ -152,7 +152,7 @@ fn replay(limit: SlidingLog, steps: &[(u64, Call, bool)]) {
             Limit => limit.decide(state.as_mut_slice(), &Now::at(*at), CHECK),
             Would => limit.weigh(state.as_slice(), &Now::at(*at), CHECK),
         };
-        assert_eq!(!verdict.is_allowed(), *blocked, "step {nth} at {at} of {limit:?}");
+        assert_eq!(!verdict.is_admitted(), *blocked, "step {nth} at {at} of {limit:?}");
     }
 }
 
@@ -188,7 +188,7 @@ fn the_information_of_rolling_rate_limiter_is_the_report_after_the_attempt() {
             assert_eq!(retry, report.retry, "the refusal and the report differ");
         }
         let Retry::After(wait) = report.retry else { panic!("a cost of one fits sometime") };
-        (!verdict.is_allowed(), report.remaining, wait.as_nanos())
+        (!verdict.is_admitted(), report.remaining, wait.as_nanos())
     };
     for (at, expected) in [(0, (false, 2, 0)), (4, (false, 1, 0)), (5, (false, 0, 5)), (8, (true, 0, 6))] {
         assert_eq!(info(&mut state, at), expected, "at {at}");
@@ -202,7 +202,7 @@ fn waiting_the_advertised_time_succeeds_and_one_less_does_not() {
     let year = 31_536_000_000_000_000;
     for (limit, at) in [(log(3, 10), 8), (log(3, year), year - 1), (log(3, 10).count_refused(), u64::MAX - 50)] {
         let mut state = [0; 4];
-        limit.decide(&mut state, &Now::at(at - 3), exactly(3));
+        let _ = limit.decide(&mut state, &Now::at(at - 3), exactly(3));
         for cost in 1..=3 {
             let mut state = state;
             let Outcome::Deny(Retry::After(wait)) = limit.decide(&mut state, &Now::at(at), exactly(cost)).outcome()
@@ -210,8 +210,8 @@ fn waiting_the_advertised_time_succeeds_and_one_less_does_not() {
                 panic!("the window is full")
             };
             let later = at + wait.as_nanos();
-            assert!(limit.weigh(&state, &Now::at(later), exactly(cost)).is_allowed(), "{limit:?} cost {cost}");
-            assert!(!limit.weigh(&state, &Now::at(later - 1), exactly(cost)).is_allowed(), "{limit:?} cost {cost}");
+            assert!(limit.weigh(&state, &Now::at(later), exactly(cost)).is_admitted(), "{limit:?} cost {cost}");
+            assert!(!limit.weigh(&state, &Now::at(later - 1), exactly(cost)).is_admitted(), "{limit:?} cost {cost}");
         }
     }
 }
@@ -220,10 +220,10 @@ fn waiting_the_advertised_time_succeeds_and_one_less_does_not() {
 fn refusal_spends_nothing() {
     let limit = log(3, 10).max_debt(1).unwrap();
     let mut state = [0; 5];
-    limit.decide(&mut state, &Now::at(5), exactly(2));
+    let _ = limit.decide(&mut state, &Now::at(5), exactly(2));
     for ask in [exactly(2), exactly(4), exactly(u64::MAX), Ask::Regardless(Cost::new(3)), Ask::Regardless(Cost::MAX)] {
         let before = state;
-        assert!(!limit.decide(&mut state, &Now::at(6), ask).is_allowed());
+        assert!(!limit.decide(&mut state, &Now::at(6), ask).is_admitted());
         assert_eq!(state, before, "{ask:?}");
     }
 }
@@ -232,14 +232,14 @@ fn refusal_spends_nothing() {
 fn counted_refusals_keep_out_who_keeps_knocking_and_let_in_who_waits_quietly() {
     let limit = log(2, 10).count_refused();
     let mut state = [0; 3];
-    limit.decide(&mut state, &Now::at(0), exactly(2));
+    let _ = limit.decide(&mut state, &Now::at(0), exactly(2));
     for at in (4..1_000).step_by(4) {
-        assert!(!limit.decide(&mut state, &Now::at(at), CHECK).is_allowed(), "at {at}");
+        assert!(!limit.decide(&mut state, &Now::at(at), CHECK).is_admitted(), "at {at}");
     }
     // The last two knocks were at 992 and 996.
     let retry = limit.report(&state, &Now::at(996), Cost::ONE).retry;
     assert_eq!(retry, Retry::After(Nanos::from_nanos(6)));
-    assert!(limit.weigh(&state, &Now::at(1_002), CHECK).is_allowed());
+    assert!(limit.weigh(&state, &Now::at(1_002), CHECK).is_admitted());
     // What could never pass is not written down.
     let before = state;
     let verdict = limit.decide(&mut state, &Now::at(1_002), exactly(3));
@@ -267,7 +267,7 @@ fn new_numbers_keep_what_was_spent() {
     let convert = |old: SlidingLog, new: SlidingLog, at| {
         let mut state = vec![0; old.words().max(new.words())];
         for taken_at in [0, 4, 5, 8] {
-            old.decide(state.as_mut_slice(), &Now::at(taken_at), CHECK);
+            let _ = old.decide(state.as_mut_slice(), &Now::at(taken_at), CHECK);
         }
         new.convert(&old, state.as_mut_slice(), &Now::at(at));
         let report = new.report(state.as_slice(), &Now::at(at), Cost::ONE);
@@ -291,13 +291,13 @@ fn first_request_of_a_new_key_passes_whatever_the_gap() {
     let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
     let mut state = [u64::MAX; 4];
     limit.fresh(&mut state, &Now::at(100));
-    assert!(limit.weigh(&state, &Now::at(100), CHECK).is_allowed());
+    assert!(limit.weigh(&state, &Now::at(100), CHECK).is_admitted());
     assert_eq!(limit.report(&state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
     let first = limit.decide(&mut state, &Now::at(101), CHECK);
-    assert!(first.is_allowed() && !limit.weigh(&state, &Now::at(102), CHECK).is_allowed());
+    assert!(first.is_admitted() && !limit.weigh(&state, &Now::at(102), CHECK).is_admitted());
     assert_eq!(limit.refund(&mut state, &Now::at(102), Cost::ONE, Some(first.stamp())), Cost::ONE);
-    assert!(limit.decide(&mut state, &Now::at(102), CHECK).is_allowed(), "a gap from a request that was given back");
-    assert!(!limit.weigh(&state, &Now::at(105), CHECK).is_allowed(), "a gap of 4 from 102");
+    assert!(limit.decide(&mut state, &Now::at(102), CHECK).is_admitted(), "a gap from a request that was given back");
+    assert!(!limit.weigh(&state, &Now::at(105), CHECK).is_admitted(), "a gap of 4 from 102");
     assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 0);
     assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 2, "what was withheld comes back");
 }
@@ -325,18 +325,18 @@ fn a_clock_that_steps_back_grants_nothing_and_locks_out_for_one_window() {
     let (limit, second) = (log(2, 10), Nanos::SECOND.as_nanos());
     let retry = |state: &[u64; 3], at| limit.report(state, &Now::at(at), Cost::ONE).retry;
     let mut state = [0; 3];
-    limit.decide(&mut state, &Now::at(5 * second), exactly(2));
+    let _ = limit.decide(&mut state, &Now::at(5 * second), exactly(2));
     // A thread that read its clock a second ago is believed, and told how long that is by its own clock.
     assert_eq!(retry(&state, 4 * second), Retry::After(Nanos::from_nanos(second + 10)));
     let before = state;
-    assert!(!limit.decide(&mut state, &Now::at(4 * second), CHECK).is_allowed());
+    assert!(!limit.decide(&mut state, &Now::at(4 * second), CHECK).is_admitted());
     assert_eq!(state, before);
     // One nanosecond more and the clock stepped back; from the first refusal on the window passes as usual.
     let stepped = 4 * second - 1;
     assert_eq!(retry(&state, stepped), Retry::After(Nanos::from_nanos(10)));
-    assert!(!limit.decide(&mut state, &Now::at(stepped), CHECK).is_allowed());
-    assert!(!limit.weigh(&state, &Now::at(stepped + 9), CHECK).is_allowed());
-    assert!(limit.decide(&mut state, &Now::at(stepped + 10), CHECK).is_allowed());
+    assert!(!limit.decide(&mut state, &Now::at(stepped), CHECK).is_admitted());
+    assert!(!limit.weigh(&state, &Now::at(stepped + 9), CHECK).is_admitted());
+    assert!(limit.decide(&mut state, &Now::at(stepped + 10), CHECK).is_admitted());
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn slices_of_any_width_are_kept_apart() {
         // Six of these slices and the present one together: seven amounts, of which the seventh never fits.
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * S);
-            let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_allowed();
+            let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
             assert_eq!(passes, slice % 7 != 6, "slice {slice} of {amount}");
         }
         assert!(limit.is_new(&*state, &Now::at(470 * S)));
@@ -69,7 +69,7 @@ fn what_was_counted_is_forgotten_at_most_one_slice_late() {
         let limit = SlidingSlices::new(5, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap();
         for at in (0..50).map(|step| 1_000 * S + step * S / 7) {
             let mut state = [0; 20];
-            limit.decide(&mut state, &Now::at(at), Ask::Exactly(Cost::new(5)));
+            let _ = limit.decide(&mut state, &Now::at(at), Ask::Exactly(Cost::new(5)));
             let Retry::After(wait) = limit.report(&state, &Now::at(at), Cost::ONE).retry else { panic!("never") };
             let forgotten = wait.as_nanos() - length * S;
             assert!(forgotten <= precision * S, "{forgotten} ns late, by {precision} s of {length} s");
@@ -142,8 +142,8 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 #[test]
 fn the_wait_is_true_while_the_clock_is_behind() {
     let mut state = [0; 4];
-    limit().decide(&mut state, &Now::at(95 * S), Ask::Exactly(Cost::new(3)));
-    limit().decide(&mut state, &Now::at(125 * S), Ask::Regardless(Cost::new(9)));
+    let _ = limit().decide(&mut state, &Now::at(95 * S), Ask::Exactly(Cost::new(3)));
+    let _ = limit().decide(&mut state, &Now::at(125 * S), Ask::Regardless(Cost::new(9)));
     for second in 60..200 {
         for cost in 0..11 {
             waits_are_true(&limit(), &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
@@ -156,8 +156,8 @@ fn other_numbers_keep_what_was_spent() {
     // 3 at 100 s and 4 at 120 s, then what remains at 130 s and how long until as good as new.
     let check = |new: SlidingSlices, remaining: u64, reset: u64| {
         let mut state = [0; 20];
-        limit().decide(&mut state, &Now::at(100 * S), Ask::Exactly(Cost::new(3)));
-        limit().decide(&mut state, &Now::at(120 * S), Ask::Exactly(Cost::new(4)));
+        let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Exactly(Cost::new(3)));
+        let _ = limit().decide(&mut state, &Now::at(120 * S), Ask::Exactly(Cost::new(4)));
         new.convert(&limit(), &mut state, &Now::at(130 * S));
         let report = new.report(&state, &Now::at(130 * S), Cost::ONE);
         assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{new:?}");
@@ -206,6 +206,6 @@ fn no_words_no_time_and_no_cost_break_it() {
 fn at_the_end_of_time_it_does_not_begin_anew_with_every_request() {
     let mut state = [0; 4];
     let passed =
-        (0..19).filter(|_| limit().decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_allowed());
+        (0..19).filter(|_| limit().decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_admitted());
     assert_eq!(passed.count(), 10);
 }

@@ -126,8 +126,8 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 fn the_wait_is_true_while_the_clock_is_behind() {
     let limit = SlidingWindow::new(3, Nanos::from_secs(10)).unwrap();
     let mut state = [0; 2];
-    limit.decide(&mut state, &Now::at(15 * S), Ask::Exactly(Cost::new(3)));
-    limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(4)));
+    let _ = limit.decide(&mut state, &Now::at(15 * S), Ask::Exactly(Cost::new(3)));
+    let _ = limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(4)));
     for at in (10 * S..50 * S).step_by(S as usize / 3) {
         for cost in 0..4 {
             waits_are_true(&limit, &state, Now::at, at, Ask::Exactly(Cost::new(cost)));
@@ -140,8 +140,8 @@ fn other_numbers_keep_what_was_spent() {
     // 8 spent at 50 s and 3 at 80 s under 10 per 60 s; what remains at 81 s, where the estimate is 8 × 39/60 + 3 = 8.2.
     let check = |new: SlidingWindow, remaining: u64, reset: u64| {
         let mut state = [0; 3];
-        limit().decide(&mut state, &Now::at(50 * S), Ask::Exactly(Cost::new(8)));
-        limit().decide(&mut state, &Now::at(80 * S), Ask::Exactly(Cost::new(3)));
+        let _ = limit().decide(&mut state, &Now::at(50 * S), Ask::Exactly(Cost::new(8)));
+        let _ = limit().decide(&mut state, &Now::at(80 * S), Ask::Exactly(Cost::new(3)));
         new.convert(&limit(), &mut state, &Now::at(81 * S));
         let report = new.report(&state, &Now::at(81 * S), Cost::ONE);
         assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{new:?}");

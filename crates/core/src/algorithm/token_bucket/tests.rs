@@ -70,11 +70,11 @@ fn decisions_equal_those_of_a_bucket_that_is_refilled_at_every_step() {
             if seed.is_multiple_of(5) {
                 let passes = cost <= burst + 5 && slow.decide(at, cost, 5);
                 let verdict = limit.decide(&mut *state, &now, Ask::Regardless(Cost::new(cost)));
-                assert_eq!(verdict.is_allowed(), passes, "charge, {what}");
+                assert_eq!(verdict.is_admitted(), passes, "charge, {what}");
             } else {
                 let passes = slow.decide(at, cost, 0);
                 let verdict = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(cost)));
-                assert_eq!(verdict.is_allowed(), passes, "{what}");
+                assert_eq!(verdict.is_admitted(), passes, "{what}");
                 assert_eq!(verdict.taken().get(), if passes { cost } else { 0 }, "{what}");
             }
             assert_eq!(limit.report(&*state, &now, Cost::ONE).remaining, slow.remaining(), "{what}");
@@ -121,7 +121,7 @@ fn the_short_way_and_the_long_way_agree() {
                     limit.commit(&mut long, &now, &weighed);
                     assert_eq!((verdict, short), (weighed, long), "{rate} at {at}, owed {owed}, {cost:?}");
                     let taken = limit.take_from_word(word, &now, cost);
-                    let fits = verdict.is_allowed() && limit.fits_a_word() && at < HORIZON;
+                    let fits = verdict.is_admitted() && limit.fits_a_word() && at < HORIZON;
                     assert_eq!(taken, fits.then_some(long[0]), "{rate} at {at}, owed {owed}, {cost:?}");
                 }
             }
@@ -174,7 +174,7 @@ fn a_refund_gives_back_what_is_owed_and_no_more() {
         let limit = bucket(rate, 5);
         let mut state = [0; 2];
         limit.fresh(&mut state, &Now::at(0));
-        limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
+        let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
         assert_eq!(limit.refund(&mut state, &Now::at(0), Cost::ONE, None), Cost::ONE);
         assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 3);
         assert_eq!(
@@ -192,7 +192,7 @@ fn other_numbers_keep_the_tokens_spent() {
     let (old, new) = (bucket("10/s", 10), bucket("7777/s", 20));
     let mut state = [0; 2];
     old.fresh(&mut state, &Now::at(SECOND));
-    old.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
+    let _ = old.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
     new.convert(&old, &mut state, &Now::at(SECOND));
     assert_eq!(new.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 16);
     let small = bucket("1/s", 1).max_debt(0).unwrap();
@@ -205,17 +205,17 @@ fn a_clock_that_stepped_back_locks_out_for_one_burst() {
     let limit = bucket("1/s", 5).max_debt(0).unwrap();
     let mut state = [0];
     limit.fresh(&mut state, &Now::at(1_000 * SECOND));
-    limit.decide(&mut state, &Now::at(1_000 * SECOND), Ask::Exactly(Cost::ONE));
+    let _ = limit.decide(&mut state, &Now::at(1_000 * SECOND), Ask::Exactly(Cost::ONE));
     let earlier = Now::at(10 * SECOND);
     let verdict = limit.decide(&mut state, &earlier, Ask::Exactly(Cost::ONE));
     assert_eq!(verdict.outcome(), Outcome::Deny(Retry::After(Nanos::SECOND)));
-    assert!(limit.decide(&mut state, &Now::at(11 * SECOND), Ask::Exactly(Cost::ONE)).is_allowed());
+    assert!(limit.decide(&mut state, &Now::at(11 * SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
     // A reading a little older than the last is another thread's, not a step.
     let mut state = [0];
     limit.fresh(&mut state, &Now::at(SECOND));
-    limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
+    let _ = limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
     assert!(limit.weigh(&state, &Now::at(SECOND - 1), Ask::Exactly(Cost::ONE)).taken() == Cost::ZERO);
-    assert!(limit.weigh(&state, &Now::at(SECOND), Ask::Exactly(Cost::ONE)).is_allowed());
+    assert!(limit.weigh(&state, &Now::at(SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
 }
 
 #[test]
@@ -224,8 +224,8 @@ fn how_much_is_spent_is_told_as_a_part_of_the_burst() {
     let mut state = [0];
     limit.fresh(&mut state, &Now::at(0));
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::NOTHING);
-    limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
+    let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::of(1, 4));
-    limit.decide(&mut state, &Now::at(0), Ask::UpTo(Cost::MAX));
+    let _ = limit.decide(&mut state, &Now::at(0), Ask::UpTo(Cost::MAX));
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::ALL);
 }

@@ -105,7 +105,7 @@ impl Bandwidth {
             state = [full_at as u64, (full_at >> 64) as u64];
         } else {
             let ask = Ask::Regardless(Cost::new(u64::try_from(missing).ok()?));
-            if !self.limit.decide(&mut state, &Now::at(self.clock(at)), ask).is_allowed() {
+            if !self.limit.decide(&mut state, &Now::at(self.clock(at)), ask).is_admitted() {
                 return None;
             }
         }
@@ -144,7 +144,7 @@ impl Limit<'_> {
     fn fill(&mut self, tokens: u64) {
         let (limit, now) = (self.bandwidth.limit, self.now());
         limit.fresh(&mut self.state, &now);
-        limit.decide(&mut self.state, &now, Ask::Exactly(Cost::new(self.bandwidth.capacity - tokens)));
+        let _ = limit.decide(&mut self.state, &now, Ask::Exactly(Cost::new(self.bandwidth.capacity - tokens)));
     }
 
     pub(super) fn remaining(&self) -> i128 {
@@ -249,14 +249,14 @@ impl Group<'_> {
 
     fn passes(&self, ask: Ask) -> bool {
         let weigh = |limit: &Limit<'_>| limit.bandwidth.limit.weigh(&limit.state, &limit.now(), ask).outcome();
-        self.0.iter().map(weigh).fold(Outcome::Allow, Outcome::and).is_allowed()
+        self.0.iter().map(weigh).fold(Outcome::Allow, Outcome::and).is_admitted()
     }
 
     fn take(&mut self, ask: Ask) -> bool {
         let passes = self.passes(ask);
         if passes {
             for limit in &mut self.0 {
-                limit.bandwidth.limit.decide(&mut limit.state, &Now::at(limit.now), ask);
+                let _ = limit.bandwidth.limit.decide(&mut limit.state, &Now::at(limit.now), ask);
             }
         }
         passes

@@ -34,7 +34,7 @@ impl Counter {
         self.0.fresh(&mut state, &now);
         let mut count = |at, count| {
             let ask = Ask::Regardless(Cost::new(u64::try_from(count).ok()?));
-            self.0.decide(&mut state, &Now::at(at), ask).is_allowed().then_some(())
+            self.0.decide(&mut state, &Now::at(at), ask).is_admitted().then_some(())
         };
         count(counts.at - counts.length, counts.previous)?;
         count(counts.at, counts.current)?;
@@ -112,7 +112,7 @@ impl Counter {
         // A negative cost gives back and always passes.
         let passes = cost < 0 || {
             let ask = Ask::Exactly(Cost::new(step.args.count("cost")));
-            self.0.weigh(state, &Now::at(counts.at), ask).is_allowed()
+            self.0.weigh(state, &Now::at(counts.at), ask).is_admitted()
         };
         let ok = step.result.flag("ok");
         let rounded_passes = counts.rounded_down() + cost <= i128::from(self.0.limit());

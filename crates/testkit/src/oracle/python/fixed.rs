@@ -40,7 +40,7 @@ impl Windowed for Fixed {
         if let Some(kept) = kept {
             // What was counted beyond the limit refuses no more than the limit itself.
             let Ok(used) = u64::try_from(kept.count.min(self.amount)) else { return Seen::Skipped(Skip::Unholdable) };
-            self.ours.decide(&mut state, &Now::at(kept.start), Ask::Exactly(Cost::new(used)));
+            let _ = self.ours.decide(&mut state, &Now::at(kept.start), Ask::Exactly(Cost::new(used)));
         }
         if step.op == "get_window_stats" {
             let report = self.ours.report(&state, &now, Cost::ONE);
@@ -48,7 +48,7 @@ impl Windowed for Fixed {
             return compare_stats(step, report.remaining, reset);
         }
         let ok = match u64::try_from(step.args.int("cost")) {
-            Ok(cost) => self.ours.weigh(&state, &now, Ask::Exactly(Cost::new(cost))).is_allowed(),
+            Ok(cost) => self.ours.weigh(&state, &now, Ask::Exactly(Cost::new(cost))).is_admitted(),
             Err(_) => true,
         };
         Comparison::new().same("ok", step.result.flag("ok"), ok).seen().unless(&NOTHING_BEYOND_FULL, || {

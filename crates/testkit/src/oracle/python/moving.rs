@@ -24,7 +24,7 @@ impl Moving {
         let writing = self.0.count_refused();
         let mut state = vec![0; writing.words()];
         for &at in hits {
-            writing.decide(state.as_mut_slice(), &Now::at(at), Ask::Exactly(Cost::ONE));
+            let _ = writing.decide(state.as_mut_slice(), &Now::at(at), Ask::Exactly(Cost::ONE));
         }
         state
     }
@@ -32,7 +32,7 @@ impl Moving {
     fn passes(&self, state: &[u64], at: u64, cost: i128) -> bool {
         // A negative cost gives back and always passes.
         u64::try_from(cost)
-            .is_ok_and(|cost| self.0.weigh(state, &Now::at(at), Ask::Exactly(Cost::new(cost))).is_allowed())
+            .is_ok_and(|cost| self.0.weigh(state, &Now::at(at), Ask::Exactly(Cost::new(cost))).is_admitted())
             || cost < 0
     }
 }

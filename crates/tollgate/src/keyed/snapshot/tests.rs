@@ -88,7 +88,7 @@ fn whoever_goes_on_elsewhere_decides_as_if_it_had_never_been_away() {
 #[test]
 fn time_away_counts_and_a_wall_clock_set_back_is_none() {
     let (here, clock) = keyed(bucket(10), 100);
-    here.check("alice", 10);
+    let _ = here.check("alice", 10);
     let bytes = written(&here);
     for (away, remaining) in [(0, 0), (500, 5), (3_000, 10)] {
         let mut there = elsewhere(bucket(10), 100, &clock, 0);
@@ -106,7 +106,7 @@ fn time_away_counts_and_a_wall_clock_set_back_is_none() {
 fn a_process_that_has_just_begun_knows_what_was_before_it() {
     let limit = crate::SlidingLog::new(10, HOUR).unwrap();
     let (here, clock) = keyed(limit, 100);
-    here.check("alice", 10);
+    let _ = here.check("alice", 10);
     clock.advance(Nanos::from_nanos(HOUR.as_nanos() - 1));
     let mut bytes = written(&here);
     // The clocks of this machine: what was an hour ago on the wall is before this process began. The seals are made anew,
@@ -122,7 +122,7 @@ fn a_process_that_has_just_begun_knows_what_was_before_it() {
 #[test]
 fn changed_numbers_keep_what_was_spent() {
     let (here, clock) = keyed(bucket(10), 100);
-    here.check("alice", 7);
+    let _ = here.check("alice", 7);
     let bytes = written(&here);
     let slower = TokenBucket::new("7777/h".parse().unwrap(), 20).unwrap();
     let mut there = elsewhere(slower, 100, &clock, 5);
@@ -130,7 +130,7 @@ fn changed_numbers_keep_what_was_spent() {
     assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
     // And numbers that were changed before the snapshot, too.
     let (mut here, clock) = keyed(bucket(10), 100);
-    here.check("alice", 7);
+    let _ = here.check("alice", 7);
     here.set_limit(bucket(20)).unwrap();
     let mut there = elsewhere(bucket(20), 100, &clock, 5);
     there.restore(&*written(&here)).unwrap();
@@ -140,13 +140,13 @@ fn changed_numbers_keep_what_was_spent() {
 #[test]
 fn what_is_as_good_as_new_is_left_out_and_what_was_there_is_dropped() {
     let (here, clock) = keyed(bucket(10), 100);
-    here.check("alice", 10);
+    let _ = here.check("alice", 10);
     clock.advance(SECOND);
-    here.check("bob", 10);
+    let _ = here.check("bob", 10);
     let mut bytes = Vec::new();
     assert_eq!(here.snapshot(&mut bytes).unwrap(), 1);
     let (mut there, _) = keyed(bucket(10), 100);
-    there.check("carol", 10);
+    let _ = there.check("carol", 10);
     assert_eq!(there.restore(&*bytes).unwrap(), 1);
     let remaining = ["alice", "bob", "carol"].map(|key| there.report(key, 1).remaining);
     assert_eq!(remaining, [10, 0, 10]);
@@ -169,7 +169,7 @@ fn what_keys_without_room_share_is_restored() {
     let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
     // Those who come first leave no room, and spend more than those who come later.
     for (place, key) in keys.iter().enumerate() {
-        here.check(key, if place < 50 { 10 } else { 1 });
+        let _ = here.check(key, if place < 50 { 10 } else { 1 });
     }
     assert!(here.overflowed() > 0);
     let mut there = elsewhere(daily(10), 1, &clock, 9);
@@ -194,7 +194,7 @@ fn leases_can_be_given_back_afterwards() {
 fn with_less_room_the_most_spent_are_restored() {
     let (here, clock) = keyed(daily(10), 1_000);
     for key in 0..1_000 {
-        here.check(&format!("key {key}"), if key % 10 == 0 { 10 } else { 1 });
+        let _ = here.check(&format!("key {key}"), if key % 10 == 0 { 10 } else { 1 });
     }
     let mut there = elsewhere(daily(10), 150, &clock, 0);
     assert_eq!(there.restore(&*written(&here)).unwrap(), 1_000);
@@ -214,7 +214,7 @@ impl Write for Crowding<'_> {
         self.bytes.extend_from_slice(bytes);
         for _ in 0..500 {
             // Less spent than those who are there, so that none of them gives way.
-            self.keyed.check(&format!("newcomer {}", self.arrived), 9);
+            let _ = self.keyed.check(&format!("newcomer {}", self.arrived), 9);
             self.arrived += 1;
         }
         Ok(bytes.len())
@@ -249,7 +249,7 @@ fn nor_is_one_that_another_thread_moves_at_the_same_time() {
     on_threads(3, |thread| {
         if thread > 0 {
             for newcomer in (0u64..).take_while(|_| !done.load(Ordering::Relaxed)) {
-                here.check(&format!("newcomer {thread} {newcomer}"), 9);
+                let _ = here.check(&format!("newcomer {thread} {newcomer}"), 9);
             }
             return;
         }

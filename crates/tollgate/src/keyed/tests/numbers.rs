@@ -9,7 +9,7 @@ const KEYS: u64 = 300;
 /// Spends `n % 10` of each key under `old`.
 fn spent_under<A: Algorithm>(old: A) -> (Tested<A>, Arc<ManualClock>) {
     let (keyed, clock) = keyed(old, KEYS as usize);
-    (0..KEYS).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), n % 10).is_allowed()));
+    (0..KEYS).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), n % 10).is_admitted()));
     (keyed, clock)
 }
 
@@ -74,7 +74,7 @@ fn changing_the_numbers_of_a_table_that_is_full_forgets_nobody() {
     // Twice the entries it was made for; each change to numbers of the same length leaves them where they are.
     let (mut keyed, _) = keyed(bucket(1_000), 100);
     for n in 0..2_000_u64 {
-        keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
+        let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
     }
     let before: Vec<Report> = (0..2_000_u64).map(|n| keyed.report(&n.to_le_bytes(), 1)).collect();
     let count = entries(&keyed);
@@ -90,7 +90,7 @@ fn changing_the_numbers_of_a_table_that_is_full_forgets_nobody() {
 fn where_a_wider_table_has_no_room_for_all_the_most_spent_are_kept() {
     let (mut keyed, _) = keyed(Limit::from(bucket(1_000)), 100);
     for n in 0..2_000_u64 {
-        keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
+        let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
     }
     let spent = |keyed: &Tested<Limit>| -> Vec<u64> {
         let mut spent: Vec<u64> = (0..2_000_u64).map(|n| 1_000 - keyed.report(&n.to_le_bytes(), 1).remaining).collect();
@@ -129,10 +129,10 @@ fn windows_that_are_over_by_the_wall_clock_do_not_come_along() {
 fn what_keys_without_room_share_keeps_what_was_spent_too() {
     let (mut keyed, _) = keyed(fine_bucket(10), 1);
     for n in 0..100_u64 {
-        keyed.check(&n.to_le_bytes(), 10);
+        let _ = keyed.check(&n.to_le_bytes(), 10);
     }
     // Everything is full of keys that are all spent: these three go to the overflow.
-    (0..3).for_each(|n| assert!(keyed.check(&format!("late {n}"), 3).is_allowed()));
+    (0..3).for_each(|n| assert!(keyed.check(&format!("late {n}"), 3).is_admitted()));
     assert_eq!(keyed.overflowed(), 3);
     for (limit, remaining) in [(fine_bucket(20), 11), (bucket(10), 1)] {
         keyed.set_limit(limit).unwrap();

@@ -20,7 +20,7 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
         A::Stamp: Send,
     {
         let (keyed, _) = keyed(limit, 200);
-        (0..KEPT).for_each(|key| assert!(keyed.check(&key.to_le_bytes(), 51).is_allowed()));
+        (0..KEPT).for_each(|key| assert!(keyed.check(&key.to_le_bytes(), 51).is_admitted()));
         let taken = on_threads(THREADS, |thread| take_and_give(&keyed, thread, rounds / THREADS));
         for key in 0..KEPT {
             let granted = 51 + taken.iter().map(|taken| taken[&key]).sum::<u64>();
@@ -29,7 +29,7 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
             assert_eq!(spent, granted, "what key {key} was granted is not what it has spent, {what}");
         }
         let granted: u64 = (0..KEPT).flat_map(|key| taken.iter().map(move |taken| taken[&key])).sum();
-        assert!(granted > KEPT * 40, "too little happened to prove anything: {granted}, {what}");
+        assert!(granted > KEPT * 40, "too little kind to prove anything: {granted}, {what}");
         assert!(keyed.overflowed() > 100, "the table was not full, {what}");
         let mut seen = HashMap::new();
         for placed in keyed.table.places(&keyed.judge(keyed.clock.now())) {

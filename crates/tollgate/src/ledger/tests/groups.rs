@@ -39,8 +39,11 @@ fn all_pass_or_none_is_charged() {
         for (costs, refused) in [([4, 1, 1], 0), ([1, 5, 1], 1), ([1, 1, 7], 2), ([2, 4, u64::MAX], 2)] {
             let group = [charge(0, "alice", costs[0]), charge(0, "bob", costs[1]), charge(0, "carol", costs[2])];
             let (passed, outcomes) = decide(&ledger, numbers, &group);
-            assert!(!passed && !outcomes[refused].is_allowed(), "{costs:?}, {limits:?}");
-            assert!(outcomes.iter().enumerate().all(|(n, outcome)| n == refused || outcome.is_allowed()), "{limits:?}");
+            assert!(!passed && !outcomes[refused].is_admitted(), "{costs:?}, {limits:?}");
+            assert!(
+                outcomes.iter().enumerate().all(|(n, outcome)| n == refused || outcome.is_admitted()),
+                "{limits:?}"
+            );
             assert_eq!(reports(&ledger, numbers, &["alice", "bob", "carol"]), before, "{costs:?}, {limits:?}");
         }
         let rest = [charge(0, "alice", 2), charge(0, "bob", 4), charge(0, "carol", 6)];
@@ -71,7 +74,7 @@ fn two_charges_of_one_key_see_each_other() {
         let numbers = &[limits.clone()][..];
         let (ledger, _) = ledger(100, limits.words());
         let (passed, outcomes) = decide(&ledger, numbers, &[charge(0, "alice", 6), charge(0, "alice", 6)]);
-        assert!(!passed && outcomes[0].is_allowed() && !outcomes[1].is_allowed(), "{limits:?}");
+        assert!(!passed && outcomes[0].is_admitted() && !outcomes[1].is_admitted(), "{limits:?}");
         assert_eq!(ledger.remaining(numbers, 0, "alice"), 10, "{limits:?}");
         let group = [charge(0, "alice", 4), charge(0, "bob", 1), charge(0, "alice", 6)];
         assert!(passes(&ledger, numbers, &group), "{limits:?}");

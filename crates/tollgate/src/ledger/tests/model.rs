@@ -57,7 +57,7 @@ impl Model<'_> {
         for ((key, id, ask), now) in charges.iter().zip(nows) {
             let (limits, kept) = (&self.numbers[*id as usize], &self.states[key]);
             let verdict = limits.weigh_from(self.limits(kept.id), &kept.words, now, *ask);
-            if passed && !verdict.is_allowed() {
+            if passed && !verdict.is_admitted() {
                 self.states = before.clone();
             }
             if passed {
@@ -65,7 +65,7 @@ impl Model<'_> {
                 if limits.commit_from(&self.numbers[kept.id as usize], &mut kept.words, now, &verdict) {
                     kept.id = *id;
                 }
-                passed = verdict.is_allowed();
+                passed = verdict.is_admitted();
             }
             verdicts.push(verdict);
         }

@@ -62,7 +62,7 @@ fn take_and_give(ledger: &Tested, numbers: &[Limits], thread: u64, rounds: u64) 
         let mut verdicts = Vec::new();
         let passed = ledger.decide(numbers, &charges, |_, seat| {
             assert!(seat.reports(1).all(|report| report.remaining <= BURST));
-            verdicts.push(seat.verdict().is_allowed());
+            verdicts.push(seat.verdict().is_admitted());
         });
         assert_eq!(passed, verdicts.iter().all(|allowed| *allowed));
         if passed {

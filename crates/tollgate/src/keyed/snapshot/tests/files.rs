@@ -32,7 +32,7 @@ fn a_saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
     let path = folder.0.join("limits");
     let (here, clock) = keyed(bucket(10), 100);
     for spent in 1..4 {
-        here.check("alice", 1);
+        let _ = here.check("alice", 1);
         assert_eq!(here.save(&path).unwrap(), 1);
         assert_eq!(folder.names(), ["limits"]);
         let mut there = elsewhere(bucket(10), 100, &clock, 3);
@@ -91,7 +91,7 @@ impl Write for Disk {
 #[test]
 fn a_disk_that_is_full_at_any_byte_is_told_and_the_next_snapshot_works() {
     let (here, clock) = keyed(bucket(10), 100);
-    here.check("alice", 4);
+    let _ = here.check("alice", 4);
     let whole = written(&here).len();
     for room in 0..whole {
         assert_eq!(here.snapshot(Disk { room }).unwrap_err().kind(), io::ErrorKind::StorageFull);

@@ -1,4 +1,4 @@
-//! Numbers that change while they are in use.
+//! Limits that change while they are in use.
 
 use std::fmt;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -8,71 +8,70 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Report, R
 use crate::clock::Clock;
 use crate::limiter::{Limiter, Shared};
 
-/// A limit whose numbers can be changed behind a shared reference, with [`Limiter::change`].
+/// A limit that is changed through a shared reference, with [`Limiter::change`].
 ///
-/// A [`Limiter`] of a plain limit is changed by whoever has it for themselves (`set_limit`), and its decisions need no
-/// lock. With this one every decision takes a lock, some twenty nanoseconds, and in return the change reaches everybody who
-/// holds the limiter, those who wait included.
+/// A [`Limiter`] of a plain limit is changed through a unique reference (`set_limit`), and decides without a lock. With an
+/// adjustable limit every decision takes a lock, about twenty nanoseconds, and a change reaches all holders of the
+/// limiter, including the waiters.
 ///
 /// ```
-/// use tollgate::{Limiter, Live, TokenBucket};
+/// use tollgate::{Limiter, Adjustable, TokenBucket};
 ///
-/// let limiter = Limiter::new(Live::new(TokenBucket::new("10/s".parse()?, 10)?));
+/// let limiter = Limiter::new(Adjustable::new(TokenBucket::new("10/s".parse()?, 10)?));
 /// assert!(limiter.check(8).is_allowed());
 /// limiter.change(TokenBucket::new("10/s".parse()?, 20)?);
 /// assert_eq!(limiter.report(1).remaining, 12); // What was spent stays spent.
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub struct Live<A> {
-    /// Changed only by who holds the lock of the state, so that no state is ever read with other numbers than it was
-    /// written with.
-    numbers: RwLock<A>,
+pub struct Adjustable<A> {
+    /// Written only under the lock of the state, so that no state is read with other parameters than it was written with.
+    limit: RwLock<A>,
 }
 
-impl<A: Algorithm> Live<A> {
-    /// `limit`, to be changed later.
+impl<A: Algorithm> Adjustable<A> {
+    /// Makes `limit` adjustable.
     pub fn new(limit: A) -> Self {
-        Self { numbers: RwLock::new(limit) }
+        Self { limit: RwLock::new(limit) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, A> {
-        self.numbers.read().unwrap_or_else(PoisonError::into_inner)
+        self.limit.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<A: Algorithm + Clone, C: Clock> Limiter<Live<A>, C> {
-    /// The numbers in force now.
-    pub fn numbers(&self) -> A {
+impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
+    /// Returns the current limit.
+    pub fn current(&self) -> A {
         self.limit.read().clone()
     }
 
-    /// Puts other numbers in force, for those who wait as well. What was spent stays spent.
+    /// Replaces the limit, for waiters as well. What was spent stays spent.
     pub fn change(&self, limit: A) {
-        self.put(limit);
-        self.tell_waiting();
+        self.replace(limit);
+        self.notify_waiters();
     }
 
-    /// Puts other numbers in force, and leaves it to the caller to [tell](Self::tell_waiting) those who wait.
-    pub(crate) fn put(&self, limit: A) {
+    /// Replaces the limit; the caller then [notifies](Self::notify_waiters) the waiters.
+    pub(crate) fn replace(&self, limit: A) {
         if let Shared::Words(owned) = &self.state {
             let mut owned = owned.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut numbers = self.limit.numbers.write().unwrap_or_else(PoisonError::into_inner);
-            let before = std::mem::replace(&mut *numbers, limit.clone());
-            drop(numbers);
-            owned.change(Live::new(before), &Live::new(limit), &self.clock.now());
+            let mut current = self.limit.limit.write().unwrap_or_else(PoisonError::into_inner);
+            let before = std::mem::replace(&mut *current, limit.clone());
+            drop(current);
+            owned.change(Adjustable::new(before), &Adjustable::new(limit), &self.clock.now());
         }
     }
 
-    /// Those who wait may pass under the numbers put in force. They are woken, which is somebody else's code: no lock is held.
-    pub(crate) fn tell_waiting(&self) {
-        self.rooms.look_at(0, ());
+    /// Tries the waiters under the new limit. Waking them runs foreign code, so no lock may be held.
+    pub(crate) fn notify_waiters(&self) {
+        self.shards.notify(0, ());
     }
 }
 
-impl<A: Algorithm> Algorithm for Live<A> {
+impl<A: Algorithm> Algorithm for Adjustable<A> {
     type Stamp = A::Stamp;
 
-    /// Never a single word, which would be decided on without a lock.
+    /// Returns at least 2: a state of one word is decided without a lock.
     fn words(&self) -> usize {
         self.read().words().max(2)
     }
@@ -81,7 +80,7 @@ impl<A: Algorithm> Algorithm for Live<A> {
         self.read().capacity()
     }
 
-    /// The next numbers may.
+    /// Returns `true`: a later limit may use the wall clock.
     fn uses_wall_clock(&self) -> bool {
         true
     }
@@ -149,9 +148,9 @@ impl<A: Algorithm> Algorithm for Live<A> {
     }
 }
 
-impl<A: Algorithm + fmt::Debug> fmt::Debug for Live<A> {
+impl<A: Algorithm + fmt::Debug> fmt::Debug for Adjustable<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Live").field(&*self.read()).finish()
+        f.debug_tuple("Adjustable").field(&*self.read()).finish()
     }
 }
 
@@ -166,22 +165,22 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     #[test]
-    fn what_was_spent_stays_spent_under_every_other_limit() {
+    fn spent_tokens_stay_spent_under_every_other_limit() {
         for from in ten_of_each(HOUR) {
             for to in ten_of_each(HOUR) {
                 let clock = clock();
-                let limiter = Limiter::with_clock(Live::new(Limits::from(from)), clock);
+                let limiter = Limiter::with_clock(Adjustable::new(Limits::from(from)), clock);
                 assert!(limiter.check(4).is_allowed());
                 limiter.change(to.into());
-                assert_eq!(limiter.numbers(), to.into());
+                assert_eq!(limiter.current(), to.into());
                 assert_eq!(limiter.report(1).remaining, 6, "{from:?} to {to:?}");
             }
         }
     }
 
     #[test]
-    fn who_waits_sees_the_change() {
-        let limiter = Arc::new(Limiter::with_clock(Live::new(bucket(5)), clock()));
+    fn waiters_see_the_change() {
+        let limiter = Arc::new(Limiter::with_clock(Adjustable::new(bucket(5)), clock()));
         limiter.drain();
         let (mut first, mut second) = (limiter.acquire(3), limiter.acquire(5));
         let poll = |future: &mut crate::Acquire<'_, _>| {
@@ -198,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn changing_while_others_decide_loses_nothing() {
-        let limiter = Limiter::with_clock(Live::new(bucket(100_000)), clock());
+    fn concurrent_change_loses_nothing() {
+        let limiter = Limiter::with_clock(Adjustable::new(bucket(100_000)), clock());
         let taken: u64 = on_threads(4, |thread| {
             let step = |turn: u64| match thread {
                 0 => {

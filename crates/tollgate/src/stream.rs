@@ -1,0 +1,151 @@
+//! Streams whose items wait for their turn.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use tollgate_core::Algorithm;
+
+use crate::clock::Clock;
+use crate::fingerprint::Key;
+use crate::keyed::Keyed;
+use crate::limiter::Limiter;
+use crate::paced::Pacer;
+use crate::wait::{Acquire, AcquireError, Waitable};
+
+/// A stream that yields the items of another stream at the rate of a limiter; made by `limit_stream` of [`Limiter`], [`Keyed`]
+/// and [`Pacer`].
+///
+/// The item is fetched first and then waits for its turn, so that tokens are spent only for items that exist; dropping the
+/// stream gives the turn back, and loses the item. An item that cannot wait is lost and yields the error, and the stream
+/// goes on: [`AcquireError::Full`] if the wait queue is full, [`AcquireError::NeverFits`] if the limit admits nothing.
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct LimitedStream<S: Stream, G: Waitable> {
+    stream: S,
+    limiter: Arc<G>,
+    key: G::Key,
+    next: Option<(S::Item, Acquire<'static, G>)>,
+}
+
+impl<S: Stream, G: Waitable> LimitedStream<S, G> {
+    fn new(stream: S, limiter: &Arc<G>, key: G::Key) -> Self {
+        Self { stream, limiter: Arc::clone(limiter), key, next: None }
+    }
+}
+
+impl<A, C> Limiter<A, C>
+where
+    A: Algorithm + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    /// Takes 1 for each item of `stream` before it is yielded. A stream that is not `Unpin` has to be pinned first.
+    pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
+        LimitedStream::new(stream, self, ())
+    }
+}
+
+impl<A, C> Keyed<A, C>
+where
+    A: Algorithm + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    /// Takes 1 for each item of `stream` from the limit of `key` before it is yielded. A stream that is not `Unpin` has to be
+    /// pinned first.
+    pub fn limit_stream<K: Key + ?Sized, S: Stream + Unpin>(
+        self: &Arc<Self>,
+        key: &K,
+        stream: S,
+    ) -> LimitedStream<S, Self> {
+        LimitedStream::new(stream, self, self.fingerprint(key))
+    }
+}
+
+impl<C: Clock + Send + Sync + 'static> Pacer<C> {
+    /// Takes 1 for each item of `stream` before it is yielded. A stream that is not `Unpin` has to be pinned first.
+    pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
+        LimitedStream::new(stream, self, ())
+    }
+}
+
+impl<S: Stream + Unpin, G: Waitable> Stream for LimitedStream<S, G> {
+    type Item = Result<S::Item, AcquireError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if this.next.is_none() {
+            let Some(item) = ready!(Pin::new(&mut this.stream).poll_next(context)) else { return Poll::Ready(None) };
+            this.next = Some((item, Acquire::owned(Arc::clone(&this.limiter), this.key, 1)));
+        }
+        let Some((_, acquire)) = &mut this.next else { return Poll::Pending };
+        let result = ready!(Pin::new(acquire).poll(context));
+        let item = this.next.take().map(|(item, _)| result.map(|_| item));
+        Poll::Ready(item)
+    }
+}
+
+// The stream is `Unpin`, and items are not pinned.
+impl<S: Stream + Unpin, G: Waitable> Unpin for LimitedStream<S, G> {}
+
+impl<S: Stream + fmt::Debug, G: Waitable> fmt::Debug for LimitedStream<S, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitedStream").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{SECOND, bucket, clock};
+    use std::task::Waker;
+
+    /// Yields the numbers below its own.
+    #[derive(Debug)]
+    struct Below(u32, u32);
+
+    impl Stream for Below {
+        type Item = u32;
+
+        fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u32>> {
+            let number = self.1;
+            self.1 += 1;
+            Poll::Ready((number < self.0).then_some(number))
+        }
+    }
+
+    fn poll<S: Stream + Unpin>(stream: &mut S) -> Poll<Option<S::Item>> {
+        Pin::new(stream).poll_next(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn items_wait_for_their_turn_and_the_end_does_not() {
+        let clock = clock();
+        let limiter = Arc::new(Limiter::with_clock(bucket(2), Arc::clone(&clock)));
+        let mut stream = limiter.limit_stream(Below(3, 0));
+        assert_eq!([poll(&mut stream), poll(&mut stream)], [0, 1].map(|number| Poll::Ready(Some(Ok(number)))));
+        assert_eq!((poll(&mut stream), limiter.waiters()), (Poll::Pending, 1));
+        clock.run(SECOND);
+        assert_eq!((poll(&mut stream), poll(&mut stream)), (Poll::Ready(Some(Ok(2))), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn dropped_stream_gives_its_turn_back() {
+        let clock = clock();
+        let keyed = Arc::new(Keyed::with_clock(bucket(1), 10, Arc::clone(&clock)).unwrap());
+        let mut stream = keyed.limit_stream("a", Below(9, 0));
+        assert!(poll(&mut stream).is_ready() && poll(&mut stream).is_pending());
+        clock.run(SECOND);
+        drop(stream);
+        assert_eq!((keyed.report("a", 1).remaining, keyed.waiters()), (1, 0));
+    }
+
+    #[test]
+    fn item_without_a_place_in_the_queue_is_an_error() {
+        let pacer = Arc::new(Pacer::constant("1/h".parse().unwrap()).max_waiters(0));
+        let mut stream = pacer.limit_stream(Below(2, 0));
+        assert_eq!(poll(&mut stream), Poll::Ready(Some(Ok(0))));
+        assert_eq!(poll(&mut stream), Poll::Ready(Some(Err(AcquireError::Full))));
+        assert_eq!(poll(&mut stream), Poll::Ready(None));
+    }
+}

@@ -1,0 +1,179 @@
+//! Waiters and their queues.
+//!
+//! A waiter has a slot from joining until it has collected its answer or left. The slots of the waiters of one key form a doubly
+//! linked list in order of arrival, so that the first is found and any is removed in constant time. Slots are reused:
+//! memory is bounded by the number of waiters at one time.
+
+use std::task::Waker;
+
+use tollgate_core::Verdict;
+
+use super::AcquireError;
+
+/// The index of a waiter's slot.
+pub(super) type WaiterId = u32;
+const NONE: WaiterId = WaiterId::MAX;
+
+/// The answer of a waiter.
+#[derive(Debug)]
+pub(super) enum Answer<S> {
+    /// None yet; wake this when there is one.
+    Waiting(Waker),
+    /// The cost was taken for it.
+    Granted(Verdict<S>),
+    /// Nothing was taken.
+    Refused(AcquireError),
+}
+
+/// A waiter.
+#[derive(Debug)]
+pub(super) struct Waiter<K, S> {
+    pub(super) key: K,
+    pub(super) cost: u64,
+    /// The last instant at which it accepts a grant; `u64::MAX` without a deadline.
+    pub(super) deadline: u64,
+    pub(super) answer: Answer<S>,
+    /// Tells it from earlier waiters in the same slot.
+    pub(super) serial: u64,
+    before: WaiterId,
+    after: WaiterId,
+}
+
+impl<K, S> Waiter<K, S> {
+    pub(super) fn new(key: K, cost: u64, deadline: u64, waker: Waker) -> Self {
+        Self { key, cost, deadline, answer: Answer::Waiting(waker), serial: 0, before: NONE, after: NONE }
+    }
+}
+
+/// The slots of a shard, by [`WaiterId`].
+#[derive(Debug)]
+pub(super) struct Slots<K, S> {
+    slots: Vec<Option<Waiter<K, S>>>,
+    free: Vec<WaiterId>,
+}
+
+impl<K, S> Slots<K, S> {
+    pub(super) const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    pub(super) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter<K, S>> {
+        self.slots.get_mut(id as usize)?.as_mut()
+    }
+
+    pub(super) fn insert(&mut self, waiter: Waiter<K, S>) -> WaiterId {
+        match self.free.pop() {
+            Some(id) => {
+                self.slots[id as usize] = Some(waiter);
+                id
+            }
+            None => {
+                self.slots.push(Some(waiter));
+                (self.slots.len() - 1) as WaiterId
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter<K, S>> {
+        let waiter = self.slots.get_mut(id as usize)?.take()?;
+        self.free.push(id);
+        Some(waiter)
+    }
+}
+
+/// The waiters of one key, in order of arrival.
+#[derive(Debug)]
+pub(super) struct Queue {
+    first: WaiterId,
+    last: WaiterId,
+    len: usize,
+    /// The sum of their costs.
+    cost: u64,
+    /// When the first is to be tried again, if time alone can help it.
+    pub(super) due: Option<u64>,
+}
+
+impl Queue {
+    pub(super) const fn new() -> Self {
+        Self { first: NONE, last: NONE, len: 0, cost: 0, due: None }
+    }
+
+    pub(super) fn first(&self) -> Option<WaiterId> {
+        (self.first != NONE).then_some(self.first)
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Appends a waiter.
+    pub(super) fn join<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
+        let last = self.last;
+        let Some(waiter) = slots.get_mut(id) else { return };
+        waiter.before = last;
+        self.cost = self.cost.saturating_add(waiter.cost);
+        self.len += 1;
+        self.last = id;
+        match slots.get_mut(last) {
+            Some(before) => before.after = id,
+            None => self.first = id,
+        }
+    }
+
+    /// Removes a waiter from any position.
+    pub(super) fn leave<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
+        let Some(waiter) = slots.get_mut(id) else { return };
+        let (before, after) = (waiter.before, waiter.after);
+        self.cost = self.cost.saturating_sub(waiter.cost);
+        self.len -= 1;
+        match slots.get_mut(before) {
+            Some(waiter) => waiter.after = after,
+            None => self.first = after,
+        }
+        match slots.get_mut(after) {
+            Some(waiter) => waiter.before = before,
+            None => self.last = before,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(queue: &Queue, slots: &mut Slots<(), ()>) -> Vec<u64> {
+        let (mut costs, mut id) = (Vec::new(), queue.first);
+        while let Some(waiter) = slots.get_mut(id) {
+            costs.push(waiter.cost);
+            id = waiter.after;
+        }
+        costs
+    }
+
+    #[test]
+    fn remaining_waiters_keep_their_order() {
+        for gone in 0..4 {
+            let (mut slots, mut queue) = (Slots::new(), Queue::new());
+            let taken: Vec<WaiterId> = (1..=4)
+                .map(|cost| {
+                    let id = slots.insert(Waiter::new((), cost, u64::MAX, Waker::noop().clone()));
+                    queue.join(&mut slots, id);
+                    id
+                })
+                .collect();
+            queue.leave(&mut slots, taken[gone]);
+            assert_eq!(slots.remove(taken[gone]).unwrap().cost, gone as u64 + 1);
+            let left: Vec<u64> = (1..=4).filter(|cost| *cost != gone as u64 + 1).collect();
+            assert_eq!(order(&queue, &mut slots), left);
+            assert_eq!((queue.len(), queue.cost()), (3, left.iter().sum()));
+            // The next waiter gets its slot, at the end of the queue.
+            let id = slots.insert(Waiter::new((), 9, u64::MAX, Waker::noop().clone()));
+            queue.join(&mut slots, id);
+            assert_eq!((id, order(&queue, &mut slots).last()), (taken[gone], Some(&9)));
+        }
+    }
+}

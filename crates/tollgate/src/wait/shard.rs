@@ -1,0 +1,340 @@
+//! A shard of waiters: the lock, the alarm, and all that is done outside the lock.
+//!
+//! A waiter holds nothing while it waits. When the time comes that the limit named for the first of a queue, the shard asks the
+//! limit again, takes what it grants for that waiter, and goes on with the next. The caller that notices first does this:
+//! the clock's alarm, a refund, a waiter that leaves the head of a queue. It never depends on the task of a waiter, so a
+//! future that is not polled delays no one.
+//!
+//! Granting and leaving take constant time, joining with a deadline takes time logarithmic in the number of deadlines. No queue
+//! is ever walked; stale deadlines are removed in batches, in time proportional to the number of waiters that left.
+//!
+//! Foreign code never runs under the lock: wakers are cloned before it, and woken and dropped after it.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
+
+use tollgate_core::{Nanos, Verdict};
+
+use super::queue::{Answer, Waiter, WaiterId};
+use super::state::{Joined, WaitState};
+use super::{AcquireError, Waitable};
+use crate::clock::{Alarm, Clock};
+
+/// All shards of a limiter, and the bounds on the number of waiters.
+pub struct Shards<K, S> {
+    shards: Box<[Shard<K, S>]>,
+    /// The number of waiters in all shards, including those that have not collected their answer. Relaxed: it orders nothing.
+    occupied: AtomicUsize,
+    pub(crate) max: usize,
+    pub(crate) max_per_key: usize,
+}
+
+impl<K, S> fmt::Debug for Shards<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shards").field("occupied", &self.occupied).field("max", &self.max).finish_non_exhaustive()
+    }
+}
+
+impl<K: Copy + Ord, S: Copy> Shards<K, S> {
+    /// The default bound on the number of waiters.
+    pub(crate) const MAX_WAITERS: usize = 1 << 16;
+
+    pub(crate) fn new(shards: usize) -> Self {
+        let shards = (0..shards).map(|_| Shard::new()).collect();
+        Self { shards, occupied: AtomicUsize::new(0), max: Self::MAX_WAITERS, max_per_key: usize::MAX }
+    }
+
+    pub(crate) fn max_per_key(mut self, max: usize) -> Self {
+        self.max_per_key = max;
+        self
+    }
+
+    /// Returns the shard with this number, modulo the number of shards.
+    #[inline]
+    pub(super) fn shard(&self, number: usize) -> &Shard<K, S> {
+        match &*self.shards {
+            [only] => only,
+            shards => &shards[number % shards.len()],
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.shards.iter().map(|shard| shard.waiting.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Tries the queue of `key` again, in the shard with this number: something was given back, or the limit changed.
+    #[inline]
+    pub(crate) fn notify(&self, number: usize, key: K) {
+        // Pairs with the fence in `join`: either this thread sees the waiter, or the waiter sees what was given back.
+        fence(Ordering::SeqCst);
+        let shard = self.shard(number);
+        if !shard.is_empty()
+            && let Some(alarms) = shard.alarm.get()
+        {
+            alarms.notifier.serve(key);
+        }
+    }
+}
+
+pub(super) struct Shard<K, S> {
+    /// The number of queued waiters. Written under the lock; read without it by the fast path.
+    waiting: AtomicUsize,
+    /// A mutex: held for the few steps of one change, and never by the fast path.
+    state: Mutex<WaitState<K, S>>,
+    /// Made for the first waiter.
+    alarm: OnceLock<Alarms<K>>,
+}
+
+/// One alarm by its two interfaces.
+struct Alarms<K> {
+    /// Fired by the clock.
+    clock: Arc<dyn Alarm>,
+    /// Called after a refund.
+    notifier: Arc<dyn Notifier<K>>,
+}
+
+/// Finds the limiter that a shard belongs to, if it still exists.
+trait Notifier<K>: Send + Sync {
+    fn serve(&self, key: K);
+}
+
+impl<K: Copy + Ord, S: Copy> Shard<K, S> {
+    fn new() -> Self {
+        Self { waiting: AtomicUsize::new(0), state: Mutex::new(WaitState::new()), alarm: OnceLock::new() }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Decides at once, or enters the queue of the key.
+    pub(super) fn join<G>(&self, limiter: &Arc<G>, ask: Waiter<K, S>, patience: Nanos) -> Joined<S>
+    where
+        G: Waitable<Key = K, Stamp = S>,
+    {
+        let alarms = self.alarm.get_or_init(|| {
+            let alarm = Arc::new(ShardAlarm { limiter: Arc::downgrade(limiter), key: ask.key });
+            Alarms { clock: Arc::clone(&alarm) as _, notifier: alarm }
+        });
+        let shards = limiter.shards();
+        let occupied = shards.occupied.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.lock();
+        // Announced before the limit is asked: see `Shards::notify`.
+        self.waiting.store(state.waiting + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied < shards.max);
+        self.waiting.store(state.waiting, Ordering::Relaxed);
+        let joined = match (state.arm(&**limiter, &alarms.clock), joined) {
+            (Err(_), Joined::Queued(id)) => {
+                // No alarm would ever wake the waiter.
+                gone = state.leave(id).map(|(waiter, _)| waiter);
+                self.waiting.store(state.waiting, Ordering::Relaxed);
+                Joined::Decided(Err(AcquireError::NoTimer))
+            }
+            (_, joined) => joined,
+        };
+        self.unlock(&**limiter, state);
+        drop(gone);
+        if let Joined::Decided(_) = joined {
+            shards.occupied.fetch_sub(1, Ordering::Relaxed);
+        }
+        joined
+    }
+
+    /// Returns the answer of a waiter, or stores `waker` until there is one.
+    pub(super) fn collect<G>(
+        &self,
+        limiter: &G,
+        id: WaiterId,
+        waker: &Waker,
+    ) -> Option<Result<Verdict<S>, AcquireError>>
+    where
+        G: Waitable<Key = K, Stamp = S>,
+    {
+        // A waker is foreign code, and dropping one may drop a task with one of our futures: never under the lock.
+        let fresh = waker.clone();
+        let mut state = self.lock();
+        let answer = &mut state.slots.get_mut(id)?.answer;
+        if let Answer::Waiting(kept) = answer {
+            let _old = if kept.will_wake(&fresh) { fresh } else { std::mem::replace(kept, fresh) };
+            drop(state);
+            return None;
+        }
+        let waiter = state.slots.remove(id)?;
+        drop(state);
+        limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
+        match waiter.answer {
+            Answer::Granted(verdict) => Some(Ok(verdict)),
+            Answer::Refused(error) => Some(Err(error)),
+            Answer::Waiting(_) => None,
+        }
+    }
+
+    /// Removes a waiter. The waiters after it move up, and what was taken for it is given back.
+    pub(super) fn leave<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, id: WaiterId) {
+        let mut state = self.lock();
+        let Some((waiter, was_first)) = state.leave(id) else { return };
+        let mut woken = Vec::new();
+        if was_first {
+            let now = limiter.now();
+            state.advance(limiter, waiter.key, &now, &mut woken);
+        }
+        self.waiting.store(state.waiting, Ordering::Relaxed);
+        self.rearm(limiter, &mut state);
+        self.unlock(limiter, state);
+        limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
+        wake(woken);
+        if let Answer::Granted(verdict) = waiter.answer {
+            limiter.give_back(waiter.key, &verdict, verdict.taken());
+        }
+    }
+
+    /// Grants what can be granted now, to the queue of `key` and to the queues that are due; then refuses the waiters whose
+    /// deadline has passed. Without a key, the alarm has fired.
+    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, key: Option<K>) {
+        let mut key = key;
+        loop {
+            let mut woken = Vec::new();
+            let mut state = self.lock();
+            state.serve(limiter, key, &mut woken);
+            self.waiting.store(state.waiting, Ordering::Relaxed);
+            self.rearm(limiter, &mut state);
+            let armed = state.armed;
+            drop(state);
+            wake(woken);
+            if !has_passed(limiter, armed) {
+                return;
+            }
+            key = None;
+        }
+    }
+
+    fn rearm<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: &mut WaitState<K, S>) {
+        if let Some(alarms) = self.alarm.get() {
+            // The alarm fired before, so the timer thread exists.
+            let _: std::io::Result<()> = state.arm(limiter, &alarms.clock);
+        }
+    }
+
+    /// Releases the lock, and serves the shard again if the alarm time has passed meanwhile.
+    fn unlock<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: MutexGuard<'_, WaitState<K, S>>) {
+        let armed = state.armed;
+        drop(state);
+        if has_passed(limiter, armed) {
+            self.serve(limiter, None);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WaitState<K, S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns whether the clock has passed the time that the alarm was just set to: another thread may have moved a manual clock, or
+/// the rate is so high that the next turn has come.
+fn has_passed<G: Waitable>(limiter: &G, armed: Option<u64>) -> bool {
+    armed.is_some_and(|at| at <= limiter.clock().mono().as_nanos())
+}
+
+/// Wakes all tasks, even if waking one panics.
+fn wake(woken: Vec<Waker>) {
+    for waker in woken {
+        let _: Result<(), _> = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
+/// Serves one shard of a limiter, if it still exists.
+struct ShardAlarm<G: Waitable> {
+    limiter: Weak<G>,
+    /// Any key of that shard.
+    key: G::Key,
+}
+
+impl<G: Waitable> Notifier<G::Key> for ShardAlarm<G> {
+    fn serve(&self, key: G::Key) {
+        if let Some(limiter) = self.limiter.upgrade() {
+            limiter.shards().shard(G::shard_of(key)).serve(&*limiter, Some(key));
+        }
+    }
+}
+
+impl<G: Waitable> Alarm for ShardAlarm<G> {
+    fn fire(&self) {
+        if let Some(limiter) = self.limiter.upgrade() {
+            limiter.shards().shard(G::shard_of(self.key)).serve(&*limiter, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::SWEEP;
+    use super::*;
+    use crate::Limiter;
+    use crate::testing::{bucket, clock};
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::Context;
+    use std::time::Duration;
+
+    #[test]
+    fn deadlines_of_waiters_that_left_are_removed() {
+        let clock = clock();
+        let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)));
+        limiter.drain();
+        let joined = |millis| {
+            let mut future = limiter.acquire(1).within(Duration::from_millis(millis));
+            assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            future
+        };
+        let mut first = joined(100);
+        for turn in 0..5 * SWEEP as u64 {
+            drop(joined(200 + turn));
+            assert!(limiter.shards.shard(0).lock().deadlines.len() <= SWEEP + 1);
+        }
+        let mut second = joined(3_000);
+        let _ = limiter.charge(1);
+        clock.run(Nanos::from_millis(100));
+        let poll = |future: &mut crate::Acquire<'_, _>| {
+            Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.err())
+        };
+        assert_eq!(poll(&mut first), std::task::Poll::Ready(Some(AcquireError::TimedOut)));
+        clock.run(Nanos::from_millis(100));
+        assert_eq!(poll(&mut second), std::task::Poll::Ready(None));
+        assert_eq!(limiter.shards.shard(0).lock().deadlines.len(), 0);
+    }
+
+    #[test]
+    fn waker_is_not_dropped_under_the_lock() {
+        type Bucket = Arc<Limiter<crate::TokenBucket, Arc<crate::clock::ManualClock>>>;
+        struct Looks(Bucket, std::sync::mpsc::Sender<bool>);
+        impl std::task::Wake for Looks {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Looks {
+            fn drop(&mut self) {
+                self.1.send(self.0.shards.shard(0).state.try_lock().is_ok()).unwrap();
+            }
+        }
+        let limiter: Bucket = Arc::new(Limiter::with_clock(bucket(1), clock()).max_waiters(0));
+        let (sender, dropped) = std::sync::mpsc::channel();
+        // The shard has the only waker.
+        let join = |cost, patience| {
+            let waker = Waker::from(Arc::new(Looks(Arc::clone(&limiter), sender.clone())));
+            let joined = limiter.shards.shard(0).join(&limiter, Waiter::new((), cost, 0, waker), patience);
+            assert!(dropped.try_recv().unwrap(), "the shard was locked");
+            match joined {
+                Joined::Decided(result) => result.map(|_| ()),
+                Joined::Queued(_) => panic!("the queue has no room"),
+            }
+        };
+        assert_eq!(join(1, Nanos::MAX), Ok(()));
+        assert_eq!(join(2, Nanos::MAX), Err(AcquireError::NeverFits));
+        assert!(matches!(join(1, Nanos::ZERO), Err(AcquireError::TooLate { .. })));
+        assert_eq!(join(1, Nanos::MAX), Err(AcquireError::Full));
+    }
+}
