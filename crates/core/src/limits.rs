@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::algorithm::{Algorithm, Cells, CellsMut};
+use crate::algorithm::{Algorithm, Cells, CellsMut, Offset};
 use crate::change::with_copy;
 use crate::error::LimitError;
 use crate::limit::Limit;
@@ -66,7 +66,7 @@ impl Limits {
         now: &'a Now<'_>,
         cost: Cost,
     ) -> impl Iterator<Item = Report> + 'a {
-        self.parts().map(move |(limit, first, _)| limit.report(&Part { state, first }, now, cost))
+        self.parts().map(move |(limit, first, _)| limit.report(&Offset { cells: state, first }, now, cost))
     }
 
     /// The same for a state that belongs to the limits `own`; see [`Algorithm::report_from`].
@@ -79,7 +79,7 @@ impl Limits {
     ) -> impl Iterator<Item = Report> + 'a {
         let mut owns = own.parts();
         self.limits.iter().map(move |limit| match owns.next() {
-            Some((own, first, _)) => limit.report_from(own, &Part { state, first }, now, cost),
+            Some((own, first, _)) => limit.report_from(own, &Offset { cells: state, first }, now, cost),
             None => with_new(limit, now, |state| limit.report(state, now, cost)),
         })
     }
@@ -100,7 +100,7 @@ impl Limits {
     /// [`Limit::rebase`] for the state of each.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for (limit, first, _) in self.parts() {
-            limit.rebase(&mut PartMut { state, first }, from, to);
+            limit.rebase(&mut Offset { cells: &mut *state, first }, from, to);
         }
     }
 
@@ -108,7 +108,9 @@ impl Limits {
     /// without leases have nothing to renew, and a group of nothing else has not renewed anything.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamps: Stamps) -> bool {
         let renewed = self.parts().filter_map(|(limit, first, place)| match limit {
-            Limit::Concurrency(limit) => Some(limit.renew(&mut PartMut { state, first }, now, stamps.get(place))),
+            Limit::Concurrency(limit) => {
+                Some(limit.renew(&mut Offset { cells: &mut *state, first }, now, stamps.get(place)))
+            }
             _ => None,
         });
         // All of them, not only until the first that was lost.
@@ -120,7 +122,7 @@ impl Limits {
     pub fn hold<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
         for (limit, first, place) in self.parts().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_))) {
             let held = Cost::new(held.get(place).copied().unwrap_or(0));
-            limit.decide(&mut PartMut { state, first }, now, Ask::UpTo(held));
+            limit.decide(&mut Offset { cells: &mut *state, first }, now, Ask::UpTo(held));
         }
     }
 
@@ -206,13 +208,13 @@ impl Algorithm for Limits {
 
     fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         for (limit, first, _) in self.parts() {
-            limit.fresh(&mut PartMut { state, first }, now);
+            limit.fresh(&mut Offset { cells: &mut *state, first }, now);
         }
     }
 
     /// All must pass. The longest wait and the latest retry count.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
-        let weigh = |ask| self.weigh_each(ask, |limit, first| limit.weigh(&Part { state, first }, now, ask));
+        let weigh = |ask| self.weigh_each(ask, |limit, first| limit.weigh(&Offset { cells: state, first }, now, ask));
         with_delay_of_taken(ask, weigh(ask), weigh)
     }
 
@@ -221,7 +223,7 @@ impl Algorithm for Limits {
         for (limit, first, place) in self.parts() {
             if verdict.is_admitted() || verdict.stamp().has_refused(place) {
                 let part = Verdict::pass(verdict.outcome(), verdict.taken(), verdict.stamp().get(place));
-                limit.commit(&mut PartMut { state, first }, now, &part);
+                limit.commit(&mut Offset { cells: &mut *state, first }, now, &part);
             }
         }
     }
@@ -229,7 +231,7 @@ impl Algorithm for Limits {
     /// The least that any of them accepted.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
         let refunds = self.parts().map(|(limit, first, place)| {
-            limit.refund(&mut PartMut { state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
+            limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
         });
         // All of them, not only until the first that accepts nothing.
         refunds.fold(cost, Cost::min)
@@ -241,22 +243,23 @@ impl Algorithm for Limits {
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        let spent = self.parts().map(|(limit, first, _)| limit.spent(&Part { state, first }, now));
+        let spent = self.parts().map(|(limit, first, _)| limit.spent(&Offset { cells: state, first }, now));
         spent.max().unwrap_or_default()
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.parts().all(|(limit, first, _)| limit.is_new(&Part { state, first }, now))
+        self.parts().all(|(limit, first, _)| limit.is_new(&Offset { cells: state, first }, now))
     }
 
     /// The longest wait counts.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        let waits = self.parts().map(|(limit, first, _)| limit.wait_behind(&Part { state, first }, now, ahead, cost));
+        let waits =
+            self.parts().map(|(limit, first, _)| limit.wait_behind(&Offset { cells: state, first }, now, ahead, cost));
         waits.max().unwrap_or(Retry::NOW)
     }
 
     fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
-        self.parts().filter_map(|(limit, first, _)| limit.look_again(&Part { state, first }, now)).min()
+        self.parts().filter_map(|(limit, first, _)| limit.look_again(&Offset { cells: state, first }, now)).min()
     }
 
     #[inline]
@@ -294,7 +297,7 @@ impl Algorithm for Limits {
         let weigh = |ask| {
             let mut owns = own.parts();
             self.weigh_each(ask, |limit, _| match owns.next() {
-                Some((own, first, _)) => limit.weigh_from(own, &Part { state, first }, now, ask),
+                Some((own, first, _)) => limit.weigh_from(own, &Offset { cells: state, first }, now, ask),
                 None => with_new(limit, now, |state| limit.weigh(state, now, ask)),
             })
         };
@@ -317,7 +320,7 @@ impl Algorithm for Limits {
         for ((limit, _, place), (own, first, _)) in self.parts().zip(own.parts()) {
             if verdict.is_admitted() || verdict.stamp().has_refused(place) {
                 let part = Verdict::pass(verdict.outcome(), Cost::ZERO, verdict.stamp().get(place));
-                limit.commit_from(own, &mut PartMut { state, first }, now, &part);
+                limit.commit_from(own, &mut Offset { cells: &mut *state, first }, now, &part);
             }
         }
         false
@@ -354,39 +357,6 @@ fn tightest(reports: impl Iterator<Item = Report>) -> Report {
         let tightest = if one.remaining < all.remaining { one } else { all };
         Report { retry: all.retry.max(one.retry), reset: all.reset.max(one.reset), ..tightest }
     })
-}
-
-/// The words of one limit among those of a group.
-struct Part<'a, S: ?Sized> {
-    state: &'a S,
-    first: usize,
-}
-
-impl<S: Cells + ?Sized> Cells for Part<'_, S> {
-    #[inline]
-    fn get(&self, index: usize) -> u64 {
-        self.state.get(self.first + index)
-    }
-}
-
-/// The same, to be changed.
-struct PartMut<'a, S: ?Sized> {
-    state: &'a mut S,
-    first: usize,
-}
-
-impl<S: Cells + ?Sized> Cells for PartMut<'_, S> {
-    #[inline]
-    fn get(&self, index: usize) -> u64 {
-        self.state.get(self.first + index)
-    }
-}
-
-impl<S: CellsMut + ?Sized> CellsMut for PartMut<'_, S> {
-    #[inline]
-    fn set(&mut self, index: usize, word: u64) {
-        self.state.set(self.first + index, word);
-    }
 }
 
 #[cfg(test)]

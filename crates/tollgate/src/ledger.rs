@@ -5,7 +5,7 @@ mod seat;
 
 use std::fmt;
 
-use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Retry, Spent, Stamps, Window};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, Retry, Spent, Stamps, Window};
 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
@@ -378,7 +378,7 @@ impl<C> fmt::Debug for Ledger<C> {
 }
 
 /// The state of an entry, asked under the limits of a charge.
-type Held<'a> = Account<'a, Limits, Numbered<State<'a>>>;
+type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
 /// The limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits nobody knows any more,
 /// is written as new under `limits`, which have that id.
@@ -400,7 +400,7 @@ fn owner_of<'n, N: Numbers + ?Sized>(
         return Some(own);
     }
     state.set(0, id.into());
-    limits.fresh(&mut Numbered { state }, now);
+    limits.fresh(&mut after_id(state), now);
     None
 }
 
@@ -415,7 +415,7 @@ fn visit<N: Numbers + ?Sized, R>(
     visit: impl FnOnce(&mut Held<'_>) -> R,
 ) -> R {
     let own = owner_of(numbers, limits, id, state, arrival, &now);
-    let mut account = Account { limit: limits, own, state: Numbered { state: *state }, now };
+    let mut account = Account { limit: limits, own, state: after_id(*state), now };
     let result = visit(&mut account);
     if own.is_some() && account.own.is_none() {
         state.set(0, id.into());
@@ -427,21 +427,9 @@ fn now_of<'a>(charge: &Charge<'a>, print: Fingerprint, now: Now<'a>) -> Now<'a> 
     now.with_spread(print.low).with_windows(charge.windows)
 }
 
-/// A state behind the id it was written under.
-struct Numbered<S> {
-    state: S,
-}
-
-impl<S: Cells> Cells for Numbered<S> {
-    fn get(&self, index: usize) -> u64 {
-        self.state.get(index + 1)
-    }
-}
-
-impl<S: CellsMut> CellsMut for Numbered<S> {
-    fn set(&mut self, index: usize, word: u64) {
-        self.state.set(index + 1, word);
-    }
+/// The state of an entry after the id of the limits it belongs to, which is its first word.
+fn after_id<S>(entry: S) -> Offset<S> {
+    Offset { cells: entry, first: 1 }
 }
 
 /// Tells the table what its entries are worth, each under its own limits.
@@ -469,10 +457,10 @@ impl<N: Numbers + ?Sized> Judge<'_, N> {
         &self,
         print: Fingerprint,
         state: &State<'_>,
-        read: impl FnOnce(&Limits, &Numbered<&State<'_>>, &Now<'_>) -> R,
+        read: impl FnOnce(&Limits, &Offset<&State<'_>>, &Now<'_>) -> R,
     ) -> Option<R> {
         let limits = u32::try_from(state.get(0)).ok().and_then(|id| self.numbers.get(id))?;
-        Some(read(limits, &Numbered { state }, &self.now.with_spread(print.low)))
+        Some(read(limits, &after_id(state), &self.now.with_spread(print.low)))
     }
 }
 

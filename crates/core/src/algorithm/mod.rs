@@ -219,6 +219,29 @@ impl<T: CellsMut + ?Sized> CellsMut for &mut T {
     }
 }
 
+/// The words from `first` on, as words of their own: one limit among several, a state after its header.
+#[derive(Clone, Copy, Debug)]
+pub struct Offset<S> {
+    /// All words.
+    pub cells: S,
+    /// The index of the first word of the view.
+    pub first: usize,
+}
+
+impl<S: Cells> Cells for Offset<S> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        self.cells.get(self.first + index)
+    }
+}
+
+impl<S: CellsMut> CellsMut for Offset<S> {
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        self.cells.set(self.first + index, word);
+    }
+}
+
 impl<const N: usize> Cells for [u64; N] {
     #[inline]
     fn get(&self, index: usize) -> u64 {

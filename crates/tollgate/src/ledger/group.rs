@@ -8,30 +8,51 @@ use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, newcomer};
 use crate::sync::Ordering;
-use crate::table::{Arrival, Place, State};
+use crate::table::{Arrival, Group, Place, State, Wide};
 
 /// As many as nearly all groups have; a larger one allocates. In a model there is no stack for so many.
 const FEW: usize = if cfg!(loom) { 5 } else { 16 };
 
 type Few<T> = SmallVec<[T; FEW]>;
 
-/// A charge that has an entry, while a group is decided.
-struct Seated<'n> {
+/// The entry of a charge, while its group is decided.
+struct Member<'n> {
     limits: &'n Limits,
-    held: At,
+    entry: Entry,
     now: Now<'n>,
     verdict: Verdict<Stamps>,
-    /// Whether the verdict has been written to the state already.
+    /// Whether the verdict is already written to the state.
     written: bool,
 }
 
-/// Which entry that is.
+impl<'n> Member<'n> {
+    fn new(limits: &'n Limits, entry: Entry, now: Now<'n>) -> Self {
+        Self { limits, entry, now, verdict: Verdict::default(), written: false }
+    }
+}
+
+/// Which entry a charge has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum At {
-    /// The key's own.
+enum Entry {
+    /// That of its key.
     Own(Place),
-    /// The one that keys without room share.
+    /// The one that keys without a slot share.
     Shared(Place),
+}
+
+/// The locked entries of a group.
+struct Entries<'g, 'o, 's> {
+    own: &'g Group<'o, Wide>,
+    shared: &'g Group<'s, Wide>,
+}
+
+impl<'g> Entries<'g, '_, '_> {
+    fn state(&self, entry: Entry) -> State<'g> {
+        match entry {
+            Entry::Own(place) => self.own.state(place),
+            Entry::Shared(place) => self.shared.state(place),
+        }
+    }
 }
 
 impl<C: Clock> Ledger<C> {
@@ -78,120 +99,185 @@ impl<C: Clock> Ledger<C> {
         taken.is_some()
     }
 
-    /// Locks every entry, then decides, then lets go.
+    /// Decides several charges, all or none: locks all entries, weighs the charges in order, and writes them if all pass.
     pub(super) fn decide_group<'a, T, N: Numbers + ?Sized>(
         &self,
         numbers: &N,
         charged: &'a [T],
         charge: &impl Fn(&'a T) -> Charge<'a>,
         now: Now<'_>,
-        mut each: impl FnMut(usize, &Seat<'_>),
+        each: impl FnMut(usize, &Seat<'_>),
     ) -> bool {
         let owner = Judge { numbers, now };
         let charges: Few<Charge<'_>> = charged.iter().map(charge).collect();
         let prints: Few<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
         let mut own = self.table.lock_all(&prints, &owner);
-        let mut seated: Few<Result<Seated<'_>, Retry>> = Few::with_capacity(charges.len());
-        let mut without_room: Few<(usize, Fingerprint)> = Few::new();
+        let mut members: Members<'_> = Few::with_capacity(charges.len());
         for (charge, print) in charges.iter().zip(&prints) {
-            let Some(limits) = self.limits(numbers, charge) else {
-                seated.push(Err(Retry::Never));
-                continue;
-            };
-            let now = now_of(charge, *print, now);
-            let seat = own.seat(*print, &owner, newcomer(limits, &now, charge.ask));
-            if seat.is_none() {
-                without_room.push((seated.len(), self.shared_print(charge)));
-            }
-            seated.push(seat.ok_or(Retry::OnRelease).map(|(place, arrival)| {
-                owner_of(numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
-                Seated { limits, held: At::Own(place), now, verdict: Verdict::default(), written: false }
-            }));
+            members.push(self.own_entry(&mut own, &owner, charge, *print));
         }
 
-        // The shared entries are locked after all others, and nobody who holds one waits for another table.
-        self.overflowed.fetch_add(without_room.len() as u64, Ordering::Relaxed);
-        if self.when_full == WhenFull::Deny {
-            without_room.clear();
-        }
-        let shared_prints: Few<Fingerprint> = without_room.iter().map(|(_, print)| *print).collect();
+        // Locked after all own entries; a thread that holds a shared entry never waits for the other table.
+        let without_slot = self.without_slot(&members);
+        let shared_prints: Few<Fingerprint> =
+            without_slot.iter().map(|index| self.shared_print(&charges[*index])).collect();
         let mut shared = self.overflow.lock_all(&shared_prints, &owner);
-        for (index, print) in without_room {
-            let charge = &charges[index];
-            let (Some(limits), now) = (self.limits(numbers, charge), now_of(charge, print, now)) else { continue };
-            if let Some((place, arrival)) = shared.seat(print, &owner, Spent::ALL) {
-                owner_of(numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
-                let held = At::Shared(place);
-                seated[index] = Ok(Seated { limits, held, now, verdict: Verdict::default(), written: false });
-            }
-        }
-        let state_of = |held: At| match held {
-            At::Own(place) => own.state(place),
-            At::Shared(place) => shared.state(place),
-        };
-
-        // One after the other, so that two charges on one key see each other: what the first of them takes is written at once,
-        // with what was there before to go back to. All other takings are written when nothing has been refused. After a
-        // refusal the rest is only weighed: its answers are wanted, its takings are not.
-        let mut passed = seated.iter().all(Result::is_ok);
-        let mut before: Vec<(At, Vec<u64>)> = Vec::new();
-        for (index, charge) in charges.iter().enumerate() {
-            let Ok(Seated { limits, held, now, .. }) = &seated[index] else { continue };
-            let (limits, held, now, mut state) = (*limits, *held, *now, state_of(*held));
-            let seen_again = seated[index + 1..].iter().flatten().any(|later| later.held == held);
-            let as_it_was = |state: &State<'_>| (0..self.table.state_words()).map(|word| state.get(word)).collect();
-            let saved = seen_again.then(|| (held, as_it_was(&state)));
-            // The key may be in the group twice, under different limits.
-            let on = |state: &mut State<'_>, then: &dyn Fn(&mut Held<'_>) -> Verdict<Stamps>| {
-                visit(numbers, limits, charge.numbers, state, Arrival::Known, now, then)
-            };
-            let verdict = on(&mut state, &|account| account.weigh(charge.ask));
-            let commit = |account: &mut Held<'_>| {
-                account.commit(&verdict);
-                verdict
-            };
-            if passed && !verdict.is_admitted() {
-                passed = false;
-                for (held, words) in before.iter().rev() {
-                    let mut state = state_of(*held);
-                    words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
-                }
-                // A refusal too: there are limits that count them.
-                let _ = on(&mut state, &commit);
-            } else if passed && let Some(saved) = saved {
-                before.push(saved);
-                let _ = on(&mut state, &commit);
-            }
-            if let Ok(seat) = &mut seated[index] {
-                (seat.verdict, seat.written) = (verdict, seen_again);
-            }
-        }
-        for (seat, charge) in seated.iter().zip(&charges) {
-            if let Ok(Seated { limits, held, now, verdict, written: false }) = seat
-                && passed
-            {
-                let mut state = state_of(*held);
-                visit(numbers, limits, charge.numbers, &mut state, Arrival::Known, *now, |account| {
-                    account.commit(verdict);
-                });
+        for (index, print) in without_slot.iter().zip(&shared_prints) {
+            if let Some(member) = self.shared_entry(&mut shared, &owner, &charges[*index], *print) {
+                members[*index] = Ok(member);
             }
         }
 
-        for (index, (seat, charge)) in seated.iter().zip(&charges).enumerate() {
-            match seat {
-                Ok(Seated { limits, held, now, verdict, .. }) => {
-                    let mut state = state_of(*held);
-                    visit(numbers, limits, charge.numbers, &mut state, Arrival::Known, *now, |account| {
-                        each(index, &Seat::of(account, *verdict));
-                    });
-                }
-                Err(retry) => each(index, &Seat::refused(*retry)),
-            }
+        let entries = Entries { own: &own, shared: &shared };
+        let passed = self.weigh_in_order(numbers, &entries, &charges, &mut members);
+        if passed {
+            write_rest(numbers, &entries, &charges, &members);
         }
+        report(numbers, &entries, &charges, &members, each);
         if !passed {
             own.restore_evicted();
             shared.restore_evicted();
         }
         passed
+    }
+
+    /// Finds or makes the entry of the charge's own key.
+    fn own_entry<'n, N: Numbers + ?Sized>(
+        &self,
+        own: &mut Group<'_, Wide>,
+        owner: &Judge<'n, N>,
+        charge: &Charge<'n>,
+        print: Fingerprint,
+    ) -> Result<Member<'n>, Retry> {
+        let limits = self.limits(owner.numbers, charge).ok_or(Retry::Never)?;
+        let now = now_of(charge, print, owner.now);
+        let arrival = own.seat(print, owner, newcomer(limits, &now, charge.ask));
+        let (place, arrival) = arrival.ok_or(Retry::OnRelease)?;
+        owner_of(owner.numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
+        Ok(Member::new(limits, Entry::Own(place), now))
+    }
+
+    /// Counts the charges whose keys found no slot, and returns those that may use the shared entry of their limits.
+    fn without_slot(&self, members: &Members<'_>) -> Few<usize> {
+        let no_slot = |(_, member): &(usize, &Result<Member<'_>, Retry>)| matches!(member, Err(Retry::OnRelease));
+        let without_slot: Few<usize> = members.iter().enumerate().filter(no_slot).map(|(index, _)| index).collect();
+        self.overflowed.fetch_add(without_slot.len() as u64, Ordering::Relaxed);
+        match self.when_full {
+            WhenFull::Overflow => without_slot,
+            WhenFull::Deny => Few::new(),
+        }
+    }
+
+    /// Finds or makes the entry that all keys without a slot share under the charge's limits.
+    fn shared_entry<'n, N: Numbers + ?Sized>(
+        &self,
+        shared: &mut Group<'_, Wide>,
+        owner: &Judge<'n, N>,
+        charge: &Charge<'n>,
+        print: Fingerprint,
+    ) -> Option<Member<'n>> {
+        let limits = self.limits(owner.numbers, charge)?;
+        let now = now_of(charge, print, owner.now);
+        let (place, arrival) = shared.seat(print, owner, Spent::ALL)?;
+        owner_of(owner.numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
+        Some(Member::new(limits, Entry::Shared(place), now))
+    }
+
+    /// Weighs the charges one after the other, and returns whether all pass.
+    ///
+    /// Two charges on one entry have to see each other, so what the first of them takes is written at once, and undone if a later
+    /// charge is refused. All other takings are written afterwards, by [`write_rest`]. After a refusal the remaining charges
+    /// are only weighed: their answers are wanted, their takings are not.
+    fn weigh_in_order<N: Numbers + ?Sized>(
+        &self,
+        numbers: &N,
+        entries: &Entries<'_, '_, '_>,
+        charges: &[Charge<'_>],
+        members: &mut Members<'_>,
+    ) -> bool {
+        let mut passed = members.iter().all(Result::is_ok);
+        let mut before: Vec<(Entry, Vec<u64>)> = Vec::new();
+        for (index, charge) in charges.iter().enumerate() {
+            let seen_again = {
+                let (Ok(member), later) = (&members[index], &members[index + 1..]) else { continue };
+                later.iter().flatten().any(|later| later.entry == member.entry)
+            };
+            let Ok(member) = &mut members[index] else { continue };
+            let saved = (passed && seen_again).then(|| (member.entry, self.words_of(entries.state(member.entry))));
+            member.verdict = member.visit(numbers, entries, charge, |account| account.weigh(charge.ask));
+            member.written = seen_again;
+            if passed && !member.verdict.is_admitted() {
+                passed = false;
+                for (entry, words) in before.iter().rev() {
+                    let mut state = entries.state(*entry);
+                    words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+                }
+                // Some limits count refusals.
+                member.commit(numbers, entries, charge);
+            } else if passed && let Some(saved) = saved {
+                before.push(saved);
+                member.commit(numbers, entries, charge);
+            }
+        }
+        passed
+    }
+
+    fn words_of(&self, state: State<'_>) -> Vec<u64> {
+        (0..self.table.state_words()).map(|word| state.get(word)).collect()
+    }
+}
+
+/// Those charges that have an entry, and why the others have none.
+type Members<'n> = Few<Result<Member<'n>, Retry>>;
+
+impl Member<'_> {
+    /// Runs `then` on the state. The key may be in the group twice, under different limits, so the state may belong to others.
+    fn visit<N: Numbers + ?Sized, R>(
+        &self,
+        numbers: &N,
+        entries: &Entries<'_, '_, '_>,
+        charge: &Charge<'_>,
+        then: impl FnOnce(&mut Held<'_>) -> R,
+    ) -> R {
+        let mut state = entries.state(self.entry);
+        visit(numbers, self.limits, charge.numbers, &mut state, Arrival::Known, self.now, then)
+    }
+
+    fn commit<N: Numbers + ?Sized>(&self, numbers: &N, entries: &Entries<'_, '_, '_>, charge: &Charge<'_>) {
+        self.visit(numbers, entries, charge, |account| account.commit(&self.verdict));
+    }
+}
+
+/// Writes the takings that [`Ledger::weigh_in_order`] did not write: all charges pass.
+fn write_rest<N: Numbers + ?Sized>(
+    numbers: &N,
+    entries: &Entries<'_, '_, '_>,
+    charges: &[Charge<'_>],
+    members: &Members<'_>,
+) {
+    for (member, charge) in members.iter().zip(charges) {
+        if let Ok(member) = member
+            && !member.written
+        {
+            member.commit(numbers, entries, charge);
+        }
+    }
+}
+
+/// Calls `each` for every charge in order, while its state is held.
+fn report<N: Numbers + ?Sized>(
+    numbers: &N,
+    entries: &Entries<'_, '_, '_>,
+    charges: &[Charge<'_>],
+    members: &Members<'_>,
+    mut each: impl FnMut(usize, &Seat<'_>),
+) {
+    for (index, (member, charge)) in members.iter().zip(charges).enumerate() {
+        match member {
+            Ok(member) => {
+                member.visit(numbers, entries, charge, |account| each(index, &Seat::of(account, member.verdict)));
+            }
+            Err(retry) => each(index, &Seat::refused(*retry)),
+        }
     }
 }

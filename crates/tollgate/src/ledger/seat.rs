@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate_core::{Algorithm, Cells, Cost, Limits, Now, Report, Retry, Stamps, Verdict};
+use tollgate_core::{Algorithm, Cells, Cost, Limits, Now, Offset, Report, Retry, Stamps, Verdict};
 
 use super::Held;
 use crate::keyed::with_fresh;
@@ -22,7 +22,7 @@ pub struct Seat<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Words<'a> {
     /// In the table, after the id of the limits they belong to.
-    Kept(State<'a>),
+    Entry(Offset<State<'a>>),
     /// Of a key never seen before.
     Fresh(&'a [u64]),
 }
@@ -31,7 +31,7 @@ impl Cells for Words<'_> {
     #[inline]
     fn get(&self, index: usize) -> u64 {
         match self {
-            Self::Kept(state) => state.get(index + 1),
+            Self::Entry(state) => state.get(index),
             Self::Fresh(words) => Cells::get(*words, index),
         }
     }
@@ -54,7 +54,7 @@ impl<'a> Seat<'a> {
         let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
         let mut owns = self.own.map(|own| own.as_slice().iter());
         limits.iter().map(move |limit| {
-            let (part, cost) = (Part { state: self.state, first }, Cost::new(cost));
+            let (part, cost) = (Offset { cells: self.state, first }, Cost::new(cost));
             match owns.as_mut().map(Iterator::next) {
                 None => {
                     if limits.len() > 1 {
@@ -72,7 +72,7 @@ impl<'a> Seat<'a> {
     }
 
     pub(super) fn of(account: &Held<'a>, verdict: Verdict<Stamps>) -> Self {
-        let state = Words::Kept(account.state.state);
+        let state = Words::Entry(account.state);
         Self { limits: Some(account.limit), own: account.own, state, now: account.now, verdict }
     }
 
@@ -84,18 +84,5 @@ impl<'a> Seat<'a> {
 impl fmt::Debug for Seat<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seat").field("limits", &self.limits).field("verdict", &self.verdict).finish_non_exhaustive()
-    }
-}
-
-/// The words of one limit among those of several.
-struct Part<'a> {
-    state: Words<'a>,
-    first: usize,
-}
-
-impl Cells for Part<'_> {
-    #[inline]
-    fn get(&self, index: usize) -> u64 {
-        self.state.get(self.first + index)
     }
 }

@@ -34,7 +34,7 @@ use crate::sync::{AtomicU64, Ordering, zeroed};
 pub(crate) use batch::BATCH;
 use bucket::{Bucket, LINE_WORDS, Shape, Single};
 pub(crate) use bucket::{GENERATIONS, Slot, State, Wide};
-pub(crate) use group::Place;
+pub(crate) use group::{Group, Place};
 #[cfg(test)]
 pub(crate) use places::Placed;
 
