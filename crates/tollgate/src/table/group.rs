@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Spent};
 
 use super::bucket::{Bucket, Shape, State};
-use super::room::MOVES;
 use super::{Arrival, Buckets, Owner};
 use crate::fingerprint::Fingerprint;
 
@@ -68,18 +67,17 @@ impl<'t, S: Shape> Group<'t, S> {
         newcomer: Spent,
     ) -> Option<(Place, Arrival)> {
         let (home, other) = (self.position(self.table.home(print))?, self.position(self.table.other(print))?);
-        if let Some(place) = self.find_in(home, print).or_else(|| self.find_in(other, print)) {
-            return Some((place, Arrival::Known));
+        let both = self.buckets.get_disjoint_mut([home, other]).ok()?;
+        // None of the group is moved: both buckets of each are held, and no entry goes where somebody holds the bucket.
+        let chosen = self.table.choose(both, print, owner, newcomer, self.prints)?;
+        let place = Place { bucket: if chosen.elsewhere { other } else { home }, entry: chosen.entry };
+        if chosen.evicts {
+            self.remember(place);
         }
-        let place = [home, other].into_iter().find_map(|bucket| self.vacancy_in(bucket, owner));
-        let place =
-            place.or_else(|| [home, other].into_iter().find_map(|bucket| self.make_room_in(bucket, print, owner)));
-        let place = place.or_else(|| self.evict(home, other, owner, newcomer))?;
-        if place.bucket != home {
-            self.buckets[home].set_spilled();
+        if chosen.arrival == Arrival::New {
+            self.buckets[place.bucket].settle(place.entry, print, owner.generation(), |_, _| ());
         }
-        self.buckets[place.bucket].settle(place.entry, print, owner.generation(), |_, _| ());
-        Some((place, Arrival::New))
+        Some((place, chosen.arrival))
     }
 
     /// The state at a place.
@@ -103,35 +101,13 @@ impl<'t, S: Shape> Group<'t, S> {
         self.buckets.binary_search_by_key(&index, |bucket| bucket.index).ok()
     }
 
-    fn find_in(&self, bucket: usize, print: Fingerprint) -> Option<Place> {
-        self.buckets[bucket].find(print).map(|entry| Place { bucket, entry })
-    }
-
-    fn vacancy_in<O: Owner>(&self, bucket: usize, owner: &O) -> Option<Place> {
-        self.buckets[bucket].vacancy(owner, self.prints).map(|entry| Place { bucket, entry })
-    }
-
-    fn make_room_in<O: Owner>(&mut self, bucket: usize, newcomer: Fingerprint, owner: &O) -> Option<Place> {
-        let from = &mut self.buckets[bucket];
-        // None of the group is moved: both buckets of each are held, and no entry goes where somebody holds the bucket.
-        let entry = self.table.search(newcomer, || self.table.make_room(from, owner, MOVES))?;
-        Some(Place { bucket, entry })
-    }
-
-    /// The least spent entry of both buckets, if it is spent no more than the newcomer.
-    fn evict<O: Owner>(&mut self, home: usize, other: usize, owner: &O, newcomer: Spent) -> Option<Place> {
-        let candidates = [home, other].into_iter();
-        let candidates =
-            candidates.filter_map(|bucket| Some((self.buckets[bucket].least_spent(owner, self.prints)?, bucket)));
-        let ((spent, entry), bucket) = candidates.min()?;
-        if spent > newcomer {
-            return None;
-        }
-        let place = Place { bucket, entry };
-        let (print, state) = (self.buckets[bucket].print(entry), self.state(place));
-        let generation = self.buckets[bucket].generation(entry);
-        self.evicted.extend([bucket as u64, entry as u64, print.low, print.high.into(), generation]);
+    /// Keeps a copy of an entry that gives way, to put it back if the group is refused.
+    fn remember(&mut self, place: Place) {
+        let bucket = &self.buckets[place.bucket];
+        let (print, state) = (bucket.print(place.entry), bucket.state(place.entry));
+        let head =
+            [place.bucket as u64, place.entry as u64, print.low, print.high.into(), bucket.generation(place.entry)];
+        self.evicted.extend(head);
         self.evicted.extend((0..self.table.state_words()).map(|word| state.get(word)));
-        Some(place)
     }
 }

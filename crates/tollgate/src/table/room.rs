@@ -14,6 +14,16 @@ pub(super) const MOVES: u32 = 2;
 const FULL: u64 = 16;
 const STILL_SEARCHING: u32 = 64;
 
+/// The entry that a key has or gets.
+pub(super) struct Chosen {
+    /// Whether it is in the other bucket instead of at home.
+    pub(super) elsewhere: bool,
+    pub(super) entry: usize,
+    pub(super) arrival: Arrival,
+    /// Whether another key loses it.
+    pub(super) evicts: bool,
+}
+
 impl<S: Shape> Buckets<S> {
     pub(crate) fn enter<O: Owner, R>(
         &self,
@@ -47,36 +57,58 @@ impl<S: Shape> Buckets<S> {
         write: impl FnOnce(&mut Slot<'_>, Arrival) -> R,
     ) -> Option<R> {
         let (mut home, mut other) = self.lock_both(print, owner);
-        for bucket in [&mut home, &mut other] {
+        let chosen = self.choose([&mut home, &mut other], print, owner, newcomer, &[])?;
+        let bucket = if chosen.elsewhere { &mut other } else { &mut home };
+        Some(match chosen.arrival {
+            Arrival::Known => bucket.visit(chosen.entry, |slot| write(slot, Arrival::Known)),
+            Arrival::New => bucket.settle(chosen.entry, print, owner.generation(), write),
+        })
+    }
+
+    /// Finds the entry of a key in its two buckets, or chooses one for a new key: a vacant one, one whose owner moves to its own
+    /// other bucket, or the least spent one, if it is spent no more than `newcomer` and belongs to none of `kept`. `None`: there
+    /// is no entry for the key.
+    pub(super) fn choose<O: Owner>(
+        &self,
+        [home, other]: [&mut Bucket<'_, S>; 2],
+        print: Fingerprint,
+        owner: &O,
+        newcomer: Spent,
+        kept: &[Fingerprint],
+    ) -> Option<Chosen> {
+        let chosen = |elsewhere, entry, arrival, evicts| Chosen { elsewhere, entry, arrival, evicts };
+        for (elsewhere, bucket) in [(false, &*home), (true, &*other)] {
             if let Some(entry) = bucket.find(print) {
-                return Some(bucket.visit(entry, |slot| write(slot, Arrival::Known)));
+                return Some(chosen(elsewhere, entry, Arrival::Known, false));
             }
         }
-        let generation = owner.generation();
-        if let Some(entry) = home.vacancy(owner, &[]) {
-            return Some(home.settle(entry, print, generation, write));
+        let vacancy = || {
+            let entry = home.vacancy(owner, kept).map(|entry| (false, entry));
+            entry.or_else(|| other.vacancy(owner, kept).map(|entry| (true, entry)))
+        };
+        let mut free = vacancy();
+        for (elsewhere, bucket) in [(false, &mut *home), (true, &mut *other)] {
+            free = free.or_else(|| {
+                let entry = self.search(print, || self.make_room(bucket, owner, MOVES))?;
+                Some((elsewhere, entry))
+            });
         }
-        if let Some(entry) = other.vacancy(owner, &[]) {
+        let chosen = match free {
+            Some((elsewhere, entry)) => chosen(elsewhere, entry, Arrival::New, false),
+            None => {
+                let candidates = [(false, home.least_spent(owner, kept)), (true, other.least_spent(owner, kept))];
+                let candidates = candidates.into_iter().filter_map(|(elsewhere, entry)| Some((elsewhere, entry?)));
+                let (elsewhere, (spent, entry)) = candidates.min_by_key(|(_, (spent, _))| *spent)?;
+                if spent > newcomer {
+                    return None;
+                }
+                chosen(elsewhere, entry, Arrival::New, true)
+            }
+        };
+        if chosen.elsewhere {
             home.set_spilled();
-            return Some(other.settle(entry, print, generation, write));
         }
-        if let Some(entry) = self.search(print, || self.make_room(&mut home, owner, MOVES)) {
-            return Some(home.settle(entry, print, generation, write));
-        }
-        if let Some(entry) = self.search(print, || self.make_room(&mut other, owner, MOVES)) {
-            home.set_spilled();
-            return Some(other.settle(entry, print, generation, write));
-        }
-        let (spent, entry) = home.least_spent(owner, &[])?;
-        let (spent_there, entry_there) = other.least_spent(owner, &[])?;
-        if spent.min(spent_there) > newcomer {
-            return None;
-        }
-        if spent <= spent_there {
-            return Some(home.settle(entry, print, generation, write));
-        }
-        home.set_spilled();
-        Some(other.settle(entry_there, print, generation, write))
+        Some(chosen)
     }
 
     /// Runs a search for room on behalf of a newcomer, unless the table is known to be full.
