@@ -19,7 +19,7 @@
 //! | bucket4j `refillIntervally`, aligned or not | [`IntervalBucket`] with [`Steps::Aligned`]; several in [`Limits`] | as above; a cost above capacity never passes, also when waiting |
 //! | bucket4j `replaceConfiguration` | [`Algorithm::weigh_from`] | what was spent stays spent, which is its `ADDITIVE` for larger capacities |
 //! | resilience4j `AtomicRateLimiter` | [`IntervalBucket`] with an offset and a [`max_wait`](IntervalBucket::max_wait) | a refused call returns at once; a cost above the limit never passes; a changed limit counts at once; draining takes what there is now and forgives no debt |
-//! | redis-cell `CL.THROTTLE` | [`TokenBucket`] with a burst one larger; [`redis_cell`] translates replies | exact for any rate, no overflow, nothing expires early |
+//! | redis-cell `CL.THROTTLE` | [`TokenBucket`] with a burst one larger; `tollgate::redis_cell` translates replies | exact for any rate, no overflow, nothing expires early |
 //! | rolling-rate-limiter | [`SlidingLog`], with `count_refused` and `minimum_gap` | refused attempts count only if asked; the wait is what is left of the gap, and never zero |
 //! | nginx `limit_req` | [`LeakyBucket`] with a burst one larger; `delay` is [`free`](LeakyBucket::free) | drains to the nanosecond instead of in thousandths per millisecond |
 //! | Python limits, fixed window | [`FixedWindow`] with [`Phase::FirstRequest`] | refused hits do not count |
@@ -43,7 +43,6 @@ pub mod pacer;
 mod quantity;
 mod quota;
 mod rate;
-pub mod redis_cell;
 mod terms;
 mod ticks;
 mod tokens;

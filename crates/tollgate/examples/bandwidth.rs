@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::{Nanos, Overflow, Pushed, Shaper};
+use tollgate::{Overflow, Pushed, Shaper};
 
 struct Packet {
     number: u32,
@@ -40,7 +40,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
                 sent.push((clock.mono().as_nanos() / 1_000, packet.bytes));
                 next = Box::pin(link.next());
             }
-            Poll::Pending => clock.run(Nanos::from_micros(100)),
+            Poll::Pending => clock.run(Duration::from_micros(100)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::ManualClock;
-use tollgate::{AcquireError, Keyed, Nanos, TokenBucket};
+use tollgate::{AcquireError, Keyed, TokenBucket};
 
 type Budget = Arc<Keyed<TokenBucket, Arc<ManualClock>>>;
 
@@ -37,7 +37,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A reservation that nobody settled counts as used once it has expired.
     let lost = budget.acquire("acme", 1_000).wait_held()?.expires_after(Duration::from_secs(30));
-    clock.advance(Nanos::from_secs(30));
+    clock.advance(Duration::from_secs(30));
     assert_eq!(lost.commit(10), None);
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! Five failed logins a minute for each account; successful ones cost nothing, however many.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate::clock::ManualClock;
-use tollgate::{Keyed, Nanos, SlidingLog};
+use tollgate::{Keyed, SlidingLog};
 
 #[derive(Debug, PartialEq, Eq)]
 enum Login {
@@ -28,14 +29,14 @@ fn login(failures: &Failures, account: &str, password: &str) -> Login {
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Arc::new(ManualClock::at(1_000_000_000));
-    let limit = SlidingLog::new(5, Nanos::from_secs(60))?;
+    let limit = SlidingLog::new(5, Duration::from_secs(60))?;
     let failures = Arc::new(Keyed::with_clock(limit, 100_000, Arc::clone(&clock))?);
 
     assert!((0..100).all(|_| login(&failures, "alice", "correct horse") == Login::Welcome));
     assert!((0..5).all(|_| login(&failures, "alice", "guess") == Login::WrongPassword));
     assert_eq!(login(&failures, "alice", "correct horse"), Login::TooMany);
     assert_eq!(login(&failures, "bob", "correct horse"), Login::Welcome);
-    clock.advance(Nanos::from_secs(60));
+    clock.advance(Duration::from_secs(60));
     assert_eq!(login(&failures, "alice", "correct horse"), Login::Welcome);
     Ok(())
 }

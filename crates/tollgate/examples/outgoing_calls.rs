@@ -3,9 +3,10 @@
 //! By virtual time, so that it takes no time; with `Pacer::warming_up` it is real.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::{Nanos, Pacer, Pacing};
+use tollgate::{Pacer, Pacing};
 
 /// When each of so many calls is made, in milliseconds.
 fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, calls: usize) -> Vec<u64> {
@@ -22,7 +23,7 @@ fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, ca
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Arc::new(ManualClock::default());
     // Two a second when warm, three times slower when cold, four seconds to warm up.
-    let pacing = Pacing::warm_up("2/s".parse()?, Nanos::from_secs(4), 3_000)?;
+    let pacing = Pacing::warm_up("2/s".parse()?, Duration::from_secs(4), 3_000)?;
     let pacer = Arc::new(Pacer::with_clock(pacing, Arc::clone(&clock)));
 
     let cold = make_calls(&clock, &pacer, 8);
@@ -33,7 +34,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(make_calls(&clock, &pacer, 4), [500, 750, 1_000, 1_250]);
 
     // After a pause as long as the warm-up it is cold again.
-    clock.advance(Nanos::from_secs(5));
+    clock.advance(Duration::from_secs(5));
     let gaps: Vec<u64> = make_calls(&clock, &pacer, 4).windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.is_sorted_by(|before, after| before > after) && gaps[0] > 650, "{gaps:?}");
     Ok(())

@@ -22,6 +22,7 @@ use crate::wait::Shards;
 pub(crate) use decide::{newcomer, with_fresh};
 use overflow::Overflow;
 pub use overflow::WhenFull;
+pub use crate::fingerprint::Hashed;
 pub use snapshot::RestoreError;
 use takings::Takings;
 

@@ -5,36 +5,36 @@ mod adjustable;
 pub mod clock;
 mod fingerprint;
 mod hold;
-mod keyed;
-mod ledger;
+pub mod keyed;
+pub mod ledger;
 mod limiter;
 pub mod migration;
 mod paced;
 mod periodic;
 pub mod pictures;
-mod registry;
-mod shaper;
+pub mod redis_cell;
+pub mod registry;
+pub mod shaper;
 #[cfg(feature = "stream")]
-mod stream;
+pub mod stream;
 mod sync;
 mod table;
 #[cfg(test)]
 mod testing;
-mod throttle;
 mod wait;
 
+/// The vocabulary and the algorithms, for building a limiter of your own.
+pub use tollgate_core as core;
+
 pub use adjustable::Adjustable;
-pub use fingerprint::{Hashed, Key};
+pub use fingerprint::Key;
 pub use hold::{Permit, Reservation};
-pub use keyed::{Keyed, RestoreError, TooLarge, WhenFull};
-pub use ledger::{Charge, Ledger, Numbers, PlainCharge, Seat};
+pub use keyed::{CapacityError, Keyed, WhenFull};
 pub use limiter::Limiter;
 pub use paced::Pacer;
 pub use periodic::Periodic;
-pub use registry::{Event, EventKind, RegisteredAcquire, RegisteredLimiter, Registry, RegistryError};
-pub use shaper::{Overflow, Pushed, Shaper};
-#[cfg(feature = "stream")]
-pub use stream::LimitedStream;
-pub use throttle::Throttles;
-pub use tollgate_core::*;
+pub use tollgate_core::{
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Limits, Outcome, Rate, Report, Retry,
+    SlidingLog, SlidingSlices, SlidingWindow, TokenBucket, Verdict,
+};
 pub use wait::{Acquire, AcquireError, Grant};

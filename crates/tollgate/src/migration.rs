@@ -1,7 +1,7 @@
-//! Where to find what you know from elsewhere. Every call in the right-hand columns is compiled and run below its table.
+//! The calls of other rate limiters beside ours. Every call in the right-hand columns is compiled and run below its table.
 //!
-//! What is different everywhere: a cost above what ever passes at once is refused instead of waited for in vain, a wait that
-//! cannot be in time is refused at once, waiters are served first come first served, and a dropped wait gives back.
+//! Common differences: a cost above the capacity is refused instead of waiting forever, a wait that would end after its deadline is
+//! refused at once, waiters are served in FIFO order, and a dropped wait consumes nothing.
 //!
 //! # governor
 //!
@@ -12,11 +12,12 @@
 //! | `limiter.check_n(n)` | `limiter.check(n)` |
 //! | `limiter.until_ready().await` | `limiter.acquire(1).await` |
 //! | `limiter.until_n_ready(n).await` | `limiter.acquire(n).await` |
-//! | `not_until.wait_time_from(now)` | `limiter.report(1).retry` |
+//! | `not_until.wait_time_from(now)` | `limiter.check(1).retry_after()` |
+//! | `limiter.until_ready_with_jitter(jitter).await` | `limiter.acquire(1).jitter(jitter).await` |
 //! | `RateLimiter::keyed(quota)` | `Keyed::new(TokenBucket::new("50/s".parse()?, 10)?, 100_000)?` |
 //! | `limiter.check_key(&key)` | `keyed.check(&key, 1)` |
 //! | `limiter.until_key_ready(&key).await` | `keyed.acquire(&key, 1).await` |
-//! | `limiter.retain_recent()` | not needed: the table is of a fixed size |
+//! | `limiter.retain_recent()` | not needed: the table has a fixed size |
 //! | `FakeRelativeClock` | `ManualClock::default()` |
 //!
 //! ```
@@ -27,13 +28,16 @@
 //! let keyed = Arc::new(Keyed::new(TokenBucket::new("50/s".parse()?, 10)?, 100_000)?);
 //! let (n, key, clock) = (2, "alice", ManualClock::default());
 //! assert!(limiter.check(1).is_allowed());
-//! limiter.check(n);
-//! let retry = limiter.report(1).retry;
-//! keyed.check(&key, 1);
-//! # let _ = (retry, clock);
+//! # let _ = (
+//! limiter.check(n),
+//! limiter.check(1).retry_after(),
+//! keyed.check(&key, 1),
+//! # clock);
 //! # block_on(async {
 //! limiter.acquire(1).await?;
 //! limiter.acquire(n).await?;
+//! # let jitter = std::time::Duration::from_millis(1);
+//! limiter.acquire(1).jitter(jitter).await?;
 //! keyed.acquire(&key, 1).await?;
 //! # Ok::<(), tollgate::AcquireError>(()) })?;
 //! # fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -51,19 +55,20 @@
 //!
 //! | leaky-bucket | Tollgate |
 //! |---|---|
-//! | `RateLimiter::builder().max(10).initial(0).refill(5).interval(1 s).build()` | `Limiter::new(IntervalBucket::new(5, Nanos::SECOND)?.burst(10)?.initial(0)?)` |
+//! | `RateLimiter::builder().max(10).initial(0).refill(5).interval(1 s).build()` | `Limiter::new(IntervalBucket::new(5, Duration::from_secs(1))?.burst(10)?.initial(0)?)` |
 //! | the same, refilled evenly | `Limiter::new(TokenBucket::new("5/s".parse()?, 10)?.initial(0)?)` |
 //! | `limiter.acquire(n).await` | `limiter.acquire(n).await` |
 //! | `limiter.acquire_one().await` | `limiter.acquire(1).await` |
 //! | `limiter.try_acquire(n)` | `limiter.acquire(n).at_once().wait().is_ok()` |
-//! | `limiter.acquire_owned(n)` | `async move { limiter.acquire(n).await }` |
+//! | `limiter.acquire_owned(n)` | `limiter.acquire_owned(n)` |
 //! | `limiter.balance()` | `limiter.report(1).remaining` |
-//! | `builder.fair(true)` | always so |
+//! | `builder.fair(true)` | always |
 //!
 //! ```
 //! # use std::sync::Arc;
-//! # use tollgate::{IntervalBucket, Limiter, Nanos, TokenBucket};
-//! let stepwise = Limiter::new(IntervalBucket::new(5, Nanos::SECOND)?.burst(10)?.initial(0)?);
+//! # use std::time::Duration;
+//! # use tollgate::{IntervalBucket, Limiter, TokenBucket};
+//! let stepwise = Limiter::new(IntervalBucket::new(5, Duration::from_secs(1))?.burst(10)?.initial(0)?);
 //! # let _ = stepwise;
 //! let evenly = Limiter::new(TokenBucket::new("5/s".parse()?, 10)?.initial(0)?);
 //! # assert_eq!(evenly.report(1).remaining, 0);
@@ -76,7 +81,7 @@
 //! limiter.acquire(n).await?;
 //! limiter.acquire(1).await?;
 //! # Ok::<(), tollgate::AcquireError>(()) })?;
-//! let task = async move { limiter.acquire(n).await };
+//! let task = limiter.acquire_owned(n);
 //! # block_on(task)?;
 //! # fn block_on<T>(future: impl Future<Output = T>) -> T {
 //! #     let mut future = std::pin::pin!(future);
@@ -94,7 +99,7 @@
 //! | Guava | Tollgate |
 //! |---|---|
 //! | `RateLimiter.create(500)` | `Pacer::new("500/s".parse()?)` |
-//! | `RateLimiter.create(500, 3, SECONDS)` | `Pacer::warming_up("500/s".parse()?, Nanos::from_secs(3))?` |
+//! | `RateLimiter.create(500, 3, SECONDS)` | `Pacer::warming_up("500/s".parse()?, Duration::from_secs(3))?` |
 //! | `limiter.acquire()` | `pacer.acquire(1).wait()?` |
 //! | `limiter.acquire(n)` | `pacer.acquire(n).wait()?` |
 //! | `limiter.tryAcquire()` | `pacer.acquire(1).at_once().wait().is_ok()` |
@@ -105,9 +110,9 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use std::time::Duration;
-//! # use tollgate::{Nanos, Pacer};
+//! # use tollgate::Pacer;
 //! # let n = 2;
-//! let cold = Pacer::warming_up("500/s".parse()?, Nanos::from_secs(3))?;
+//! let cold = Pacer::warming_up("500/s".parse()?, Duration::from_secs(3))?;
 //! # let _ = cold;
 //! let pacer = Arc::new(Pacer::new("500/s".parse()?));
 //! pacer.acquire(1).wait()?;
@@ -123,7 +128,7 @@
 //!
 //! | resilience4j | Tollgate |
 //! |---|---|
-//! | `custom().limitForPeriod(50).limitRefreshPeriod(500 ms).timeoutDuration(5 s)` | `Periodic::new(50, Nanos::from_millis(500))?.timeout(Duration::from_secs(5))` |
+//! | `custom().limitForPeriod(50).limitRefreshPeriod(500 ms).timeoutDuration(5 s)` | `Periodic::new(50, Duration::from_millis(500))?.timeout(Duration::from_secs(5))` |
 //! | `limiter.acquirePermission()` | `periodic.acquire(1).wait().is_ok()` |
 //! | `limiter.reservePermission(n)` | `periodic.acquire(n).await` |
 //! | `limiter.changeLimitForPeriod(60)` | `periodic.set_limit(60)?` |
@@ -134,15 +139,15 @@
 //! | `RateLimiterRegistry.of(config)` | `Registry::new().on_event(hook)` |
 //! | `registry.rateLimiter("backend")` | `registry.limiter("backend", "default")?` |
 //! | `eventPublisher.onEvent(hook)` | `Registry::new().on_event(hook)` |
-//! | `Bulkhead.of("backend", maxConcurrentCalls 10)` | `Limiter::new(Concurrency::new(10, Nanos::from_secs(60))?)` |
+//! | `Bulkhead.of("backend", maxConcurrentCalls 10)` | `Limiter::new(Concurrency::new(10, Duration::from_secs(60))?)` |
 //! | `bulkhead.executeSupplier(work)` | `bulkhead.acquire(1).wait_held()?` |
 //!
 //! ```
 //! # use std::sync::Arc;
 //! # use std::time::Duration;
-//! # use tollgate::{Concurrency, Event, Limit, Limiter, Nanos, Periodic, Registry, TokenBucket};
+//! # use tollgate::{Concurrency, Event, Limit, Limiter, Periodic, Registry, TokenBucket};
 //! # let n = 2;
-//! let periodic = Periodic::new(50, Nanos::from_millis(500))?.timeout(Duration::from_secs(5));
+//! let periodic = Periodic::new(50, Duration::from_millis(500))?.timeout(Duration::from_secs(5));
 //! assert!(periodic.acquire(1).wait().is_ok());
 //! periodic.set_limit(60)?;
 //! periodic.set_timeout(Duration::from_secs(1));
@@ -157,7 +162,7 @@
 //! registry.configure("default", Limit::from(TokenBucket::new("50/s".parse()?, 10)?));
 //! let backend = registry.limiter("backend", "default")?;
 //! # let _ = backend;
-//! let bulkhead = Arc::new(Limiter::new(Concurrency::new(10, Nanos::from_secs(60))?));
+//! let bulkhead = Arc::new(Limiter::new(Concurrency::new(10, Duration::from_secs(60))?));
 //! let slot = bulkhead.acquire(1).wait_held()?; // Until it is dropped.
 //! # drop(slot);
 //! # fn block_on<T>(future: impl Future<Output = T>) -> T {

@@ -1,61 +1,58 @@
-//! `CL.THROTTLE` of redis-cell in our terms: its four numbers as a token bucket, and our answer as its five.
+//! `CL.THROTTLE` translated: its four arguments into a token bucket, and the verdict into the five numbers of its reply.
 //!
-//! redis-cell keeps the *theoretical arrival time* of a key, in nanoseconds, and one request takes a whole number of
-//! them: the period divided by the count, cut. That is a [`TokenBucket`] of one per so many nanoseconds, whose state is one
-//! word with exactly this time, so a key can be taken over from redis-cell as it is. What it calls burst comes on top
-//! of the one request that always passes: ours is `max_burst + 1`.
+//! redis-cell stores the *theoretical arrival time* of a key in nanoseconds, and one request takes a whole number of them: the
+//! period divided by the count, rounded down. That is a [`TokenBucket`] of one token per that many nanoseconds, whose state
+//! is one word with exactly this time, so a key of redis-cell can be adopted as it is. `max_burst` comes on top of the one
+//! request that always passes: the burst of the bucket is `max_burst + 1`.
 //!
-//! New numbers are applied to the stored time as it is, without conversion: redis-cell keeps a debt as time, not as
-//! requests. The bucket here therefore holds debts as deep as time allows.
+//! New parameters apply to the stored time without conversion: redis-cell keeps a debt as time, not as requests. The bucket
+//! therefore holds debts as deep as time allows.
 //!
-//! The reply is rounded as redis-cell rounds, so that its users see no difference: times are whole seconds, one
-//! more if a whole millisecond is left over (a refusal with less than that says 0), and what remains is counted in whole
-//! microseconds. Where that divides by zero, above a million per second, ours is exact. Numbers that make its 64-bit
-//! arithmetic wrap around are an error here.
+//! The reply is rounded as redis-cell rounds: times are whole seconds, one more if a whole millisecond is left over (a
+//! refusal with less than that says 0), and what remains is computed in whole microseconds. Where that divides by zero,
+//! above a million per second, the result is exact. Arguments that make its 64-bit arithmetic wrap around are an error.
 //!
 //! ```
-//! use tollgate_core::{Now, redis_cell::Throttle};
+//! use tollgate::core::Now;
+//! use tollgate::redis_cell::Throttle;
 //!
 //! let call = Throttle::new(15, 30, 60, 1)?;
 //! let mut state = [0];
 //! assert_eq!(call.decide(&mut state, &Now::at(0)), [0, 16, 15, -1, 2]);
-//! # Ok::<(), tollgate_core::redis_cell::ThrottleError>(())
+//! # Ok::<(), tollgate::redis_cell::ThrottleError>(())
 //! ```
 
-use core::fmt;
+use std::fmt;
 
-use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::{Algorithm, Cells, CellsMut};
-use crate::error::LimitError;
-use crate::quantity::{Cost, Nanos, Now};
-use crate::rate::Rate;
-use crate::verdict::{Ask, Outcome, Retry};
+use tollgate_core::{
+    Algorithm, Ask, Cells, CellsMut, Cost, LimitError, Nanos, Now, Outcome, Rate, Retry, TokenBucket,
+};
 
-/// One call of `CL.THROTTLE`, checked.
+/// A validated call of `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttle {
     /// `max_burst + 1`.
     limit: i64,
     quantity: i64,
-    /// None when nothing ever passes: a limit below one, or a negative rate.
+    /// `None` if nothing ever passes: a limit below one, or a negative rate.
     bucket: Option<TokenBucket>,
 }
 
-/// Why a call has no answer; nothing was changed.
+/// Why a call is invalid; nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// The count or the period is zero, or more than one per nanosecond is asked for.
+    /// The count or the period is zero, or the rate is above one per nanosecond.
     ZeroRate,
-    /// The numbers make no limit of ours.
+    /// The arguments do not make a valid limit.
     Limit(LimitError),
 }
 
 impl Throttle {
-    /// The arguments in the order of the command; `quantity` is 1 where it is not given.
+    /// Takes the arguments in the order of the command; `quantity` is 1 if it is not given.
     ///
     /// # Errors
-    /// When the rate is zero, or an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
+    /// If the rate is zero, or an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
     pub fn new(max_burst: i64, count: i64, period_s: i64, quantity: i64) -> Result<Self, ThrottleError> {
         let interval = u128::from(period_s.unsigned_abs()) * u128::from(Nanos::SECOND.as_nanos())
             / u128::from(count.unsigned_abs().max(1));
@@ -68,16 +65,16 @@ impl Throttle {
         Ok(Self { limit, quantity, bucket })
     }
 
-    /// The limit, or none when nothing ever passes.
+    /// Returns the limit, or `None` if nothing ever passes.
     pub const fn bucket(&self) -> Option<&TokenBucket> {
         self.bucket.as_ref()
     }
 
-    /// Decides on the state of a key, one word, zero for a new key, and gives the reply: limited, limit, remaining,
+    /// Decides on the state of a key, which is one word, zero for a new key. Returns the reply: limited, limit, remaining,
     /// seconds to retry and seconds to reset.
     pub fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) -> [i64; 5] {
         let Some(bucket) = &self.bucket else { return self.decide_closed(state, now) };
-        // Most calls pass. One per so many nanoseconds has one tick to the nanosecond: the word is the time itself.
+        // Most calls pass. The rate has one tick per nanosecond, so the word is the time itself.
         if let Ok(quantity) = u64::try_from(self.quantity)
             && let Some(arrival) = bucket.take_from_word(state.get(0), now, Cost::new(quantity))
         {
@@ -91,7 +88,7 @@ impl Throttle {
         self.reply(outcome, bucket.report(state, now, Cost::ZERO).reset)
     }
 
-    /// The reply for an outcome of [`bucket`](Self::bucket), with the time until it is full again.
+    /// Returns the reply for an outcome of [`bucket`](Self::bucket), with the time until it is full again.
     pub fn reply(&self, outcome: Outcome, reset: Nanos) -> [i64; 5] {
         let (limited, retry) = match outcome {
             Outcome::Allow | Outcome::Delay(_) => (0, -1),
@@ -101,7 +98,7 @@ impl Throttle {
         [limited, self.limit, self.remaining(reset), retry, seconds(reset)]
     }
 
-    /// Only a request for nothing, or for less than nothing, passes, and only while nothing is owed.
+    /// Admits only a quantity of zero or less, and only while nothing is owed.
     fn decide_closed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> [i64; 5] {
         let owed = Nanos::from_nanos(state.get(0).saturating_sub(now.mono().as_nanos()));
         let passes = self.limit < 1 && self.quantity <= self.limit && owed == Nanos::ZERO;
@@ -127,7 +124,7 @@ fn bucket(interval: u128, limit: u64) -> Result<TokenBucket, LimitError> {
     TokenBucket::new(rate, limit)?.max_debt(deepest - limit)
 }
 
-/// A negative quantity gives back, unless even then more than the limit is owed.
+/// Refunds a negative quantity, unless more than the limit is owed even then.
 fn give_back<S: CellsMut + ?Sized>(bucket: &TokenBucket, state: &mut S, now: &Now<'_>, cost: Cost) -> Outcome {
     let mut after = [state.get(0)];
     bucket.refund(&mut after, now, cost, None);
@@ -153,14 +150,14 @@ impl From<LimitError> for ThrottleError {
 impl fmt::Display for ThrottleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The words of redis-cell, which clients may look for.
+            // The message of redis-cell, which clients may look for.
             Self::ZeroRate => f.write_str("Zero rates are not supported"),
             Self::Limit(error) => error.fmt(f),
         }
     }
 }
 
-impl core::error::Error for ThrottleError {}
+impl std::error::Error for ThrottleError {}
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,14 @@
-//! Keys under limits that come with each call: the table behind `CL.THROTTLE`.
+//! redis-cell: `CL.THROTTLE` as a library.
+//!
+//! It stands here and not beside the protocol, because it needs the table of this crate, which is private, and because the replay
+//! of recorded calls and the benchmarks use it without the server.
+
+mod throttle;
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use tollgate_core::redis_cell::Throttle;
+pub use throttle::{Throttle, ThrottleError};
 use tollgate_core::{Cells, Now, Spent, Time};
 
 use crate::clock::{Clock, PreciseClock};
@@ -12,21 +17,21 @@ use crate::keyed::TooLarge;
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, Owner, Slot, Table};
 
-/// A table whose callers name the limit with every call, as redis-cell has it.
+/// A table of keys whose limit comes with every call.
 ///
-/// Of a key only its theoretical arrival time is kept, one word whatever the numbers, and other numbers are applied to it as
-/// it is. So there is nothing to convert, and no limit has to be known before the first call.
+/// The state of a key is its theoretical arrival time, one word for all parameters; other parameters apply to it as it is. So
+/// there is nothing to convert, and no limit has to be known before the first call.
 ///
 /// ```
-/// use tollgate::{Throttles, redis_cell::Throttle};
+/// use tollgate::redis_cell::{RedisCellTable, Throttle};
 ///
-/// let table = Throttles::new(1_000)?;
+/// let table = RedisCellTable::new(1_000)?;
 /// let once_a_minute = Throttle::new(0, 1, 60, 1)?;
 /// assert_eq!(table.decide(b"alice", &once_a_minute), [0, 1, 0, -1, 60]);
 /// assert_eq!(table.decide(b"alice", &once_a_minute)[0], 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Throttles<C = PreciseClock> {
+pub struct RedisCellTable<C = PreciseClock> {
     table: Table,
     secret: Secret,
     clock: C,
@@ -35,7 +40,7 @@ pub struct Throttles<C = PreciseClock> {
     overflowed: AtomicU64,
 }
 
-impl Throttles {
+impl RedisCellTable {
     /// Room for `capacity` keys, with a precise clock.
     ///
     /// # Errors
@@ -45,7 +50,7 @@ impl Throttles {
     }
 }
 
-impl<C: Clock> Throttles<C> {
+impl<C: Clock> RedisCellTable<C> {
     /// Room for `capacity` keys, with time taken from `clock`.
     ///
     /// # Errors
@@ -137,9 +142,9 @@ impl<C: Clock> Throttles<C> {
     }
 }
 
-impl<C> fmt::Debug for Throttles<C> {
+impl<C> fmt::Debug for RedisCellTable<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Throttles").field("table", &self.table).finish_non_exhaustive()
+        f.debug_struct("RedisCellTable").field("table", &self.table).finish_non_exhaustive()
     }
 }
 
@@ -180,9 +185,9 @@ mod tests {
     use crate::clock::ManualClock;
     use tollgate_core::Nanos;
 
-    fn table(capacity: usize) -> (Throttles<Arc<ManualClock>>, Arc<ManualClock>) {
+    fn table(capacity: usize) -> (RedisCellTable<Arc<ManualClock>>, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::at(1_000_000_000));
-        (Throttles::with_clock(capacity, clock.clone()).expect("a small table"), clock)
+        (RedisCellTable::with_clock(capacity, clock.clone()).expect("a small table"), clock)
     }
 
     fn call(max_burst: i64, count: i64, period_s: i64) -> Throttle {

@@ -1,0 +1,235 @@
+//! The eight algorithms against their exact models, and the laws they keep where no model can follow: one table of properties, and a
+//! file per algorithm with its parameters, its bound, and what is particular to it.
+
+use std::fmt::Debug;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+use tollgate_core::{
+    Algorithm, Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, LimitError, Nanos, Now, Outcome,
+    Phase, Rate, SlidingLog, SlidingSlices, SlidingWindow, Stamp, Steps, Time, TokenBucket, Verdict, Window,
+};
+use tollgate_testkit::history::{Bound, Checker, fullest_excess};
+use tollgate_testkit::model::laws::{Calendar, Clock, OneClock, garbage_is_survived};
+use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, walk};
+use tollgate_testkit::model::script::{any_size, any_word, cases, greedy_scripts, rates, scripts, some, starts};
+use tollgate_testkit::model::*;
+
+/// An algorithm with its model and its guarantee: what the properties need to know of it.
+trait Subject: Copy + Debug {
+    type Limit: Algorithm<Stamp = Stamp>;
+    type Model: Model;
+
+    /// Parameters of every kind, all of them valid.
+    fn any() -> BoxedStrategy<Self>;
+    fn limit(&self) -> Result<Self::Limit, LimitError>;
+    fn model(&self, now: &Now<'_>) -> Self::Model;
+    /// Changes the model to these parameters.
+    fn change(&self, model: &mut Self::Model, now: &Now<'_>);
+
+    /// The same parameters on the grid of `old`, if the algorithm has one: a change that keeps the grid keeps more.
+    fn on_grid_of(self, old: &Self) -> Self {
+        let _ = old;
+        self
+    }
+
+    /// The clock around `start`, with the windows that are handed in.
+    fn calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
+        let _ = (start, spread, halves);
+        Calendar { ahead, spread: 0, windows: Vec::new() }
+    }
+
+    /// Where histories for [`check_admitted`](Self::check_admitted) begin.
+    fn starts() -> BoxedStrategy<u64> {
+        any_word().boxed()
+    }
+
+    /// Checks the guarantee on everything that passed in one history.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError>;
+
+    /// The parameters without what makes the bounds under clock steps inexact: debt, waits.
+    fn for_clock_steps(self) -> Self {
+        self
+    }
+
+    /// What may pass in the beginning.
+    fn at_first(&self) -> Exact;
+    /// What more may pass after the clock stepped from one instant to another, in either direction.
+    fn after_step(&self, from: u64, to: u64) -> Exact;
+    /// The longest time in nanoseconds until the limit is full again, however the clock was stepped.
+    fn longest_reset(&self) -> u64;
+    /// What else holds for a verdict under clock steps.
+    fn check_verdict(&self, verdict: &Verdict) -> Result<(), TestCaseError> {
+        let _ = verdict;
+        Ok(())
+    }
+}
+
+/// The types of a subject, its limit, its model, and how the model comes under its parameters.
+macro_rules! row {
+    ($limit:ty, $model:ty, |$own:ident, $changed:ident, $now:ident| $make:expr, $new:expr, $change:expr) => {
+        type Limit = $limit;
+        type Model = $model;
+
+        fn limit(&self) -> Result<$limit, LimitError> {
+            let $own = self;
+            $make
+        }
+
+        fn model(&self, $now: &Now<'_>) -> $model {
+            let ($own, _) = (self, $now);
+            $new
+        }
+
+        fn change(&self, $changed: &mut $model, $now: &Now<'_>) {
+            let $own = self;
+            $change;
+        }
+    };
+}
+
+/// What every algorithm keeps.
+macro_rules! properties {
+    ($subject:ty) => {
+        proptest! {
+            #![proptest_config(cases(1500))]
+
+            #[test]
+            fn every_answer_equals_the_models(
+                subject in <$subject>::any(), start in starts(), (ahead, spread, halves) in calendars(), script in scripts(40),
+            ) {
+                let (limit, clock) = (Subject::limit(&subject).expect("valid"), subject.calendar(start, ahead, spread, &halves));
+                Lockstep::new(&limit, subject.model(&clock.at(start)), &clock, start).run(&script);
+            }
+
+            #[test]
+            fn no_interval_admits_more_than_the_guarantee(
+                subject in <$subject>::any(), start in <$subject>::starts(), script in greedy_scripts(60),
+            ) {
+                let limit = Subject::limit(&subject).expect("valid");
+                subject.check_admitted(&walk(&limit, &OneClock, start, &script))?;
+            }
+
+            #[test]
+            fn garbage_neither_panics_nor_answers_nonsense(
+                (new, old) in (<$subject>::any(), <$subject>::any()),
+                words in garbage(),
+                (mono, wall, spread) in (any_word(), any_word(), any_word()),
+                (cost, stamp) in (any_word(), any_word()),
+                ends in prop::collection::vec((any_word(), any_word()), 0..2),
+            ) {
+                let (limit, old) = (Subject::limit(&new).expect("valid"), Subject::limit(&old).expect("valid"));
+                let window = |&(from, to): &(u64, u64)| Window::new(Time::from_nanos(from), Time::from_nanos(to));
+                let windows: Vec<Window> = ends.iter().filter_map(window).collect();
+                let now = Now::new(Time::from_nanos(mono), Time::from_nanos(wall));
+                let (now, stamp) = (now.with_spread(spread).with_windows(&windows), Stamp::from_bits(stamp));
+                for ask in [Ask::Exactly, Ask::UpTo, Ask::Regardless] {
+                    garbage_is_survived(&limit, &old, &words, &now, ask(Cost::new(cost)), stamp);
+                }
+            }
+
+            /// What passes is bounded by the steps of the clock, and however it was stepped, nobody is locked out for longer than
+            /// the longest reset.
+            #[test]
+            fn clock_steps_neither_grant_nor_lock_out(subject in <$subject>::any(), steps in clock_steps()) {
+                check_clock_steps(&subject.for_clock_steps(), &steps)?;
+            }
+
+            /// Both are changed in the middle of a history; from then on every answer is that of a limit that had spent as much.
+            #[test]
+            fn change_of_parameters_keeps_what_was_spent(
+                (old, new, same_grid) in (<$subject>::any(), <$subject>::any(), any::<bool>()),
+                (start, (ahead, spread, halves)) in (starts(), calendars()),
+                (before, after) in (scripts(10), scripts(10)),
+            ) {
+                let new = if same_grid { new.on_grid_of(&old) } else { new };
+                let (old_limit, Ok(new_limit)) = (Subject::limit(&old).expect("valid"), Subject::limit(&new)) else {
+                    return Ok(());
+                };
+                let clock = old.calendar(start, ahead, spread, &halves);
+                let mut lockstep = Lockstep::new(&old_limit, old.model(&clock.at(start)), &clock, start);
+                lockstep.run(&before);
+                lockstep.change(&new_limit, |model, now| new.change(model, now));
+                lockstep.run(&after);
+            }
+        }
+    };
+}
+
+#[path = "properties"]
+mod subjects {
+    mod concurrency;
+    mod fixed_window;
+    mod interval_bucket;
+    mod leaky_bucket;
+    mod sliding_log;
+    mod sliding_slices;
+    mod sliding_window;
+    mod token_bucket;
+}
+
+/// By how much the wall clock is ahead, the number of the key, and the lengths of windows that are handed in, in halves.
+fn calendars() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
+    (any_size(1 << 60), any_word(), prop::collection::vec(1_u64..6, 20))
+}
+
+/// Words that no algorithm wrote, fewer or more than a state has.
+fn garbage() -> impl Strategy<Value = Vec<u64>> {
+    prop_oneof![prop::collection::vec(any_word(), 0..5), prop::collection::vec(any_word(), 0..70)]
+}
+
+/// Instants in any order, with what is asked for at each.
+fn clock_steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    prop::collection::vec((any_size(HORIZON), prop_oneof![Just(u64::MAX), any_size(u64::MAX)]), 1..30)
+}
+
+fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<(), TestCaseError> {
+    let limit = subject.limit().expect("valid");
+    let mut state = vec![0; limit.words()];
+    let (state, mut at) = (state.as_mut_slice(), steps[0].0);
+    limit.fresh(state, &Now::at(at));
+    let (mut admitted, mut granted) = (exact(0), subject.at_first());
+    for &(instant, cost) in steps {
+        granted += subject.after_step(at, instant);
+        at = instant;
+        let verdict = limit.decide(state, &Now::at(at), Ask::UpTo(Cost::new(cost)));
+        admitted += exact(verdict.taken().get());
+        prop_assert!(admitted <= granted, "{admitted} of {granted}");
+        subject.check_verdict(&verdict)?;
+        let (reset, longest) = (limit.report(state, &Now::at(at), Cost::ONE).reset, subject.longest_reset());
+        prop_assert!(reset.as_nanos() <= longest, "{reset} instead of at most {longest} ns");
+        prop_assert!(limit.is_new(state, &Now::at(at + reset.as_nanos())), "not full after {reset}");
+    }
+    Ok(())
+}
+
+/// Makes an amount valid by going down to the largest that the error names.
+fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) -> u64 {
+    match make(amount) {
+        Ok(_) => amount,
+        Err(LimitError::FillTooLong { max, .. }) => {
+            assert!(make(max).is_ok() && make(max + 1).is_err(), "{max} is not the largest valid amount");
+            max
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Lengths of windows, periods and leases in nanoseconds, short ones as often as all others.
+fn lengths() -> impl Strategy<Value = u64> {
+    prop_oneof![1_u64..100, any_size(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))]
+}
+
+fn debts() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), any_size(u64::MAX)]
+}
+
+/// What new keys start with; more than the limit stands for all of it.
+fn initials() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(u64::MAX), 1 => any_size(u64::MAX)]
+}
+
+/// How many windows of this length can have begun while the clock stepped.
+fn windows_begun(from: u64, to: u64, length: u64) -> u64 {
+    if to > from { (to - from) / length + 1 } else { 0 }
+}

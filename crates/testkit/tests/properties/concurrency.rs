@@ -1,0 +1,123 @@
+use crate::*;
+
+properties!(LeaseNumbers);
+
+impl Subject for LeaseNumbers {
+    row!(
+        Concurrency,
+        ConcurrencyModel,
+        |own, model, now| own.limit(),
+        ConcurrencyModel::new(*own),
+        model.change(*own, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let limits = prop_oneof![4 => 1_u64..8, 1 => 1_u64..60];
+        let parameters = (limits, lengths(), prop_oneof![Just(0), 0_u64..8]);
+        let parameters = parameters.prop_map(|(limit, lease, max_debt)| LeaseNumbers {
+            limit,
+            lease: Nanos::from_nanos(lease),
+            max_debt,
+        });
+        parameters.boxed()
+    }
+
+    /// At most `limit` within any lease, since nothing is released.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        for (nth, last) in events.iter().enumerate() {
+            let inside = |at: u64| last.passes - at < self.lease.as_nanos();
+            let held: u64 = events[..=nth].iter().filter(|event| inside(event.passes)).map(|event| event.cost).sum();
+            prop_assert!(held <= self.limit, "{held} held at {last:?}");
+        }
+        Ok(())
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.limit)
+    }
+
+    fn after_step(&self, _: u64, _: u64) -> Exact {
+        exact(self.limit)
+    }
+
+    fn longest_reset(&self) -> u64 {
+        self.lease.saturating_add(Nanos::SECOND).as_nanos()
+    }
+}
+
+/// What a holder does, and after how long.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Take(u64),
+    Charge(u64),
+    Release(usize),
+    GiveBack(usize, u64),
+    Renew(usize),
+}
+
+fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
+    let act = prop_oneof![
+        4 => (0_u64..6).prop_map(Act::Take),
+        1 => (0_u64..6).prop_map(Act::Charge),
+        2 => (0_usize..12).prop_map(Act::Release),
+        1 => (0_usize..12, 0_u64..4).prop_map(|(ago, cost)| Act::GiveBack(ago, cost)),
+        3 => (0_usize..12).prop_map(Act::Renew),
+    ];
+    prop::collection::vec((prop_oneof![2 => Just(0), 2 => 0_u64..60, 1 => any_size(1 << 50)], act), 1..80)
+}
+
+proptest! {
+    #![proptest_config(cases(1500))]
+
+    /// Stamps are never forgotten here: one of a lease that is over must not touch whoever has its slot now.
+    #[test]
+    fn renewing_and_releasing_touch_the_named_lease_alone(numbers in LeaseNumbers::any(), start in starts(), acts in acts()) {
+        let (limit, mut model) = (numbers.limit().expect("valid"), ConcurrencyModel::new(numbers));
+        let mut state = vec![0; limit.words()];
+        let state = state.as_mut_slice();
+        limit.fresh(state, &Now::at(start));
+        let (mut at, mut stamps) = (start, Vec::<(Stamp, usize)>::new());
+        for (pause, act) in acts {
+            at += pause;
+            let now = Now::at(at);
+            let holder = |ago: usize| stamps.iter().rev().nth(ago).copied().unwrap_or((Stamp::NONE, usize::MAX));
+            match act {
+                Act::Take(cost) | Act::Charge(cost) => {
+                    let ask = if matches!(act, Act::Take(_)) { Ask::Exactly } else { Ask::Regardless };
+                    let verdict = limit.decide(state, &now, ask(Cost::new(cost)));
+                    let answer = model.ask(&now, ask(Cost::new(cost)));
+                    prop_assert_eq!((verdict.outcome(), verdict.taken().get()), (answer.outcome, answer.taken));
+                    if answer.taken > 0 {
+                        prop_assert!(!stamps.iter().any(|&(stamp, _)| stamp == verdict.stamp()), "given twice");
+                        stamps.push((verdict.stamp(), answer.receipt));
+                    }
+                }
+                Act::Release(ago) => {
+                    let (stamp, receipt) = holder(ago);
+                    let given = limit.release(state, &now, stamp).get();
+                    prop_assert_eq!(given, model.refund(&now, u64::MAX, Some(receipt)));
+                    prop_assert_eq!(limit.release(state, &now, stamp), Cost::ZERO, "released twice");
+                }
+                Act::GiveBack(ago, cost) => {
+                    let (stamp, receipt) = holder(ago);
+                    let given = limit.refund(state, &now, Cost::new(cost), Some(stamp)).get();
+                    prop_assert_eq!(given, model.refund(&now, cost, Some(receipt)));
+                }
+                Act::Renew(ago) => {
+                    let (stamp, receipt) = holder(ago);
+                    prop_assert_eq!(limit.renew(state, &now, stamp), model.renew(&now, receipt));
+                }
+            }
+            prop_assert_eq!(limit.report(state, &now, Cost::ONE), model.report(&now, 1));
+            prop_assert!(model.held(at) <= numbers.limit + numbers.max_debt);
+        }
+    }
+
+    #[test]
+    fn renewing_garbage_does_not_panic(
+        numbers in LeaseNumbers::any(), words in garbage(), (now, stamp) in (any_word(), any_word()),
+    ) {
+        let mut state = words;
+        numbers.limit().expect("valid").renew(state.as_mut_slice(), &Now::at(now), Stamp::from_bits(stamp));
+    }
+}

@@ -1,0 +1,87 @@
+use crate::*;
+
+properties!(Fixed);
+
+#[derive(Clone, Copy, Debug)]
+struct Fixed(WindowNumbers);
+
+impl Subject for Fixed {
+    row!(
+        FixedWindow,
+        FixedWindowModel,
+        |own, model, now| own.0.fixed(),
+        FixedWindowModel::new(own.0, now),
+        model.change(own.0, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let phases = prop::sample::select(vec![Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0)]);
+        let parameters = (some(), lengths(), debts(), initials(), phases);
+        let parameters = parameters.prop_map(|(limit, length, max_debt, initial, phase)| {
+            // How debt is paid in windows of irregular length is about, not exact.
+            let max_debt = if phase == Phase::Given(0) { 0 } else { max_debt };
+            let numbers = WindowNumbers { limit, length, max_debt, initial: initial.min(limit), phase };
+            match numbers.fixed() {
+                Err(LimitError::FillTooLong { max, .. }) => Fixed(WindowNumbers { max_debt: max, ..numbers }),
+                Ok(_) | Err(_) => Fixed(numbers),
+            }
+        });
+        parameters.boxed()
+    }
+
+    fn on_grid_of(self, old: &Self) -> Self {
+        Self(WindowNumbers { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
+    }
+
+    /// Windows of about the length around the start, and all time before and after.
+    fn calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
+        let first = start + ahead + 1;
+        let mut ends = vec![first];
+        ends.extend(halves.iter().scan(first, |end, halves| {
+            *end += (self.0.length.min(1 << 56) * halves).div_ceil(2);
+            Some(*end)
+        }));
+        ends.push(1 << 63);
+        let starts = [0].into_iter().chain(ends.clone());
+        let window = |(from, to)| Window::new(Time::from_nanos(from), Time::from_nanos(to));
+        Calendar { ahead, spread, windows: starts.zip(ends).filter_map(window).collect() }
+    }
+
+    /// In any interval at most `limit × (⌈T / length⌉ + 1)`, and in windows that lie at multiples at most `limit` each. Where
+    /// windows should be handed in but are not, the same holds.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        let (limit, length) = (u128::from(self.0.limit), self.0.length);
+        for (nth, last) in events.iter().enumerate() {
+            let (mut sum, mut of_window) = (0, 0);
+            for first in events[..=nth].iter().rev() {
+                sum += u128::from(first.cost);
+                // Both ends are inside.
+                let windows = u128::from((last.passes - first.passes) / length + 2);
+                prop_assert!(sum <= limit.saturating_mul(windows), "{sum} from {first:?} to {last:?}");
+                if first.passes / length == last.passes / length {
+                    of_window += u128::from(first.cost);
+                }
+            }
+            prop_assert!(self.0.phase != Phase::Epoch || of_window <= limit, "{of_window} in the window of {last:?}");
+        }
+        Ok(())
+    }
+
+    fn for_clock_steps(self) -> Self {
+        Self(WindowNumbers { max_debt: 0, ..self.0 })
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.0.limit)
+    }
+
+    /// Only steps forward begin windows.
+    fn after_step(&self, from: u64, to: u64) -> Exact {
+        exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
+    }
+
+    /// One window longer than the window, or the second by which threads may race.
+    fn longest_reset(&self) -> u64 {
+        self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
+    }
+}

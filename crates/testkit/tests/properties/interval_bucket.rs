@@ -1,0 +1,93 @@
+use crate::*;
+
+properties!(IntervalNumbers);
+
+impl Subject for IntervalNumbers {
+    row!(
+        IntervalBucket,
+        IntervalBucketModel,
+        |own, model, now| own.limit(),
+        IntervalBucketModel::new(*own, now),
+        model.change(*own, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let waits = prop_oneof![2 => Just(0), 2 => 1_u64..300, 1 => any_size(Rate::MAX_PERIOD.as_nanos())];
+        let offsets = prop_oneof![Just(None), any_word().prop_map(Some)];
+        let parameters = ((some(), lengths(), some(), offsets), (waits, debts(), initials()));
+        let parameters = parameters.prop_map(|((refill, period, burst, offset), (max_wait, max_debt, initial))| {
+            let refill = refill.min(period);
+            let limit = IntervalBucket::new(refill, Nanos::from_nanos(period)).expect("valid");
+            let burst = largest_valid(burst, |n| limit.burst(n));
+            let limit = limit.burst(burst).expect("valid");
+            let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
+            let steps = offset.map_or(Steps::FirstRequest, |offset| Steps::Aligned(Nanos::from_nanos(offset % period)));
+            IntervalNumbers { refill, period, burst, steps, max_wait, max_debt, initial: initial.min(burst) }
+        });
+        parameters.boxed()
+    }
+
+    fn on_grid_of(self, old: &Self) -> Self {
+        if self.refill > old.period {
+            return self;
+        }
+        let burst = self.burst.min(old.burst);
+        Self { period: old.period, steps: old.steps, burst, max_debt: 0, initial: 0, ..self }
+    }
+
+    fn starts() -> BoxedStrategy<u64> {
+        any_size(1 << 62).boxed()
+    }
+
+    /// In any interval at most the burst and what its steps bring, where with waits a step at the very beginning counts.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        let period = i128::from(self.period);
+        let steps_between = |from: i128, to: i128| match self.steps {
+            // Where the grid lies is not known here, only how many steps there can be.
+            Steps::FirstRequest => (to - from) / period + 1,
+            Steps::Aligned(offset) => {
+                let step = |at: i128| (at - i128::from(offset.as_nanos())).div_euclid(period);
+                step(to) - step(from - i128::from(self.max_wait > 0))
+            }
+        };
+        let events: Vec<_> = events.iter().filter(|event| event.passes < u64::MAX).collect();
+        for (nth, last) in events.iter().enumerate() {
+            let mut sum = 0;
+            for first in events[..=nth].iter().rev() {
+                sum += i128::from(first.cost);
+                let steps = steps_between(first.passes.into(), last.passes.into());
+                let most = i128::from(self.burst) + steps * i128::from(self.refill);
+                prop_assert!(sum <= most, "{sum} above {most} from {first:?} to {last:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn for_clock_steps(self) -> Self {
+        Self { max_wait: 0, ..self }
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.initial)
+    }
+
+    /// Only steps forward bring anything.
+    fn after_step(&self, from: u64, to: u64) -> Exact {
+        exact(windows_begun(from, to, self.period)) * exact(self.refill)
+    }
+
+    /// Until all that can be owed has been brought, and the second by which threads may race.
+    fn longest_reset(&self) -> u64 {
+        let owed = (self.burst + self.max_debt).div_ceil(self.refill);
+        (owed + 2) * self.period + Nanos::SECOND.as_nanos()
+    }
+}
+
+/// Found by the property above: the grid moved with the clock, and steps forward brought more than they should.
+#[test]
+fn grid_of_the_first_request_survives_steps_back() {
+    let burst = 57_784_698_448_605;
+    let steps = Steps::FirstRequest;
+    let numbers = IntervalNumbers { refill: 1, period: 2, burst, steps, max_wait: 0, max_debt: 0, initial: burst };
+    check_clock_steps(&numbers, &[180_809_181, 0, 1_000_001_501, 0].map(|at| (at, u64::MAX))).unwrap();
+}

@@ -1,0 +1,78 @@
+use crate::*;
+
+properties!(LeakyNumbers);
+
+impl Subject for LeakyNumbers {
+    row!(
+        LeakyBucket,
+        LeakyBucketModel,
+        |own, model, now| own.limit(),
+        LeakyBucketModel::new(*own, now),
+        model.change(*own, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let frees = prop_oneof![Just(0), Just(u64::MAX), any_size(u64::MAX)];
+        let waits = prop_oneof![2 => Just(u64::MAX), 1 => Just(0), 2 => any_size(u64::MAX)].prop_map(Nanos::from_nanos);
+        let parameters = (rates(), some(), frees, waits, debts(), initials());
+        let parameters = parameters.prop_map(|(rate, burst, free, max_wait, max_debt, initial)| {
+            let burst = largest_valid(burst, |n| LeakyBucket::new(rate, n));
+            let limit = LeakyBucket::new(rate, burst).expect("valid");
+            let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
+            LeakyNumbers { rate, burst, free: free.min(burst), max_wait, max_debt, initial: initial.min(burst) }
+        });
+        parameters.boxed()
+    }
+
+    /// At most `burst + rate × T` is let in during any interval `T`.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        let events: Vec<_> = events.iter().map(|event| (event.asked, event.cost)).collect();
+        prop_assert_eq!(fullest_excess(&Bound::of(self.rate, self.burst), &events), None);
+        Ok(())
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.initial)
+    }
+
+    fn after_step(&self, from: u64, to: u64) -> Exact {
+        exact(to.saturating_sub(from)) * per_nano(self.rate)
+    }
+
+    /// Until a bucket as full as can be is empty, and the second by which threads may race.
+    fn longest_reset(&self) -> u64 {
+        let outflow = ceil_nanos(&((exact(self.burst) + exact(self.max_debt)) / per_nano(self.rate)));
+        outflow.saturating_add(Nanos::SECOND).as_nanos()
+    }
+
+    fn check_verdict(&self, verdict: &Verdict) -> Result<(), TestCaseError> {
+        if let Outcome::Delay(wait) = verdict.outcome() {
+            prop_assert!(wait <= self.max_wait);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1500))]
+
+    /// What has its turn within `T` is at most `free + cost of the first + rate × (T + 1 ns)`, in the order of arrival, and no
+    /// request waits longer than allowed.
+    #[test]
+    fn what_goes_out_is_steady(numbers in LeakyNumbers::any(), start in starts(), script in greedy_scripts(60)) {
+        let mut events = walk(&numbers.limit().expect("valid"), &OneClock, start, &script);
+        events.retain(|event| event.passes < u64::MAX);
+        // All amounts times the period, so that they are whole numbers.
+        let (count, per) = (u128::from(numbers.rate.count()), u128::from(numbers.rate.per().as_nanos()));
+        for (nth, last) in events.iter().enumerate() {
+            prop_assert!(last.passes - last.asked <= numbers.max_wait.as_nanos());
+            let mut after_first = u128::from(last.cost) * per;
+            for first in events[..nth].iter().rev() {
+                prop_assert!(first.passes <= last.passes, "{first:?} overtaken by {last:?}");
+                let flows = u128::from(last.passes - first.passes + 1) * count;
+                prop_assert!(after_first <= u128::from(numbers.free) * per + flows, "too much from {first:?} to {last:?}");
+                after_first += u128::from(first.cost) * per;
+            }
+        }
+    }
+}

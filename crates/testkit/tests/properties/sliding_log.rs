@@ -1,0 +1,54 @@
+use crate::*;
+
+properties!(LogNumbers);
+
+impl Subject for LogNumbers {
+    row!(
+        SlidingLog,
+        SlidingLogModel,
+        |own, model, now| own.limit(),
+        SlidingLogModel::new(*own, now),
+        model.change(*own, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let limits = prop_oneof![4 => 1_u64..12, 1 => 1_u64..=60];
+        let debts = prop_oneof![Just(0), 0_u64..12];
+        let initials = prop_oneof![3 => Just(u64::MAX), 1 => 0_u64..12];
+        let gaps = prop_oneof![3 => Just(0), 1 => 1_u64..100, 1 => any_size(Rate::MAX_PERIOD.as_nanos())];
+        let parameters = (limits, lengths(), debts, initials, gaps, prop::bool::weighted(0.25));
+        let parameters = parameters.prop_map(|(limit, length, max_debt, initial, gap, count_refused)| {
+            let initial = initial.min(limit);
+            LogNumbers { limit, length, max_debt, initial, gap, count_refused }
+        });
+        parameters.boxed()
+    }
+
+    /// At most `limit` in any window, and never closer than the gap.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        for (nth, last) in events.iter().enumerate() {
+            let inside = |asked: u64| last.passes - asked < self.length;
+            let sum: u64 = events[..=nth].iter().filter(|event| inside(event.passes)).map(|event| event.cost).sum();
+            prop_assert!(sum <= self.limit, "{sum} passed in the window that ends with {last:?}");
+        }
+        for pair in events.windows(2) {
+            prop_assert!(pair[1].passes - pair[0].passes >= self.gap, "{pair:?}");
+        }
+        Ok(())
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.limit)
+    }
+
+    /// Each step back grants at most one limit.
+    fn after_step(&self, from: u64, to: u64) -> Exact {
+        let windows = if to < from { 1 } else { (to - from).div_ceil(self.length) };
+        exact(windows) * exact(self.limit)
+    }
+
+    /// As long as it remembers, and the second by which threads may race.
+    fn longest_reset(&self) -> u64 {
+        self.length.max(self.gap) + Nanos::SECOND.as_nanos()
+    }
+}

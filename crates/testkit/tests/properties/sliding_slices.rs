@@ -1,0 +1,70 @@
+use crate::*;
+
+properties!(Slices);
+
+#[derive(Clone, Copy, Debug)]
+struct Slices {
+    numbers: WindowNumbers,
+    precision: u64,
+}
+
+impl Subject for Slices {
+    row!(
+        SlidingSlices,
+        SlidingSlicesModel,
+        |own, model, now| own.numbers.slices(own.precision),
+        SlidingSlicesModel::new(own.numbers, own.precision, now),
+        model.change(own.numbers, own.precision, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let parameters = (some(), lengths(), 1..=SlidingSlices::MAX_SLICES, debts(), initials());
+        let parameters = parameters.prop_map(|(limit, length, slices, max_debt, initial)| {
+            let numbers = WindowNumbers { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
+            let precision = length.div_ceil(slices);
+            let numbers = match numbers.slices(precision) {
+                Err(LimitError::FillTooLong { max, .. }) => WindowNumbers { max_debt: max, ..numbers },
+                Ok(_) | Err(_) => numbers,
+            };
+            Slices { numbers, precision }
+        });
+        parameters.boxed()
+    }
+
+    fn on_grid_of(self, old: &Self) -> Self {
+        let (length, precision) = (self.numbers.length, old.precision);
+        let fits = length.div_ceil(precision) <= SlidingSlices::MAX_SLICES && precision <= length;
+        if fits { Self { precision, ..self } } else { self }
+    }
+
+    /// In any interval of the length at most the limit. Up to the year 2262: the last slice of all time may be cut short by
+    /// its end.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        let events = || events.iter().filter(|event| event.passes < 1 << 63);
+        for last in events() {
+            let inside = |at: u64| at <= last.passes && last.passes - at < self.numbers.length;
+            let sum: u128 = events().filter(|event| inside(event.passes)).map(|event| u128::from(event.cost)).sum();
+            prop_assert!(sum <= self.numbers.limit.into(), "{sum} in the window up to {last:?}");
+        }
+        Ok(())
+    }
+
+    fn for_clock_steps(self) -> Self {
+        Self { numbers: WindowNumbers { max_debt: 0, ..self.numbers }, ..self }
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.numbers.limit)
+    }
+
+    /// Only steps forward let anything leave.
+    fn after_step(&self, from: u64, to: u64) -> Exact {
+        exact(windows_begun(from, to, self.numbers.length)) * exact(self.numbers.limit)
+    }
+
+    /// One window longer than a window and a slice, or the second by which threads may race.
+    fn longest_reset(&self) -> u64 {
+        let window = self.numbers.length.div_ceil(self.precision) * self.precision;
+        window + self.precision + window.max(Nanos::SECOND.as_nanos())
+    }
+}

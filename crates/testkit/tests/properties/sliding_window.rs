@@ -1,0 +1,65 @@
+use crate::*;
+
+properties!(Sliding);
+
+#[derive(Clone, Copy, Debug)]
+struct Sliding(WindowNumbers);
+
+impl Subject for Sliding {
+    row!(
+        SlidingWindow,
+        SlidingWindowModel,
+        |own, model, now| own.0.sliding(),
+        SlidingWindowModel::new(own.0, now),
+        model.change(own.0, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let parameters = (some(), lengths(), debts(), initials()).prop_map(|(limit, length, max_debt, initial)| {
+            let numbers = WindowNumbers { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
+            match numbers.sliding() {
+                Err(LimitError::FillTooLong { max, .. }) => Sliding(WindowNumbers { max_debt: max, ..numbers }),
+                Ok(_) | Err(_) => Sliding(numbers),
+            }
+        });
+        parameters.boxed()
+    }
+
+    fn on_grid_of(self, old: &Self) -> Self {
+        Self(WindowNumbers { length: old.0.length, max_debt: 0, ..self.0 })
+    }
+
+    /// In any interval at most `limit + limit / length × T`, and in any window of the grid at most `limit`. Up to the year
+    /// 2262: the last window of all time may be cut short by its end.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        let events = events.iter().map(|event| (event.passes, event.cost)).filter(|&(at, _)| at < 1 << 63);
+        let (events, length): (Vec<_>, _) = (events.collect(), self.0.length);
+        let bound = Bound::new(self.0.limit, self.0.limit, length);
+        prop_assert_eq!(fullest_excess(&bound, &events), None);
+        prop_assert_eq!(Checker::new(&bound).admit_all(&events), Ok(()));
+        for &(last, _) in &events {
+            let window = events.iter().filter(|(at, _)| at / length == last / length);
+            let sum: u128 = window.map(|&(_, cost)| u128::from(cost)).sum();
+            prop_assert!(sum <= self.0.limit.into(), "{sum} in the window of {last}");
+        }
+        Ok(())
+    }
+
+    fn for_clock_steps(self) -> Self {
+        Self(WindowNumbers { max_debt: 0, ..self.0 })
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.0.limit)
+    }
+
+    /// Only steps forward begin windows.
+    fn after_step(&self, from: u64, to: u64) -> Exact {
+        exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
+    }
+
+    /// One window longer than two windows, or the second by which threads may race.
+    fn longest_reset(&self) -> u64 {
+        2 * self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
+    }
+}

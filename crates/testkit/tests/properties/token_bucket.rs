@@ -1,0 +1,58 @@
+use crate::*;
+
+properties!(TokenNumbers);
+
+impl Subject for TokenNumbers {
+    row!(
+        TokenBucket,
+        TokenBucketModel,
+        |own, model, now| own.limit(),
+        TokenBucketModel::new(*own, now),
+        model.change(*own, now)
+    );
+
+    fn any() -> BoxedStrategy<Self> {
+        let parameters = (rates(), some(), debts(), initials()).prop_map(|(rate, burst, max_debt, initial)| {
+            let burst = largest_valid(burst, |n| TokenBucket::new(rate, n));
+            let limit = TokenBucket::new(rate, burst).expect("valid");
+            let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
+            TokenNumbers { rate, burst, max_debt, initial: initial.min(burst) }
+        });
+        parameters.boxed()
+    }
+
+    /// At most `burst + rate × T` in any interval `T`, to the end of time, where instants no longer fit.
+    fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
+        let events: Vec<_> = events.iter().map(|event| (event.passes, event.cost)).collect();
+        let bound = Bound::of(self.rate, self.burst);
+        prop_assert_eq!(fullest_excess(&bound, &events), None);
+        prop_assert_eq!(Checker::new(&bound).admit_all(&events), Ok(()));
+        Ok(())
+    }
+
+    fn at_first(&self) -> Exact {
+        exact(self.initial)
+    }
+
+    fn after_step(&self, from: u64, to: u64) -> Exact {
+        exact(to.saturating_sub(from)) * per_nano(self.rate)
+    }
+
+    /// All that it can hold and owe, and the second by which threads may race.
+    fn longest_reset(&self) -> u64 {
+        let refill = ceil_nanos(&((exact(self.burst) + exact(self.max_debt)) / per_nano(self.rate)));
+        refill.saturating_add(Nanos::SECOND).as_nanos()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1500))]
+
+    #[test]
+    fn no_state_owes_more_than_burst_and_debt(
+        numbers in TokenNumbers::any(), words in [any_word(), any_word()], now in any_word(),
+    ) {
+        let report = numbers.limit().expect("valid").report(&words, &Now::at(now), Cost::ONE);
+        prop_assert!(report.reset.as_nanos() <= numbers.longest_reset(), "{:?}", report);
+    }
+}
