@@ -122,7 +122,7 @@ impl Limits {
     pub fn hold<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
         for (limit, first, place) in self.parts().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_))) {
             let held = Cost::new(held.get(place).copied().unwrap_or(0));
-            limit.decide(&mut Offset { cells: &mut *state, first }, now, Ask::UpTo(held));
+            let _ = limit.decide(&mut Offset { cells: &mut *state, first }, now, Ask::UpTo(held));
         }
     }
 

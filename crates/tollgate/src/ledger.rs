@@ -272,7 +272,7 @@ impl<C: Clock> Ledger<C> {
         // What it is worth to be kept is only known when it is written; as much as any.
         self.table.enter(print, &Judge { numbers, now }, Spent::ALL, |slot, _| {
             slot.state.set(0, charge.numbers.into());
-            let mut words = Numbered { state: &mut slot.state };
+            let mut words = after_id(&mut slot.state);
             start.fresh(&mut words, &of_key);
             start.hold(&mut words, &of_key, held);
         });

@@ -321,11 +321,11 @@ fn gap_is_judged_by_the_entries_as_they_were() {
     let minute = SlidingLog::new(10, Nanos::from_secs(60)).unwrap().minimum_gap(Nanos::from_secs(300)).unwrap();
     let mut state = vec![0; hour.words().max(minute.words())];
     hour.fresh(&mut *state, &Now::at(0));
-    assert!(hour.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE)).is_allowed());
+    assert!(hour.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE)).is_admitted());
     let at = |seconds: u64| Now::at(seconds * 1_000_000_000);
     assert_eq!(
         minute.weigh_from(&hour, &*state, &at(299), Ask::Exactly(Cost::ONE)).outcome(),
         Outcome::Deny(Retry::After(Nanos::SECOND))
     );
-    assert!(minute.weigh_from(&hour, &*state, &at(300), Ask::Exactly(Cost::ONE)).is_allowed());
+    assert!(minute.weigh_from(&hour, &*state, &at(300), Ask::Exactly(Cost::ONE)).is_admitted());
 }
