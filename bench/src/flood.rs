@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use tollgate::clock::ManualClock;
-use tollgate::{Algorithm, FixedWindow, Nanos, Rate, TokenBucket};
+use tollgate::{FixedWindow, Rate, TokenBucket};
+use tollgate::core::{Algorithm, Nanos};
 
 use crate::child::{ask, resident_bytes};
 use crate::keys::{KEY_BYTES, key, write_key};

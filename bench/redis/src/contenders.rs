@@ -54,7 +54,7 @@ pub(crate) struct Limited {
 
 struct Numbers<'a>(&'a Limits);
 
-impl tollgate::Numbers for Numbers<'_> {
+impl tollgate::ledger::LimitTable for Numbers<'_> {
     fn get(&self, id: u32) -> Option<&Limits> {
         (id == 0).then_some(self.0)
     }
@@ -86,7 +86,7 @@ impl Limited {
         let mut answers = Answers::default();
         let groups = [Group { verb: Verb::Check, charges: &charges }];
         self.store.run(Batch { numbers: &Numbers(&self.limits), groups: &groups }, &mut answers).await;
-        ensure!(answers.group(0)?.outcome().is_allowed(), "everything passes here");
+        ensure!(answers.group(0)?.outcome().is_admitted(), "everything passes here");
         Ok(())
     }
 }

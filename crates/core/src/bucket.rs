@@ -9,7 +9,7 @@ use crate::algorithm::{Cells, CellsMut, STALE};
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
-use crate::terms::{BucketTerms, Kept};
+use crate::terms::{BucketParams, DecodedState};
 use crate::ticks::{Flow, HORIZON, Ticks};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent};
@@ -26,7 +26,7 @@ pub(crate) struct Bucket {
     /// `burst + max_debt` in ticks: no taking leaves more owed.
     deepest: Ticks,
     /// A state that says more than this was written before the clock stepped back.
-    believable: Ticks,
+    max_plausible: Ticks,
     one_word: bool,
     /// Until when a state of one word can tell the time; zero if the state is longer.
     word_until: u64,
@@ -50,7 +50,7 @@ impl Bucket {
             initial: burst,
             capacity,
             deepest: 0,
-            believable: 0,
+            max_plausible: 0,
             one_word: false,
             word_until: 0,
         }
@@ -67,10 +67,10 @@ impl Bucket {
 
     fn with_max_debt(self, max_debt: u64) -> Self {
         let deepest = self.flow.ticks(self.burst.get() + max_debt);
-        let believable = deepest + self.flow.instant(Time::from_nanos(STALE.as_nanos()));
+        let max_plausible = deepest + self.flow.instant(Time::from_nanos(STALE.as_nanos()));
         let one_word = self.flow.fits_a_word(deepest);
         let word_until = if one_word { HORIZON } else { 0 };
-        Self { max_debt, deepest, believable, one_word, word_until, ..self }
+        Self { max_debt, deepest, max_plausible, one_word, word_until, ..self }
     }
 
     pub(crate) fn initial(self, initial: u64) -> Result<Self, LimitError> {
@@ -97,22 +97,22 @@ impl Bucket {
         self.one_word
     }
 
-    pub(crate) const fn terms(&self) -> BucketTerms {
-        BucketTerms { rate: self.flow.rate(), burst: self.burst(), max_debt: self.max_debt, initial: self.initial }
+    pub(crate) const fn params(&self) -> BucketParams {
+        BucketParams { rate: self.flow.rate(), burst: self.burst(), max_debt: self.max_debt, initial: self.initial }
     }
 
-    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
-        Kept::Bucket { ticks: self.flow.load(state, self.one_word) }
+    pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
+        DecodedState::Bucket { ticks: self.flow.load(state, self.one_word) }
     }
 
-    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
+    pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
         self.flow.store(state, self.one_word, ticks);
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let (ticks, from, to) = (self.flow.load(state, self.one_word), self.flow.instant(from), self.flow.instant(to));
         // What was owed until before the other clock's zero is not owed any more, so that zero says it as well.
-        self.keep(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
+        self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
 
     pub(crate) const fn words(&self) -> usize {
@@ -120,7 +120,7 @@ impl Bucket {
     }
 
     #[inline]
-    pub(crate) fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    pub(crate) fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.set_owed(state, now, self.flow.ticks(self.burst.get() - self.initial));
     }
 
@@ -135,7 +135,7 @@ impl Bucket {
     #[inline]
     pub(crate) fn owed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
         let ahead = self.ahead(state, now);
-        if ahead <= self.believable { ahead } else { self.deepest }
+        if ahead <= self.max_plausible { ahead } else { self.deepest }
     }
 
     /// Writes a state in which `used` is used up, rounded up to a tick.
@@ -230,7 +230,7 @@ impl Bucket {
     pub(crate) fn take<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, amount: Cost) {
         if amount > Cost::ZERO {
             self.set_owed(state, now, self.owed(state, now) + self.flow.ticks(amount.get()));
-        } else if self.ahead(state, now) > self.believable {
+        } else if self.ahead(state, now) > self.max_plausible {
             // Even a refusal writes down that the clock stepped back: it flows off from here on, not from back then.
             self.set_owed(state, now, self.deepest);
         }
@@ -257,7 +257,7 @@ impl Bucket {
             return None;
         }
         let owed = word.saturating_sub(now.mono().as_nanos() * u64::from(self.flow.rate().count()));
-        (owed <= self.believable as u64).then(|| self.report_of_owed(owed, cost))
+        (owed <= self.max_plausible as u64).then(|| self.report_of_owed(owed, cost))
     }
 
     /// What may be told where so much is owed and the cost fits the burst, all of it in 64 bits.

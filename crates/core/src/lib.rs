@@ -63,6 +63,6 @@ pub use limits::{Limits, Stamps};
 pub use pacer::{Pace, Pacing};
 pub use quantity::{Cost, Mono, Nanos, Now, Time, Wall, Window};
 pub use rate::Rate;
-pub use terms::{BucketTerms, Kept, Terms, WindowTerms};
+pub use terms::{BucketParams, DecodedState, Params, WindowParams};
 pub use tokens::Tokens;
 pub use verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};

@@ -136,8 +136,8 @@ impl Algorithm for Limit {
         ask!(self, unlimited: false, deny_all: false, algorithm => algorithm.uses_wall_clock())
     }
 
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        ask!(self, unlimited: (), deny_all: (), algorithm => algorithm.fresh(state, now));
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        ask!(self, unlimited: (), deny_all: (), algorithm => algorithm.init(state, now));
     }
 
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
@@ -260,7 +260,7 @@ mod tests {
             let mut state = vec![0; limit.words()];
             let at =
                 |mono: u64, nanos: u64| Now::new(Time::from_nanos(mono + nanos), Time::from_nanos(1 << 60 | nanos));
-            limit.fresh(&mut *state, &at(ZERO, 0));
+            limit.init(&mut *state, &at(ZERO, 0));
             for step in 0..5 {
                 let _ = limit.decide(&mut *state, &at(ZERO, step * 50_000_000), Ask::Exactly(Cost::new(2)));
             }

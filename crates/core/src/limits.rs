@@ -20,7 +20,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 ///     FixedWindow::new(12, Nanos::from_secs(86_400))?.into(),
 /// ])?;
 /// let mut state = vec![0; limits.words()];
-/// limits.fresh(&mut *state, &Now::at(0));
+/// limits.init(&mut *state, &Now::at(0));
 /// assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_admitted());
 /// // A second later the bucket has room for ten again, but the day only for two.
 /// let later = Now::at(1_000_000_000);
@@ -206,9 +206,9 @@ impl Algorithm for Limits {
         self.limits.iter().any(Limit::uses_wall_clock)
     }
 
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         for (limit, first, _) in self.parts() {
-            limit.fresh(&mut Offset { cells: &mut *state, first }, now);
+            limit.init(&mut Offset { cells: &mut *state, first }, now);
         }
     }
 
@@ -286,7 +286,7 @@ impl Algorithm for Limits {
                     words[..own.words()].copy_from_slice(&before[own_first..][..own.words()]);
                     limit.convert(own, &mut *words, now);
                 }
-                None => limit.fresh(&mut *words, now),
+                None => limit.init(&mut *words, now),
             }
             words[..limit.words()].iter().enumerate().for_each(|(word, value)| state.set(first + word, *value));
         }
@@ -345,7 +345,7 @@ fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -
 /// Runs `read` on the state of a new key.
 fn with_new<R>(limit: &Limit, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
     with_copy(&[0; 0], limit.words(), |state| {
-        limit.fresh(state, now);
+        limit.init(state, now);
         read(state)
     })
 }
@@ -372,7 +372,7 @@ mod tests {
 
     fn state_of(limits: &Limits) -> Vec<u64> {
         let mut state = vec![0; limits.words()];
-        limits.fresh(&mut *state, &Now::at(0));
+        limits.init(&mut *state, &Now::at(0));
         state
     }
 
@@ -486,7 +486,7 @@ mod tests {
         let old = Limits::from(bucket(10));
         let new = Limits::from(Limit::from(FixedWindow::new(6, SECOND).unwrap()));
         let mut state = vec![0; 2];
-        old.fresh(&mut *state, &Now::at(0));
+        old.init(&mut *state, &Now::at(0));
         let _ = old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
         new.convert(&old, &mut *state, &Now::at(0));
         assert_eq!(new.report(&*state, &Now::at(0), Cost::ONE).remaining, 2);

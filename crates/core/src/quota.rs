@@ -4,7 +4,7 @@ use crate::algorithm::STALE;
 use crate::error::LimitError;
 use crate::quantity::{Nanos, Time};
 use crate::rate::Rate;
-use crate::terms::WindowTerms;
+use crate::terms::WindowParams;
 use crate::tokens::Tokens;
 use crate::verdict::Ask;
 
@@ -76,9 +76,9 @@ impl Quota {
         room.map(Tokens::whole)
     }
 
-    pub(crate) const fn terms(&self) -> WindowTerms {
+    pub(crate) const fn params(&self) -> WindowParams {
         let length = Nanos::from_nanos(self.length);
-        WindowTerms { limit: self.limit, length, max_debt: self.max_debt, initial: self.initial }
+        WindowParams { limit: self.limit, length, max_debt: self.max_debt, initial: self.initial }
     }
 
     /// What counts as used for a new key.
@@ -118,7 +118,7 @@ mod tests {
     fn debt_may_be_as_large_as_can_be_paid_back_in_time() {
         let quota = Quota::new(10, Nanos::from_secs(60)).unwrap();
         let largest = 10 * (Rate::MAX_FILL.as_nanos() / 60_000_000_000) - 10;
-        assert_eq!(quota.max_debt(largest).map(|quota| quota.terms().max_debt), Ok(largest));
+        assert_eq!(quota.max_debt(largest).map(|quota| quota.params().max_debt), Ok(largest));
         let amount = largest + 1;
         assert_eq!(quota.max_debt(amount), Err(LimitError::FillTooLong { amount, max: largest }));
     }

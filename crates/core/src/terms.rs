@@ -16,17 +16,17 @@ use crate::rate::Rate;
 
 /// All the numbers of a limit. It can be matched exhaustively, so that a mirror of the algorithms cannot miss one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Terms {
+pub enum Params {
     /// Everything passes.
     Unlimited,
     /// Nothing passes.
     DenyAll,
     /// See [`TokenBucket`](crate::TokenBucket).
-    TokenBucket(BucketTerms),
+    TokenBucket(BucketParams),
     /// See [`LeakyBucket`](crate::LeakyBucket).
     LeakyBucket {
         /// What it has in common with the token bucket.
-        bucket: BucketTerms,
+        bucket: BucketParams,
         /// What may be in the bucket before anybody waits.
         free: u64,
         /// The longest wait.
@@ -52,23 +52,23 @@ pub enum Terms {
     /// See [`FixedWindow`](crate::FixedWindow).
     FixedWindow {
         /// How much per window.
-        window: WindowTerms,
+        window: WindowParams,
         /// Where the windows lie.
         phase: Phase,
     },
     /// See [`SlidingWindow`](crate::SlidingWindow).
-    SlidingWindow(WindowTerms),
+    SlidingWindow(WindowParams),
     /// See [`SlidingSlices`](crate::SlidingSlices).
     SlidingSlices {
         /// How much per window.
-        window: WindowTerms,
+        window: WindowParams,
         /// The length of a slice.
         precision: Nanos,
     },
     /// See [`SlidingLog`](crate::SlidingLog).
     SlidingLog {
         /// How much per window.
-        window: WindowTerms,
+        window: WindowParams,
         /// The least time between two requests; zero for none.
         minimum_gap: Nanos,
         /// Whether refused attempts are written down.
@@ -87,7 +87,7 @@ pub enum Terms {
 
 /// The numbers of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BucketTerms {
+pub struct BucketParams {
     /// How fast it flows.
     pub rate: Rate,
     /// The most that passes at one instant.
@@ -100,7 +100,7 @@ pub struct BucketTerms {
 
 /// The numbers of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowTerms {
+pub struct WindowParams {
     /// The most that passes in one.
     pub limit: u64,
     /// How long it is.
@@ -113,7 +113,7 @@ pub struct WindowTerms {
 
 /// What the state of a limit says, for the algorithms that keep a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum DecodedState {
     /// The instant at which a bucket owes nothing any more, in ticks: as many to the nanosecond as the count of its rate,
     /// as many to the unit as the period of its rate has nanoseconds.
     Bucket {
@@ -147,18 +147,18 @@ pub enum Kept {
 
 impl Limit {
     /// All its numbers.
-    pub fn terms(&self) -> Terms {
+    pub fn params(&self) -> Params {
         match self {
-            Self::Unlimited => Terms::Unlimited,
-            Self::DenyAll => Terms::DenyAll,
-            Self::TokenBucket(limit) => limit.terms(),
-            Self::LeakyBucket(limit) => limit.terms(),
-            Self::IntervalBucket(limit) => limit.terms(),
-            Self::FixedWindow(limit) => limit.terms(),
-            Self::SlidingWindow(limit) => limit.terms(),
-            Self::SlidingSlices(limit) => limit.terms(),
-            Self::SlidingLog(limit) => limit.terms(),
-            Self::Concurrency(limit) => limit.terms(),
+            Self::Unlimited => Params::Unlimited,
+            Self::DenyAll => Params::DenyAll,
+            Self::TokenBucket(limit) => limit.params(),
+            Self::LeakyBucket(limit) => limit.params(),
+            Self::IntervalBucket(limit) => limit.params(),
+            Self::FixedWindow(limit) => limit.params(),
+            Self::SlidingWindow(limit) => limit.params(),
+            Self::SlidingSlices(limit) => limit.params(),
+            Self::SlidingLog(limit) => limit.params(),
+            Self::Concurrency(limit) => limit.params(),
         }
     }
 
@@ -166,68 +166,70 @@ impl Limit {
     ///
     /// # Errors
     /// When the numbers make no limit, as the constructors say.
-    pub fn from_terms(terms: Terms) -> Result<Self, LimitError> {
+    pub fn from_params(terms: Params) -> Result<Self, LimitError> {
         Ok(match terms {
-            Terms::Unlimited => Self::Unlimited,
-            Terms::DenyAll => Self::DenyAll,
-            Terms::TokenBucket(BucketTerms { rate, burst, max_debt, initial }) => {
+            Params::Unlimited => Self::Unlimited,
+            Params::DenyAll => Self::DenyAll,
+            Params::TokenBucket(BucketParams { rate, burst, max_debt, initial }) => {
                 TokenBucket::new(rate, burst)?.max_debt(max_debt)?.initial(initial)?.into()
             }
-            Terms::LeakyBucket { bucket: BucketTerms { rate, burst, max_debt, initial }, free, max_wait } => {
+            Params::LeakyBucket { bucket: BucketParams { rate, burst, max_debt, initial }, free, max_wait } => {
                 let limit = LeakyBucket::new(rate, burst)?.max_debt(max_debt)?.initial(initial)?;
                 limit.free(free)?.max_wait(max_wait).into()
             }
-            Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
+            Params::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
                 let limit = IntervalBucket::new(refill, period)?.burst(burst)?.steps(steps).max_wait(max_wait)?;
                 limit.max_debt(max_debt)?.initial(initial)?.into()
             }
-            Terms::FixedWindow { window: WindowTerms { limit, length, max_debt, initial }, phase } => {
+            Params::FixedWindow { window: WindowParams { limit, length, max_debt, initial }, phase } => {
                 FixedWindow::new(limit, length)?.phase(phase).max_debt(max_debt)?.initial(initial)?.into()
             }
-            Terms::SlidingWindow(WindowTerms { limit, length, max_debt, initial }) => {
+            Params::SlidingWindow(WindowParams { limit, length, max_debt, initial }) => {
                 SlidingWindow::new(limit, length)?.max_debt(max_debt)?.initial(initial)?.into()
             }
-            Terms::SlidingSlices { window: WindowTerms { limit, length, max_debt, initial }, precision } => {
+            Params::SlidingSlices { window: WindowParams { limit, length, max_debt, initial }, precision } => {
                 SlidingSlices::new(limit, length, precision)?.max_debt(max_debt)?.initial(initial)?.into()
             }
-            Terms::SlidingLog { window, minimum_gap, count_refused } => {
-                let WindowTerms { limit, length, max_debt, initial } = window;
+            Params::SlidingLog { window, minimum_gap, count_refused } => {
+                let WindowParams { limit, length, max_debt, initial } = window;
                 let log = SlidingLog::new(limit, length)?.max_debt(max_debt)?.initial(initial)?;
                 let log = log.minimum_gap(minimum_gap)?;
                 if count_refused { log.count_refused() } else { log }.into()
             }
-            Terms::Concurrency { limit, lease, max_debt } => Concurrency::new(limit, lease)?.max_debt(max_debt)?.into(),
+            Params::Concurrency { limit, lease, max_debt } => {
+                Concurrency::new(limit, lease)?.max_debt(max_debt)?.into()
+            }
         })
     }
 
     /// The time in which as much as the limit comes back: the window, or how long an empty bucket takes to fill, rounded up. What
     /// is held at a time has none, nor has what is not counted.
     pub fn window(&self) -> Option<Nanos> {
-        match self.terms() {
-            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+        match self.params() {
+            Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
                 let nanos = u128::from(bucket.burst) * u128::from(bucket.rate.per().as_nanos());
                 let nanos = nanos.div_ceil(u128::from(bucket.rate.count()));
                 Some(Nanos::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
             }
-            Terms::IntervalBucket { refill, period, burst, .. } => {
+            Params::IntervalBucket { refill, period, burst, .. } => {
                 Some(Nanos::from_nanos(period.as_nanos().saturating_mul(burst.div_ceil(refill))))
             }
-            Terms::FixedWindow { window, .. }
-            | Terms::SlidingWindow(window)
-            | Terms::SlidingSlices { window, .. }
-            | Terms::SlidingLog { window, .. } => Some(window.length),
-            Terms::Concurrency { .. } | Terms::Unlimited | Terms::DenyAll => None,
+            Params::FixedWindow { window, .. }
+            | Params::SlidingWindow(window)
+            | Params::SlidingSlices { window, .. }
+            | Params::SlidingLog { window, .. } => Some(window.length),
+            Params::Concurrency { .. } | Params::Unlimited | Params::DenyAll => None,
         }
     }
 
     /// What a state says; `None` for slices, logs and leases, which are more than a few numbers, and for limits that keep nothing.
-    pub fn kept<S: Cells + ?Sized>(&self, state: &S) -> Option<Kept> {
+    pub fn decode<S: Cells + ?Sized>(&self, state: &S) -> Option<DecodedState> {
         match self {
-            Self::TokenBucket(limit) => Some(limit.kept(state)),
-            Self::LeakyBucket(limit) => Some(limit.kept(state)),
-            Self::IntervalBucket(limit) => Some(limit.kept(state)),
-            Self::FixedWindow(limit) => Some(limit.kept(state)),
-            Self::SlidingWindow(limit) => Some(limit.kept(state)),
+            Self::TokenBucket(limit) => Some(limit.decode(state)),
+            Self::LeakyBucket(limit) => Some(limit.decode(state)),
+            Self::IntervalBucket(limit) => Some(limit.decode(state)),
+            Self::FixedWindow(limit) => Some(limit.decode(state)),
+            Self::SlidingWindow(limit) => Some(limit.decode(state)),
             Self::Unlimited | Self::DenyAll | Self::SlidingSlices(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {
                 None
             }
@@ -235,14 +237,14 @@ impl Limit {
     }
 
     /// Writes a state that says this. Nothing happens if it is that of another algorithm.
-    pub fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, kept: Kept) {
+    pub fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, kept: DecodedState) {
         match (self, kept) {
-            (Self::TokenBucket(limit), Kept::Bucket { ticks }) => limit.keep(state, ticks),
-            (Self::LeakyBucket(limit), Kept::Bucket { ticks }) => limit.keep(state, ticks),
-            (Self::IntervalBucket(limit), Kept::Interval { mark, origin }) => limit.keep(state, mark, origin),
-            (Self::FixedWindow(limit), Kept::Window { end, used }) => limit.keep(state, end, used),
-            (Self::SlidingWindow(limit), Kept::Windows { end, previous, used }) => {
-                limit.keep(state, end, previous, used);
+            (Self::TokenBucket(limit), DecodedState::Bucket { ticks }) => limit.encode(state, ticks),
+            (Self::LeakyBucket(limit), DecodedState::Bucket { ticks }) => limit.encode(state, ticks),
+            (Self::IntervalBucket(limit), DecodedState::Interval { mark, origin }) => limit.encode(state, mark, origin),
+            (Self::FixedWindow(limit), DecodedState::Window { end, used }) => limit.encode(state, end, used),
+            (Self::SlidingWindow(limit), DecodedState::Windows { end, previous, used }) => {
+                limit.encode(state, end, previous, used);
             }
             _ => {}
         }
@@ -260,31 +262,31 @@ mod tests {
 
     #[test]
     fn all_numbers_are_told() {
-        let bucket = BucketTerms { rate: rate("7777/s"), burst: 9, max_debt: 4, initial: 2 };
+        let bucket = BucketParams { rate: rate("7777/s"), burst: 9, max_debt: 4, initial: 2 };
         let token: Limit = TokenBucket::new(bucket.rate, 9).unwrap().max_debt(4).unwrap().initial(2).unwrap().into();
-        assert_eq!(token.terms(), Terms::TokenBucket(bucket));
+        assert_eq!(token.params(), Params::TokenBucket(bucket));
         let leaky = LeakyBucket::new(bucket.rate, 9).unwrap().max_debt(4).unwrap().initial(2).unwrap();
         let leaky: Limit = leaky.free(3).unwrap().max_wait(Nanos::SECOND).into();
-        assert_eq!(leaky.terms(), Terms::LeakyBucket { bucket, free: 3, max_wait: Nanos::SECOND });
-        let window = WindowTerms { limit: 9, length: Nanos::SECOND, max_debt: 4, initial: 2 };
+        assert_eq!(leaky.params(), Params::LeakyBucket { bucket, free: 3, max_wait: Nanos::SECOND });
+        let window = WindowParams { limit: 9, length: Nanos::SECOND, max_debt: 4, initial: 2 };
         let fixed = FixedWindow::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap();
         let fixed: Limit = fixed.phase(Phase::Given(1)).into();
-        assert_eq!(fixed.terms(), Terms::FixedWindow { window, phase: Phase::Given(1) });
+        assert_eq!(fixed.params(), Params::FixedWindow { window, phase: Phase::Given(1) });
         let interval = IntervalBucket::new(5, Nanos::SECOND).unwrap().burst(9).unwrap().max_debt(4).unwrap();
         let steps = Steps::Aligned(Nanos::from_nanos(7));
         let interval = interval.initial(2).unwrap().steps(steps).max_wait(Nanos::SECOND).unwrap();
         let (period, max_wait) = (Nanos::SECOND, Nanos::SECOND);
         assert_eq!(
-            Limit::from(interval).terms(),
-            Terms::IntervalBucket { refill: 5, period, burst: 9, steps, max_wait, max_debt: 4, initial: 2 }
+            Limit::from(interval).params(),
+            Params::IntervalBucket { refill: 5, period, burst: 9, steps, max_wait, max_debt: 4, initial: 2 }
         );
         let precision = Nanos::from_millis(100);
         let slices = SlidingSlices::new(9, Nanos::SECOND, precision).unwrap().max_debt(4).unwrap().initial(2).unwrap();
-        assert_eq!(Limit::from(slices).terms(), Terms::SlidingSlices { window, precision });
+        assert_eq!(Limit::from(slices).params(), Params::SlidingSlices { window, precision });
         let log = SlidingLog::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap();
         let log: Limit = log.minimum_gap(Nanos::from_nanos(7)).unwrap().count_refused().into();
         let minimum_gap = Nanos::from_nanos(7);
-        assert_eq!(log.terms(), Terms::SlidingLog { window, minimum_gap, count_refused: true });
+        assert_eq!(log.params(), Params::SlidingLog { window, minimum_gap, count_refused: true });
         let sliding = SlidingWindow::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().initial(2).unwrap().into();
         let leases = Concurrency::new(9, Nanos::SECOND).unwrap().max_debt(4).unwrap().into();
         let first = IntervalBucket::new(5, Nanos::SECOND).unwrap().steps(Steps::FirstRequest).into();
@@ -292,16 +294,16 @@ mod tests {
         for limit in
             [Limit::Unlimited, Limit::DenyAll, token, leaky, fixed, log, sliding, leases].into_iter().chain(steps)
         {
-            assert_eq!(Limit::from_terms(limit.terms()).unwrap(), limit);
+            assert_eq!(Limit::from_params(limit.params()).unwrap(), limit);
         }
     }
 
     #[test]
     fn terms_that_make_no_limit_are_refused() {
-        let bucket = BucketTerms { rate: rate("10/s"), burst: 9, max_debt: 4, initial: 10 };
-        assert!(Limit::from_terms(Terms::TokenBucket(bucket)).is_err());
-        let leases = Terms::Concurrency { limit: 0, lease: Nanos::SECOND, max_debt: 0 };
-        assert!(Limit::from_terms(leases).is_err());
+        let bucket = BucketParams { rate: rate("10/s"), burst: 9, max_debt: 4, initial: 10 };
+        assert!(Limit::from_params(Params::TokenBucket(bucket)).is_err());
+        let leases = Params::Concurrency { limit: 0, lease: Nanos::SECOND, max_debt: 0 };
+        assert!(Limit::from_params(leases).is_err());
     }
 
     #[test]
@@ -328,9 +330,9 @@ mod tests {
         ];
         for limit in limits {
             let (mut state, mut copy) = (vec![0; limit.words()], vec![0; limit.words()]);
-            limit.fresh(&mut *state, &Now::at(5));
+            limit.init(&mut *state, &Now::at(5));
             let _ = limit.decide(&mut *state, &Now::at(5), Ask::Exactly(Cost::new(7)));
-            limit.keep(&mut *copy, limit.kept(&*state).unwrap());
+            limit.encode(&mut *copy, limit.decode(&*state).unwrap());
             assert_eq!(state, copy, "{limit:?}");
         }
     }

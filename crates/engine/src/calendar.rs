@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use jiff::ToSpan;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use tollgate::{Nanos, Time, Wall, Window};
+use tollgate::core::{Nanos, Time, Wall, Window};
 
 /// A time zone.
 #[derive(Clone)]

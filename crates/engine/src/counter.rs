@@ -1,6 +1,7 @@
 //! The counters that a decision was about, for whoever keeps statistics of them.
 
-use tollgate::{Cost, Outcome};
+use tollgate::Outcome;
+use tollgate::core::Cost;
 
 use crate::decision::Decision;
 use crate::key;

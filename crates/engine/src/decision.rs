@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tollgate::{Cost, Nanos, Outcome, Report, Retry, Time, Wall};
+use tollgate::core::{Cost, Nanos, Time, Wall};
+use tollgate::{Outcome, Report, Retry};
 
 use crate::engine::plan::{Answered, Plan, Planned, Span};
 use crate::engine::{Faulted, Noted, Taking};
@@ -158,7 +159,7 @@ impl<'d> Decision<'d> {
 
     /// Whether it passes, at once or after a wait.
     pub fn is_allowed(&self) -> bool {
-        self.decided.outcome.is_allowed()
+        self.decided.outcome.is_admitted()
     }
 
     /// What would have been done with it, if that was only observed.
@@ -209,7 +210,7 @@ impl<'d> Decision<'d> {
 
     /// Whether a ban refused it, alone or beside limits that did, too.
     pub fn is_banned(&self) -> bool {
-        let refuses = |planned: &Planned| self.all.answer(planned).is_some_and(|(said, _)| !said.outcome.is_allowed());
+        let refuses = |planned: &Planned| self.all.answer(planned).is_some_and(|(said, _)| !said.outcome.is_admitted());
         let charges = &self.all.plan.charges[range(&self.all.plan.asked[self.place].charges)];
         !self.is_allowed() && charges.iter().any(|planned| planned.is_ban() && refuses(planned))
     }
@@ -223,7 +224,7 @@ impl<'d> Decision<'d> {
             let planned = &all.plan.charges[met.charge as usize];
             let answer = all.answer(planned);
             let reports = answer.map_or(&[][..], |(answer, answers)| answers.reports(answer));
-            let refused = answer.is_some_and(|(answer, _)| !answer.outcome.is_allowed());
+            let refused = answer.is_some_and(|(answer, _)| !answer.outcome.is_admitted());
             let windows = all.plan.windows(planned);
             reports.iter().enumerate().map(move |(limit, report)| LimitReport {
                 item: met.item as usize,

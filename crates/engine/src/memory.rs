@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{
-    Algorithm, Ask, Cost, Ledger, Limits, Now, Numbers, Outcome, PlainCharge, Report, Stamps, Time, TooLarge, Wall,
-};
+use tollgate::core::{Algorithm, Ask, Cost, Now, Stamps, Time, Wall};
+use tollgate::ledger::{Ledger, LimitTable, PlainCharge};
+use tollgate::{CapacityError, Limits, Outcome, Report};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -36,7 +36,7 @@ impl MemoryStore {
     ///
     /// # Errors
     /// When so many do not fit the address space.
-    pub fn new(keys: usize) -> Result<Self, TooLarge> {
+    pub fn new(keys: usize) -> Result<Self, CapacityError> {
         Self::with_clock(keys, Arc::new(PreciseClock::new()))
     }
 }
@@ -46,7 +46,7 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// # Errors
     /// When so many do not fit the address space.
-    pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, TooLarge> {
+    pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, CapacityError> {
         let table = |place: usize| {
             let (words, share) = SIZES[place];
             Ledger::with_clock((keys / share).max(FEWEST_KEYS), words, clock.clone())
@@ -88,7 +88,7 @@ impl<C: Clock> MemoryStore<C> {
         groups.iter().take(AT_A_TIME).take_while(|group| table(group) == Some(first)).count()
     }
 
-    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn Numbers, answers: &mut Answers) {
+    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn LimitTable, answers: &mut Answers) {
         let at = self.clock.now().wall();
         let mut charges = [EMPTY; AT_A_TIME];
         let mut table = &self.tables[0];
@@ -105,7 +105,7 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    fn answer_group(&self, group: &Group<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
+    fn answer_group(&self, group: &Group<'_>, numbers: &dyn LimitTable, answers: &mut Answers) {
         let now = self.clock.now();
         let at = now.wall();
         if group.charges.iter().any(|charge| !fits(charge, at)) {
@@ -138,13 +138,13 @@ impl<C: Clock> MemoryStore<C> {
         answers.end_group(at);
     }
 
-    fn check(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, now: Now<'_>, answers: &mut Answers) {
+    fn check(&self, charges: &[Charge<'_>], numbers: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
         let Some(first) = charges.first().map(|charge| self.place(charge, numbers)) else { return };
         if charges.iter().any(|charge| self.place(charge, numbers) != first) {
             return self.check_across(charges, numbers, now, answers);
         }
         let table = &self.tables[first];
-        if table.take_at_home(charges, plain, &now, granted(answers)) {
+        if table.try_take_fast(charges, plain, &now, granted(answers)) {
             return;
         }
         table.decide_each(numbers, charges, entry, now, |place, seat| {
@@ -155,7 +155,7 @@ impl<C: Clock> MemoryStore<C> {
     /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those
     /// with the longest states first, and what was taken is given back if a later one refuses. Meanwhile others may see less
     /// than there is; nobody ever sees more.
-    fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn Numbers, now: Now<'_>, answers: &mut Answers) {
+    fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
         answers.expect(charges.len());
         let mut refused_by = None;
         // Nearly always there are few enough for the stack.
@@ -198,7 +198,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// What a check would say of one charge by itself.
-    fn weigh(&self, charge: &Charge<'_>, numbers: &dyn Numbers, answers: &mut Answers) {
+    fn weigh(&self, charge: &Charge<'_>, numbers: &dyn LimitTable, answers: &mut Answers) {
         self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
             answers.charge(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
@@ -206,7 +206,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// What was given back or forgotten, and how things stand now.
-    fn tell(&self, charge: &Charge<'_>, given: Cost, numbers: &dyn Numbers, answers: &mut Answers) {
+    fn tell(&self, charge: &Charge<'_>, given: Cost, numbers: &dyn LimitTable, answers: &mut Answers) {
         self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
             answers.charge(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
         });
@@ -215,13 +215,13 @@ impl<C: Clock> MemoryStore<C> {
     /// The table that decides about a charge: that of its limits, or a larger one in which its key has something used up under
     /// limits it had before. What it has in a smaller one is moved, as it is: it belongs to the limits it was charged under.
     #[inline]
-    fn place(&self, charge: &Charge<'_>, numbers: &dyn Numbers) -> usize {
+    fn place(&self, charge: &Charge<'_>, numbers: &dyn LimitTable) -> usize {
         let here = place_of(charge.limits);
         if charge.earlier.is_empty() { here } else { self.place_among(charge, here, numbers) }
     }
 
     #[inline(never)]
-    fn place_among(&self, charge: &Charge<'_>, here: usize, numbers: &dyn Numbers) -> usize {
+    fn place_among(&self, charge: &Charge<'_>, here: usize, numbers: &dyn LimitTable) -> usize {
         let mut others = [false; SIZES.len()];
         charge.earlier.iter().filter_map(|id| numbers.get(*id)).for_each(|limits| others[place_of(limits)] = true);
         others[here] = false;
@@ -242,7 +242,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// The table that has the state of a key, for what is given back or renewed: the caller need not know the limits that the key
     /// was charged under before.
-    fn holder(&self, charge: &Charge<'_>, numbers: &dyn Numbers) -> &Ledger<Arc<C>> {
+    fn holder(&self, charge: &Charge<'_>, numbers: &dyn LimitTable) -> &Ledger<Arc<C>> {
         let (table, entry) = (self.table(charge, numbers), entry(charge));
         if table.is_known(numbers, &entry) {
             return table;
@@ -250,7 +250,7 @@ impl<C: Clock> MemoryStore<C> {
         self.tables.iter().find(|table| table.is_known(numbers, &entry)).unwrap_or(table)
     }
 
-    fn table(&self, charge: &Charge<'_>, numbers: &dyn Numbers) -> &Ledger<Arc<C>> {
+    fn table(&self, charge: &Charge<'_>, numbers: &dyn LimitTable) -> &Ledger<Arc<C>> {
         &self.tables[self.place(charge, numbers)]
     }
 }
@@ -265,7 +265,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     #[inline]
     fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
         let [first, ..] = &self.tables;
-        first.take_at_home(charges, |charge| Some(*charge), &self.clock.now(), granted(answers))
+        first.try_take_fast(charges, |charge| Some(*charge), &self.clock.now(), granted(answers))
     }
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
@@ -280,7 +280,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         false
     }
 
-    fn begin(&self, numbers: &(dyn Numbers + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    fn begin(&self, numbers: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         self.table(charge, numbers).begin(numbers, &entry(charge), start, held);
     }
 
@@ -308,9 +308,9 @@ fn place_of(limits: &Limits) -> usize {
 }
 
 #[inline]
-fn entry<'a>(charge: &Charge<'a>) -> tollgate::Charge<'a> {
+fn entry<'a>(charge: &Charge<'a>) -> tollgate::ledger::Charge<'a> {
     let Charge { numbers, limits, key, ask, windows, .. } = *charge;
-    tollgate::Charge { numbers, limits: Some(limits), key, ask, windows }
+    tollgate::ledger::Charge { numbers, limits: Some(limits), key, ask, windows }
 }
 
 /// A charge as one that takes all of a cost or nothing, if it is.
@@ -326,5 +326,5 @@ fn granted(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Report) {
     |charge, report| answers.granted(charge.cost, report)
 }
 
-const EMPTY: tollgate::Charge<'static> =
-    tollgate::Charge { numbers: 0, limits: None, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };
+const EMPTY: tollgate::ledger::Charge<'static> =
+    tollgate::ledger::Charge { numbers: 0, limits: None, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };

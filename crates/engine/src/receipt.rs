@@ -7,9 +7,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tollgate::core::{BucketParams, Cost, Nanos, Params, Phase, Stamp, Stamps, Steps, WindowParams};
 use tollgate::{
-    BucketTerms, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Limits, Nanos, Phase, Rate,
-    SlidingLog, SlidingSlices, SlidingWindow, Stamp, Stamps, Steps, Terms, TokenBucket, WindowTerms,
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, Limits, Rate, SlidingLog, SlidingSlices,
+    SlidingWindow, TokenBucket,
 };
 
 /// What a decision took, to give it back.
@@ -171,23 +172,23 @@ pub(crate) fn limits_to_bytes(limits: &Limits) -> Vec<u8> {
 
 fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
     let mut all = |numbers: &[u64]| numbers.iter().for_each(|number| put(bytes, *number));
-    let bucket = |bucket: &BucketTerms| {
+    let bucket = |bucket: &BucketParams| {
         [bucket.rate.count().into(), bucket.rate.per().as_nanos(), bucket.burst, bucket.max_debt, bucket.initial]
     };
-    let window = |window: &WindowTerms| [window.limit, window.length.as_nanos(), window.max_debt, window.initial];
-    match limit.terms() {
-        Terms::Unlimited => all(&[0]),
-        Terms::DenyAll => all(&[1]),
-        Terms::TokenBucket(terms) => {
+    let window = |window: &WindowParams| [window.limit, window.length.as_nanos(), window.max_debt, window.initial];
+    match limit.params() {
+        Params::Unlimited => all(&[0]),
+        Params::DenyAll => all(&[1]),
+        Params::TokenBucket(terms) => {
             all(&[2]);
             all(&bucket(&terms));
         }
-        Terms::LeakyBucket { bucket: terms, free, max_wait } => {
+        Params::LeakyBucket { bucket: terms, free, max_wait } => {
             all(&[3]);
             all(&bucket(&terms));
             all(&[free, max_wait.as_nanos()]);
         }
-        Terms::FixedWindow { window: terms, phase } => {
+        Params::FixedWindow { window: terms, phase } => {
             all(&[4]);
             all(&window(&terms));
             match phase {
@@ -197,17 +198,17 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
                 Phase::Given(position) => all(&[3 + position as u64]),
             }
         }
-        Terms::SlidingWindow(terms) => {
+        Params::SlidingWindow(terms) => {
             all(&[5]);
             all(&window(&terms));
         }
-        Terms::SlidingLog { window: terms, minimum_gap, count_refused } => {
+        Params::SlidingLog { window: terms, minimum_gap, count_refused } => {
             all(&[6]);
             all(&window(&terms));
             all(&[minimum_gap.as_nanos(), count_refused.into()]);
         }
-        Terms::Concurrency { limit, lease, max_debt } => all(&[7, limit, lease.as_nanos(), max_debt]),
-        Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
+        Params::Concurrency { limit, lease, max_debt } => all(&[7, limit, lease.as_nanos(), max_debt]),
+        Params::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
             all(&[8, refill, period.as_nanos(), burst, max_wait.as_nanos(), max_debt, initial]);
             match steps {
                 Steps::FirstRequest => all(&[0]),
@@ -215,7 +216,7 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
                 Steps::Aligned(offset) => all(&[1 + offset.as_nanos()]),
             }
         }
-        Terms::SlidingSlices { window: terms, precision } => {
+        Params::SlidingSlices { window: terms, precision } => {
             all(&[9]);
             all(&window(&terms));
             all(&[precision.as_nanos()]);
@@ -285,14 +286,14 @@ fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
     })
 }
 
-fn take_bucket(rest: &mut &[u8]) -> Option<BucketTerms> {
+fn take_bucket(rest: &mut &[u8]) -> Option<BucketParams> {
     let rate = Rate::new(take(rest)?, Nanos::from_nanos(take(rest)?)).ok()?;
-    Some(BucketTerms { rate, burst: take(rest)?, max_debt: take(rest)?, initial: take(rest)? })
+    Some(BucketParams { rate, burst: take(rest)?, max_debt: take(rest)?, initial: take(rest)? })
 }
 
-fn take_window(rest: &mut &[u8]) -> Option<WindowTerms> {
+fn take_window(rest: &mut &[u8]) -> Option<WindowParams> {
     let (limit, length) = (take(rest)?, Nanos::from_nanos(take(rest)?));
-    Some(WindowTerms { limit, length, max_debt: take(rest)?, initial: take(rest)? })
+    Some(WindowParams { limit, length, max_debt: take(rest)?, initial: take(rest)? })
 }
 
 /// The 64 characters that mean nothing to JSON, URLs and headers.

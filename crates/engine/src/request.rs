@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate::Cost;
+use tollgate::core::Cost;
 
 use crate::sent::SentLimits;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use jiff::ToSpan;
-use tollgate::{Time, Wall};
+use tollgate::core::{Time, Wall};
 
 use crate::calendar::Zone;
 use crate::rules::WEEKDAYS;

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustc_hash::FxHashMap;
-use tollgate::{Limits, Nanos, Numbers};
+use tollgate::Limits;
+use tollgate::core::Nanos;
+use tollgate::ledger::LimitTable;
 
 use crate::ruleset::{SENT_IDS, windows_of};
 
@@ -66,7 +68,7 @@ impl Folder {
     }
 }
 
-impl Numbers for Folder {
+impl LimitTable for Folder {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
         let sheet = match self.sheets.get(id.wrapping_sub(self.first) as usize) {

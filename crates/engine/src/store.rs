@@ -12,7 +12,9 @@ mod answers;
 
 use std::fmt;
 
-use tollgate::{Ask, Limits, Numbers, PlainCharge, Stamps, Time, Wall, Window};
+use tollgate::Limits;
+use tollgate::core::{Ask, Stamps, Time, Wall, Window};
+use tollgate::ledger::{LimitTable, PlainCharge};
 
 use crate::key;
 pub use answers::{Answer, Answers, GroupAnswer};
@@ -54,7 +56,7 @@ pub trait Store: Send + Sync {
 
     /// Replaces the state of the charge's key by a new one: what `start` says a new key has, with `held` leases taken of each
     /// limit that hands them out. Only asked of the store that decides while another does not answer, which must answer at once.
-    fn begin(&self, numbers: &(dyn Numbers + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    fn begin(&self, numbers: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         let _ = (numbers, charge, start, held);
     }
 
@@ -81,7 +83,7 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).can_fail()
     }
 
-    fn begin(&self, numbers: &(dyn Numbers + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    fn begin(&self, numbers: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         (**self).begin(numbers, charge, start, held);
     }
 
@@ -94,7 +96,7 @@ impl<S: Store> Store for std::sync::Arc<S> {
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {
     /// Every set of numbers a state may have been written under.
-    pub numbers: &'a (dyn Numbers + Sync),
+    pub numbers: &'a (dyn LimitTable + Sync),
     /// In the order in which they are to be decided.
     pub groups: &'a [Group<'a>],
 }

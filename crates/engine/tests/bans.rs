@@ -7,7 +7,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use support::{Bench, Flaky, START, bench, run, show, unavailable};
 use tollgate::clock::ManualClock;
-use tollgate::{Nanos, Outcome, Retry};
+use tollgate::core::Nanos;
+use tollgate::{Outcome, Retry};
 use tollgate_engine::{Enforcement, Entry, Item, Request};
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
@@ -94,7 +95,7 @@ trait Advanced {
 impl Advanced for ManualClock {
     fn advanced(&self) -> Nanos {
         use tollgate::clock::Clock as _;
-        self.now().wall().since(tollgate::Time::from_nanos(START))
+        self.now().wall().since(tollgate::core::Time::from_nanos(START))
     }
 }
 

@@ -5,8 +5,8 @@ mod support;
 use std::sync::Arc;
 
 use support::{Bench, START, bench, memory};
-use tollgate::Nanos;
 use tollgate::clock::ManualClock;
+use tollgate::core::Nanos;
 
 #[test]
 fn an_attribute_says_what_a_request_weighs() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use support::{Bench, Flaky, bench, memory, stale};
 use tollgate::clock::ManualClock;
-use tollgate::{Nanos, Time};
+use tollgate::core::{Nanos, Time};
 use tollgate_engine::calendar::{Calendar, Unit, Zone};
 use tollgate_engine::store::StoreError;
 

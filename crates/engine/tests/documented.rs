@@ -3,7 +3,7 @@
 mod support;
 
 use support::{Bench, bench, run, show};
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 use tollgate_engine::{Item, Request};
 
 fn seconds(seconds: u64) -> Nanos {

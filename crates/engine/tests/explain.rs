@@ -3,7 +3,7 @@
 mod support;
 
 use support::{Bench, bench, run};
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 use tollgate_engine::{Does, Entry, Explanation, Item, Lent, Request, Why};
 
 fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {

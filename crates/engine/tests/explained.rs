@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::Arc;
 use support::{Bench, Flaky, START, bench, check, run, told, unavailable};
-use tollgate::Nanos;
 use tollgate::clock::ManualClock;
+use tollgate::core::Nanos;
 use tollgate_engine::{Enforcement, Entry, Item, Standing};
 
 #[test]

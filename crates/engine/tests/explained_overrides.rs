@@ -3,7 +3,7 @@
 mod support;
 
 use support::{bench, check, run, told};
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source, entry};
 use tollgate_engine::{Entry, Item};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use support::{Bench, Flaky, START, limits, run, show, stale, unavailable, unknown};
 use tollgate::clock::ManualClock;
-use tollgate::{Nanos, Time};
+use tollgate::core::{Nanos, Time};
 use tollgate_engine::store::StoreError;
 use tollgate_engine::{Decisions, Enforcement, EngineError, Item, Receipt, Request, Standing};
 

@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 
 use support::{Memory, START, memory, run};
-use tollgate::Nanos;
 use tollgate::clock::ManualClock;
+use tollgate::core::Nanos;
 use tollgate_engine::rules::{Imported, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
 

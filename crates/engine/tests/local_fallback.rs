@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use support::{Bench, Flaky, START, run, show, unavailable};
 use tollgate::clock::ManualClock;
-use tollgate::{Cost, Nanos, Outcome, Retry};
+use tollgate::core::{Cost, Nanos};
+use tollgate::{Outcome, Retry};
 use tollgate_engine::{Decisions, Item, Request, Standing};
 
 const ALWAYS: usize = usize::MAX;

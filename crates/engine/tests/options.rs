@@ -3,7 +3,7 @@
 mod support;
 
 use support::bench;
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 
 /// Asks so often at once, and says how many pass.
 fn passing(rules: &str, waits_and_expected: &[(u64, usize)]) {

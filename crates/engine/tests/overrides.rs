@@ -3,7 +3,7 @@
 mod support;
 
 use support::{START, bench, run};
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 
 #[test]
 fn the_first_override_that_holds_counts() {

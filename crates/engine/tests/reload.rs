@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::Arc;
 use support::{Bench, Flaky, bench, read, run};
-use tollgate::Nanos;
 use tollgate::clock::ManualClock;
+use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source};
 
 #[test]

@@ -83,7 +83,7 @@ fn of_rules_that_suffice_one_with_room_is_enough() {
     assert_eq!(bench.remaining(&[]), [1], "a refusal spends nothing");
     assert!(bench.check(&both[..1]).starts_with("deny"), "one alone must be kept");
     assert_eq!(bench.check(&[("other", "c")]), "allow");
-    bench.advance(tollgate::Nanos::from_secs(3600));
+    bench.advance(tollgate::core::Nanos::from_secs(3600));
     assert_eq!(bench.check(&both), "allow");
     assert_eq!(bench.remaining(&both), [1, 4, 5], "who has room is charged");
 }
@@ -198,9 +198,9 @@ fn where_none_has_room_the_soonest_is_waited_for() {
     };
     assert_eq!(told(&[]), ("deny 1s".into(), "often".into()));
     assert_eq!(told(&[("all", "")]), ("deny 60s".into(), "all".into()), "what has to be kept besides is waited for");
-    bench.advance(tollgate::Nanos::from_nanos(999_999_999));
+    bench.advance(tollgate::core::Nanos::from_nanos(999_999_999));
     assert_eq!(bench.check(&[]), "deny 1ns");
-    bench.advance(tollgate::Nanos::from_nanos(1));
+    bench.advance(tollgate::core::Nanos::from_nanos(1));
     assert_eq!(bench.check(&[]), "allow");
 }
 
@@ -223,7 +223,7 @@ fn who_is_banned_from_a_rule_has_no_room_there_whatever_is_left_of_it() {
     assert_eq!((bench.check(&[("x", "")]), bench.check(&[("x", "")])), ("allow".into(), "deny 3600s".into()));
     let both = [("x", ""), ("y", "")];
     assert_eq!(bench.check(&both), "allow");
-    bench.advance(tollgate::Nanos::from_secs(10));
+    bench.advance(tollgate::core::Nanos::from_secs(10));
     assert_eq!(bench.check(&both), "allow", "there is room again, and the ban goes on");
     assert_eq!((bench.check(&[("x", "")]), bench.check(&both)), ("deny 3590s".into(), "allow".into()));
     assert!(bench.check(&both).starts_with("deny"), "three were enough");

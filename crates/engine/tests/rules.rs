@@ -3,7 +3,8 @@
 mod support;
 
 use support::{bench, limits, run, show};
-use tollgate::{Nanos, Outcome};
+use tollgate::Outcome;
+use tollgate::core::Nanos;
 use tollgate_engine::{Decisions, Enforcement, Entry, Item, Receipt, Request, RequestError, Standing};
 
 const SECOND: Nanos = Nanos::SECOND;

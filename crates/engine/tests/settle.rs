@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use support::{Bench, Flaky, START, bench, run, unavailable};
 use tollgate::clock::ManualClock;
-use tollgate::{Cost, Nanos};
+use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Receipt, Settled, Store};
 
 fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {

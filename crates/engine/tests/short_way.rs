@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use support::{Bench, Memory, START, limits, memory, run};
+use tollgate::Limits;
 use tollgate::clock::ManualClock;
-use tollgate::{Limits, Nanos, PlainCharge};
+use tollgate::core::Nanos;
+use tollgate::ledger::PlainCharge;
 use tollgate_engine::store::{Answers, Batch};
 use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Item, Request, Store};
 

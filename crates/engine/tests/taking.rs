@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use support::{Bench, Flaky, START, bench, run, show, unavailable};
 use tollgate::clock::ManualClock;
-use tollgate::{Cost, Nanos};
+use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, Taking};
 
 /// Takes `cost`, and tells what came of it and how much may be used.

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use axum::routing::{get, post};
 use axum::{Router, serve};
 use tokio::net::TcpListener;
-use tollgate::{Keyed, Limiter, Nanos, SlidingLog, TokenBucket};
+use tollgate::core::Nanos;
+use tollgate::{Keyed, Limiter, SlidingLog, TokenBucket};
 use tollgate_http::{ByHeader, ClientIp, ForwardedBy, LimitLayer, OnUnidentified, SendHeaders, TrustedProxies};
 
 /// Limits the whole service, each address, and each API key.

@@ -14,7 +14,8 @@
 use std::fmt::{self, Write};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use tollgate::{Nanos, Report, Retry};
+use tollgate::core::Nanos;
+use tollgate::{Report, Retry};
 
 /// The parameter names of the draft, which has renamed them before.
 mod parameters {

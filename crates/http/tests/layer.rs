@@ -13,9 +13,8 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use support::{Inner, call, get};
 use tollgate::clock::ManualClock;
-use tollgate::{
-    Algorithm, Concurrency, FixedWindow, Keyed, LeakyBucket, Limiter, Limits, Nanos, Outcome, Retry, TokenBucket,
-};
+use tollgate::core::{Algorithm, Nanos};
+use tollgate::{Concurrency, FixedWindow, Keyed, LeakyBucket, Limiter, Limits, Outcome, Retry, TokenBucket};
 use tollgate_http::{ByHeader, ClientIp, LimitLayer, Observed, OnUnidentified, Reason, SendHeaders, Styles};
 use tower_layer::Layer;
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut};
 use tokio::net::TcpListener;
-use tollgate::{Concurrency, Keyed, Nanos, TokenBucket};
+use tollgate::core::Nanos;
+use tollgate::{Concurrency, Keyed, TokenBucket};
 use tollgate_http::{ByHeader, ClientIp, LimitLayer, OnUnidentified};
 use tonic::body::Body;
 use tonic::client::Grpc;

@@ -1,8 +1,8 @@
 //! Decodes the reply of the script: the core functions compute the answers from the states that it carries.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, Kept, Limit, Limits, Nanos, Now, Outcome, Report, Retry, SlidingSlices, Stamp, Stamps, Terms,
-    Time,
+    Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Outcome, Params, Report, Retry, SlidingSlices,
+    Stamp, Stamps, Time,
 };
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, Verb};
 
@@ -198,37 +198,37 @@ impl Asked<'_> {
     }
 
     fn answer_limit(&self, limit: &Limit, bytes: &mut Bytes<'_>, refuses: bool) -> Result<LimitAnswer, TooShort> {
-        Ok(match limit.terms() {
-            Terms::Unlimited | Terms::DenyAll => self.judge(limit, &[0; 0], &[0; 0], Stamp::NONE, refuses),
-            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+        Ok(match limit.params() {
+            Params::Unlimited | Params::DenyAll => self.judge(limit, &[0; 0], &[0; 0], Stamp::NONE, refuses),
+            Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
                 let ticks = bucket_ticks(&bucket, bytes)?;
                 let taken = u128::from(self.taken.get()) * u128::from(bucket.rate.per().as_nanos());
-                let words = |ticks| self.words(limit, Kept::Bucket { ticks });
+                let words = |ticks| self.words(limit, DecodedState::Bucket { ticks });
                 let before = if self.committed { ticks.saturating_sub(taken) } else { ticks };
                 self.judge(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
             }
-            Terms::IntervalBucket { .. } => {
+            Params::IntervalBucket { .. } => {
                 let (mark, origin) = (bytes.number(7)?, nanos(bytes.number(7)?));
-                let words = |mark| self.words(limit, Kept::Interval { mark, origin });
+                let words = |mark| self.words(limit, DecodedState::Interval { mark, origin });
                 let before = if self.committed { mark.saturating_sub(self.taken.get()) } else { mark };
                 self.judge(limit, &words(mark), &words(before), Stamp::NONE, refuses)
             }
-            Terms::FixedWindow { .. } => {
+            Params::FixedWindow { .. } => {
                 let (end, used) = (nanos(bytes.number(7)?), bytes.number(7)?);
-                let words = self.words(limit, Kept::Window { end, used });
+                let words = self.words(limit, DecodedState::Window { end, used });
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
-            Terms::SlidingWindow(_) => {
+            Params::SlidingWindow(_) => {
                 let (end, previous, used) = (nanos(bytes.number(7)?), bytes.number(7)?, bytes.number(7)?);
-                let words = self.words(limit, Kept::Windows { end, previous, used });
+                let words = self.words(limit, DecodedState::Windows { end, previous, used });
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
-            Terms::SlidingSlices { window, precision } => {
+            Params::SlidingSlices { window, precision } => {
                 let mut words = [0; SlidingSlices::MAX_WORDS];
                 let end = restore_slices(limit, &window, precision, &mut words, bytes)?;
                 self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
-            Terms::SlidingLog { window, .. } => {
+            Params::SlidingLog { window, .. } => {
                 let (inside, asked, again, newest, reset) =
                     (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?, bytes.number(7)?, bytes.number(7)?);
                 let ceiling = match self.ask {
@@ -252,7 +252,7 @@ impl Asked<'_> {
                     },
                 }
             }
-            Terms::Concurrency { limit, lease, max_debt } => {
+            Params::Concurrency { limit, lease, max_debt } => {
                 let (held, last_end, number) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
                 let cost = self.ask.cost().get();
                 let ceiling = match self.ask {
@@ -282,9 +282,9 @@ impl Asked<'_> {
         })
     }
 
-    fn words(&self, limit: &Limit, kept: Kept) -> [u64; 3] {
+    fn words(&self, limit: &Limit, kept: DecodedState) -> [u64; 3] {
         let mut words = [0; 3];
-        limit.keep(&mut words, kept);
+        limit.encode(&mut words, kept);
         words
     }
 

@@ -1,8 +1,8 @@
 //! Decodes a state that stays under other parameters than its charge has: its own parameters, and its words for the core functions.
 
 use tollgate_core::{
-    Algorithm, BucketTerms, Cost, Kept, Limit, Limits, Nanos, Now, Phase, Rate, SlidingSlices, Stamp, Steps, Terms,
-    Verdict, WindowTerms,
+    Algorithm, BucketParams, Cost, DecodedState, Limit, Limits, Nanos, Now, Params, Phase, Rate, SlidingSlices, Stamp,
+    Steps, Verdict, WindowParams,
 };
 
 use crate::answer::{Bytes, TooShort, nanos};
@@ -62,27 +62,27 @@ fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, NotAState> {
         let same = asked.as_slice().get(index).filter(|limit| encode_limit(limit).is_ok_and(|asked| asked == *fields));
         limits.push(match same {
             Some(limit) => *limit,
-            None => Limit::from_terms(terms(fields).ok_or(NotAState)?).map_err(|_| NotAState)?,
+            None => Limit::from_params(terms(fields).ok_or(NotAState)?).map_err(|_| NotAState)?,
         });
     }
     Limits::new(limits).map_err(|_| NotAState)
 }
 
 /// Returns the parameters that the script's fields describe; `None` if they cannot be some.
-fn terms(fields: &[u64]) -> Option<Terms> {
+fn terms(fields: &[u64]) -> Option<Params> {
     let window =
-        |limit, micros, max_debt, initial| WindowTerms { limit, length: micros_to_nanos(micros), max_debt, initial };
+        |limit, micros, max_debt, initial| WindowParams { limit, length: micros_to_nanos(micros), max_debt, initial };
     Some(match *fields {
         [1, ticks, whole, part, burst, max_debt, initial] => {
-            Terms::TokenBucket(BucketTerms { rate: rate(ticks, whole, part)?, burst, max_debt, initial })
+            Params::TokenBucket(BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial })
         }
         // The longest wait bounds only what is admitted, which the charge's own parameters decide.
-        [2, ticks, whole, part, burst, max_debt, initial, _, _, free] => Terms::LeakyBucket {
-            bucket: BucketTerms { rate: rate(ticks, whole, part)?, burst, max_debt, initial },
+        [2, ticks, whole, part, burst, max_debt, initial, _, _, free] => Params::LeakyBucket {
+            bucket: BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial },
             free,
             max_wait: Nanos::MAX,
         },
-        [3, limit, micros, max_debt, initial, phase] => Terms::FixedWindow {
+        [3, limit, micros, max_debt, initial, phase] => Params::FixedWindow {
             window: window(limit, micros, max_debt, initial),
             phase: match phase {
                 0 => Phase::Epoch,
@@ -91,16 +91,16 @@ fn terms(fields: &[u64]) -> Option<Terms> {
                 _ => Phase::Given((phase - 3) as usize),
             },
         },
-        [4, limit, micros, max_debt, initial] => Terms::SlidingWindow(window(limit, micros, max_debt, initial)),
-        [5, limit, micros, max_debt, initial, gap, count_refused] => Terms::SlidingLog {
+        [4, limit, micros, max_debt, initial] => Params::SlidingWindow(window(limit, micros, max_debt, initial)),
+        [5, limit, micros, max_debt, initial, gap, count_refused] => Params::SlidingLog {
             window: window(limit, micros, max_debt, initial),
             minimum_gap: micros_to_nanos(gap),
             count_refused: count_refused == 1,
         },
-        [6, limit, lease, max_debt] => Terms::Concurrency { limit, lease: micros_to_nanos(lease), max_debt },
-        [7] => Terms::Unlimited,
-        [8] => Terms::DenyAll,
-        [9, refill, micros, burst, max_debt, initial, first, offset, max_wait] => Terms::IntervalBucket {
+        [6, limit, lease, max_debt] => Params::Concurrency { limit, lease: micros_to_nanos(lease), max_debt },
+        [7] => Params::Unlimited,
+        [8] => Params::DenyAll,
+        [9, refill, micros, burst, max_debt, initial, first, offset, max_wait] => Params::IntervalBucket {
             refill,
             period: micros_to_nanos(micros),
             burst,
@@ -109,7 +109,7 @@ fn terms(fields: &[u64]) -> Option<Terms> {
             max_debt,
             initial,
         },
-        [10, limit, micros, max_debt, initial, slices] => Terms::SlidingSlices {
+        [10, limit, micros, max_debt, initial, slices] => Params::SlidingSlices {
             window: window(limit, micros.checked_mul(slices)?, max_debt, initial),
             precision: micros_to_nanos(micros),
         },
@@ -130,35 +130,35 @@ const fn micros_to_nanos(micros: u64) -> Nanos {
 
 /// Writes the words of one limit's state; for leases, returns how long until the last one ends.
 fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_>) -> Result<Option<Nanos>, TooShort> {
-    match limit.terms() {
-        Terms::Unlimited | Terms::DenyAll => {}
-        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
-            limit.keep(words, Kept::Bucket { ticks: bucket_ticks(&bucket, bytes)? });
+    match limit.params() {
+        Params::Unlimited | Params::DenyAll => {}
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
+            limit.encode(words, DecodedState::Bucket { ticks: bucket_ticks(&bucket, bytes)? });
         }
-        Terms::IntervalBucket { .. } => {
-            limit.keep(words, Kept::Interval { mark: bytes.number(7)?, origin: nanos(bytes.number(7)?) });
+        Params::IntervalBucket { .. } => {
+            limit.encode(words, DecodedState::Interval { mark: bytes.number(7)?, origin: nanos(bytes.number(7)?) });
         }
-        Terms::FixedWindow { .. } => {
-            limit.keep(words, Kept::Window { end: nanos(bytes.number(7)?), used: bytes.number(7)? });
+        Params::FixedWindow { .. } => {
+            limit.encode(words, DecodedState::Window { end: nanos(bytes.number(7)?), used: bytes.number(7)? });
         }
-        Terms::SlidingWindow(_) => {
+        Params::SlidingWindow(_) => {
             let (end, previous, used) = (nanos(bytes.number(7)?), bytes.number(7)?, bytes.number(7)?);
-            limit.keep(words, Kept::Windows { end, previous, used });
+            limit.encode(words, DecodedState::Windows { end, previous, used });
         }
-        Terms::SlidingSlices { window, precision } => {
+        Params::SlidingSlices { window, precision } => {
             restore_slices(limit, &window, precision, words, bytes)?;
         }
-        Terms::SlidingLog { .. } => {
+        Params::SlidingLog { .. } => {
             let (opening, length) = (bytes.number(2)?, bytes.number(2)?);
             let mut entries = Bytes::new(bytes.take(length as usize)?);
             if let Limit::SlidingLog(limit) = limit {
                 limit.restore(words, opening, (0..length / 7).map_while(|_| entries.number(7).ok().map(nanos)));
             }
         }
-        Terms::Concurrency { lease, .. } => {
+        Params::Concurrency { lease, .. } => {
             let (held, last_end, _) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
             // One lease of the whole weight decides like all of them; only when they end is different.
-            limit.fresh(words, now);
+            limit.init(words, now);
             if held > 0 {
                 limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));
             }
@@ -177,7 +177,7 @@ pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
 }
 
 /// Reads the instant at which nothing will be owed, in core's ticks.
-pub(crate) fn bucket_ticks(bucket: &BucketTerms, bytes: &mut Bytes<'_>) -> Result<u128, TooShort> {
+pub(crate) fn bucket_ticks(bucket: &BucketParams, bytes: &mut Bytes<'_>) -> Result<u128, TooShort> {
     let unit = Unit::new(bucket);
     let (whole, part) = (bytes.number(7)?, bytes.number(6)?);
     let per_micro = u128::from(unit.ticks) * u128::from(unit.coarser);
@@ -187,7 +187,7 @@ pub(crate) fn bucket_ticks(bucket: &BucketTerms, bytes: &mut Bytes<'_>) -> Resul
 /// Reads the counts of slices and writes their words; returns the end of the present slice.
 pub(crate) fn restore_slices(
     limit: &Limit,
-    window: &WindowTerms,
+    window: &WindowParams,
     precision: Nanos,
     words: &mut [u64],
     bytes: &mut Bytes<'_>,

@@ -5,7 +5,7 @@
 //! make it whole: 7777 per second has 7777 ticks to the microsecond, and a unit takes 128 µs and 4544 ticks. Instants are
 //! kept the same way, so no number is larger than some years of microseconds or a burst times a part.
 
-use tollgate_core::{BucketTerms, Limit, Limits, Nanos, Phase, Steps, Terms, WindowTerms};
+use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Steps, WindowParams};
 
 /// Below this bound every integer, and every quotient of two of them rounded down, is exact in a double.
 pub(crate) const EXACT: u64 = 1 << 52;
@@ -42,7 +42,7 @@ impl EncodedLimits {
             fields.iter().for_each(|field| write_number(&mut encoded.bytes, *field));
             encoded.state_len += state_len(limit);
             encoded.is_fixed_length &= is_fixed_length(limit);
-            if let Terms::FixedWindow { phase, .. } = limit.terms() {
+            if let Params::FixedWindow { phase, .. } = limit.params() {
                 encoded.uses_spread |= phase == Phase::Spread;
                 encoded.uses_windows |= matches!(phase, Phase::Given(_));
             }
@@ -82,39 +82,39 @@ pub(crate) const HEAD: usize = 3;
 
 /// Returns whether the state of the limit always has the same length.
 pub(crate) fn is_fixed_length(limit: &Limit) -> bool {
-    match limit.terms() {
-        Terms::SlidingLog { .. } | Terms::Concurrency { .. } => false,
-        Terms::Unlimited
-        | Terms::DenyAll
-        | Terms::TokenBucket(_)
-        | Terms::LeakyBucket { .. }
-        | Terms::IntervalBucket { .. }
-        | Terms::FixedWindow { .. }
-        | Terms::SlidingWindow(_)
-        | Terms::SlidingSlices { .. } => true,
+    match limit.params() {
+        Params::SlidingLog { .. } | Params::Concurrency { .. } => false,
+        Params::Unlimited
+        | Params::DenyAll
+        | Params::TokenBucket(_)
+        | Params::LeakyBucket { .. }
+        | Params::IntervalBucket { .. }
+        | Params::FixedWindow { .. }
+        | Params::SlidingWindow(_)
+        | Params::SlidingSlices { .. } => true,
     }
 }
 
 /// Returns how many bytes of a reply carry the state of one limit.
 pub(crate) fn state_len(limit: &Limit) -> usize {
-    match limit.terms() {
-        Terms::Unlimited | Terms::DenyAll => 0,
-        Terms::TokenBucket(_) | Terms::LeakyBucket { .. } => 13,
-        Terms::IntervalBucket { .. } | Terms::FixedWindow { .. } => 14,
-        Terms::SlidingWindow(_) => 21,
-        Terms::SlidingSlices { window, precision } => 21 + slices(&window, precision) * count_width(&window),
-        Terms::SlidingLog { .. } => 30,
-        Terms::Concurrency { .. } => 16,
+    match limit.params() {
+        Params::Unlimited | Params::DenyAll => 0,
+        Params::TokenBucket(_) | Params::LeakyBucket { .. } => 13,
+        Params::IntervalBucket { .. } | Params::FixedWindow { .. } => 14,
+        Params::SlidingWindow(_) => 21,
+        Params::SlidingSlices { window, precision } => 21 + slices(&window, precision) * count_width(&window),
+        Params::SlidingLog { .. } => 30,
+        Params::Concurrency { .. } => 16,
     }
 }
 
 /// Returns how many slices make up a window.
-pub(crate) fn slices(window: &WindowTerms, precision: Nanos) -> usize {
+pub(crate) fn slices(window: &WindowParams, precision: Nanos) -> usize {
     window.length.as_nanos().div_ceil(precision.as_nanos().max(1)) as usize
 }
 
 /// Returns how many bytes the count of a slice has.
-pub(crate) const fn count_width(window: &WindowTerms) -> usize {
+pub(crate) const fn count_width(window: &WindowParams) -> usize {
     let bits = u64::BITS - (window.limit + window.max_debt).leading_zeros();
     bits.div_ceil(8) as usize
 }
@@ -138,7 +138,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    pub(crate) fn new(bucket: &BucketTerms) -> Self {
+    pub(crate) fn new(bucket: &BucketParams) -> Self {
         let (count, per) = (u64::from(bucket.rate.count()) * 1_000, bucket.rate.per().as_nanos());
         let coarser = greatest_common_divisor(count, per);
         let (ticks, unit) = (count / coarser, per / coarser);
@@ -148,17 +148,17 @@ impl Unit {
 
 /// Returns the fields of one limit, in the order in which the script reads them.
 pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
-    Ok(match limit.terms() {
-        Terms::TokenBucket(bucket) => bucket_fields(1, &bucket)?,
-        Terms::LeakyBucket { bucket, free, max_wait } => {
+    Ok(match limit.params() {
+        Params::TokenBucket(bucket) => bucket_fields(1, &bucket)?,
+        Params::LeakyBucket { bucket, free, max_wait } => {
             let mut fields = bucket_fields(2, &bucket)?;
             fields.extend(patience(&bucket, free, max_wait));
             // Only to distinguish the parameters: Rust computes the waits.
             fields.push(free);
             fields
         }
-        Terms::IntervalBucket { .. } => interval_fields(limit)?,
-        Terms::FixedWindow { window, phase } => {
+        Params::IntervalBucket { .. } => interval_fields(limit)?,
+        Params::FixedWindow { window, phase } => {
             let phase = match phase {
                 Phase::Epoch => 0,
                 Phase::FirstRequest => 1,
@@ -168,25 +168,25 @@ pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
             };
             window_fields(3, &window, &[phase])?
         }
-        Terms::SlidingWindow(window) => window_fields(4, &window, &[])?,
-        Terms::SlidingSlices { window, precision } => {
+        Params::SlidingWindow(window) => window_fields(4, &window, &[])?,
+        Params::SlidingSlices { window, precision } => {
             // Only the slices have to be whole microseconds.
-            let mut fields = window_fields(10, &WindowTerms { length: precision, ..window }, &[])?;
+            let mut fields = window_fields(10, &WindowParams { length: precision, ..window }, &[])?;
             fields.push(slices(&window, precision) as u64);
             fields
         }
-        Terms::SlidingLog { window, minimum_gap, count_refused } => {
+        Params::SlidingLog { window, minimum_gap, count_refused } => {
             // An entry is compared with these in whole microseconds, so rounding them up changes nothing.
-            let window = WindowTerms { length: Nanos::from_micros(micros_ceil(window.length)), ..window };
+            let window = WindowParams { length: Nanos::from_micros(micros_ceil(window.length)), ..window };
             window_fields(5, &window, &[micros_ceil(minimum_gap), count_refused.into()])?
         }
-        Terms::Concurrency { limit, lease, max_debt } => vec![6, limit, micros_ceil(lease), max_debt],
-        Terms::Unlimited => vec![7],
-        Terms::DenyAll => vec![8],
+        Params::Concurrency { limit, lease, max_debt } => vec![6, limit, micros_ceil(lease), max_debt],
+        Params::Unlimited => vec![7],
+        Params::DenyAll => vec![8],
     })
 }
 
-fn bucket_fields(kind: u64, bucket: &BucketTerms) -> Result<Vec<u64>, String> {
+fn bucket_fields(kind: u64, bucket: &BucketParams) -> Result<Vec<u64>, String> {
     let unit = Unit::new(bucket);
     let most = bucket.burst + bucket.max_debt;
     let rate = bucket.rate;
@@ -208,7 +208,7 @@ fn bucket_fields(kind: u64, bucket: &BucketTerms) -> Result<Vec<u64>, String> {
 }
 
 fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
-    let Terms::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } = limit.terms() else {
+    let Params::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } = limit.params() else {
         return Err("not an interval bucket".to_owned());
     };
     let (first, offset) = match steps {
@@ -244,7 +244,7 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
 
 /// Returns the most that a unit may find in a leaky bucket to wait no longer than allowed: the free part, and what flows out in the
 /// longest wait.
-fn patience(bucket: &BucketTerms, free: u64, max_wait: Nanos) -> [u64; 2] {
+fn patience(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
     let unit = Unit::new(bucket);
     let ticks = u128::from(unit.ticks);
     let free = u128::from(free) * (u128::from(unit.whole) * ticks + u128::from(unit.part));
@@ -257,8 +257,8 @@ fn patience(bucket: &BucketTerms, free: u64, max_wait: Nanos) -> [u64; 2] {
     }
 }
 
-fn window_fields(kind: u64, window: &WindowTerms, more: &[u64]) -> Result<Vec<u64>, String> {
-    let WindowTerms { limit, length, max_debt, initial } = *window;
+fn window_fields(kind: u64, window: &WindowParams, more: &[u64]) -> Result<Vec<u64>, String> {
+    let WindowParams { limit, length, max_debt, initial } = *window;
     if limit.checked_add(max_debt).is_none_or(|most| most >= EXACT) {
         return Err(format!(
             "a limit of {limit} and a debt of {max_debt} cannot be computed exactly by the store; together they must be \

@@ -64,13 +64,13 @@ fn peeks_and_refusals_under_smaller_limits_forgive_nothing() {
             for (verb, cost) in [(Verb::Peek, 1), (Verb::Check, 1), (Verb::Check, 2), (Verb::Check, 3)] {
                 let key = format!("{index} {verb:?} {cost}");
                 let taken = ask(store, Verb::Check, charge(&key, large, 100)).await;
-                assert!(taken.outcome.is_allowed(), "{large:?}");
+                assert!(taken.outcome.is_admitted(), "{large:?}");
                 assert_eq!(taken.reports[0].remaining, 0);
                 let other = ask(store, verb, charge(&key, small, cost)).await;
-                assert!(!other.outcome.is_allowed(), "{small:?}");
+                assert!(!other.outcome.is_admitted(), "{small:?}");
                 assert_eq!((other.reports[0].limit, other.reports[0].remaining), (2, 0));
                 let again = ask(store, Verb::Check, charge(&key, large, 90)).await;
-                assert!(!again.outcome.is_allowed(), "{large:?} after {verb:?} {cost}: {again:?}");
+                assert!(!again.outcome.is_admitted(), "{large:?} after {verb:?} {cost}: {again:?}");
             }
         }
     });
@@ -82,14 +82,14 @@ fn refused_request_under_another_limit_changes_no_refill() {
     let (ten, five) = (bucket(10, "10/10s"), bucket(5, "5/10s"));
     on_both(async |store, hand| {
         hand.set(START);
-        assert!(ask(store, Verb::Check, charge("k", ten, 10)).await.outcome.is_allowed());
+        assert!(ask(store, Verb::Check, charge("k", ten, 10)).await.outcome.is_admitted());
         let refused = ask(store, Verb::Check, charge("k", five, 1)).await;
         // Six tokens have to refill at one a second.
         assert_eq!(refused.outcome, Outcome::Deny(Retry::After(Nanos::from_secs(6))));
         hand.set(START + 5_999_999);
-        assert!(!ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_allowed());
+        assert!(!ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
         hand.set(START + 6_000_000);
-        assert!(ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_allowed());
+        assert!(ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
         hand.set(START + 10_000_000);
         let full = ask(store, Verb::Peek, charge("k", ten, 1)).await;
         assert_eq!(full.reports[0].remaining, 10);
@@ -107,7 +107,7 @@ fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger() {
             for turn in 0..5 {
                 for (limit, cost) in [(large, 900), (small, 1)] {
                     let said = ask(store, Verb::Check, charge(&key, limit, cost)).await;
-                    assert_eq!(said.outcome.is_allowed(), turn == 0 && cost == 900, "{limit:?}: {said:?}");
+                    assert_eq!(said.outcome.is_admitted(), turn == 0 && cost == 900, "{limit:?}: {said:?}");
                     admitted += said.taken;
                 }
             }
@@ -127,7 +127,7 @@ fn switching_without_charging_is_exact() {
             let before = ask(store, Verb::Peek, charge(&key, large, 500)).await;
             for cost in [0, 1, 7, 8] {
                 let refused = ask(store, Verb::Check, charge(&key, small, cost)).await;
-                assert!(!refused.outcome.is_allowed(), "{small:?}: {refused:?}");
+                assert!(!refused.outcome.is_admitted(), "{small:?}: {refused:?}");
             }
             assert_eq!(ask(store, Verb::Peek, charge(&key, large, 500)).await, before, "{large:?}");
         }
@@ -180,11 +180,11 @@ fn admitted_take_moves_the_state_to_the_new_parameters() {
         for (from, old) in olds.iter().enumerate() {
             for (to, new) in news.iter().enumerate() {
                 let key = format!("{from} to {to}");
-                assert!(ask(store, Verb::Check, charge(&key, *old, 30)).await.outcome.is_allowed());
+                assert!(ask(store, Verb::Check, charge(&key, *old, 30)).await.outcome.is_admitted());
                 let taken = ask(store, Verb::Check, charge(&key, *new, 15)).await;
-                assert!(taken.outcome.is_allowed(), "{old:?} {new:?}: {taken:?}");
+                assert!(taken.outcome.is_admitted(), "{old:?} {new:?}: {taken:?}");
                 assert_eq!(taken.reports[0].remaining, 5, "{old:?} {new:?}");
-                assert!(!ask(store, Verb::Check, charge(&key, *new, 6)).await.outcome.is_allowed());
+                assert!(!ask(store, Verb::Check, charge(&key, *new, 6)).await.outcome.is_admitted());
                 // And back: 45 of 100 are spent.
                 let peek = ask(store, Verb::Peek, charge(&key, *old, 1)).await;
                 assert_eq!(peek.reports[0].remaining, 55, "{old:?} {new:?}");

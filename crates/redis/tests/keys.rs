@@ -56,7 +56,7 @@ async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
         );
     }
     for place in [0, 3] {
-        assert!(said[place].as_ref().unwrap()[0].outcome.is_allowed());
+        assert!(said[place].as_ref().unwrap()[0].outcome.is_admitted());
     }
     assert_eq!(remaining(store, GOOD, bucket(9)).await, before - 2, "the rejected group took nothing");
 }
@@ -115,7 +115,7 @@ fn damaged_values_spoil_nothing_else() {
             let good = Owned { numbers: u32::MAX, ..Owned::new(GOOD, bucket(50_000), 1) };
             let groups = [bad.clone(), good, other, bad].map(|charge| (Verb::Check, vec![charge]));
             let said = run(&store, &groups).await;
-            assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_allowed()), "{turn}: {said:?} for {value:?}");
+            assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{turn}: {said:?} for {value:?}");
             let answered = |said: &Result<_, _>| matches!(said, Ok(_) | Err(StoreError::Rejected { .. }));
             assert!(said.iter().all(answered), "{turn}: {said:?} for {value:?}");
         }
@@ -182,11 +182,11 @@ fn a_key_that_lost_its_expiry_locks_nobody_out() {
             let charge = Owned { numbers: place as u32, ..Owned::new(&key, limit, 2) };
             hand.set(1_800_000_000_000_000);
             let said = run(&store, &[(Verb::Check, vec![charge.clone()])]).await.remove(0).unwrap();
-            assert!(said[0].outcome.is_allowed());
+            assert!(said[0].outcome.is_admitted());
             server.command(&["PERSIST", &name_of(&key)]);
             hand.set(1_800_000_000_000_000 + 121_000_000);
             let said = run(&store, &[(Verb::Check, vec![charge])]).await.remove(0).unwrap();
-            assert!(said[0].outcome.is_allowed(), "key {key}: {said:?}");
+            assert!(said[0].outcome.is_admitted(), "key {key}: {said:?}");
         }
     });
 }

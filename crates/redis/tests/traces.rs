@@ -9,7 +9,7 @@ mod support;
 use support::chance::{self, Chance};
 use support::model::{Model, ask, starts_with_less};
 use support::{Hand, Owned, Said, by_hand, run};
-use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Phase, Retry, Stamps, Terms, Time, Window};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::Verb;
 use tollgate_redis::RedisStore;
@@ -211,7 +211,7 @@ impl Trace<'_> {
             let place = format!("{} with seed {} at {}", self.name, self.seed, self.now);
             self.compare(Verb::Peek, &groups[0].1, &said, &place);
             assert_eq!(
-                said[0].outcome.is_allowed(),
+                said[0].outcome.is_admitted(),
                 is_admitted,
                 "{place}, after a wait of {wait}: {said:?} {charge:?} {:?}",
                 self.model.own(&charge.key)
@@ -259,7 +259,7 @@ impl Trace<'_> {
 
 /// Returns the windows if the limits refer to them.
 fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
-    let refers = |limit: &Limit| matches!(limit.terms(), Terms::FixedWindow { phase: Phase::Given(_), .. });
+    let refers = |limit: &Limit| matches!(limit.params(), Params::FixedWindow { phase: Phase::Given(_), .. });
     if limits.as_slice().iter().any(refers) { windows.to_vec() } else { Vec::new() }
 }
 

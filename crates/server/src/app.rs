@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Mono, Throttles, Time};
+use tollgate::core::{Mono, Time};
+use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Engine, Store};
 
 use crate::control::auth::{Access, Guards, Tokens};
@@ -43,12 +44,12 @@ pub struct App<S> {
     pub idempotency: IdempotencyTable<Results>,
     /// The keys of `CL.THROTTLE`, if they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine. With a shared store it is an inline limit like any other.
-    pub throttles: Option<Throttles>,
+    pub throttles: Option<RedisCellTable>,
 }
 
 impl<S: Store> App<S> {
     /// Returns the state around an engine.
-    pub fn new(engine: Engine<S>, throttles: Option<Throttles>) -> Self {
+    pub fn new(engine: Engine<S>, throttles: Option<RedisCellTable>) -> Self {
         let clock = PreciseClock::new();
         Self {
             engine,

@@ -50,7 +50,7 @@ fn a_token_bucket_admits_its_bound_to_the_unit_over_three_years() {
         let limit = TokenBucket::new(exactly.0, burst).expect("a limit");
         let start = 12_345;
         let (mut state, mut now, mut dice) = ([0; 2], start, Dice(42));
-        limit.fresh(&mut state, &Now::at(start));
+        limit.init(&mut state, &Now::at(start));
         let mut total = limit.decide(&mut state, &Now::at(start), Ask::UpTo(Cost::MAX)).taken().get();
         let mut decisions = 1;
         while now < start + THREE_YEARS || decisions < DECISIONS {
@@ -96,7 +96,7 @@ fn a_leaky_bucket_lets_everybody_out_at_their_nanosecond_for_three_years() {
         let limit = LeakyBucket::new(exactly.0, burst).expect("a limit");
         let start = 54_321;
         let (mut state, mut now, mut dice) = ([0; 2], start, Dice(99));
-        limit.fresh(&mut state, &Now::at(start));
+        limit.init(&mut state, &Now::at(start));
         let mut total = limit.decide(&mut state, &Now::at(start), Ask::UpTo(Cost::MAX)).taken().get();
         assert_eq!(total, burst);
         let mut decisions = 1;
@@ -128,7 +128,7 @@ fn windows_and_logs_admit_the_limit_once_per_window_for_three_years() {
     fn total<A: Algorithm>(limit: &A, length: u64) {
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
-        limit.fresh(state, &Now::at(0));
+        limit.init(state, &Now::at(0));
         let (mut now, mut total, mut windows) = (0, 0, 0);
         while now < THREE_YEARS {
             total += limit.decide(state, &Now::at(now), Ask::UpTo(Cost::MAX)).taken().get();
@@ -166,7 +166,7 @@ fn a_token_bucket_admits_each_unit_at_its_nanosecond_for_three_years() {
         for burst in [2, 3] {
             let limit = TokenBucket::new(exactly.0, burst).expect("a limit");
             let (mut state, mut now, mut dice) = ([0; 2], 777, Dice(4711));
-            limit.fresh(&mut state, &Now::at(now));
+            limit.init(&mut state, &Now::at(now));
             while now < THREE_YEARS {
                 let start = now;
                 for nth in 1..=IN_A_ROW {

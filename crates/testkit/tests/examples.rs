@@ -14,7 +14,7 @@ impl Bucket {
     fn new(rate: &str, burst: u64) -> Self {
         let limit = TokenBucket::new(rate.parse().expect("a rate"), burst).expect("a bucket");
         let mut state = [0; 2];
-        limit.fresh(&mut state, &Now::at(0));
+        limit.init(&mut state, &Now::at(0));
         Self { limit, state }
     }
 

@@ -187,7 +187,7 @@ fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<()
     let limit = subject.limit().expect("valid");
     let mut state = vec![0; limit.words()];
     let (state, mut at) = (state.as_mut_slice(), steps[0].0);
-    limit.fresh(state, &Now::at(at));
+    limit.init(state, &Now::at(at));
     let (mut admitted, mut granted) = (exact(0), subject.at_first());
     for &(instant, cost) in steps {
         granted += subject.after_step(at, instant);

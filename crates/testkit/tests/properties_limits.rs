@@ -82,7 +82,7 @@ proptest! {
         let (old_limits, new_limits) = (Member::limits(&members).expect("valid"), Member::limits(&new).expect("valid"));
         let now = Now::at(start);
         let mut state = vec![0; new_limits.words()];
-        old_limits.fresh(state.as_mut_slice(), &now);
+        old_limits.init(state.as_mut_slice(), &now);
         let _ = old_limits.decide(state.as_mut_slice(), &now, Ask::UpTo(Cost::new(cost)));
         let before: Vec<_> = old_limits.reports(state.as_slice(), &now, Cost::ONE).collect();
         new_limits.convert(&old_limits, state.as_mut_slice(), &now);

@@ -13,7 +13,7 @@ fn beyond_the_horizon_of_a_word_a_bucket_refuses() {
     assert!(limit.fits_a_word());
     let century = Now::at(100 * 365 * 86_400 * SECOND);
     let mut state = [0];
-    limit.fresh(&mut state, &Now::at(0));
+    limit.init(&mut state, &Now::at(0));
     let passed = (0..100).filter(|_| limit.decide(&mut state, &century, ONE).is_admitted()).count();
     assert!(passed <= 3, "{passed} passed at one instant");
 }
@@ -24,7 +24,7 @@ fn beyond_the_horizon_of_a_word_a_bucket_refuses() {
 fn a_refusal_writes_down_that_the_clock_stepped_back() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().max_debt(0).unwrap();
     let mut state = [0; 2];
-    limit.fresh(&mut state, &Now::at(3600 * SECOND));
+    limit.init(&mut state, &Now::at(3600 * SECOND));
     assert!(limit.decide(&mut state, &Now::at(3600 * SECOND), Ask::Exactly(Cost::new(10))).is_admitted());
     let told = limit.decide(&mut state, &Now::at(0), ONE).outcome();
     assert_eq!(told, Outcome::Deny(Retry::After(Nanos::from_millis(100))));
@@ -38,7 +38,7 @@ fn who_takes_what_fits_waits_for_one_unit_only() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();
     let limit = limit.count_refused();
     let mut state = [0; 4];
-    limit.fresh(&mut state, &Now::at(0));
+    limit.init(&mut state, &Now::at(0));
     assert!(limit.decide(&mut state, &Now::at(0), ONE).is_admitted());
     let told = limit.decide(&mut state, &Now::at(1), Ask::UpTo(Cost::MAX));
     // The unit of 0 ns leaves at 29 ns; the attempt wrote down 2 more, at 1 ns.
@@ -54,7 +54,7 @@ fn taking_up_to_nothing_from_a_group_in_debt_passes_as_it_does_from_one_limit() 
     let limits = Limits::new([window.into()]).unwrap();
     let nothing = Ask::UpTo(Cost::ZERO);
     let mut state = [0; 2];
-    limits.fresh(&mut state, &Now::at(0));
+    limits.init(&mut state, &Now::at(0));
     assert!(limits.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(9))).is_admitted());
     assert_eq!(window.weigh(&state, &Now::at(0), nothing).outcome(), Outcome::Allow);
     assert_eq!(limits.weigh(&state, &Now::at(0), nothing).outcome(), Outcome::Allow);

@@ -102,7 +102,7 @@ fn refused_request_changes_no_other_answer() {
     for_traces(&[Topic::Ban, Topic::Initial, Topic::CountRefused], |trace, deeds| {
         let all = run(trace, deeds);
         let is_refused =
-            |deed: &Deed| matches!(all.get(&deed.number), Some(Came::Decided(answer)) if !answer.outcome.is_allowed());
+            |deed: &Deed| matches!(all.get(&deed.number), Some(Came::Decided(answer)) if !answer.outcome.is_admitted());
         let fewer: Vec<Deed> = deeds.iter().filter(|deed| !is_refused(deed)).cloned().collect();
         same(deeds, &all, &run(trace, &fewer), "a refused request changes no other answer");
     });
@@ -171,7 +171,7 @@ fn refund_restores() {
             else {
                 continue;
             };
-            let refused = |answer: &Answer| !answer.outcome.is_allowed() || answer.shadow_refused;
+            let refused = |answer: &Answer| !answer.outcome.is_admitted() || answer.shadow_refused;
             if matches!(came.get(&check), Some(Came::Decided(answer)) if !refused(answer)) {
                 assert_eq!(after, before, "a refund restores: {longer:#?}");
             }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::{Overflow, Pushed, Shaper};
+use tollgate::shaper::{Overflow, Pushed, Shaper};
 
 struct Packet {
     number: u32,

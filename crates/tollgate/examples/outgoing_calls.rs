@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate::Pacer;
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::{Pacer, Pacing};
+use tollgate::core::Pacing;
 
 /// When each of so many calls is made, in milliseconds.
 fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, calls: usize) -> Vec<u64> {

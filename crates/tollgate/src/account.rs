@@ -61,7 +61,7 @@ impl<'a, A: Algorithm, S: CellsMut> Account<'a, A, S> {
 
     /// Forgets what was used; the state is a new one of the limit in force.
     pub(crate) fn reset(&mut self) {
-        self.limit.fresh(&mut self.state, &self.now);
+        self.limit.init(&mut self.state, &self.now);
         self.own = None;
     }
 

@@ -85,8 +85,8 @@ impl<A: Algorithm> Algorithm for Adjustable<A> {
         true
     }
 
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.read().fresh(state, now);
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        self.read().init(state, now);
     }
 
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<A::Stamp> {

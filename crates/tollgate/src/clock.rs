@@ -204,7 +204,8 @@ impl Clock for CachedClock {
 /// ```
 /// use std::sync::Arc;
 /// use tollgate::clock::ManualClock;
-/// use tollgate::{Limiter, Nanos, TokenBucket};
+/// use tollgate::{Limiter, TokenBucket};
+/// use tollgate::core::Nanos;
 ///
 /// let clock = Arc::new(ManualClock::default());
 /// let limiter = Limiter::with_clock(TokenBucket::new("1/s".parse()?, 1)?, clock.clone());

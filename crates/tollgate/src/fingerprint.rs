@@ -22,7 +22,8 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 /// What a limit is counted by: anything that is bytes, or [`Hashed`] for anything that hashes to bytes.
 ///
 /// ```
-/// use tollgate::{Hashed, Keyed, TokenBucket};
+/// use tollgate::{Keyed, TokenBucket};
+/// use tollgate::keyed::Hashed;
 ///
 /// let limits = Keyed::new(TokenBucket::new("1/s".parse()?, 1)?, 1_000)?;
 /// assert!(limits.check("alice", 1).is_allowed());

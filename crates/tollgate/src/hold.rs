@@ -16,7 +16,8 @@ use crate::wait::{Acquire, AcquireError, Waitable};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{Concurrency, Limiter, Nanos};
+/// use tollgate::{Concurrency, Limiter};
+/// use tollgate::core::Nanos;
 ///
 /// let slots = Arc::new(Limiter::new(Concurrency::new(2, Nanos::from_secs(30))?));
 /// let slot = slots.acquire(1).wait_held()?;
@@ -242,9 +243,9 @@ impl<G: Waitable> fmt::Debug for Reservation<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Nanos;
     use crate::clock::ManualClock;
     use crate::testing::{SECOND, bucket, clock};
+    use tollgate_core::Nanos;
 
     type Tokens = Arc<Limiter<crate::TokenBucket, Arc<ManualClock>>>;
 

@@ -15,14 +15,14 @@ use std::sync::Mutex;
 use tollgate_core::{Algorithm, Ask, Cost, Report, TokenBucket, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
+pub use crate::fingerprint::Hashed;
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Table};
 use crate::wait::Shards;
-pub(crate) use decide::{newcomer, with_fresh};
+pub(crate) use decide::{newcomer, with_init};
 use overflow::Overflow;
 pub use overflow::WhenFull;
-pub use crate::fingerprint::Hashed;
 pub use snapshot::RestoreError;
 use takings::Takings;
 
@@ -70,25 +70,25 @@ const MAX_WAITERS_PER_KEY: usize = 1_024;
 
 /// The table asked for does not fit in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLarge {
+pub struct CapacityError {
     /// How many keys were asked for.
     pub capacity: usize,
 }
 
-impl fmt::Display for TooLarge {
+impl fmt::Display for CapacityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a table of {} keys does not fit in memory, ask for fewer", self.capacity)
     }
 }
 
-impl std::error::Error for TooLarge {}
+impl std::error::Error for CapacityError {}
 
 impl<A: Algorithm> Keyed<A> {
     /// Room for `capacity` keys under `limit`, with a precise clock.
     ///
     /// # Errors
     /// When that many do not fit in memory.
-    pub fn new(limit: A, capacity: usize) -> Result<Self, TooLarge> {
+    pub fn new(limit: A, capacity: usize) -> Result<Self, CapacityError> {
         Self::with_clock(limit, capacity, PreciseClock::new())
     }
 }
@@ -98,10 +98,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     ///
     /// # Errors
     /// When that many do not fit in memory.
-    pub fn with_clock(limit: A, capacity: usize, clock: C) -> Result<Self, TooLarge> {
-        let table = Table::new(capacity, limit.words()).ok_or(TooLarge { capacity })?;
+    pub fn with_clock(limit: A, capacity: usize, clock: C) -> Result<Self, CapacityError> {
+        let table = Table::new(capacity, limit.words()).ok_or(CapacityError { capacity })?;
         let mut overflow = vec![0; limit.words()];
-        limit.fresh(&mut *overflow, &clock.now_for(&limit));
+        limit.init(&mut *overflow, &clock.now_for(&limit));
         let flags = table.flags(0);
         Ok(Self {
             table,
@@ -133,10 +133,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let now = self.clock.now_for(&self.limit);
         let print = key.fingerprint(&self.secret);
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.take_at_home(print, self.flags, take) {
+        if self.table.try_take_fast(print, self.flags, take) {
             return Verdict::granted(cost);
         }
-        self.check_at_length(print, now, cost)
+        self.check_slow(print, now, cost)
     }
 
     /// [`check`](Self::check), with what may be told about the key's limit afterwards.
@@ -184,7 +184,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                 return;
             }
             let now = self.clock.now_for(&self.limit);
-            self.table.at_home_many(&prints[..len], self.flags, |place, state| {
+            self.table.try_home_many(&prints[..len], self.flags, |place, state| {
                 let (print, ask) = (prints[place], Ask::Exactly(costs[place]));
                 verdicts[place] = match state {
                     Some(state) => self.limit.decide(state, &now.with_spread(print.low), ask),

@@ -10,7 +10,7 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::{TooLarge, WhenFull, newcomer, with_fresh};
+use crate::keyed::{CapacityError, WhenFull, newcomer, with_init};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, Buckets, Owner, Slot, State, Wide};
 pub use seat::Seat;
@@ -20,12 +20,12 @@ use seat::Words;
 ///
 /// Limits are never changed, only replaced: a rule that is edited gets a new id, and the old one has to stay known for as long
 /// as there may be states that belong to it. A state whose id nobody knows any more counts as forgotten.
-pub trait Numbers {
+pub trait LimitTable {
     /// The limits with this id.
     fn get(&self, id: u32) -> Option<&Limits>;
 }
 
-impl Numbers for [Limits] {
+impl LimitTable for [Limits] {
     fn get(&self, id: u32) -> Option<&Limits> {
         <[Limits]>::get(self, id as usize)
     }
@@ -74,7 +74,8 @@ pub struct PlainCharge<'a> {
 /// them only when they admit a request. Peeks, refusals and refunds leave it as it is.
 ///
 /// ```
-/// use tollgate::{Charge, Ledger, Limit, Limits, TokenBucket};
+/// use tollgate::{Limit, Limits, TokenBucket};
+/// use tollgate::ledger::{Charge, Ledger};
 ///
 /// let bucket = |rate: &str, burst| Ok::<_, tollgate::LimitError>(Limit::from(TokenBucket::new(rate.parse()?, burst)?));
 /// let numbers = [Limits::from(bucket("10/s", 2)?), Limits::from(bucket("100/s", 3)?)];
@@ -104,7 +105,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When that many do not fit in memory.
-    pub fn new(capacity: usize, state_words: usize) -> Result<Self, TooLarge> {
+    pub fn new(capacity: usize, state_words: usize) -> Result<Self, CapacityError> {
         Self::with_clock(capacity, state_words, PreciseClock::new())
     }
 }
@@ -114,11 +115,11 @@ impl<C: Clock> Ledger<C> {
     ///
     /// # Errors
     /// When that many do not fit in memory.
-    pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, TooLarge> {
+    pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, CapacityError> {
         // One word more, for the id.
         let buckets = |capacity| {
             let shape = state_words.checked_add(1).and_then(Wide::new);
-            shape.and_then(|shape| Buckets::new(capacity, shape)).ok_or(TooLarge { capacity })
+            shape.and_then(|shape| Buckets::new(capacity, shape)).ok_or(CapacityError { capacity })
         };
         Ok(Self {
             table: buckets(capacity)?,
@@ -143,7 +144,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Charges all or none, and says whether all passed. `each` is called for every charge in order, with its own verdict and
     /// while its state is held, so that what it reads was true at the decision. It must not ask the ledger for anything.
-    pub fn decide<N: Numbers + ?Sized>(
+    pub fn decide<N: LimitTable + ?Sized>(
         &self,
         numbers: &N,
         charges: &[Charge<'_>],
@@ -154,7 +155,7 @@ impl<C: Clock> Ledger<C> {
 
     /// [`decide`](Self::decide) for what `charge` makes charges of, so that nobody has to make a list of them first, and at a
     /// reading of the [`clock`](Self::clock) that was just taken.
-    pub fn decide_each<'a, T, N: Numbers + ?Sized>(
+    pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
         &self,
         numbers: &N,
         charged: &'a [T],
@@ -173,7 +174,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Charges each by itself, calling `each` for every one in order. Many are hashed and fetched together, on one reading
     /// of the clock. What [`decide`](Self::decide) says of `each` holds here too.
-    pub fn decide_many<N: Numbers + ?Sized>(
+    pub fn decide_many<N: LimitTable + ?Sized>(
         &self,
         numbers: &N,
         charges: &[Charge<'_>],
@@ -191,7 +192,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Runs `read` on what a decision about the charge would see, with the verdict it would get. Changes nothing.
-    pub fn peek<N: Numbers + ?Sized, R>(
+    pub fn peek<N: LimitTable + ?Sized, R>(
         &self,
         numbers: &N,
         charge: &Charge<'_>,
@@ -205,7 +206,7 @@ impl<C: Clock> Ledger<C> {
             read(&Seat::of(account, verdict))
         });
         found.unwrap_or_else(|| {
-            with_fresh(limits, &of_key, |state| {
+            with_init(limits, &of_key, |state| {
                 let verdict = limits.weigh(&state, &of_key, charge.ask);
                 read(&Seat { limits: Some(limits), own: None, state: Words::Fresh(state), now: of_key, verdict })
             })
@@ -213,7 +214,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Gives back up to `cost` to the charge's key and returns how much its limits accepted.
-    pub fn refund<N: Numbers + ?Sized>(
+    pub fn refund<N: LimitTable + ?Sized>(
         &self,
         numbers: &N,
         charge: &Charge<'_>,
@@ -226,27 +227,27 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held.
-    pub fn renew<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
+    pub fn renew<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
         let (print, now) = (self.print(charge), self.clock.now());
         let renew = |account: &mut Held<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
         self.find(numbers, charge, print, now, renew).unwrap_or(false)
     }
 
     /// Forgets what the charge's key has spent.
-    pub fn reset<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) {
+    pub fn reset<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) {
         let (print, now) = (self.print(charge), self.clock.now());
         self.find(numbers, charge, print, now, |account| account.reset());
     }
 
     /// Whether the charge's key has anything used up here, by the limits that its state belongs to.
-    pub fn is_known<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) -> bool {
+    pub fn is_known<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) -> bool {
         let (print, owner) = (self.print(charge), Judge { numbers, now: self.clock.now() });
         self.table.find(print, &owner, |slot| !owner.is_new(print, slot)).unwrap_or(false)
     }
 
     /// Moves the state of the charge's key to another ledger, as it is and with the limits it belongs to. Its entries must be
     /// long enough for that; nothing happens if the key is not known here.
-    pub fn move_to<N: Numbers + ?Sized>(&self, to: &Self, numbers: &N, charge: &Charge<'_>) {
+    pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, numbers: &N, charge: &Charge<'_>) {
         let owner = Judge { numbers, now: self.clock.now() };
         let taken = self.table.find(self.print(charge), &owner, |slot| {
             let words: Vec<u64> = (0..self.table.state_words()).map(|word| slot.state.get(word)).collect();
@@ -263,7 +264,7 @@ impl<C: Clock> Ledger<C> {
     /// Replaces the state of the charge's key by a new one: what `start` says a new key has, with `held` leases taken of each
     /// limit that hands them out. `start` must be the limits of the charge in everything but what a new key has and how long
     /// its first window or lease lasts. A key that finds no room of its own keeps none.
-    pub fn begin<N: Numbers + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    pub fn begin<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         if start.words() > self.state_words() {
             return;
         }
@@ -273,7 +274,7 @@ impl<C: Clock> Ledger<C> {
         self.table.enter(print, &Judge { numbers, now }, Spent::ALL, |slot, _| {
             slot.state.set(0, charge.numbers.into());
             let mut words = after_id(&mut slot.state);
-            start.fresh(&mut words, &of_key);
+            start.init(&mut words, &of_key);
             start.hold(&mut words, &of_key, held);
         });
     }
@@ -293,7 +294,7 @@ impl<C: Clock> Ledger<C> {
         &self.clock
     }
 
-    fn decide_one<N: Numbers + ?Sized>(
+    fn decide_one<N: LimitTable + ?Sized>(
         &self,
         numbers: &N,
         charge: &Charge<'_>,
@@ -339,7 +340,7 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    fn find<N: Numbers + ?Sized, R>(
+    fn find<N: LimitTable + ?Sized, R>(
         &self,
         numbers: &N,
         charge: &Charge<'_>,
@@ -356,7 +357,7 @@ impl<C: Clock> Ledger<C> {
 
     /// The limits of a charge, unless their state does not fit an entry.
     #[inline]
-    fn limits<'n, N: Numbers + ?Sized>(&self, numbers: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
+    fn limits<'n, N: LimitTable + ?Sized>(&self, numbers: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
         let limits = charge.limits.or_else(|| numbers.get(charge.numbers));
         limits.filter(|limits| limits.words() <= self.state_words())
     }
@@ -382,7 +383,7 @@ type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
 /// The limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits nobody knows any more,
 /// is written as new under `limits`, which have that id.
-fn owner_of<'n, N: Numbers + ?Sized>(
+fn owner_of<'n, N: LimitTable + ?Sized>(
     numbers: &'n N,
     limits: &Limits,
     id: u32,
@@ -400,12 +401,12 @@ fn owner_of<'n, N: Numbers + ?Sized>(
         return Some(own);
     }
     state.set(0, id.into());
-    limits.fresh(&mut after_id(state), now);
+    limits.init(&mut after_id(state), now);
     None
 }
 
 /// Runs `visit` on a state under the limits with `id`, which it belongs to afterwards if it was charged under them.
-fn visit<N: Numbers + ?Sized, R>(
+fn visit<N: LimitTable + ?Sized, R>(
     numbers: &N,
     limits: &Limits,
     id: u32,
@@ -438,7 +439,7 @@ struct Judge<'a, N: ?Sized> {
     now: Now<'a>,
 }
 
-impl<N: Numbers + ?Sized> Owner for Judge<'_, N> {
+impl<N: LimitTable + ?Sized> Owner for Judge<'_, N> {
     fn generation(&self) -> u64 {
         0
     }
@@ -452,7 +453,7 @@ impl<N: Numbers + ?Sized> Owner for Judge<'_, N> {
     }
 }
 
-impl<N: Numbers + ?Sized> Judge<'_, N> {
+impl<N: LimitTable + ?Sized> Judge<'_, N> {
     fn spent_under<R>(
         &self,
         print: Fingerprint,

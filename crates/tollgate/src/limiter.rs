@@ -72,7 +72,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     pub fn with_clock(limit: A, clock: C) -> Self {
         let now = clock.now_for(&limit);
         let mut words = vec![0; limit.words()].into_boxed_slice();
-        limit.fresh(&mut *words, &now);
+        limit.init(&mut *words, &now);
         let state = match &*words {
             [word] => Shared::Word(AtomicU64::new(*word)),
             _ => Shared::Words(Mutex::new(Owned { words, own: None })),

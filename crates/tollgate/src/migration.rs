@@ -145,7 +145,8 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use std::time::Duration;
-//! # use tollgate::{Concurrency, Event, Limit, Limiter, Periodic, Registry, TokenBucket};
+//! # use tollgate::{Concurrency, Limit, Limiter, Periodic, TokenBucket};
+//! # use tollgate::registry::{Event, Registry};
 //! # let n = 2;
 //! let periodic = Periodic::new(50, Duration::from_millis(500))?.timeout(Duration::from_secs(5));
 //! assert!(periodic.acquire(1).wait().is_ok());

@@ -56,12 +56,12 @@
 //!
 //! # Bursty pacer
 //!
-//! Stored permits are free, and the next one pays: [`Pacing::bursty`](crate::Pacing::bursty).
+//! Stored permits are free, and the next one pays: [`Pacing::bursty`](tollgate_core::Pacing::bursty).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_bursty.svg"), "</div>\n")]
 //!
 //! # Pacer with warm-up
 //!
-//! Slow at first and after idling: [`Pacing::warm_up`](crate::Pacing::warm_up).
+//! Slow at first and after idling: [`Pacing::warm_up`](tollgate_core::Pacing::warm_up).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_warm_up.svg"), "</div>\n")]

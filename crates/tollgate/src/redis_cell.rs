@@ -13,7 +13,7 @@ use tollgate_core::{Cells, Now, Spent, Time};
 
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::TooLarge;
+use crate::keyed::CapacityError;
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Arrival, BATCH, Owner, Slot, Table};
 
@@ -45,7 +45,7 @@ impl RedisCellTable {
     ///
     /// # Errors
     /// When that many do not fit the address space.
-    pub fn new(capacity: usize) -> Result<Self, TooLarge> {
+    pub fn new(capacity: usize) -> Result<Self, CapacityError> {
         Self::with_clock(capacity, PreciseClock::new())
     }
 }
@@ -55,8 +55,8 @@ impl<C: Clock> RedisCellTable<C> {
     ///
     /// # Errors
     /// When that many do not fit the address space.
-    pub fn with_clock(capacity: usize, clock: C) -> Result<Self, TooLarge> {
-        let table = Table::new(capacity, 1).ok_or(TooLarge { capacity })?;
+    pub fn with_clock(capacity: usize, clock: C) -> Result<Self, CapacityError> {
+        let table = Table::new(capacity, 1).ok_or(CapacityError { capacity })?;
         Ok(Self { table, secret: Secret::random(), clock, overflow: Mutex::new(0), overflowed: AtomicU64::new(0) })
     }
 
@@ -89,7 +89,7 @@ impl<C: Clock> RedisCellTable<C> {
                 return;
             }
             let now = self.clock.mono().as_nanos();
-            self.table.at_home_many(&prints[..len], 0, |place, state| {
+            self.table.try_home_many(&prints[..len], 0, |place, state| {
                 let Some(call) = batch[place] else { return };
                 replies[place] = match state {
                     Some(state) => call.decide(state, &Now::at(now)),
@@ -116,12 +116,12 @@ impl<C: Clock> RedisCellTable<C> {
         let at = Now::at(now);
         match self.table.known(print, 0, |state| call.decide(state, &at)) {
             Some(reply) => reply,
-            None => self.decide_at_length(print, now, call),
+            None => self.decide_slow(print, now, call),
         }
     }
 
     #[inline(never)]
-    fn decide_at_length(&self, print: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
+    fn decide_slow(&self, print: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
         let at = Now::at(now);
         let mut newcomer = [0];
         call.decide(&mut newcomer, &at);

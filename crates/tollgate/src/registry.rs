@@ -24,7 +24,8 @@ use crate::wait::{Acquire, AcquireError, Grant, block_on};
 /// may be any number, use [`Keyed`](crate::Keyed), which never grows.
 ///
 /// ```
-/// use tollgate::{Limit, Registry, TokenBucket};
+/// use tollgate::{Limit, TokenBucket};
+/// use tollgate::registry::Registry;
 ///
 /// let registry = Registry::new().on_event(|event| println!("{} {:?}", event.limiter, event.kind));
 /// registry.configure("default", Limit::from(TokenBucket::new("10/s".parse()?, 10)?));

@@ -22,7 +22,7 @@ use crate::wait::{AcquireError, Waitable, block_on};
 /// Any number of threads and tasks may push, and any number may take jobs, which leave in order of arrival.
 ///
 /// ```
-/// use tollgate::{Pushed, Shaper};
+/// use tollgate::shaper::{Pushed, Shaper};
 ///
 /// let shaper = Shaper::new("1000/s".parse()?, 2);
 /// assert_eq!(shaper.push("first"), Pushed::Queued);

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use crate::clock::ManualClock;
-use crate::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Nanos, SlidingLog, SlidingWindow, TokenBucket,
-};
+use crate::{Concurrency, FixedWindow, LeakyBucket, Limit, Limits, SlidingLog, SlidingWindow, TokenBucket};
+use tollgate_core::{Algorithm, Nanos};
 
 pub(crate) const SECOND: Nanos = Nanos::SECOND;
 pub(crate) const HOUR: Nanos = Nanos::from_secs(3_600);

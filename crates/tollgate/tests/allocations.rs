@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use allocation_counter::measure;
 use tollgate::clock::{Clock, ManualClock};
+use tollgate::core::{Algorithm, Ask, Cost, Nanos, Phase};
+use tollgate::keyed::Hashed;
+use tollgate::ledger::{Charge, Ledger};
+use tollgate::redis_cell::RedisCellTable;
 use tollgate::{
-    Algorithm, Ask, Charge, Concurrency, Cost, FixedWindow, Hashed, Keyed, LeakyBucket, Ledger, Limit, LimitError,
-    Limiter, Limits, Nanos, Phase, SlidingLog, SlidingWindow, Throttles, TokenBucket, WhenFull,
+    Concurrency, FixedWindow, Keyed, LeakyBucket, Limit, LimitError, Limiter, Limits, SlidingLog, SlidingWindow,
+    TokenBucket, WhenFull,
 };
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
@@ -161,7 +165,7 @@ fn a_ledger_decides_single_charges_without_allocating() {
 
 #[test]
 fn throttles_decide_without_allocating() {
-    let throttles = Throttles::with_clock(20, ManualClock::at(HOUR.as_nanos())).unwrap();
+    let throttles = RedisCellTable::with_clock(20, ManualClock::at(HOUR.as_nanos())).unwrap();
     let calls = [
         tollgate::redis_cell::Throttle::new(5, 1, 60, 1).unwrap(),
         tollgate::redis_cell::Throttle::new(100, 7, 3_600, 2).unwrap(),

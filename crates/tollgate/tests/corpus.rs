@@ -18,8 +18,9 @@ mod version_1 {
     use std::sync::Arc;
 
     use tollgate::clock::ManualClock;
+    use tollgate::core::Nanos;
     use tollgate::{
-        Concurrency, FixedWindow, Keyed, LeakyBucket, Limits, Nanos, Outcome, SlidingLog, SlidingWindow, TokenBucket,
+        Concurrency, FixedWindow, Keyed, LeakyBucket, Limits, Outcome, SlidingLog, SlidingWindow, TokenBucket,
     };
 
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/written/snapshot-v1");

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use loom::thread;
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::{
-    Charge, Cost, FixedWindow, Keyed, Ledger, Limit, Limiter, Limits, Nanos, PlainCharge, TokenBucket, WhenFull,
-};
+use tollgate::core::{Cost, Nanos};
+use tollgate::ledger::{Charge, Ledger, PlainCharge};
+use tollgate::{FixedWindow, Keyed, Limit, Limiter, Limits, TokenBucket, WhenFull};
 
 /// One word, updated without a lock.
 fn bucket(burst: u64) -> TokenBucket {
@@ -218,7 +218,7 @@ fn groups_in_opposite_order_neither_wait_for_ever_nor_share_what_is_left() {
 fn charge_both(ledger: &Ledger<ManualClock>, keys: [&'static [u8]; 2], cost: u64) -> bool {
     let numbers = [Limits::from(Limit::from(bucket(5)))];
     let plain = |key: &&'static [u8]| Some(PlainCharge { numbers: 0, limits: &numbers[0], key, cost: Cost::new(cost) });
-    if ledger.take_at_home(&keys, plain, &clock().now(), |_, _| ()) {
+    if ledger.try_take_fast(&keys, plain, &clock().now(), |_, _| ()) {
         return true;
     }
     ledger.decide(&numbers[..], &keys.map(|key| Charge::new(0, key, cost)), |_, _| ())

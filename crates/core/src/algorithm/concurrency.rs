@@ -46,7 +46,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
-use crate::terms::Terms;
+use crate::terms::Params;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 use book::{Book, Lease};
@@ -58,7 +58,7 @@ use book::{Book, Lease};
 ///
 /// let limit = Concurrency::new(1, Nanos::from_secs(30))?;
 /// let mut state = [0; 5];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// let mine = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
 /// assert!(!limit.decide(&mut state, &Now::at(5), Ask::Exactly(Cost::ONE)).is_admitted());
 /// assert_eq!(limit.release(&mut state, &Now::at(7), mine.stamp()), Cost::ONE);
@@ -118,8 +118,8 @@ impl Concurrency {
         self.lease
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms::Concurrency { limit: self.limit, lease: self.lease, max_debt: self.max_debt }
+    pub(crate) const fn params(&self) -> Params {
+        Params::Concurrency { limit: self.limit, lease: self.lease, max_debt: self.max_debt }
     }
 
     /// Gives back the lease that the stamp names and returns its weight: zero if it was given back before or has ended.
@@ -170,7 +170,7 @@ impl Concurrency {
 
     /// Writes a state in which one lease weighs `used`, rounded up. Its number is nobody's, so only time gives it back.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        self.fresh(state, now);
+        self.init(state, now);
         let used = Cost::new(used.ceil().min(self.slots()));
         let _ = self.decide(state, now, Ask::Regardless(used));
     }
@@ -191,7 +191,7 @@ impl Algorithm for Concurrency {
         self.limit
     }
 
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, _: &Now<'_>) {
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, _: &Now<'_>) {
         Book::empty(self.slots()).store(state);
         book::set_last_stamp(state, Stamp::NONE);
     }

@@ -44,7 +44,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time, Window};
 use crate::quota::{Quota, instant};
-use crate::terms::{Kept, Terms};
+use crate::terms::{DecodedState, Params};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -55,7 +55,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 ///
 /// let limit = FixedWindow::new(5, Nanos::from_secs(60))?.phase(Phase::FirstRequest);
 /// let mut state = [0; 2];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3))).is_admitted());
 /// assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 2);
 /// # Ok::<(), tollgate_core::LimitError>(())
@@ -151,15 +151,15 @@ impl FixedWindow {
         Nanos::from_nanos(self.quota.length())
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms::FixedWindow { window: self.quota.terms(), phase: self.phase }
+    pub(crate) const fn params(&self) -> Params {
+        Params::FixedWindow { window: self.quota.params(), phase: self.phase }
     }
 
-    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
-        Kept::Window { end: state.get(0), used: state.get(1) }
+    pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
+        DecodedState::Window { end: state.get(0), used: state.get(1) }
     }
 
-    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, used: u64) {
+    pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, used: u64) {
         self.write(state, end, used);
     }
 
@@ -340,7 +340,7 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 

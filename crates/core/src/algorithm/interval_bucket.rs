@@ -47,7 +47,7 @@ use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
-use crate::terms::{Kept, Terms};
+use crate::terms::{DecodedState, Params};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -58,7 +58,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 ///
 /// let limit = IntervalBucket::new(5, Nanos::from_secs(10))?.max_wait(Nanos::from_secs(60))?;
 /// let mut state = [0; 2];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// let mut check = |cost| limit.decide(&mut state, &Now::at(4_000_000_000), Ask::Exactly(Cost::new(cost))).outcome();
 /// assert_eq!(check(5), Outcome::Allow);
 /// assert_eq!(check(3), Outcome::Delay(Nanos::from_secs(6)));
@@ -77,7 +77,7 @@ pub struct IntervalBucket {
     /// No taking leaves more owed.
     deepest: u64,
     /// A state that says more is owed was written before the clock stepped back.
-    believable: u64,
+    max_plausible: u64,
 }
 
 /// Where the steps of an interval bucket lie.
@@ -124,7 +124,7 @@ impl IntervalBucket {
             return Err(LimitError::OutOfRange { what, given: refill, min: 1, max: period });
         }
         let steps = Steps::Aligned(Nanos::ZERO);
-        let (max_wait, deepest, believable) = (0, 0, 0);
+        let (max_wait, deepest, max_plausible) = (0, 0, 0);
         let limit = Self {
             refill,
             period,
@@ -134,7 +134,7 @@ impl IntervalBucket {
             max_debt: refill,
             initial: refill,
             deepest,
-            believable,
+            max_plausible,
         };
         Ok(Self { max_debt: refill.min(limit.most() - refill), ..limit }.with_bounds())
     }
@@ -210,8 +210,8 @@ impl IntervalBucket {
         // What can be sold ahead are the steps within the longest wait, less than 2⁶² plus one step.
         let sold = if self.max_wait == 0 { 0 } else { (self.max_wait / self.period + 1) * self.refill };
         let deepest = self.burst + if sold > self.max_debt { sold } else { self.max_debt };
-        let believable = deepest.saturating_add((STALE.as_nanos() / self.period + 1) * self.refill);
-        Self { deepest, believable, ..self }
+        let max_plausible = deepest.saturating_add((STALE.as_nanos() / self.period + 1) * self.refill);
+        Self { deepest, max_plausible, ..self }
     }
 
     /// What each step brings.
@@ -224,8 +224,8 @@ impl IntervalBucket {
         Nanos::from_nanos(self.period)
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms::IntervalBucket {
+    pub(crate) const fn params(&self) -> Params {
+        Params::IntervalBucket {
             refill: self.refill,
             period: Nanos::from_nanos(self.period),
             burst: self.burst,
@@ -236,12 +236,12 @@ impl IntervalBucket {
         }
     }
 
-    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+    pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
         let origin = if self.steps == Steps::FirstRequest { state.get(1) } else { 0 };
-        Kept::Interval { mark: state.get(0), origin }
+        DecodedState::Interval { mark: state.get(0), origin }
     }
 
-    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, mark: u64, origin: u64) {
+    pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, mark: u64, origin: u64) {
         state.set(0, mark);
         if self.steps == Steps::FirstRequest {
             state.set(1, origin);
@@ -268,7 +268,7 @@ impl IntervalBucket {
     /// Writes a state in which `used` is owed, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         // Where nothing is owed, it does not matter since when.
-        self.keep(state, 0, 0);
+        self.encode(state, 0, 0);
         let owed = used.ceil().min(self.deepest);
         if owed > 0 {
             let current = self.current(state, now);
@@ -374,12 +374,12 @@ impl IntervalBucket {
     #[inline]
     const fn owed(&self, mark: u64, base: u64) -> u64 {
         let owed = mark.saturating_sub(base);
-        if owed <= self.believable && mark < u64::MAX { owed } else { self.deepest }
+        if owed <= self.max_plausible && mark < u64::MAX { owed } else { self.deepest }
     }
 
     #[inline]
     fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, owed: u64) {
-        self.keep(state, current.base.saturating_add(owed), current.origin);
+        self.encode(state, current.base.saturating_add(owed), current.origin);
     }
 
     /// How long until step `count` from now; for none of them no time.
@@ -503,7 +503,7 @@ impl Algorithm for IntervalBucket {
     }
 
     #[inline]
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.burst - self.initial));
     }
 

@@ -51,7 +51,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
-use crate::terms::{Kept, Terms};
+use crate::terms::{DecodedState, Params};
 use crate::ticks::Ticks;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
@@ -63,7 +63,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 ///
 /// let limit = LeakyBucket::new("10/s".parse()?, 6)?;
 /// let mut state = [0; 2];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// let mut check = || limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE)).outcome();
 /// assert_eq!(check(), Outcome::Allow);
 /// assert_eq!(check(), Outcome::Delay(Nanos::from_millis(100)));
@@ -146,16 +146,16 @@ impl LeakyBucket {
         self.bucket.fits_a_word()
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms::LeakyBucket { bucket: self.bucket.terms(), free: self.free, max_wait: self.max_wait }
+    pub(crate) const fn params(&self) -> Params {
+        Params::LeakyBucket { bucket: self.bucket.params(), free: self.free, max_wait: self.max_wait }
     }
 
-    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
-        self.bucket.kept(state)
+    pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
+        self.bucket.decode(state)
     }
 
-    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
-        self.bucket.keep(state, ticks);
+    pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
+        self.bucket.encode(state, ticks);
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
@@ -239,8 +239,8 @@ impl Algorithm for LeakyBucket {
     }
 
     #[inline]
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.bucket.fresh(state, now);
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        self.bucket.init(state, now);
     }
 
     #[inline]

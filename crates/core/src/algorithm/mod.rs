@@ -37,7 +37,7 @@ pub trait Algorithm {
     }
 
     /// Writes the state of a key never seen before.
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>);
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>);
 
     /// Decides without changing anything.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;

@@ -43,7 +43,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
-use crate::terms::{Terms, WindowTerms};
+use crate::terms::{Params, WindowParams};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -54,7 +54,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 ///
 /// let limit = SlidingLog::new(3, Nanos::from_secs(10))?;
 /// let mut state = [0; 4];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(2))).is_admitted());
 /// assert!(!limit.decide(&mut state, &Now::at(9_999_999_999), Ask::Exactly(Cost::new(2))).is_admitted());
 /// assert!(limit.decide(&mut state, &Now::at(10_000_000_000), Ask::Exactly(Cost::new(2))).is_admitted());
@@ -158,10 +158,10 @@ impl SlidingLog {
         self.length
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
+    pub(crate) const fn params(&self) -> Params {
         let window =
-            WindowTerms { limit: self.limit, length: self.length, max_debt: self.max_debt, initial: self.initial };
-        Terms::SlidingLog { window, minimum_gap: self.minimum_gap, count_refused: self.refused_count }
+            WindowParams { limit: self.limit, length: self.length, max_debt: self.max_debt, initial: self.initial };
+        Params::SlidingLog { window, minimum_gap: self.minimum_gap, count_refused: self.refused_count }
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
@@ -279,7 +279,7 @@ impl Algorithm for SlidingLog {
         self.limit
     }
 
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.limit - self.initial));
     }
 

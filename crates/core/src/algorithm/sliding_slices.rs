@@ -44,7 +44,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::quota::{Quota, instant};
-use crate::terms::Terms;
+use crate::terms::Params;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -55,7 +55,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 ///
 /// let limit = SlidingSlices::new(10, Nanos::from_secs(60), Nanos::from_secs(10))?;
 /// let mut state = [0; 4];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_admitted());
 /// let later = Now::at(69_999_999_999);
 /// assert_eq!(limit.report(&state, &later, Cost::ONE).retry, tollgate_core::Retry::After(Nanos::from_nanos(1)));
@@ -69,7 +69,7 @@ pub struct SlidingSlices {
     /// How many slices make up the window; the present one comes on top.
     slices: u64,
     /// How far ahead a slice may end that is used as it is.
-    believable: u64,
+    max_plausible: u64,
     ring: Ring,
 }
 
@@ -127,8 +127,8 @@ impl SlidingSlices {
         }
         let precision = quota.length().div_ceil(slices);
         // Neither sum is above three times the longest period.
-        let believable = precision + quota.slack(slices * precision);
-        Ok(Self { quota, precision, slices, believable, ring: Ring::new(slices, quota.deepest()) })
+        let max_plausible = precision + quota.slack(slices * precision);
+        Ok(Self { quota, precision, slices, max_plausible, ring: Ring::new(slices, quota.deepest()) })
     }
 
     /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
@@ -165,8 +165,8 @@ impl SlidingSlices {
         Nanos::from_nanos(self.precision)
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms::SlidingSlices { window: self.quota.terms(), precision: Nanos::from_nanos(self.precision) }
+    pub(crate) const fn params(&self) -> Params {
+        Params::SlidingSlices { window: self.quota.params(), precision: Nanos::from_nanos(self.precision) }
     }
 
     /// Writes the state that counts `present` in the slice that ends at `end`, in nanoseconds, and `older` in those before, each at
@@ -222,7 +222,7 @@ impl SlidingSlices {
         let end = state.get(0);
         let (sum, present) = self.counts(state);
         // The present slice, or one that the clock was set back from.
-        if at < end && end <= at.saturating_add(self.believable) {
+        if at < end && end <= at.saturating_add(self.max_plausible) {
             return Current { end, left: end - at, sum, present, turn: Turn::Same };
         }
         self.enter(state, at, end, sum)
@@ -390,7 +390,7 @@ impl Algorithm for SlidingSlices {
     }
 
     #[inline]
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 

@@ -48,7 +48,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::quota::{Quota, instant};
-use crate::terms::{Kept, Terms};
+use crate::terms::{DecodedState, Params};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -59,7 +59,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 ///
 /// let limit = SlidingWindow::new(10, Nanos::from_secs(60))?;
 /// let mut state = [0; 2];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(10))).is_admitted());
 /// let later = Now::at(90_000_000_000);
 /// assert_eq!(limit.report(&state, &later, Cost::ONE).remaining, 5);
@@ -121,16 +121,16 @@ impl SlidingWindow {
         Nanos::from_nanos(self.quota.length())
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms::SlidingWindow(self.quota.terms())
+    pub(crate) const fn params(&self) -> Params {
+        Params::SlidingWindow(self.quota.params())
     }
 
-    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
+    pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
         let (previous, used) = self.counts(state);
-        Kept::Windows { end: state.get(0), previous, used }
+        DecodedState::Windows { end: state.get(0), previous, used }
     }
 
-    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, previous: u64, used: u64) {
+    pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, previous: u64, used: u64) {
         self.write(state, end, previous.min(self.quota.deepest()), used.min(self.quota.deepest()));
     }
 
@@ -308,7 +308,7 @@ impl Algorithm for SlidingWindow {
     }
 
     #[inline]
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 

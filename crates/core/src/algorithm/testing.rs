@@ -37,7 +37,7 @@ pub(super) fn walk<'a, A: Algorithm>(
     let mut at = start;
     let mut passed = Vec::new();
     let mut last = None;
-    limit.fresh(state, &clock(at));
+    limit.init(state, &clock(at));
     for _ in 0..steps {
         // Half of the time at the same instant, and now and then exactly when it is said to pass again.
         at += match (random.below(4), limit.report(state, &clock(at), Cost::ONE).retry) {

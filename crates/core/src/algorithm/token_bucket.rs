@@ -39,7 +39,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
-use crate::terms::{Kept, Terms};
+use crate::terms::{DecodedState, Params};
 use crate::ticks::Ticks;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
@@ -51,7 +51,7 @@ use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 ///
 /// let limit = TokenBucket::new("10/s".parse()?, 10)?;
 /// let mut state = [0; 2];
-/// limit.fresh(&mut state, &Now::at(0));
+/// limit.init(&mut state, &Now::at(0));
 /// assert!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(6))).is_admitted());
 /// assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 4);
 /// # Ok::<(), tollgate_core::LimitError>(())
@@ -104,16 +104,16 @@ impl TokenBucket {
         self.bucket.fits_a_word()
     }
 
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms::TokenBucket(self.bucket.terms())
+    pub(crate) const fn params(&self) -> Params {
+        Params::TokenBucket(self.bucket.params())
     }
 
-    pub(crate) fn kept<S: Cells + ?Sized>(&self, state: &S) -> Kept {
-        self.bucket.kept(state)
+    pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
+        self.bucket.decode(state)
     }
 
-    pub(crate) fn keep<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
-        self.bucket.keep(state, ticks);
+    pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
+        self.bucket.encode(state, ticks);
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
@@ -162,8 +162,8 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn fresh<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.bucket.fresh(state, now);
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        self.bucket.init(state, now);
     }
 
     #[inline]

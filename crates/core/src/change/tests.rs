@@ -32,7 +32,7 @@ struct Account {
 impl Account {
     fn new(limit: Limit, at: u64) -> Self {
         let mut words = vec![0; 5_000];
-        limit.fresh(&mut *words, &Now::at(at));
+        limit.init(&mut *words, &Now::at(at));
         Self { own: limit, words }
     }
 
@@ -154,7 +154,7 @@ fn a_list_of_limits_is_written_as_a_whole_or_not_at_all() {
     let new =
         Limits::new([token("5/10s", 5), SlidingLog::new(8, Nanos::SECOND).unwrap().into(), token("1/s", 3)]).unwrap();
     let mut words = vec![0; old.words().max(new.words())];
-    old.fresh(&mut *words, &Now::at(0));
+    old.init(&mut *words, &Now::at(0));
     assert!(old.decide(&mut *words, &Now::at(0), exactly(4)).is_admitted());
     let before = words.clone();
     let (verdict, adopted) = new.decide_from(&old, &mut *words, &Now::at(0), exactly(2));
@@ -320,7 +320,7 @@ fn gap_is_judged_by_the_entries_as_they_were() {
     let hour = SlidingLog::new(10, Nanos::from_secs(3_600)).unwrap();
     let minute = SlidingLog::new(10, Nanos::from_secs(60)).unwrap().minimum_gap(Nanos::from_secs(300)).unwrap();
     let mut state = vec![0; hour.words().max(minute.words())];
-    hour.fresh(&mut *state, &Now::at(0));
+    hour.init(&mut *state, &Now::at(0));
     assert!(hour.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE)).is_admitted());
     let at = |seconds: u64| Now::at(seconds * 1_000_000_000);
     assert_eq!(

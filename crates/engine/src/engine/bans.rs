@@ -4,7 +4,8 @@
 //! refusal that is one too many. That one is told what it has started: it is refused by the ban, for as long as the ban lasts. If
 //! the store does not answer, the refusal goes uncounted.
 
-use tollgate::{Ask, Cost, Outcome};
+use tollgate::Outcome;
+use tollgate::core::{Ask, Cost};
 
 use super::decide::range;
 use super::plan::{Answered, Planned};
@@ -34,7 +35,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     pub(super) async fn note_refusals(&self, running: &Running, decisions: &mut Decisions) {
         let mut started = Started::new();
         for request in 0..decisions.decided.len() {
-            if decisions.decided[request].as_ref().map_or(true, |decided| decided.outcome.is_allowed()) {
+            if decisions.decided[request].as_ref().map_or(true, |decided| decided.outcome.is_admitted()) {
                 continue;
             }
             let mut banned = false;
@@ -72,7 +73,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             self.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
             // If it was not answered, nobody knows.
             let group = answers.group(0).ok()?;
-            if group.outcome().is_allowed() {
+            if group.outcome().is_admitted() {
                 decisions.noted.push(Noted { charge: counter as u32, refusals: counted(&answers) });
                 return None;
             }
@@ -87,11 +88,11 @@ impl<S: Store, F: Store> Engine<S, F> {
         groups.push(Group { verb: Verb::Peek, charges: std::slice::from_ref(&asks) });
         let (first, answers) = (decisions.enforced.len(), &mut decisions.enforced);
         self.store.run(Batch { numbers: running, groups: &groups }, answers).await;
-        if answers.group(first).is_ok_and(|group| group.outcome().is_allowed()) {
+        if answers.group(first).is_ok_and(|group| group.outcome().is_admitted()) {
             self.meters.count(Event::Banned);
         }
         let said = answers.first_charge(first + groups.len() - 1)?;
-        if answers.answer(said).is_none_or(|answer| answer.outcome.is_allowed()) {
+        if answers.answer(said).is_none_or(|answer| answer.outcome.is_admitted()) {
             return None;
         }
         let answered = Answered::Enforced(said);

@@ -4,7 +4,8 @@ use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tollgate::{Outcome, Retry, Time, Wall};
+use tollgate::core::{Time, Wall};
+use tollgate::{Outcome, Retry};
 
 use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups, group};
 use super::policy::FAULT_RETRY;
@@ -90,7 +91,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let Decisions { plan, shadows, decided, spans, .. } = decisions;
         // Whoever has waited for the store in vain does not wait for it once more.
         let passed = |request: usize| {
-            let asked = |decided: &Decided| decided.outcome.is_allowed() && decided.standing == Standing::Exact;
+            let asked = |decided: &Decided| decided.outcome.is_admitted() && decided.standing == Standing::Exact;
             decided[request].as_ref().is_ok_and(asked)
         };
         let wanted = |request: usize, planned: &Planned| planned.shadow && passed(request);
@@ -98,7 +99,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.take_answers(plan, shadows, 0, spans, Asked::Shadow, &mut Faulted::default());
         for span in &*spans {
             let refused = |planned: &Planned| match planned.answered {
-                Answered::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_allowed()),
+                Answered::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_admitted()),
                 Answered::Not | Answered::Enforced(_) | Answered::Fallback(_) | Answered::Open | Answered::Closed => {
                     false
                 }
@@ -318,14 +319,14 @@ impl Decisions {
             }
             outcome = together;
         }
-        if !outcome.is_allowed()
+        if !outcome.is_admitted()
             && running.rules.leaves_out()
             && let Some((soonest, by)) = self.soonest(request, running).filter(|(soonest, _)| !soonest.is_allowed())
         {
             (outcome, deciding) = (soonest, Some(by));
         }
         let refusal =
-            if outcome.is_allowed() { None } else { deciding.and_then(|charge| self.refusal(charge, running)) };
+            if outcome.is_admitted() { None } else { deciding.and_then(|charge| self.refusal(charge, running)) };
         if let Ok(decided) = &mut self.decided[request] {
             (decided.outcome, decided.deciding, decided.shadow_refused) = (outcome, deciding, shadow_refused);
             decided.refusal = refusal;

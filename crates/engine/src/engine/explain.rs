@@ -5,7 +5,7 @@ mod met;
 
 use std::sync::{Arc, PoisonError};
 
-use tollgate::{Time, Wall};
+use tollgate::core::{Time, Wall};
 
 use super::plan::Planned;
 use super::{Engine, Running, Taking};

@@ -8,7 +8,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tollgate::{Algorithm, Limit, Limits, Mono, Nanos, Report, Terms, Time, Wall};
+use tollgate::core::{Algorithm, Mono, Nanos, Params, Time, Wall};
+use tollgate::{Limit, Limits, Report};
 
 /// How many sets of records there are. With [`WAYS`] records of 48 bytes each, 6 MiB.
 const SETS: usize = 1 << 14;
@@ -154,21 +155,21 @@ impl Record {
             return 0;
         }
         let elapsed = u128::from(now.saturating_sub(self.at));
-        let refilled = match limit.terms() {
-            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+        let refilled = match limit.params() {
+            Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
                 elapsed * u128::from(bucket.rate.count()) / u128::from(bucket.rate.per().as_nanos().max(1))
             }
-            Terms::IntervalBucket { refill, period, .. } => {
+            Params::IntervalBucket { refill, period, .. } => {
                 let passed = self.steps_from(self.at, period) - self.steps_from(now, period);
                 u128::from(passed) * u128::from(refill)
             }
-            Terms::FixedWindow { .. }
-            | Terms::SlidingWindow(_)
-            | Terms::SlidingSlices { .. }
-            | Terms::SlidingLog { .. }
-            | Terms::Concurrency { .. }
-            | Terms::Unlimited
-            | Terms::DenyAll => 0,
+            Params::FixedWindow { .. }
+            | Params::SlidingWindow(_)
+            | Params::SlidingSlices { .. }
+            | Params::SlidingLog { .. }
+            | Params::Concurrency { .. }
+            | Params::Unlimited
+            | Params::DenyAll => 0,
         };
         self.used.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
     }
@@ -181,11 +182,11 @@ impl Record {
     /// The first instant at which [`used_at`](Self::used_at) leaves `cost`.
     fn left_at(&self, limit: &Limit, cost: u64) -> u64 {
         let missing = u128::from(self.used.saturating_sub(limit.capacity().saturating_sub(cost)));
-        let wait = match limit.terms() {
-            Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+        let wait = match limit.params() {
+            Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
                 (missing * u128::from(bucket.rate.per().as_nanos())).div_ceil(u128::from(bucket.rate.count().max(1)))
             }
-            Terms::IntervalBucket { refill, period, .. } => {
+            Params::IntervalBucket { refill, period, .. } => {
                 let steps = u64::try_from(missing.div_ceil(u128::from(refill.max(1)))).unwrap_or(u64::MAX);
                 let further = self.steps_from(self.at, period).saturating_sub(steps);
                 return self.full_at.saturating_sub(further.saturating_mul(period.as_nanos()));

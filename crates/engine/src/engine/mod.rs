@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate::{Limit, Limits, Mono, Numbers, Phase, Terms, Time, TooLarge, Wall};
+use tollgate::core::{Mono, Params, Phase, Time, Wall};
+use tollgate::ledger::LimitTable;
+use tollgate::{CapacityError, Limit, Limits};
 
 use crate::decision::{Decision, Decisions};
 use crate::memory::MemoryStore;
@@ -112,7 +114,7 @@ impl Running {
     }
 }
 
-impl Numbers for Running {
+impl LimitTable for Running {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
         let known = if id < SENT_IDS { self.rules.numbers().get(id) } else { self.folder.get(id) };
@@ -179,7 +181,7 @@ impl<S: Store> Engine<S> {
     ///
     /// # Errors
     /// When the table to fall back on does not fit the address space.
-    pub fn new(store: S) -> Result<Self, TooLarge> {
+    pub fn new(store: S) -> Result<Self, CapacityError> {
         Ok(Self::with_fallback(store, MemoryStore::new(FALLBACK_KEYS)?))
     }
 }
@@ -291,7 +293,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         if let Some(known) = self.register.find(limits) {
             return Ok(known);
         }
-        let given = |limit: &Limit| matches!(limit.terms(), Terms::FixedWindow { phase: Phase::Given(_), .. });
+        let given = |limit: &Limit| matches!(limit.params(), Params::FixedWindow { phase: Phase::Given(_), .. });
         if limits.as_slice().iter().any(given) {
             let why = "calendar windows need a rule".into();
             return Err(RequestError::BadLimit { why });

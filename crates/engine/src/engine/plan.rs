@@ -7,7 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::{Cost, Limits, Nanos, PlainCharge, Time, Wall, Window};
+use tollgate::Limits;
+use tollgate::core::{Cost, Nanos, Time, Wall, Window};
+use tollgate::ledger::PlainCharge;
 
 use super::{Running, Taking};
 use crate::rules::OnFault;

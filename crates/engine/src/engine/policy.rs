@@ -11,7 +11,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
-use tollgate::{Algorithm, Ask, Cost, Limits, Nanos, Numbers as _, Retry};
+use tollgate::core::{Algorithm, Ask, Cost, Nanos};
+use tollgate::ledger::LimitTable as _;
+use tollgate::{Limits, Retry};
 
 use super::decide::range;
 use super::last_seen::Used;
@@ -182,7 +184,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let mut answers = Answers::default();
         let groups = [Group { verb: Verb::Peek, charges: std::slice::from_ref(&local.charge) }];
         self.run_fallback(&groups, &mut answers);
-        let answer = answers.answer(0).filter(|answer| !answer.outcome.is_allowed())?;
+        let answer = answers.answer(0).filter(|answer| !answer.outcome.is_admitted())?;
         let (mut fits, mut too_much, mut wait) = (true, false, Nanos::ZERO);
         let limits = local.whole.as_slice().iter().enumerate();
         for (report, (position, limit)) in answers.reports(answer).iter().zip(limits) {

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tollgate::{Ask, Cost, Window};
+use tollgate::core::{Ask, Cost, Window};
 
 use super::undo::{Under, limits_of, sent_limits};
 use super::{Engine, EngineError, Running};
@@ -127,6 +127,6 @@ impl<S: Store, F: Store> Engine<S, F> {
         } else {
             self.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
         }
-        Ok(answers.group(0)?.outcome().is_allowed())
+        Ok(answers.group(0)?.outcome().is_admitted())
     }
 }

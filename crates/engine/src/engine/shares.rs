@@ -10,7 +10,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
-use tollgate::{Algorithm, Limit, LimitError, Limits, Nanos, Phase, Rate, Terms, WindowTerms};
+use tollgate::core::{Algorithm, Nanos, Params, Phase, WindowParams};
+use tollgate::{Limit, LimitError, Limits, Rate};
 
 use super::last_seen::Used;
 use crate::sent::{Folder, Register, SentLimits};
@@ -57,60 +58,60 @@ fn share(limits: &Limits, nodes: u64) -> Limits {
 
 fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
     let divide = |amount: &mut u64| *amount = amount.div_ceil(nodes);
-    let mut terms = limit.terms();
+    let mut terms = limit.params();
     let debt = match &mut terms {
-        Terms::Unlimited | Terms::DenyAll => return Ok(*limit),
-        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => {
+        Params::Unlimited | Params::DenyAll => return Ok(*limit),
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
             let per = bucket.rate.per().as_nanos().saturating_mul(nodes);
             bucket.rate = Rate::new(bucket.rate.count().into(), Nanos::from_nanos(per))?;
             divide(&mut bucket.burst);
             divide(&mut bucket.initial);
             bucket.max_debt
         }
-        Terms::IntervalBucket { refill, burst, initial, max_debt, .. } => {
+        Params::IntervalBucket { refill, burst, initial, max_debt, .. } => {
             [refill, burst, initial].into_iter().for_each(divide);
             *max_debt
         }
-        Terms::FixedWindow { window, phase } => {
+        Params::FixedWindow { window, phase } => {
             // Only the store knows how it spreads windows. The first one ends as it said, the next begin with a request.
             if *phase == Phase::Spread {
                 *phase = Phase::FirstRequest;
             }
             divide_window(window, nodes)
         }
-        Terms::SlidingWindow(window) | Terms::SlidingSlices { window, .. } | Terms::SlidingLog { window, .. } => {
+        Params::SlidingWindow(window) | Params::SlidingSlices { window, .. } | Params::SlidingLog { window, .. } => {
             divide_window(window, nodes)
         }
-        Terms::Concurrency { limit, max_debt, .. } => {
+        Params::Concurrency { limit, max_debt, .. } => {
             divide(limit);
             *max_debt
         }
     };
-    if let Terms::LeakyBucket { free, .. } = &mut terms {
+    if let Params::LeakyBucket { free, .. } = &mut terms {
         divide(free);
     }
     let debt = debt.div_ceil(nodes);
     let whole = limit.capacity().saturating_sub(limit.capacity().div_ceil(nodes));
-    let with_debt = |debt| Limit::from_terms(with_debt(terms, debt));
+    let with_debt = |debt| Limit::from_params(with_debt(terms, debt));
     with_debt(debt.max(whole)).or_else(|_| with_debt(debt)).or_else(|_| with_debt(0))
 }
 
 /// Divides the parameters of a window, and returns its debt.
-fn divide_window(window: &mut WindowTerms, nodes: u64) -> u64 {
+fn divide_window(window: &mut WindowParams, nodes: u64) -> u64 {
     window.limit = window.limit.div_ceil(nodes);
     window.initial = window.initial.div_ceil(nodes);
     window.max_debt
 }
 
-fn with_debt(mut terms: Terms, debt: u64) -> Terms {
+fn with_debt(mut terms: Params, debt: u64) -> Params {
     match &mut terms {
-        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.max_debt = debt,
-        Terms::FixedWindow { window, .. }
-        | Terms::SlidingWindow(window)
-        | Terms::SlidingSlices { window, .. }
-        | Terms::SlidingLog { window, .. } => window.max_debt = debt,
-        Terms::IntervalBucket { max_debt, .. } | Terms::Concurrency { max_debt, .. } => *max_debt = debt,
-        Terms::Unlimited | Terms::DenyAll => {}
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.max_debt = debt,
+        Params::FixedWindow { window, .. }
+        | Params::SlidingWindow(window)
+        | Params::SlidingSlices { window, .. }
+        | Params::SlidingLog { window, .. } => window.max_debt = debt,
+        Params::IntervalBucket { max_debt, .. } | Params::Concurrency { max_debt, .. } => *max_debt = debt,
+        Params::Unlimited | Params::DenyAll => {}
     }
     terms
 }
@@ -134,8 +135,8 @@ impl Start {
             if let (Some(part), Some(held)) = (part, held.get_mut(position)) {
                 *held = share.capacity() - part;
             }
-            let start = part.map(|part| with_initial(share.terms(), part, used.until_full(position)));
-            starts.push(start.and_then(|terms| Limit::from_terms(terms).ok()).unwrap_or(*share));
+            let start = part.map(|part| with_initial(share.params(), part, used.until_full(position)));
+            starts.push(start.and_then(|terms| Limit::from_params(terms).ok()).unwrap_or(*share));
         }
         Some(Self { limits: Limits::new(starts).ok()?, held })
     }
@@ -143,22 +144,22 @@ impl Start {
 
 /// The same limit with this much left for a new key, and `until_full` as the time until the rest comes back where the
 /// limit itself would count from now.
-fn with_initial(mut terms: Terms, left: u64, until_full: Nanos) -> Terms {
+fn with_initial(mut terms: Params, left: u64, until_full: Nanos) -> Params {
     let shorten = |length: &mut Nanos| *length = until_full.clamp(Nanos::from_nanos(1), *length);
     match &mut terms {
-        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.initial = left,
-        Terms::IntervalBucket { initial, .. } => *initial = left,
-        Terms::FixedWindow { window, phase } => {
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.initial = left,
+        Params::IntervalBucket { initial, .. } => *initial = left,
+        Params::FixedWindow { window, phase } => {
             window.initial = left;
             if *phase == Phase::FirstRequest {
                 shorten(&mut window.length);
             }
         }
-        Terms::SlidingWindow(window) | Terms::SlidingSlices { window, .. } | Terms::SlidingLog { window, .. } => {
+        Params::SlidingWindow(window) | Params::SlidingSlices { window, .. } | Params::SlidingLog { window, .. } => {
             window.initial = left;
         }
-        Terms::Concurrency { lease, .. } => shorten(lease),
-        Terms::Unlimited | Terms::DenyAll => {}
+        Params::Concurrency { lease, .. } => shorten(lease),
+        Params::Unlimited | Params::DenyAll => {}
     }
     terms
 }

@@ -59,12 +59,12 @@ impl Decisions {
     /// something else refuses it, too.
     fn leave_out(&mut self, request: usize, running: &Running) -> bool {
         let charges = self.with_their_bans(request);
-        let has_room = |said: &Together| said.is_enough(self, running) && said.outcome.is_allowed();
+        let has_room = |said: &Together| said.is_enough(self, running) && said.outcome.is_admitted();
         if !charges.iter().any(has_room) {
             return false;
         }
         let (mut left_out, mut refused) = (false, false);
-        for said in charges.iter().filter(|said| !said.outcome.is_allowed()) {
+        for said in charges.iter().filter(|said| !said.outcome.is_admitted()) {
             if said.is_enough(self, running) {
                 for planned in &mut self.plan.charges[said.charges.clone()] {
                     planned.replace();

@@ -1,6 +1,6 @@
 //! How much of what a request weighs is taken, and what follows if that is not all of it.
 
-use tollgate::{Ask, Cost};
+use tollgate::core::{Ask, Cost};
 
 use super::Engine;
 use super::decide::range;
@@ -63,7 +63,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Takes as much of the item's cost as every rule has, and at least one; or refuses it and takes nothing. With
-    /// [`Cost::MAX`](tollgate::Cost::MAX) it takes all there is.
+    /// [`Cost::MAX`](tollgate::core::Cost::MAX) it takes all there is.
     ///
     /// # Errors
     /// When the request cannot be understood, has several items, or does not say how much is wanted.

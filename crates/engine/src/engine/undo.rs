@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use tollgate::{Ask, Cost, Limits};
+use tollgate::Limits;
+use tollgate::core::{Ask, Cost};
 
 use super::plan::Planned;
 use super::{Engine, EngineError, Running, Taking};

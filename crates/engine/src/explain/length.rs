@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 
 /// A length of time, rounded up to what people look at: nobody who waits so long comes too early.
 ///
 /// ```
-/// use tollgate::Nanos;
+/// use tollgate::core::Nanos;
 /// use tollgate_engine::Length;
 ///
 /// assert_eq!(Length::new(Nanos::from_millis(89_001)).to_string(), "1m 30s");

@@ -6,7 +6,8 @@ mod text;
 
 pub use length::Length;
 
-use tollgate::{Nanos, Outcome, Report, Time, Wall};
+use tollgate::core::{Nanos, Time, Wall};
+use tollgate::{Outcome, Report};
 
 use crate::decision::Standing;
 use crate::rules::OnFault;

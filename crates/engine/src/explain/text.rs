@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use tollgate::{Nanos, Outcome, Retry};
+use tollgate::core::Nanos;
+use tollgate::{Outcome, Retry};
 
 use super::length::{Count, Length};
 use super::{

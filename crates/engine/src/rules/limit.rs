@@ -4,9 +4,10 @@ mod calendar;
 mod parse;
 mod sent;
 
+use tollgate::core::{Nanos, Phase, Steps};
 use tollgate::{
-    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Nanos, Phase, Rate, SlidingLog,
-    SlidingSlices, SlidingWindow, Steps, TokenBucket,
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Rate, SlidingLog, SlidingSlices,
+    SlidingWindow, TokenBucket,
 };
 
 use super::keys;

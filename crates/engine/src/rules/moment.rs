@@ -1,6 +1,6 @@
 //! Points in time as people write them.
 
-use tollgate::{Time, Wall};
+use tollgate::core::{Time, Wall};
 
 use super::limit::read_zone;
 use super::raw::shorten;

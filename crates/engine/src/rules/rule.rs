@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tollgate::{Cost, Limits, Nanos, Time, Wall};
+use tollgate::Limits;
+use tollgate::core::{Cost, Nanos, Time, Wall};
 
 use super::{CapturePlace, Cidr, Expression, Glob, Place};
 use crate::calendar::Calendar;

@@ -9,7 +9,7 @@ mod texts;
 
 use std::collections::{HashMap, HashSet};
 
-use tollgate::{Algorithm, Time, Wall};
+use tollgate::core::{Algorithm, Time, Wall};
 
 use super::mistake::{Mistake, Notes};
 use super::nth::nth_of;

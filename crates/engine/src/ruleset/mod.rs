@@ -11,7 +11,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tollgate::{Algorithm, Cost, Limits, Time, Wall};
+use tollgate::Limits;
+use tollgate::core::{Algorithm, Cost, Time, Wall};
 
 use crate::key;
 use crate::meters::RuleMeter;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tollgate::{Limit, Limits, Nanos};
+use tollgate::core::Nanos;
+use tollgate::{Limit, Limits};
 
 use super::SPARE_ID;
 use crate::calendar::Kept;

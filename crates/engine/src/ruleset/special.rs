@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tollgate::{Cost, IntervalBucket, Limit, LimitError, Limits, SlidingLog, Steps, Time, Wall};
+use tollgate::core::{Cost, Steps, Time, Wall};
+use tollgate::{IntervalBucket, Limit, LimitError, Limits, SlidingLog};
 
 use super::index::{Index, Matched, Sought};
 use super::numbers::{Numbered, Numbers};

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use tollgate::{Cost, Nanos, Outcome, Report, Retry, Stamps, Time, Verdict, Wall};
+use tollgate::core::{Cost, Nanos, Stamps, Time, Wall};
+use tollgate::{Outcome, Report, Retry, Verdict};
 
 use super::StoreError;
 
@@ -142,7 +143,7 @@ impl Answers {
         let charges = self.open..self.charges.len() as u32;
         self.open = charges.end;
         let answers = &mut self.charges[charges.start as usize..];
-        if !answers.iter().all(|answer| answer.outcome.is_allowed()) {
+        if !answers.iter().all(|answer| answer.outcome.is_admitted()) {
             answers.iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
         }
         self.groups.push(Ended { at, charges, failed: false });
@@ -213,7 +214,7 @@ impl Answers {
     /// Replaces the wait of a charge that was refused.
     pub(crate) fn set_wait(&mut self, charge: u32, wait: Nanos) {
         if let Some(answer) = self.charges.get_mut(charge as usize)
-            && !answer.outcome.is_allowed()
+            && !answer.outcome.is_admitted()
         {
             answer.outcome = Outcome::Deny(Retry::After(wait));
         }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use tollgate::clock::ManualClock;
-use tollgate::{Limits, Nanos, Outcome, Retry, Time};
+use tollgate::core::{Nanos, Time};
+use tollgate::{Limits, Outcome, Retry};
 use tollgate_engine::rules::{LimitText, Rules, Source};
 use tollgate_engine::store::{Answers, Batch, StoreError};
 use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Request, RequestError, Store};
@@ -61,7 +62,7 @@ impl<S: Store> Bench<S> {
     ) -> R {
         let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
         let mut item = Item::new(&entries);
-        item.cost = cost.map(tollgate::Cost::new);
+        item.cost = cost.map(tollgate::core::Cost::new);
         let items = [item];
         let request = Request::new("d", &items);
         read(run(self.engine.check(&request, &mut self.decisions)).expect("a request that can be understood"))
@@ -191,7 +192,7 @@ pub(crate) fn stale() -> StoreError {
 /// What is explained about the rules that are met, below the first line.
 pub(crate) fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-    let item = Item { cost: cost.map(tollgate::Cost::new), ..Item::new(&entries) };
+    let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&entries) };
     let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
     let text = explanation.to_string();
     let unmet = text.find("\n- ").map_or(text.len(), |at| at + 1);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
-use tollgate::{Algorithm, Limits, Report, Retry};
+use tollgate::core::Algorithm;
+use tollgate::{Limits, Report, Retry};
 
 use super::body::LimitedBody;
 use super::refusal::{Reason, Refusal};

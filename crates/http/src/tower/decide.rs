@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use tollgate::{Nanos, Outcome, Report, Retry, Verdict};
+use tollgate::core::Nanos;
+use tollgate::{Outcome, Report, Retry, Verdict};
 use tower_service::Service;
 
 use super::body::{Held, LimitedBody};

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate::clock::Clock;
-use tollgate::{Algorithm, Concurrency, Limiter, Limits, Report, Verdict};
+use tollgate::core::Algorithm;
+use tollgate::{Concurrency, Limiter, Limits, Report, Verdict};
 
 use super::config::{LayerConfig, Policy};
 use super::decide::{Counter, Decision, Gate, Release, take};

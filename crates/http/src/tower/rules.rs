@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 
 use http::header::{HeaderMap, RETRY_AFTER};
 use http::{Request, Response};
-use tollgate::{Nanos, Outcome, Retry};
+use tollgate::core::Nanos;
+use tollgate::{Outcome, Retry};
 use tollgate_engine::{Decision, Engine, Entry, Item, Lent, Receipt, Store};
 use tower_service::Service;
 

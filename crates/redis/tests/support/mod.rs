@@ -68,7 +68,7 @@ impl Owned {
 /// The values carry the numbers they were written under, so nobody is asked for them.
 pub(crate) struct NoNumbers;
 
-impl tollgate::Numbers for NoNumbers {
+impl tollgate::ledger::LimitTable for NoNumbers {
     fn get(&self, _: u32) -> Option<&Limits> {
         None
     }
@@ -109,7 +109,7 @@ pub(crate) async fn run(store: &impl Store, groups: &[(Verb, Vec<Owned>)]) -> Ve
 pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> Result<bool, StoreError> {
     let charge = Owned::new(key, limit.into(), 1);
     let mut said = run(store, &[(Verb::Check, vec![charge])]).await;
-    said.remove(0).map(|said| said[0].outcome.is_allowed())
+    said.remove(0).map(|said| said[0].outcome.is_admitted())
 }
 
 /// How much of a limit is left, without taking any.

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use tollgate_core::{Algorithm, Ask, Cost, Kept, Limits, Nanos, Now, Outcome, Report, Retry, Stamps, Terms, Verdict};
+use tollgate_core::{
+    Algorithm, Ask, Cost, DecodedState, Limits, Nanos, Now, Outcome, Params, Report, Retry, Stamps, Verdict,
+};
 use tollgate_engine::store::Verb;
 
 use super::{Owned, Said};
@@ -23,7 +25,7 @@ struct State {
 impl State {
     fn new(limits: &Limits, now: &Now<'_>) -> Self {
         let mut words = vec![0; limits.words()];
-        limits.fresh(&mut *words, now);
+        limits.init(&mut *words, now);
         Self { own: limits.clone(), words }
     }
 
@@ -55,14 +57,14 @@ impl State {
         let mut first = 0;
         for limit in self.own.clone().as_slice() {
             let words = &mut self.words[first..][..limit.words()];
-            if let Some(Kept::Bucket { ticks }) = limit.kept(words)
-                && let Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } = limit.terms()
+            if let Some(DecodedState::Bucket { ticks }) = limit.decode(words)
+                && let Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } = limit.params()
             {
                 let (mut a, mut b) = (u64::from(bucket.rate.count()) * 1_000, bucket.rate.per().as_nanos());
                 while b != 0 {
                     (a, b) = (b, a % b);
                 }
-                limit.keep(words, Kept::Bucket { ticks: ticks.next_multiple_of(a.into()) });
+                limit.encode(words, DecodedState::Bucket { ticks: ticks.next_multiple_of(a.into()) });
             }
             first += limit.words();
         }
@@ -174,14 +176,14 @@ impl Model {
 
 /// Returns whether a new key starts with less than the capacity: then it matters when it was first seen.
 pub(crate) fn starts_with_less(limits: &Limits) -> bool {
-    limits.as_slice().iter().any(|limit| match limit.terms() {
-        Terms::TokenBucket(bucket) | Terms::LeakyBucket { bucket, .. } => bucket.initial < bucket.burst,
-        Terms::IntervalBucket { burst, initial, .. } => initial < burst,
-        Terms::FixedWindow { window, .. }
-        | Terms::SlidingWindow(window)
-        | Terms::SlidingSlices { window, .. }
-        | Terms::SlidingLog { window, .. } => window.initial < window.limit,
-        Terms::Unlimited | Terms::DenyAll | Terms::Concurrency { .. } => false,
+    limits.as_slice().iter().any(|limit| match limit.params() {
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.initial < bucket.burst,
+        Params::IntervalBucket { burst, initial, .. } => initial < burst,
+        Params::FixedWindow { window, .. }
+        | Params::SlidingWindow(window)
+        | Params::SlidingSlices { window, .. }
+        | Params::SlidingLog { window, .. } => window.initial < window.limit,
+        Params::Unlimited | Params::DenyAll | Params::Concurrency { .. } => false,
     })
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
-use tollgate::Cost;
+use tollgate::core::Cost;
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore};
 
 use super::files;

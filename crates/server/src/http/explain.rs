@@ -15,7 +15,7 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
     let mut value = json!({
         "version": explanation.version,
         "domain": explanation.domain,
-        "allowed": explanation.outcome.is_allowed(),
+        "allowed": explanation.outcome.is_admitted(),
         "outcome": outcome_name(explanation.outcome),
         "observed": explanation.observed.map(outcome_name),
         "retry_after_ms": retry(explanation.outcome),

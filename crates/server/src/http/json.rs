@@ -147,7 +147,7 @@ fn number(out: &mut Vec<u8>, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate::{Cost, Nanos};
+    use tollgate::core::{Cost, Nanos};
 
     fn written(write: impl Fn(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();

@@ -1,6 +1,6 @@
 //! Items of a body to inputs.
 
-use tollgate::Cost;
+use tollgate::core::Cost;
 use tollgate_engine::rules::LimitText;
 use tollgate_engine::{Engine, Entry, Store};
 

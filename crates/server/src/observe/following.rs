@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tollgate::{Mono, Time};
+use tollgate::core::{Mono, Time};
 
 use crate::rules_source::poll::Outcome;
 

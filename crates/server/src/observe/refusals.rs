@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{Keyed, LimitError, Limiter, Outcome, Rate, Retry, TokenBucket, TooLarge};
+use tollgate::{CapacityError, Keyed, LimitError, Limiter, Outcome, Rate, Retry, TokenBucket};
 use tollgate_engine::{Decision, Explanation};
 
 use super::top_keys::TopKeys;
@@ -36,7 +36,7 @@ pub enum RefusalLogError {
     /// The rate is none that can be kept.
     Rate(LimitError),
     /// There is no room for it.
-    Room(TooLarge),
+    Room(CapacityError),
 }
 
 impl std::fmt::Display for RefusalLogError {

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tollgate::clock::Clock;
-use tollgate::{Mono, Nanos, Time};
+use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::{Counter, Decision, Explanation};
 
 /// Keys that are kept for each rule, of those charged and of those refused.

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tollgate::{Nanos, Outcome, Retry};
+use tollgate::core::Nanos;
+use tollgate::{Outcome, Retry};
 use tollgate_engine::{Decisions, Request, Store};
 
 use super::Verb;
@@ -217,7 +218,7 @@ async fn stopping<S: Store>(app: &App<S>) {
 mod tests {
     use super::*;
     use tollgate::clock::Clock;
-    use tollgate::{Mono, Time, Wall};
+    use tollgate::core::{Mono, Time, Wall};
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, Entry, Item, MemoryStore};
 

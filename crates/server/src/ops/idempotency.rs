@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tollgate::{Mono, Nanos, Time};
+use tollgate::core::{Mono, Nanos, Time};
 
 use super::error::{ErrorKind, OpError};
 use super::view::Output;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::Cost;
+use tollgate::core::Cost;
 use tollgate_engine::{Enforcement, Entry, Item, Receipt, SentLimits};
 
 use super::acquire::MAX_WAIT;

@@ -13,7 +13,7 @@ mod pages;
 pub mod run;
 pub mod view;
 
-use tollgate::Cost;
+use tollgate::core::Cost;
 use tollgate_engine::Taking;
 
 use crate::control::model::Role;

@@ -1,7 +1,7 @@
 //! The pages about the server.
 
 use bytes::Bytes;
-use tollgate::Throttles;
+use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Enforcement, Store};
 
 use super::Page;
@@ -49,7 +49,7 @@ fn metrics<S: Store>(app: &App<S>) -> String {
         once: app.idempotency.counts(),
         store_up: app.health.is_up(),
         enforcing: app.engine.enforcement() == Enforcement::Enforce,
-        overflowed: app.throttles.as_ref().map_or(0, Throttles::overflowed)
+        overflowed: app.throttles.as_ref().map_or(0, RedisCellTable::overflowed)
             + app.engine.store().overflowed()
             + app.engine.fallback().overflowed(),
         engine: app.engine.counts(),

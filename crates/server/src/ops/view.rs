@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tollgate::{Cost, Outcome, Retry};
+use tollgate::core::Cost;
+use tollgate::{Outcome, Retry};
 use tollgate_engine::{Decision, Explanation, LimitReport, Settled, Standing};
 
 /// What an operation returns. `'d` is the lifetime of the engine's buffers.
@@ -116,7 +117,7 @@ impl<'d> DecisionView<'d> {
 
     /// Returns whether the request passes.
     pub fn is_allowed(&self) -> bool {
-        self.outcome.is_allowed()
+        self.outcome.is_admitted()
     }
 
     /// Returns when to ask again, if the request was refused.

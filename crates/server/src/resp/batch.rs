@@ -4,7 +4,7 @@
 //! `ONCE key` is the idempotency key. It follows the words that every call of the command has and precedes the attributes:
 //! `TG.CHECK api 1 ONCE 7f3a path /login`. It has to be in upper case; an attribute named `ONCE` has to come later.
 
-use tollgate::Cost;
+use tollgate::core::Cost;
 use tollgate::redis_cell::Throttle;
 use tollgate_engine::{Entry, Store};
 

@@ -1,8 +1,9 @@
 //! `CL.THROTTLE`, the command of redis-cell, and its fast path: calls that follow each other in a pipeline are decided together in
 //! this process, without rules, the engine, or an allocation. With a shared store a call is an inline limit like any other.
 
+use tollgate::core::{Cost, Nanos};
 use tollgate::redis_cell::Throttle;
-use tollgate::{Cost, Limit, Nanos, Outcome, Retry};
+use tollgate::{Limit, Outcome, Retry};
 use tollgate_engine::{Enforcement, Store};
 
 use super::wire::{Replies, integer};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tollgate::{Mono, Time};
+use tollgate::core::{Mono, Time};
 use tollgate_engine::rules::Rules;
 use utoipa::ToSchema;
 

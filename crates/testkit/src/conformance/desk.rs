@@ -19,7 +19,7 @@ pub(super) struct Desk<'s, S> {
 /// Numbers by id, which is their place.
 struct Book(Vec<Limits>);
 
-impl tollgate::Numbers for Book {
+impl tollgate::ledger::LimitTable for Book {
     fn get(&self, id: u32) -> Option<&Limits> {
         self.0.get(id as usize)
     }

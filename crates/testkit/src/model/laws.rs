@@ -157,7 +157,7 @@ pub fn garbage_is_survived<A: Algorithm>(limit: &A, old: &A, words: &[u64], now:
     limit.spent(state, now);
     limit.is_new(state, now);
     limit_of(state);
-    limit.fresh(state, now);
+    limit.init(state, now);
     limit_of(state);
     assert_eq!(Cells::get(state, words.len()), 0);
 }

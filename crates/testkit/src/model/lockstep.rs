@@ -35,7 +35,7 @@ pub fn walk<A: Algorithm, C: Clock>(limit: &A, clock: &C, start: u64, script: &[
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let (mut instant, mut cost, mut admitted) = (start, Cost::ONE, Vec::new());
-    limit.fresh(state, &clock.at(start));
+    limit.init(state, &clock.at(start));
     for step in script {
         let last = limit.report(state, &clock.at(instant), cost);
         instant = instant.saturating_add(step.pause.nanos(&last));
@@ -74,7 +74,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
     /// Both new at `instant`, to which `clock` gives the present.
     pub fn new(limit: &'a A, model: M, clock: &'a C, instant: u64) -> Self {
         let mut state = vec![0; limit.words()];
-        limit.fresh(state.as_mut_slice(), &clock.at(instant));
+        limit.init(state.as_mut_slice(), &clock.at(instant));
         let last = model.report(&clock.at(instant), 1);
         Self { limit, model, clock, instant, state, takings: Vec::new(), last }
     }
@@ -122,7 +122,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
             Act::Peek(amount) => resolve(amount),
             Act::Refund(amount, ago) => self.refund(&now, resolve(amount), ago),
             Act::Reset => {
-                self.limit.fresh(self.state.as_mut_slice(), &now);
+                self.limit.init(self.state.as_mut_slice(), &now);
                 self.model.restart(&now);
                 self.takings.clear();
                 1

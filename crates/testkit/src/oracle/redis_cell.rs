@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use tollgate_core::redis_cell::Throttle;
+use tollgate::redis_cell::Throttle;
 use tollgate_core::{Now, Rate};
 
 use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};

@@ -117,7 +117,7 @@ impl Resilience {
             return Err(Seen::Skipped(Skip::Unholdable));
         };
         let (mut state, then) = ([0; 1], Now::at(self.at));
-        limit.fresh(&mut state, &then);
+        limit.init(&mut state, &then);
         if !limit.decide(&mut state, &then, Ask::Regardless(Cost::new(owed))).is_admitted() {
             return Err(Seen::Skipped(Skip::Unholdable));
         }

@@ -89,7 +89,7 @@ impl RuleModel {
         let mut receipt = Receipt::default();
         let decided = self.group(verb, &enforced, &mut receipt);
         let mut limits = self.reports(&enforced, request, false);
-        let passes = decided.outcome.is_allowed();
+        let passes = decided.outcome.is_admitted();
         let least = decided.taken.iter().copied().min();
         let mut shadow_refused = false;
         if passes {
@@ -101,7 +101,7 @@ impl RuleModel {
                     _ => charge,
                 })
                 .collect();
-            shadow_refused = !self.group(verb, &shadows, &mut receipt).outcome.is_allowed();
+            shadow_refused = !self.group(verb, &shadows, &mut receipt).outcome.is_admitted();
             limits.extend(self.reports(&shadows, request, true));
         }
         let order = |limit: &LimitAnswer| self.rules.rules.iter().position(|rule| rule.id == limit.rule);
@@ -138,7 +138,7 @@ impl RuleModel {
             return decided;
         }
         self.begin_keys(charges);
-        if decided.outcome.is_allowed() {
+        if decided.outcome.is_admitted() {
             for (charge, taken) in charges.iter().zip(&decided.taken) {
                 self.take(charge, *taken, receipt);
             }

@@ -28,7 +28,7 @@ impl<A: Algorithm> Key<A> {
         let clock = HandClock::new(START, START);
         // The larger of the states that a change of numbers leads to.
         let mut state = vec![0; limit.words() + 64];
-        limit.fresh(state.as_mut_slice(), &clock.now());
+        limit.init(state.as_mut_slice(), &clock.now());
         Self { limit, own: None, state, clock }
     }
 
@@ -79,7 +79,7 @@ impl<A: Algorithm> Key<A> {
     }
 
     pub(crate) fn reset(&mut self) {
-        self.limit.fresh(self.state.as_mut_slice(), &self.clock.now());
+        self.limit.init(self.state.as_mut_slice(), &self.clock.now());
         self.own = None;
     }
 }

@@ -75,7 +75,7 @@ proptest! {
         let (limit, mut model) = (numbers.limit().expect("valid"), ConcurrencyModel::new(numbers));
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
-        limit.fresh(state, &Now::at(start));
+        limit.init(state, &Now::at(start));
         let (mut at, mut stamps) = (start, Vec::<(Stamp, usize)>::new());
         for (pause, act) in acts {
             at += pause;

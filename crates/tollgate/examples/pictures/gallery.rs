@@ -1,8 +1,9 @@
 //! Which pictures there are. Another algorithm is another line.
 
+use tollgate::core::{Nanos, Pacing};
 use tollgate::{
-    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Nanos, Pacing, Rate, SlidingLog,
-    SlidingSlices, SlidingWindow, TokenBucket,
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Rate, SlidingLog, SlidingSlices,
+    SlidingWindow, TokenBucket,
 };
 
 use super::drawing::draw;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tollgate::clock::ManualClock;
-use tollgate::{Cost, Limit, Limiter, Mono, Nanos, Outcome, Pace, Pacing, Retry, Time, Verdict};
+use tollgate::core::{Cost, Mono, Nanos, Pace, Pacing, Time};
+use tollgate::{Limit, Limiter, Outcome, Retry, Verdict};
 
 /// How long the pictures are, in milliseconds.
 pub(crate) const LENGTH: u64 = 16_000;

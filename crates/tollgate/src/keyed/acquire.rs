@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now, Outcome, Retry, Stamp, Verdict};
 
-use super::{Keyed, shard_of, with_fresh};
+use super::{Keyed, shard_of, with_init};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::wait::{Acquire, Shards, Waitable};
@@ -89,7 +89,7 @@ where
     fn take_now(&self, print: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
         let now = self.now();
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.take_at_home(print, self.flags, take) {
+        if self.table.try_take_fast(print, self.flags, take) {
             return Verdict::granted(cost);
         }
         self.take(print, cost, &now, false)
@@ -102,7 +102,7 @@ where
         let ask = Ask::Exactly(cost);
         let of_key = now.with_spread(print.low);
         // A cost that would wait only for itself passes as a whole.
-        let (as_new, alone) = with_fresh(&self.limit, &of_key, |state| {
+        let (as_new, alone) = with_init(&self.limit, &of_key, |state| {
             let wait = self.limit.wait_behind(&state, &of_key, Cost::ZERO, cost);
             (self.limit.weigh(&state, &of_key, ask), wait)
         });

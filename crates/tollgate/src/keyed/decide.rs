@@ -10,7 +10,7 @@ use crate::table::{Arrival, State};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     #[inline(never)]
-    pub(super) fn check_at_length(&self, print: Fingerprint, now: Now<'_>, cost: Cost) -> Verdict<A::Stamp> {
+    pub(super) fn check_slow(&self, print: Fingerprint, now: Now<'_>, cost: Cost) -> Verdict<A::Stamp> {
         self.decide_at(print, now, Ask::Exactly(cost), |_, verdict| verdict)
     }
 
@@ -40,12 +40,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         });
         match decided {
             Some(result) => result,
-            None => self.decide_at_length(print, now, ask, read),
+            None => self.decide_slow(print, now, ask, read),
         }
     }
 
     #[inline(never)]
-    pub(super) fn decide_at_length<R>(
+    pub(super) fn decide_slow<R>(
         &self,
         print: Fingerprint,
         now: Now<'_>,
@@ -56,7 +56,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let of_key = owner.now(print);
         let decided = self.table.enter(print, &owner, newcomer(&self.limit, &of_key, ask), |slot, arrival| {
             if arrival == Arrival::New {
-                self.limit.fresh(&mut slot.state, &of_key);
+                self.limit.init(&mut slot.state, &of_key);
             }
             owner.visit(print, slot, |account| {
                 let verdict = account.decide(ask);
@@ -76,7 +76,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let found = self.find(print, now, |account| read(&Entry::of(account)));
         found.unwrap_or_else(|| {
             let (limit, now) = (&self.limit, now.with_spread(print.low));
-            with_fresh(limit, &now, |state| read(&Entry { limit, own: None, state: &state, now: &now }))
+            with_init(limit, &now, |state| read(&Entry { limit, own: None, state: &state, now: &now }))
         })
     }
 
@@ -104,7 +104,7 @@ pub(crate) fn newcomer<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spen
         Ask::Exactly(cost) if cost.get() > capacity => 0,
         // Into debt, unless even that does not hold it.
         Ask::Regardless(cost) if cost.get() > capacity => {
-            with_fresh(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
+            with_init(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
         }
         Ask::Exactly(cost) | Ask::UpTo(cost) | Ask::Regardless(cost) => cost.get(),
     };
@@ -112,7 +112,7 @@ pub(crate) fn newcomer<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spen
 }
 
 /// Runs `read` on the state of a key never seen before.
-pub(crate) fn with_fresh<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
+pub(crate) fn with_init<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
     // Only the states of logs and leases are longer than this.
     let (mut short, mut long) = ([0; 8], Vec::new());
     let words = match short.get_mut(..limit.words()) {
@@ -122,7 +122,7 @@ pub(crate) fn with_fresh<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl F
             &mut *long
         }
     };
-    limit.fresh(words, now);
+    limit.init(words, now);
     read(words)
 }
 

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Now, Spent};
 
-use super::{Keyed, TooLarge};
+use super::{CapacityError, Keyed};
 use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
@@ -24,7 +24,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// # Errors
     /// When the new table does not fit in memory, or 1022 earlier limits have entries with more used up than the limit in force
     /// can hold. The limit then stays as it was, and nothing is forgotten.
-    pub fn set_limit(&mut self, limit: A) -> Result<(), TooLarge> {
+    pub fn set_limit(&mut self, limit: A) -> Result<(), CapacityError> {
         let words = limit.words().max(self.table.state_words());
         if words > self.table.state_words() {
             self.rebuild(words)?;
@@ -33,7 +33,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             self.drop_earlier();
         }
         if self.earlier.len() as u64 == GENERATIONS - 1 {
-            return Err(TooLarge { capacity: self.capacity });
+            return Err(CapacityError { capacity: self.capacity });
         }
         let overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner);
         overflow.words.resize(words.max(overflow.words.len()), 0);
@@ -49,9 +49,9 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     /// Moves every entry to a table with room for states of `words`.
-    fn rebuild(&mut self, words: usize) -> Result<(), TooLarge> {
+    fn rebuild(&mut self, words: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity;
-        let table = Table::new(capacity, words).ok_or(TooLarge { capacity })?;
+        let table = Table::new(capacity, words).ok_or(CapacityError { capacity })?;
         let owner = self.judge(self.clock.now());
         self.table.for_each(&owner, |print, from| {
             let copy = |to: &mut Slot<'_>, _| {

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::ManualClock;
+use crate::keyed::Hashed;
 use crate::testing::{
     Dice, HOUR, POINTS, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
 };
-use crate::{FixedWindow, Hashed, Limit, Limits, Nanos, Outcome, Phase, Retry};
+use crate::{FixedWindow, Limit, Limits, Outcome, Retry};
+use tollgate_core::{Nanos, Phase};
 
 type Tested<A> = Keyed<A, Arc<ManualClock>>;
 

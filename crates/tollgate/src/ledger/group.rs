@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
 
-use super::{Charge, Held, Judge, Ledger, Numbers, PlainCharge, Seat, now_of, owner_of, visit};
+use super::{Charge, Held, Judge, Ledger, LimitTable, PlainCharge, Seat, now_of, owner_of, visit};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, newcomer};
@@ -62,7 +62,7 @@ impl<C: Clock> Ledger<C> {
     ///
     /// `false` says only that [`decide`](Self::decide) has to be asked; nothing has happened then.
     #[inline]
-    pub fn take_at_home<'a, T>(
+    pub fn try_take_fast<'a, T>(
         &self,
         charged: &'a [T],
         charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
@@ -84,7 +84,7 @@ impl<C: Clock> Ledger<C> {
     ) -> bool {
         let [before @ .., last] = charged else { return true };
         let Some(last) = charge(last) else { return false };
-        let taken = self.table.at_home(last.key.fingerprint(&self.secret), 0, |state| {
+        let taken = self.table.try_home(last.key.fingerprint(&self.secret), 0, |state| {
             if state.get(0) != u64::from(last.numbers) {
                 return None;
             }
@@ -100,7 +100,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Decides several charges, all or none: locks all entries, weighs the charges in order, and writes them if all pass.
-    pub(super) fn decide_group<'a, T, N: Numbers + ?Sized>(
+    pub(super) fn decide_group<'a, T, N: LimitTable + ?Sized>(
         &self,
         numbers: &N,
         charged: &'a [T],
@@ -142,7 +142,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Finds or makes the entry of the charge's own key.
-    fn own_entry<'n, N: Numbers + ?Sized>(
+    fn own_entry<'n, N: LimitTable + ?Sized>(
         &self,
         own: &mut Group<'_, Wide>,
         owner: &Judge<'n, N>,
@@ -169,7 +169,7 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Finds or makes the entry that all keys without a slot share under the charge's limits.
-    fn shared_entry<'n, N: Numbers + ?Sized>(
+    fn shared_entry<'n, N: LimitTable + ?Sized>(
         &self,
         shared: &mut Group<'_, Wide>,
         owner: &Judge<'n, N>,
@@ -188,7 +188,7 @@ impl<C: Clock> Ledger<C> {
     /// Two charges on one entry have to see each other, so what the first of them takes is written at once, and undone if a later
     /// charge is refused. All other takings are written afterwards, by [`write_rest`]. After a refusal the remaining charges
     /// are only weighed: their answers are wanted, their takings are not.
-    fn weigh_in_order<N: Numbers + ?Sized>(
+    fn weigh_in_order<N: LimitTable + ?Sized>(
         &self,
         numbers: &N,
         entries: &Entries<'_, '_, '_>,
@@ -232,7 +232,7 @@ type Members<'n> = Few<Result<Member<'n>, Retry>>;
 
 impl Member<'_> {
     /// Runs `then` on the state. The key may be in the group twice, under different limits, so the state may belong to others.
-    fn visit<N: Numbers + ?Sized, R>(
+    fn visit<N: LimitTable + ?Sized, R>(
         &self,
         numbers: &N,
         entries: &Entries<'_, '_, '_>,
@@ -243,13 +243,13 @@ impl Member<'_> {
         visit(numbers, self.limits, charge.numbers, &mut state, Arrival::Known, self.now, then)
     }
 
-    fn commit<N: Numbers + ?Sized>(&self, numbers: &N, entries: &Entries<'_, '_, '_>, charge: &Charge<'_>) {
+    fn commit<N: LimitTable + ?Sized>(&self, numbers: &N, entries: &Entries<'_, '_, '_>, charge: &Charge<'_>) {
         self.visit(numbers, entries, charge, |account| account.commit(&self.verdict));
     }
 }
 
 /// Writes the takings that [`Ledger::weigh_in_order`] did not write: all charges pass.
-fn write_rest<N: Numbers + ?Sized>(
+fn write_rest<N: LimitTable + ?Sized>(
     numbers: &N,
     entries: &Entries<'_, '_, '_>,
     charges: &[Charge<'_>],
@@ -265,7 +265,7 @@ fn write_rest<N: Numbers + ?Sized>(
 }
 
 /// Calls `each` for every charge in order, while its state is held.
-fn report<N: Numbers + ?Sized>(
+fn report<N: LimitTable + ?Sized>(
     numbers: &N,
     entries: &Entries<'_, '_, '_>,
     charges: &[Charge<'_>],

@@ -5,7 +5,7 @@ use std::fmt;
 use tollgate_core::{Algorithm, Cells, Cost, Limits, Now, Offset, Report, Retry, Stamps, Verdict};
 
 use super::Held;
-use crate::keyed::with_fresh;
+use crate::keyed::with_init;
 use crate::table::State;
 
 /// What a decision about one charge saw and said.
@@ -66,7 +66,7 @@ impl<'a> Seat<'a> {
                     first += own.words();
                     limit.report_from(own, &part, &self.now, cost)
                 }
-                Some(None) => with_fresh(limit, &self.now, |state| limit.report(&state, &self.now, cost)),
+                Some(None) => with_init(limit, &self.now, |state| limit.report(&state, &self.now, cost)),
             }
         })
     }

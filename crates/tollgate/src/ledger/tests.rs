@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{DAY, HOUR, POINTS, SECOND, bucket, clock, daily, fine_bucket, ten_of_each, ten_of_each_and_all};
-use crate::{Concurrency, FixedWindow, Limit, Nanos, Outcome, Phase, Report, SlidingLog, Verdict};
+use crate::{Concurrency, FixedWindow, Limit, Outcome, Report, SlidingLog, Verdict};
+use tollgate_core::{Nanos, Phase};
 
 type Tested = Ledger<Arc<ManualClock>>;
 
@@ -273,7 +274,7 @@ fn what_is_taken_at_home_is_taken_and_told_as_if_it_were_decided() {
             ids.iter().zip(&names).map(|(id, name)| Charge::new(*id as u32, name.as_bytes(), step % 3)).collect();
         let mut told = Vec::new();
         let each = |charge: &PlainCharge<'_>, report: Report| told.push((charge.cost, vec![report]));
-        let at_home = short.take_at_home(&charges, |charge| plain(charge, &numbers), &short.clock().now(), each);
+        let at_home = short.try_take_fast(&charges, |charge| plain(charge, &numbers), &short.clock().now(), each);
         let mut expected = Vec::new();
         let passed = long.decide(&numbers[..], &charges, |index, seat| {
             let cost = charges[index].ask.cost();

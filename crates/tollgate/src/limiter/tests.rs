@@ -5,9 +5,8 @@ use crate::clock::ManualClock;
 use crate::testing::{
     DAY, Dice, HOUR, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
 };
-use crate::{
-    Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Nanos, Outcome, Phase, Retry, SlidingLog, SlidingWindow,
-};
+use crate::{Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Outcome, Retry, SlidingLog, SlidingWindow};
+use tollgate_core::{Nanos, Phase};
 
 fn limiter<A: Algorithm>(limit: A) -> (Limiter<A, Arc<ManualClock>>, Arc<ManualClock>) {
     let clock = clock();

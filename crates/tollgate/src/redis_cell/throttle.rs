@@ -24,9 +24,7 @@
 
 use std::fmt;
 
-use tollgate_core::{
-    Algorithm, Ask, Cells, CellsMut, Cost, LimitError, Nanos, Now, Outcome, Rate, Retry, TokenBucket,
-};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, LimitError, Nanos, Now, Outcome, Rate, Retry, TokenBucket};
 
 /// A validated call of `CL.THROTTLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,10 +13,10 @@ pub(crate) const BATCH: usize = 16;
 const GROUP: usize = 4;
 
 impl<S: Shape> Buckets<S> {
-    /// [`take_at_home`](super::Table::take_at_home) for up to [`BATCH`] keys, in order: `visit` is called with the place of each and its state,
+    /// [`try_take_fast`](super::Table::try_take_fast) for up to [`BATCH`] keys, in order: `visit` is called with the place of each and its state,
     /// or with none if that does not apply; nothing is locked then.
     #[inline]
-    pub(crate) fn at_home_many(
+    pub(crate) fn try_home_many(
         &self,
         prints: &[Fingerprint],
         flags: u64,

@@ -35,7 +35,7 @@ impl<S: Shape> Buckets<S> {
     /// The fast path of one key: runs `visit` on its state if it is at home, in a bucket that nobody holds, ourselves among them.
     /// `None`: the fast path does not apply, or `visit` said so.
     #[inline(always)]
-    pub(crate) fn at_home<R>(
+    pub(crate) fn try_home<R>(
         &self,
         print: Fingerprint,
         flags: u64,

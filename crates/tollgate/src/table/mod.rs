@@ -91,20 +91,20 @@ impl Table {
         either!(self, buckets => buckets.bytes())
     }
 
-    /// What [`take_at_home`](Self::take_at_home) and its like expect of buckets whose entries all belong to `generation`.
+    /// What [`try_take_fast`](Self::try_take_fast) and its like expect of buckets whose entries all belong to `generation`.
     pub(crate) fn flags(&self, generation: u64) -> u64 {
         either!(self, buckets => buckets.shape.flags(generation))
     }
 
-    /// See [`Buckets::at_home_many`].
+    /// See [`Buckets::try_home_many`].
     #[inline]
-    pub(crate) fn at_home_many(
+    pub(crate) fn try_home_many(
         &self,
         prints: &[Fingerprint],
         flags: u64,
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        either!(self, buckets => buckets.at_home_many(prints, flags, visit));
+        either!(self, buckets => buckets.try_home_many(prints, flags, visit));
     }
 
     /// The fastest path: replaces a state that is a single word by what `take` makes of it, for a key that is at home, in a bucket
@@ -113,9 +113,9 @@ impl Table {
     /// This is all that most decisions need. What is left out (looking elsewhere, arriving, moving, other parameters) is left
     /// out of the caller's machine code too, and need not be set up for.
     #[inline(always)]
-    pub(crate) fn take_at_home(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
+    pub(crate) fn try_take_fast(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
         match self {
-            Self::Single(buckets) => buckets.take_at_home(print, flags, take),
+            Self::Single(buckets) => buckets.try_take_fast(print, flags, take),
             Self::Wide(_) => false,
         }
     }
@@ -197,7 +197,7 @@ pub(crate) struct Buckets<S> {
     shape: S,
     /// How many searches for room found none since the last that did. It is only a hint, so nothing is ordered by it and a
     /// count lost in a race does no harm.
-    vain: AtomicU64,
+    failed_searches: AtomicU64,
     /// How many buckets, from the first on, a walk has been through. It is written by the walk while it holds the last of these,
     /// so whoever locks one of them afterwards knows that the walk was there. Zero when there is none.
     walked: AtomicU64,
@@ -212,7 +212,7 @@ impl<S: Shape> Buckets<S> {
         }
         let words = zeroed(len)?;
         let first = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS - 1);
-        Some(Self { words, first, buckets, shape, vain: AtomicU64::new(0), walked: AtomicU64::new(0) })
+        Some(Self { words, first, buckets, shape, failed_searches: AtomicU64::new(0), walked: AtomicU64::new(0) })
     }
 
     pub(crate) fn state_words(&self) -> usize {
@@ -224,7 +224,7 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline(always)]
-    fn take_at_home(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
+    fn try_take_fast(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
         let index = self.home(print);
         let Some(home) = Bucket::lock_at(flags, self.words_of(index), index, self.shape) else { return false };
         let Some(entry) = home.find(print) else { return false };

@@ -9,7 +9,7 @@ use crate::sync::Ordering;
 
 /// How many entries may move, one making room for the other, to let a newcomer in.
 pub(super) const MOVES: u32 = 2;
-/// After so many searches in vain the table is full. A flood of newcomers must not look at two dozen buckets each to find
+/// After so many searches in failed_searches the table is full. A flood of newcomers must not look at two dozen buckets each to find
 /// that out again; but one in [`STILL_SEARCHING`] does, to notice when it no longer is.
 const FULL: u64 = 16;
 const STILL_SEARCHING: u32 = 64;
@@ -113,14 +113,14 @@ impl<S: Shape> Buckets<S> {
 
     /// Runs a search for room on behalf of a newcomer, unless the table is known to be full.
     pub(super) fn search<R>(&self, newcomer: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
-        let vain = self.vain.load(Ordering::Relaxed);
-        if vain >= FULL && !newcomer.high.is_multiple_of(STILL_SEARCHING) {
+        let failed_searches = self.failed_searches.load(Ordering::Relaxed);
+        if failed_searches >= FULL && !newcomer.high.is_multiple_of(STILL_SEARCHING) {
             return None;
         }
         let found = search();
         match found {
-            None => self.vain.store(vain + 1, Ordering::Relaxed),
-            Some(_) if vain > 0 => self.vain.store(0, Ordering::Relaxed),
+            None => self.failed_searches.store(failed_searches + 1, Ordering::Relaxed),
+            Some(_) if failed_searches > 0 => self.failed_searches.store(0, Ordering::Relaxed),
             Some(_) => {}
         }
         found

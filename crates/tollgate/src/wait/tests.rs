@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{DAY, Dice, SECOND, bucket, clock, daily, fine_bucket, on_threads};
-use crate::{Algorithm, Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, TokenBucket};
+use crate::{Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, TokenBucket};
+use tollgate_core::Algorithm;
 
 mod real;
 

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use tollgate::clock::ManualClock;
+use tollgate::core::{Algorithm, Nanos, Phase, Steps};
 use tollgate::{
-    Algorithm, Concurrency, FixedWindow, IntervalBucket, Keyed, LeakyBucket, Limit, Limits, Nanos, Phase, SlidingLog,
-    SlidingSlices, SlidingWindow, Steps, TokenBucket,
+    Concurrency, FixedWindow, IntervalBucket, Keyed, LeakyBucket, Limit, Limits, SlidingLog, SlidingSlices,
+    SlidingWindow, TokenBucket,
 };
 
 type Tested = Keyed<Limits, Arc<ManualClock>>;

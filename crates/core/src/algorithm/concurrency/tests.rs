@@ -75,7 +75,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_anew() {
         let mut list = List { limit, leases: Vec::new() };
         let mut state = vec![u64::MAX; limit.words()];
         let state = state.as_mut_slice();
-        limit.fresh(state, &Now::at(0));
+        limit.init(state, &Now::at(0));
         for step in 0..20_000 {
             at += random(&mut seed, 5).saturating_sub(1);
             let (now, cost) = (Now::at(at), random(&mut seed, limit.slots() + 3));
@@ -164,7 +164,7 @@ fn a_stamp_from_before_the_key_was_forgotten_releases_nothing() {
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
         let stale = limit.decide(state, &Now::at(0), CHECK).stamp();
-        limit.fresh(state, &Now::at(5_000));
+        limit.init(state, &Now::at(5_000));
         assert!(limit.decide(state, &Now::at(5_000), CHECK).is_admitted());
         assert_eq!(limit.release(state, &Now::at(5_001), stale), Cost::ZERO, "{limit:?}");
     }
@@ -196,8 +196,8 @@ fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
 
 #[test]
 fn debt_may_be_as_much_again_as_far_as_the_slots_go() {
-    let debt = |limit| match Concurrency::new(limit, Nanos::SECOND).unwrap().terms() {
-        Terms::Concurrency { max_debt, .. } => max_debt,
+    let debt = |limit| match Concurrency::new(limit, Nanos::SECOND).unwrap().params() {
+        Params::Concurrency { max_debt, .. } => max_debt,
         terms => panic!("{terms:?}"),
     };
     assert_eq!([1, 10, 512, 1_000, 1_024].map(debt), [1, 10, 512, 24, 0]);

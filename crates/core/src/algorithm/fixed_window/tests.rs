@@ -21,7 +21,7 @@ fn check<'a>(limit: &FixedWindow, clock: impl Fn(u64) -> Now<'a>, steps: &str, e
         let (cost, second) = step.split_once('@').unwrap();
         let now = clock(second.parse::<u64>().unwrap() * S);
         if answers.is_empty() {
-            limit.fresh(&mut state, &now);
+            limit.init(&mut state, &now);
         }
         let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
         let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
@@ -62,7 +62,7 @@ fn windows_lie_where_the_phase_says() {
 fn a_window_from_the_first_request_on_begins_anew_when_nothing_is_counted() {
     let limit = limit().phase(Phase::FirstRequest);
     let mut state = [0; 2];
-    limit.fresh(&mut state, &Now::at(0));
+    limit.init(&mut state, &Now::at(0));
     let first = limit.decide(&mut state, &Now::at(10 * S), Ask::Exactly(Cost::ONE));
     assert_eq!(limit.report(&state, &Now::at(20 * S), Cost::ONE).reset, Nanos::from_secs(50));
     limit.refund(&mut state, &Now::at(30 * S), Cost::ONE, Some(first.stamp()));

@@ -18,7 +18,7 @@ fn check(limit: &IntervalBucket, steps: &str, expected: &str) {
         let (cost, second) = step.split_once('@').unwrap();
         let now = Now::at(second.parse::<u64>().unwrap() * S);
         if answers.is_empty() {
-            limit.fresh(&mut state, &now);
+            limit.init(&mut state, &now);
         }
         let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
         let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
@@ -70,7 +70,7 @@ fn a_refund_gives_back_what_is_still_owed() {
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         let limit = limit().steps(steps);
         let mut state = [0; 2];
-        limit.fresh(&mut state, &Now::at(0));
+        limit.init(&mut state, &Now::at(0));
         let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
         assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::new(3));
         assert_eq!(limit.report(&state, &Now::at(S), Cost::ONE).remaining, 4);

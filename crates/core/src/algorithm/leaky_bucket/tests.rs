@@ -11,7 +11,7 @@ fn limit(rate: &str, burst: u64) -> LeakyBucket {
 /// Asks for 1 at each instant, in milliseconds: a dot for passing at once, the wait in milliseconds, or `no` and the retry.
 fn check(limit: &LeakyBucket, instants: &[u64], expected: &str) {
     let mut state = [0; 2];
-    limit.fresh(&mut state, &Now::at(0));
+    limit.init(&mut state, &Now::at(0));
     let answers: Vec<_> = instants
         .iter()
         .map(|at| match limit.decide(&mut state, &Now::at(at * MS), Ask::Exactly(Cost::ONE)).outcome() {
@@ -186,7 +186,7 @@ fn the_wait_is_true_with_every_part_of_a_tick() {
 fn cost_of_zero_is_refused_only_in_debt() {
     let limit = limit("10/s", 6).max_wait(Nanos::from_millis(100)).max_debt(1).unwrap();
     let mut state = [0; 2];
-    limit.fresh(&mut state, &Now::at(0));
+    limit.init(&mut state, &Now::at(0));
     for (charged, passes) in [(6, true), (1, false)] {
         assert!(limit.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(charged))).is_allowed());
         assert_eq!(limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ZERO)).is_allowed(), passes);

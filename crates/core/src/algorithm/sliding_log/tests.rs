@@ -105,7 +105,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_anew() {
         let mut list = List { limit, entries: Vec::new() };
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
-        limit.fresh(state, &Now::at(0));
+        limit.init(state, &Now::at(0));
         for step in 0..20_000 {
             at += random(&mut seed, 5).saturating_sub(1);
             let (now, cost) = (Now::at(at), random(&mut seed, limit.slots() + 3));
@@ -290,7 +290,7 @@ fn new_numbers_keep_what_was_spent() {
 fn first_request_of_a_new_key_passes_whatever_the_gap() {
     let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
     let mut state = [u64::MAX; 4];
-    limit.fresh(&mut state, &Now::at(100));
+    limit.init(&mut state, &Now::at(100));
     assert!(limit.weigh(&state, &Now::at(100), CHECK).is_admitted());
     assert_eq!(limit.report(&state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
     let first = limit.decide(&mut state, &Now::at(101), CHECK);
@@ -304,8 +304,8 @@ fn first_request_of_a_new_key_passes_whatever_the_gap() {
 
 #[test]
 fn debt_may_be_as_much_again_as_far_as_the_entries_go() {
-    let debt = |limit| match SlidingLog::new(limit, Nanos::SECOND).unwrap().terms() {
-        Terms::SlidingLog { window, .. } => window.max_debt,
+    let debt = |limit| match SlidingLog::new(limit, Nanos::SECOND).unwrap().params() {
+        Params::SlidingLog { window, .. } => window.max_debt,
         terms => panic!("{terms:?}"),
     };
     assert_eq!([1, 10, 512, 1_000, 1_024].map(debt), [1, 10, 512, 24, 0]);
@@ -315,7 +315,7 @@ fn debt_may_be_as_much_again_as_far_as_the_entries_go() {
 fn what_is_withheld_at_first_comes_back_after_one_window() {
     let limit = log(3, 10).initial(1).unwrap();
     let mut state = [u64::MAX; 4];
-    limit.fresh(&mut state, &Now::at(100));
+    limit.init(&mut state, &Now::at(100));
     assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 1);
     assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 3);
 }

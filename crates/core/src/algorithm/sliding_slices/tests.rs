@@ -16,7 +16,7 @@ fn check(limit: &SlidingSlices, steps: &str, expected: &str) {
         let (cost, second) = step.split_once('@').unwrap();
         let now = Now::at(second.parse::<u64>().unwrap() * S);
         if answers.is_empty() {
-            limit.fresh(&mut state, &now);
+            limit.init(&mut state, &now);
         }
         let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
         let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
@@ -43,7 +43,7 @@ fn slices_of_any_width_are_kept_apart() {
     for amount in [10, 100, 10_000, 1 << 20, 1 << 40] {
         let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
-        limit.fresh(&mut *state, &Now::at(0));
+        limit.init(&mut *state, &Now::at(0));
         // Six of these slices and the present one together: seven amounts, of which the seventh never fits.
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * S);

@@ -16,7 +16,7 @@ fn check(limit: &SlidingWindow, steps: &str, expected: &str) {
         let (cost, second) = step.split_once('@').unwrap();
         let now = Now::at(second.parse::<u64>().unwrap() * S);
         if answers.is_empty() {
-            limit.fresh(&mut state, &now);
+            limit.init(&mut state, &now);
         }
         let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
         let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };

@@ -59,7 +59,7 @@ fn decisions_equal_those_of_a_bucket_that_is_refilled_at_every_step() {
         let limit = bucket(rate, burst).max_debt(5).unwrap();
         let mut slow = Slow::new(limit, 17, burst);
         let mut state = vec![0; limit.words()];
-        limit.fresh(&mut *state, &Now::at(17));
+        limit.init(&mut *state, &Now::at(17));
         let (mut seed, mut at) = (1u64, 17);
         for step in 0..20_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -133,7 +133,7 @@ fn the_short_way_and_the_long_way_agree() {
 fn a_new_key_starts_with_its_initial_amount() {
     let limit = bucket("1/s", 5).initial(2).unwrap();
     let mut state = [0];
-    limit.fresh(&mut state, &Now::at(SECOND));
+    limit.init(&mut state, &Now::at(SECOND));
     assert_eq!(limit.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 2);
     assert_eq!(limit.report(&state, &Now::at(4 * SECOND), Cost::ONE).remaining, 5);
     assert!(bucket("1/s", 5).initial(5).is_ok());
@@ -147,7 +147,7 @@ fn a_new_key_starts_with_its_initial_amount() {
 fn debt_is_taken_as_deep_as_allowed_and_paid_back() {
     let limit = bucket("1/s", 5).max_debt(3).unwrap();
     let mut state = [0];
-    limit.fresh(&mut state, &Now::at(0));
+    limit.init(&mut state, &Now::at(0));
     let mut charge = |cost| limit.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(cost))).outcome();
     assert_eq!(charge(9), Outcome::Deny(Retry::Never));
     assert_eq!(charge(8), Outcome::Allow);
@@ -173,7 +173,7 @@ fn a_refund_gives_back_what_is_owed_and_no_more() {
     for rate in ["1/s", "7777/s"] {
         let limit = bucket(rate, 5);
         let mut state = [0; 2];
-        limit.fresh(&mut state, &Now::at(0));
+        limit.init(&mut state, &Now::at(0));
         let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
         assert_eq!(limit.refund(&mut state, &Now::at(0), Cost::ONE, None), Cost::ONE);
         assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 3);
@@ -191,7 +191,7 @@ fn a_refund_gives_back_what_is_owed_and_no_more() {
 fn other_numbers_keep_the_tokens_spent() {
     let (old, new) = (bucket("10/s", 10), bucket("7777/s", 20));
     let mut state = [0; 2];
-    old.fresh(&mut state, &Now::at(SECOND));
+    old.init(&mut state, &Now::at(SECOND));
     let _ = old.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
     new.convert(&old, &mut state, &Now::at(SECOND));
     assert_eq!(new.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 16);
@@ -204,7 +204,7 @@ fn other_numbers_keep_the_tokens_spent() {
 fn a_clock_that_stepped_back_locks_out_for_one_burst() {
     let limit = bucket("1/s", 5).max_debt(0).unwrap();
     let mut state = [0];
-    limit.fresh(&mut state, &Now::at(1_000 * SECOND));
+    limit.init(&mut state, &Now::at(1_000 * SECOND));
     let _ = limit.decide(&mut state, &Now::at(1_000 * SECOND), Ask::Exactly(Cost::ONE));
     let earlier = Now::at(10 * SECOND);
     let verdict = limit.decide(&mut state, &earlier, Ask::Exactly(Cost::ONE));
@@ -212,7 +212,7 @@ fn a_clock_that_stepped_back_locks_out_for_one_burst() {
     assert!(limit.decide(&mut state, &Now::at(11 * SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
     // A reading a little older than the last is another thread's, not a step.
     let mut state = [0];
-    limit.fresh(&mut state, &Now::at(SECOND));
+    limit.init(&mut state, &Now::at(SECOND));
     let _ = limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
     assert!(limit.weigh(&state, &Now::at(SECOND - 1), Ask::Exactly(Cost::ONE)).taken() == Cost::ZERO);
     assert!(limit.weigh(&state, &Now::at(SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
@@ -222,7 +222,7 @@ fn a_clock_that_stepped_back_locks_out_for_one_burst() {
 fn how_much_is_spent_is_told_as_a_part_of_the_burst() {
     let limit = bucket("1/s", 4);
     let mut state = [0];
-    limit.fresh(&mut state, &Now::at(0));
+    limit.init(&mut state, &Now::at(0));
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::NOTHING);
     let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::ONE));
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::of(1, 4));

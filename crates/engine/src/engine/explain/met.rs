@@ -1,6 +1,7 @@
 //! What a rule that is met has to say: its overrides, its ban and its limits, beside the rule as it was written.
 
-use tollgate::{Cost, Limit, Nanos, Outcome, Phase, Retry, Terms, Time, Wall};
+use tollgate::core::{Cost, Nanos, Params, Phase, Time, Wall};
+use tollgate::{Limit, Outcome, Retry};
 
 use super::conditions::{distance, held, nearest, unmet, values};
 use super::{place_of, shown};
@@ -235,8 +236,8 @@ impl Charged<'_> {
 }
 
 fn refill(limit: &Limit, calendars: &[Calendar], now: Time<Wall>) -> Refill {
-    match limit.terms() {
-        Terms::FixedWindow { phase: Phase::Given(position), .. } => match calendars.get(position) {
+    match limit.params() {
+        Params::FixedWindow { phase: Phase::Given(position), .. } => match calendars.get(position) {
             Some(calendar) => {
                 let window = calendar.window(now);
                 let shown = |at| calendar.zone.shown(at);
@@ -245,13 +246,13 @@ fn refill(limit: &Limit, calendars: &[Calendar], now: Time<Wall>) -> Refill {
             }
             None => Refill::ByWindow,
         },
-        Terms::FixedWindow { .. } => Refill::ByWindow,
-        Terms::SlidingWindow(_) | Terms::SlidingSlices { .. } | Terms::SlidingLog { .. } => Refill::Sliding,
-        Terms::Concurrency { .. } => Refill::Slots,
-        Terms::Unlimited
-        | Terms::DenyAll
-        | Terms::TokenBucket(_)
-        | Terms::LeakyBucket { .. }
-        | Terms::IntervalBucket { .. } => Refill::Steadily,
+        Params::FixedWindow { .. } => Refill::ByWindow,
+        Params::SlidingWindow(_) | Params::SlidingSlices { .. } | Params::SlidingLog { .. } => Refill::Sliding,
+        Params::Concurrency { .. } => Refill::Slots,
+        Params::Unlimited
+        | Params::DenyAll
+        | Params::TokenBucket(_)
+        | Params::LeakyBucket { .. }
+        | Params::IntervalBucket { .. } => Refill::Steadily,
     }
 }

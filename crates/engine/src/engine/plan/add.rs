@@ -2,7 +2,7 @@
 
 use std::mem::take;
 
-use tollgate::{Cost, Nanos};
+use tollgate::core::{Cost, Nanos};
 
 use super::{Answered, Asked, By, Met, Plan, Planned};
 use crate::key;

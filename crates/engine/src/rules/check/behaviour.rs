@@ -1,6 +1,7 @@
 //! What a request weighs, and what happens to those beyond the limits.
 
-use tollgate::{Cost, Nanos, SlidingLog};
+use tollgate::SlidingLog;
+use tollgate::core::{Cost, Nanos};
 
 use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
 use super::super::mistake::{Notes, Place};

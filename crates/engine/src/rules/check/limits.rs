@@ -1,6 +1,7 @@
 //! Limits, what stands instead of them, and overrides.
 
-use tollgate::{LeakyBucket, Limit, LimitError, Limits, Nanos, Terms, Time, Wall};
+use tollgate::core::{Nanos, Params, Time, Wall};
+use tollgate::{LeakyBucket, Limit, LimitError, Limits};
 
 use super::super::limit::{self, Words};
 use super::super::mistake::Notes;
@@ -155,7 +156,7 @@ fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes
 /// that is a leaky bucket whose free part is the burst, with room above it for as much as flows in that time, rounded up: the
 /// longest wait bounds it exactly.
 fn delayed(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
-    let leaky = |bucket: tollgate::BucketTerms| {
+    let leaky = |bucket: tollgate::core::BucketParams| {
         let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
         let room = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);
         let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(room))?;
@@ -163,8 +164,8 @@ fn delayed(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> 
         let leaky = leaky.free(bucket.burst - 1)?.max_wait(max_wait).max_debt(bucket.max_debt)?;
         Ok(leaky.initial(bucket.initial.saturating_add(room))?.into())
     };
-    match (limit.terms(), limit) {
-        (Terms::TokenBucket(bucket), _) => Some(leaky(bucket)),
+    match (limit.params(), limit) {
+        (Params::TokenBucket(bucket), _) => Some(leaky(bucket)),
         (_, Limit::LeakyBucket(bucket)) => Some(Ok(bucket.max_wait(max_wait).into())),
         (_, Limit::IntervalBucket(bucket)) => Some(bucket.max_wait(max_wait).map(Limit::from)),
         _ => None,

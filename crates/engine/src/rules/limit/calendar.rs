@@ -1,6 +1,6 @@
 //! The words that make a window follow the calendar.
 
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 
 use super::{ALGORITHMS, NOTHING, Reader, as_written, parse_count, parse_length};
 use crate::calendar::{Calendar, Unit, Zone};

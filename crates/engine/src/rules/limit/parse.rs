@@ -1,6 +1,7 @@
 //! Numbers, lengths of time and truths as people write them.
 
-use tollgate::{LimitError, Nanos, Rate};
+use tollgate::core::Nanos;
+use tollgate::{LimitError, Rate};
 
 use super::super::raw::shorten;
 use super::calendar::{is_of_the_calendar, unit_of};

@@ -1,6 +1,7 @@
 //! Limits that have no room for a single request.
 
-use tollgate::{Algorithm, Limit};
+use tollgate::Limit;
+use tollgate::core::Algorithm;
 
 use super::super::mistake::Notes;
 use super::super::rule::{CostOf, Effect, Rule};

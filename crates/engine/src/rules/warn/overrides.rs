@@ -1,6 +1,6 @@
 //! Overrides that never count.
 
-use tollgate::{Time, Wall};
+use tollgate::core::{Time, Wall};
 
 use super::super::mistake::Notes;
 use super::super::nth::nth_of;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
-use tollgate::Nanos;
+use tollgate::core::Nanos;
 use tollgate_engine::Length;
 
 /// The output format.

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::Throttles;
+use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Engine, MemoryStore, Store};
 use tollgate_redis::{Health, RedisStore};
 
@@ -52,7 +52,7 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
             let engine = Engine::new(MemoryStore::new(config.capacity)?)?;
-            serve(config, App::new(engine, Some(Throttles::new(config.capacity)?)), |_| pending()).await
+            serve(config, App::new(engine, Some(RedisCellTable::new(config.capacity)?)), |_| pending()).await
         }
         StoreConfig::Redis(url) => {
             let store = tollgate_redis::Config::from_url(url.reveal()).context("--store")?;

@@ -113,7 +113,7 @@ impl Bandwidth {
     }
 
     /// Our limit as new.
-    pub(super) fn fresh(&self, now: u64) -> Limit<'_> {
+    pub(super) fn init(&self, now: u64) -> Limit<'_> {
         let mut limit = Limit { bandwidth: self, state: [0; 2], now: self.clock(now), asked: now };
         limit.fill(self.initial);
         limit
@@ -143,7 +143,7 @@ impl Limit<'_> {
 
     fn fill(&mut self, tokens: u64) {
         let (limit, now) = (self.bandwidth.limit, self.now());
-        limit.fresh(&mut self.state, &now);
+        limit.init(&mut self.state, &now);
         let _ = limit.decide(&mut self.state, &now, Ask::Exactly(Cost::new(self.bandwidth.capacity - tokens)));
     }
 

@@ -144,7 +144,7 @@ impl Bucket4j {
         let place = |bandwidth: &Bandwidth| bandwidth.counterpart(old, &new).filter(|_| !is_reset(step));
         let ours = |bandwidth: &Bandwidth| match place(bandwidth) {
             Some(place) => bandwidth.converted(&before.0[place]).remaining(),
-            None => bandwidth.fresh(step.at_nanos(1)).remaining(),
+            None => bandwidth.init(step.at_nanos(1)).remaining(),
         };
         let ours: Vec<_> = new.iter().map(ours).collect();
         let seen = Comparison::new().same("tokens", after.remaining(), ours).seen();

@@ -31,7 +31,7 @@ impl Counter {
     fn load(&self, counts: &Counts) -> Option<[u64; 3]> {
         let now = Now::at(counts.at);
         let mut state = [0; 3];
-        self.0.fresh(&mut state, &now);
+        self.0.init(&mut state, &now);
         let mut count = |at, count| {
             let ask = Ask::Regardless(Cost::new(u64::try_from(count).ok()?));
             self.0.decide(&mut state, &Now::at(at), ask).is_admitted().then_some(())

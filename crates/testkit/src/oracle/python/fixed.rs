@@ -36,7 +36,7 @@ impl Windowed for Fixed {
     fn compare(&self, kept: Option<&Kept>, step: &Step) -> Seen {
         let now = Now::at(step.at_nanos(MICRO));
         let mut state = [0; 2];
-        self.ours.fresh(&mut state, &now);
+        self.ours.init(&mut state, &now);
         if let Some(kept) = kept {
             // What was counted beyond the limit refuses no more than the limit itself.
             let Ok(used) = u64::try_from(kept.count.min(self.amount)) else { return Seen::Skipped(Skip::Unholdable) };

@@ -39,7 +39,7 @@ use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall}
 
 use super::numbers::Judge;
 use super::overflow::Overflow;
-use super::{Keyed, TooLarge};
+use super::{CapacityError, Keyed};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::table::{GENERATIONS, Owner, Slot, Table};
@@ -82,7 +82,7 @@ pub enum RestoreError {
         wanted: String,
     },
     /// There is no memory for a second table beside the one in use.
-    TooLarge(TooLarge),
+    CapacityError(CapacityError),
 }
 
 impl fmt::Display for RestoreError {
@@ -96,7 +96,7 @@ impl fmt::Display for RestoreError {
             Self::CutShort => f.write_str("the end of the snapshot is missing"),
             Self::Damaged => f.write_str("the snapshot is damaged"),
             Self::OtherLimit { stored, wanted } => write!(f, "the snapshot is of a {stored}, not of a {wanted}"),
-            Self::TooLarge(error) => error.fmt(f),
+            Self::CapacityError(error) => error.fmt(f),
         }
     }
 }
@@ -105,7 +105,7 @@ impl std::error::Error for RestoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unreadable(error) => Some(error),
-            Self::TooLarge(error) => Some(error),
+            Self::CapacityError(error) => Some(error),
             Self::NotASnapshot
             | Self::OtherVersion { .. }
             | Self::CutShort
@@ -245,14 +245,14 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         let capacity = self.capacity;
         // Entries of earlier limits may be longer than those of the limit in force.
         let table = Table::new(capacity, if earlier.is_empty() { limits.words() } else { wide });
-        let table = table.ok_or(RestoreError::TooLarge(TooLarge { capacity }))?;
+        let table = table.ok_or(RestoreError::CapacityError(CapacityError { capacity }))?;
 
         let now = self.clock.now();
         let away = now.wall().since(head.wall);
         let then = head.mono.saturating_add(away);
         let owner = Judge { limit: &self.limit, earlier: &earlier, now };
         let mut overflow = Overflow { words: vec![0; wide], generation: owner.generation() };
-        self.limit.fresh(&mut *overflow.words, &now);
+        self.limit.init(&mut *overflow.words, &now);
         let mut state = vec![0; wide];
         let total = source.entries(words, &mut state, |print, number, state| {
             let Some(own) = stored.get(number as usize) else { return Err(RestoreError::Damaged) };
@@ -306,10 +306,10 @@ impl Head {
         let [first, second] = self.secret.points();
         let fixed = [counts, self.mono.as_nanos(), self.wall.as_nanos(), first, second];
         [MAGIC, VERSION].into_iter().chain(fixed).for_each(|word| sink.push(word));
-        limits.iter().flat_map(|limit| Record::of(limit.terms()).0).for_each(|word| sink.push(word));
+        limits.iter().flat_map(|limit| Record::of(limit.params()).0).for_each(|word| sink.push(word));
         for limits in &self.earlier {
             sink.push(limits.as_slice().len() as u64);
-            limits.as_slice().iter().flat_map(|limit| Record::of(limit.terms()).0).for_each(|word| sink.push(word));
+            limits.as_slice().iter().flat_map(|limit| Record::of(limit.params()).0).for_each(|word| sink.push(word));
         }
         sink.finish(MAGIC)
     }
@@ -344,7 +344,7 @@ impl Head {
             let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
             // Version 1 had longer windows for slices that do not divide the length; their states mean something else.
             let same =
-                limits.as_slice().iter().zip(&records).all(|(limit, record)| Record::of(limit.terms()) == *record);
+                limits.as_slice().iter().zip(&records).all(|(limit, record)| Record::of(limit.params()) == *record);
             if same || found == VERSION { Ok(limits) } else { Err(RestoreError::OtherVersion { found }) }
         };
         Ok(Self {
@@ -364,7 +364,7 @@ impl Head {
 }
 
 fn names(limits: &Limits) -> String {
-    let names: Vec<&str> = limits.as_slice().iter().map(|limit| records::name(&limit.terms())).collect();
+    let names: Vec<&str> = limits.as_slice().iter().map(|limit| records::name(&limit.params())).collect();
     names.join(" with a ")
 }
 

@@ -7,7 +7,8 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::sync::Ordering;
 use crate::testing::{DAY, Dice, HOUR, SECOND, bucket, clock, daily, on_threads, ten_of_each_and_all};
-use crate::{FixedWindow, IntervalBucket, Limit, Nanos, Phase, SlidingSlices, Steps, TokenBucket, WhenFull};
+use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket, WhenFull};
+use tollgate_core::{Nanos, Phase, Steps};
 
 type Tested<A> = Keyed<A, Arc<ManualClock>>;
 

@@ -57,7 +57,7 @@ fn a_table_that_does_not_fit_in_memory_is_an_error() {
     // The second is within the address space of 64 bits, but no allocator gives it; the process must not end over it.
     for capacity in [usize::MAX, usize::MAX / 64, 1 << 55, 1 << 45] {
         let error = Keyed::with_clock(bucket(1), capacity, clock()).map(|_| ()).unwrap_err();
-        assert_eq!(error, TooLarge { capacity });
+        assert_eq!(error, CapacityError { capacity });
         assert_eq!(error.to_string(), format!("a table of {capacity} keys does not fit in memory, ask for fewer"));
         assert!(Keyed::with_clock(SlidingLog::new(1_000, DAY).unwrap(), capacity, clock()).is_err());
     }

@@ -28,9 +28,9 @@ impl Model<'_> {
         &self.numbers[id as usize]
     }
 
-    fn fresh(&self, id: u32, now: &Now<'_>) -> Kept {
+    fn init(&self, id: u32, now: &Now<'_>) -> Kept {
         let mut words = [0; WORDS];
-        self.limits(id).fresh(&mut words, now);
+        self.limits(id).init(&mut words, now);
         Kept { id, words }
     }
 
@@ -40,7 +40,7 @@ impl Model<'_> {
     }
 
     fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> Answer {
-        let kept = self.states.get(&key).cloned().unwrap_or_else(|| self.fresh(id, now));
+        let kept = self.states.get(&key).cloned().unwrap_or_else(|| self.init(id, now));
         let verdict = self.limits(id).weigh_from(self.limits(kept.id), &kept.words, now, ask);
         self.answer(&kept, id, now, verdict)
     }
@@ -49,7 +49,7 @@ impl Model<'_> {
     fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
             if !self.states.contains_key(key) {
-                self.states.insert(*key, self.fresh(*id, now));
+                self.states.insert(*key, self.init(*id, now));
             }
         }
         let before = self.states.clone();
@@ -135,7 +135,7 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                     ledger.reset(&numbers[..], &charge_of(asked[0]));
                     if let Some(kept) = model.states.get_mut(&key) {
                         // What lies behind the state of a new key does not matter, and is left as it is.
-                        numbers[id as usize].fresh(&mut kept.words, &now);
+                        numbers[id as usize].init(&mut kept.words, &now);
                         kept.id = id;
                     }
                 }
