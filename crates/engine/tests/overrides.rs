@@ -88,3 +88,48 @@ fn a_refund_goes_to_the_numbers_it_was_taken_under() {
     assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 50);
     assert_eq!(bench.remaining(&[("a", "x")]), [80]);
 }
+
+/// The example of `docs/rules.md`, for all pairs of algorithms: their states are in several tables.
+#[test]
+fn refused_request_under_a_smaller_override_forgives_nothing() {
+    let limits = |count: u32| {
+        let of = |algorithm: &str| format!("limit: {count}/week, algorithm: {algorithm}");
+        let rates = ["token_bucket", "leaky_bucket", "interval_bucket", "fixed_window", "sliding_window"];
+        let logs = ["sliding_slices", "sliding_log"];
+        let concurrency = format!("limit: {count}, algorithm: concurrency");
+        rates.into_iter().chain(logs).map(of).chain([concurrency]).collect::<Vec<_>>()
+    };
+    for (small, large) in limits(2).iter().flat_map(|small| limits(100).into_iter().map(move |large| (small, large))) {
+        let rule = format!("- {{id: r, per: [u], {small}, overrides: [{{when: {{p: pro}}, {large}}}]}}\n");
+        let mut bench = bench(&rule);
+        let (pro, free) = ([("u", "a"), ("p", "pro")], [("u", "a")]);
+        assert!(!bench.check_cost(&pro, 100).starts_with("deny"), "{rule}");
+        assert_eq!(bench.remaining(&free), [0], "a peek, {rule}");
+        assert!(bench.check(&free).starts_with("deny"), "{rule}");
+        assert_eq!(bench.remaining(&pro), [0], "{rule}");
+        assert!(bench.check_cost(&pro, 90).starts_with("deny"), "{rule}");
+    }
+}
+
+#[test]
+fn refused_request_under_another_override_leaves_the_refill_alone() {
+    let mut bench = bench("- {id: r, limit: 10/10s, overrides: [{when: {a: x}, limit: 5/10s}]}\n");
+    assert_eq!(bench.check_cost(&[], 10), "allow");
+    assert!(bench.check(&[("a", "x")]).starts_with("deny"));
+    bench.advance(Nanos::from_nanos(5_999_999_999));
+    assert!(bench.check(&[("a", "x")]).starts_with("deny"));
+    bench.advance(Nanos::from_nanos(4_000_000_001));
+    assert_eq!(bench.remaining(&[]), [10]);
+}
+
+#[test]
+fn refund_finds_a_state_that_is_kept_in_a_larger_table() {
+    let mut bench =
+        bench("- {id: r, limit: 50/h, overrides: [{when: {a: x}, limit: 500/h, algorithm: sliding_log}]}\n");
+    assert_eq!(bench.check_cost(&[("a", "x")], 5), "allow");
+    let receipt = bench.decide(&[], Some(7), |decision| decision.receipt());
+    assert_eq!(bench.remaining(&[]), [38]);
+    let receipt = receipt.to_string().parse().unwrap();
+    assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 7);
+    assert_eq!(bench.remaining(&[]), [45]);
+}

@@ -298,12 +298,12 @@ fn delay_is_for_buckets_and_the_longest_of_several_counts() {
         assert!(matches!(key.check(1), Outcome::Deny(_)));
     }
     for_each_algorithm!(never_delays);
-    // 4 at 10/s take 400 ms to flow out, at 5/s 800.
+    // The last of 4 + 3 units waits for six: 600 ms at 10/s, 1200 at 5/s.
     let group = Limits::new([leaky_bucket("10/s", 10).into(), leaky_bucket("5/s", 10).into(), Limit::Unlimited]);
     let mut group = Key::new(group.expect("a group"));
     assert!(group.passes(4));
     let verdict = group.ask(Ask::Exactly(Cost::new(3)));
-    assert_eq!(verdict.outcome(), Outcome::Delay(millis(800)));
+    assert_eq!(verdict.outcome(), Outcome::Delay(millis(1_200)));
     assert_eq!(remaining(&group), [3, 3, u64::MAX]);
     let now = group.clock.now();
     let given = group.limit.refund(group.state.as_mut_slice(), &now, verdict.taken(), Some(verdict.stamp()));
