@@ -14,7 +14,7 @@ use crate::observe::metrics::Metrics;
 use crate::observe::refusals::RefusalLog;
 use crate::observe::top_keys::{Names, TopKeys};
 use crate::ops::acquire::Waiters;
-use crate::ops::idempotency::{IdempotencyTable, Results};
+use crate::ops::idempotency::IdempotencyTable;
 use crate::rules_source::status::{RulesSource, SourceStatus};
 
 /// The state that all connections share.
@@ -41,7 +41,7 @@ pub struct App<S> {
     /// For everything but limits, which use the clock of their store.
     clock: PreciseClock,
     /// The stored outputs of requests with an idempotency key.
-    pub idempotency: IdempotencyTable<Results>,
+    pub idempotency: IdempotencyTable,
     /// The keys of `CL.THROTTLE`, if they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine. With a shared store it is an inline limit like any other.
     pub throttles: Option<RedisCellTable>,

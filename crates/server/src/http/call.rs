@@ -19,7 +19,7 @@ use crate::net::protocol::Protocol;
 use crate::ops::idempotency::Keyed;
 use crate::ops::input::Input;
 use crate::ops::run::{Call, Caller, Reply, run, run_list};
-use crate::ops::view::{DecisionView, Output, PageFormat};
+use crate::ops::view::{DecisionView, Output};
 use crate::ops::{Op, Spec};
 
 const JSON: &str = "application/json";
@@ -39,7 +39,9 @@ pub(super) async fn call<S: Store>(
     let caller = Caller { protocol: Protocol::Http, access };
     let key = match key.filter(|_| spec.keyed) {
         None => Keyed::Unkeyed,
-        Some(key) => Keyed::begin(&app.idempotency, key, (Protocol::Http, spec.op, body), app.now())
+        Some(key) => app
+            .idempotency
+            .begin(key, (Protocol::Http, spec.op, body), app.now())
             .map_err(|error| Problem::from_op(&error, ""))?,
     };
     let parsed;
@@ -83,7 +85,7 @@ async fn call_list<S: Store>(
         match result {
             Ok(output) => json::write(&mut out, output),
             Err(error) => {
-                app.metrics.front(Protocol::Http).mistaken();
+                app.metrics.front(Protocol::Http).malformed();
                 out.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());
             }
         }
@@ -109,12 +111,7 @@ fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
     let answer = match output {
         Output::Page(page) => {
             let status = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            let format = match page.format {
-                PageFormat::Text => "text/plain; charset=utf-8",
-                PageFormat::Json => JSON,
-                PageFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-            };
-            response(status, format, page.body.clone())
+            response(status, page.content_type, page.body.clone())
         }
         Output::Decision(decision) => {
             let mut answer = response(status(decision), JSON, to_json(output));

@@ -72,7 +72,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 async fn answer<S: Store>(app: &App<S>, shown: &Mutex<Shown>, request: Request<Incoming>) -> HttpResponse {
     let (head, body) = request.into_parts();
     try_answer(app, shown, head, body).await.unwrap_or_else(|problem| {
-        app.metrics.front(Protocol::Http).mistaken();
+        app.metrics.front(Protocol::Http).malformed();
         problem.to_response()
     })
 }
@@ -127,7 +127,7 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 fn unauthorized<S: Store>(app: &App<S>, error: AuthError) -> HttpResponse {
-    app.metrics.front(Protocol::Http).mistaken();
+    app.metrics.front(Protocol::Http).malformed();
     let mut answer = Problem::new(StatusCode::UNAUTHORIZED, "Unauthorized", error.to_string()).to_response();
     let challenge = HeaderValue::from_static(match error {
         AuthError::NoToken => "Bearer realm=\"tollgate\"",

@@ -61,8 +61,9 @@ pub enum ReceiptField<'a> {
 }
 
 /// A string, borrowed from the body if nothing in it is escaped.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Text<'a>(pub Cow<'a, str>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// Names and values in order. A value is a string, an integer or a boolean, or a list of them, which means the name several
 /// times.
@@ -116,28 +117,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
             }
         }
         deserializer.deserialize_any(Bodies)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(Texts)
     }
 }
 

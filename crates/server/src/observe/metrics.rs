@@ -1,4 +1,4 @@
-//! Counters, in the text form of Prometheus. Never labelled by key: there is no bound on keys.
+//! Counters in the text format of Prometheus. Keys are never labels: their number is not bounded.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::net::protocol::Protocol;
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// By protocol.
-    fronts: [Front; Protocol::ALL.len()],
+    fronts: [FrontCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
-    /// How following a rules service goes, if one is followed.
+    /// The polls of a rules service, if one is followed.
     pub following: Following,
 }
 
-/// What came in through one protocol. Every thread adds to a line of memory of its own, as far as there are enough: one
-/// that all of them add to would be passed between cores with every decision.
+/// The counters of one protocol, striped: each thread adds to a cache line of its own, so that lines are not passed between
+/// cores.
 #[derive(Debug, Default)]
-pub struct Front {
+pub struct FrontCounters {
     lines: [Line; LINES],
 }
 
@@ -35,10 +35,10 @@ struct Line {
     allowed: AtomicU64,
     denied: AtomicU64,
     observed: AtomicU64,
-    mistaken: AtomicU64,
+    malformed: AtomicU64,
 }
 
-/// The line of the calling thread; they are dealt out in turn.
+/// Returns the line of the calling thread, assigned round-robin.
 fn my_line() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -47,19 +47,19 @@ fn my_line() -> usize {
     MINE.with(|line| *line)
 }
 
-/// What became of requests.
+/// Decisions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Let pass.
+    /// Passed.
     pub allowed: u64,
     /// Refused.
     pub denied: u64,
-    /// Let pass, though a limit was exceeded: shadow rules, or while observing.
+    /// Passed although a limit was exceeded: by a shadow rule, or while observing.
     pub observed: u64,
 }
 
-impl Front {
-    /// Adds decisions.
+impl FrontCounters {
+    /// Counts decisions.
     #[inline]
     pub fn decided(&self, tally: Tally) {
         let line = &self.lines[my_line()];
@@ -72,9 +72,9 @@ impl Front {
         }
     }
 
-    /// Adds a request that was no request.
-    pub fn mistaken(&self) {
-        self.lines[my_line()].mistaken.fetch_add(1, Ordering::Relaxed);
+    /// Counts a malformed or unauthorized request.
+    pub fn malformed(&self) {
+        self.lines[my_line()].malformed.fetch_add(1, Ordering::Relaxed);
     }
 
     fn sum(&self, counter: fn(&Line) -> &AtomicU64) -> u64 {
@@ -82,51 +82,51 @@ impl Front {
     }
 }
 
-/// What is known at the moment of asking, and counted nowhere.
+/// Values that are read when the page is written.
 #[derive(Clone, Debug)]
 pub struct Gauges {
-    /// Connections now.
+    /// Open connections.
     pub connections: usize,
-    /// Requests that wait to be admitted.
+    /// Requests waiting to be admitted.
     pub waiting: usize,
-    /// Requests that would have waited, and found no room.
+    /// Requests that could not wait because the queue was full.
     pub turned_away: u64,
-    /// Idempotency keys that are remembered, answers that were given again, and keys that gave way before their time.
+    /// Idempotency keys that are kept, replays, and keys evicted before their time.
     pub once: (usize, u64, u64),
     /// Whether the store answers.
     pub store_up: bool,
     /// Whether refusals are enforced.
     pub enforcing: bool,
-    /// Decisions about keys that found no room of their own.
+    /// Decisions about keys without an entry of their own.
     pub overflowed: u64,
-    /// What the engine counts.
+    /// The counters of the engine.
     pub engine: Counts,
-    /// The rules in force, with what each of them counts.
+    /// The rules in force, with their counters.
     pub rules: Arc<RuleSet>,
-    /// Their revision in the database they come from, if they come from one.
+    /// Their revision, if they come from a database.
     pub revision: Option<u64>,
-    /// For how many seconds nobody has said that they are the newest, if somebody could.
+    /// Seconds since they were known to be current, if a rules service is polled.
     pub rules_age: Option<u64>,
 }
 
 impl Metrics {
-    /// The counters of one protocol.
+    /// Returns the counters of a protocol.
     #[inline]
-    pub fn front(&self, protocol: Protocol) -> &Front {
+    pub fn front(&self, protocol: Protocol) -> &FrontCounters {
         &self.fronts[protocol as usize]
     }
 
-    /// Adds a change of rules that was put in force.
+    /// Counts a change of rules that was put in force.
     pub fn reloaded(&self) {
         self.reloads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds a change of rules that was refused.
+    /// Counts a change of rules that was refused.
     pub fn reload_refused(&self) {
         self.reloads_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Everything, as Prometheus reads it.
+    /// Returns all metrics in the text format of Prometheus.
     pub fn to_text(&self, gauges: &Gauges) -> String {
         let mut page = Page::default();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -141,46 +141,35 @@ impl Metrics {
                 page.line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);
             }
         }
-        page.head("tollgate_mistaken_requests_total", "counter", "Requests that could not be understood, by protocol.");
+        page.head("tollgate_mistaken_requests_total", "counter", "Malformed or unauthorized requests, by protocol.");
         for protocol in Protocol::ALL {
-            let count = self.front(protocol).sum(|line| &line.mistaken);
+            let count = self.front(protocol).sum(|line| &line.malformed);
             page.line(&format!("{{front=\"{}\"}}", protocol.name()), count);
         }
-        page.head("tollgate_overflowed_total", "counter", "Decisions about keys that found no room of their own.");
-        page.line("", gauges.overflowed);
-        page.head("tollgate_rule_reloads_total", "counter", "Changes of the rules, by what became of them.");
+        page.counter(
+            "tollgate_overflowed_total",
+            "Decisions about keys without an entry of their own.",
+            gauges.overflowed,
+        );
+        page.head("tollgate_rule_reloads_total", "counter", "Changes of the rules, by result.");
         page.line("{result=\"loaded\"}", get(&self.reloads));
         page.line("{result=\"refused\"}", get(&self.reloads_refused));
-        page.head("tollgate_rules", "gauge", "Rules in force.");
-        page.line("", gauges.rules.rules().len() as u64);
-        page.head("tollgate_rules_version", "gauge", "Counts up with every change of the rules.");
-        page.line("", gauges.rules.version());
-        page.head(
-            "tollgate_rules_refused_total",
-            "counter",
-            "Sets of rules that would not run, wherever they came from.",
-        );
-        page.line("", get(&self.reloads_refused));
+        page.gauge("tollgate_rules", "Rules in force.", gauges.rules.rules().len() as u64);
+        page.gauge("tollgate_rules_version", "Incremented with every change of the rules.", gauges.rules.version());
+        page.counter("tollgate_rules_refused_total", "Rule sets that were refused.", get(&self.reloads_refused));
         if let Some(revision) = gauges.revision {
-            page.head("tollgate_rules_revision", "gauge", "The revision of the rules in force, where they are kept.");
-            page.line("", revision);
+            page.gauge("tollgate_rules_revision", "The revision of the rules in force in their database.", revision);
         }
         if let Some(age) = gauges.rules_age {
-            page.head(
-                "tollgate_rules_age_seconds",
-                "gauge",
-                "Since the rules in force were last known to be the newest.",
-            );
-            page.line("", age);
-            page.head("tollgate_rules_polls_total", "counter", "Questions to the rules service, by what came of them.");
+            page.gauge("tollgate_rules_age_seconds", "Time since the rules in force were known to be current.", age);
+            page.head("tollgate_rules_polls_total", "counter", "Polls of the rules service, by outcome.");
             for (outcome, count) in self.following.polls() {
                 page.line(&format!("{{outcome=\"{outcome}\"}}"), count);
             }
         }
         page.rules(&gauges.rules);
-        page.head("tollgate_fallbacks_total", "counter", "Requests that were decided without the store.");
-        page.line("", gauges.engine.fallback);
-        page.head("tollgate_store_faults_total", "counter", "Questions the store did not answer, by what was wrong.");
+        page.counter("tollgate_fallbacks_total", "Requests decided without the store.", gauges.engine.fallback);
+        page.head("tollgate_store_faults_total", "counter", "Store calls that failed, by fault.");
         for (fault, count) in [
             ("unavailable", gauges.engine.unavailable),
             ("unknown", gauges.engine.unknown),
@@ -189,28 +178,28 @@ impl Metrics {
         ] {
             page.line(&format!("{{fault=\"{fault}\"}}"), count);
         }
-        page.head("tollgate_store_up", "gauge", "1 while the store answers, 0 while decisions are made without it.");
-        page.line("", u64::from(gauges.store_up));
-        page.head("tollgate_enforcing", "gauge", "1 while refusals are enforced, 0 while they are only observed.");
-        page.line("", u64::from(gauges.enforcing));
-        page.head("tollgate_connections", "gauge", "Connections now.");
-        page.line("", gauges.connections as u64);
-        page.head("tollgate_waiting", "gauge", "Requests that wait to be admitted.");
-        page.line("", gauges.waiting as u64);
-        page.head("tollgate_waiting_turned_away_total", "counter", "Requests that found no room to wait.");
-        page.line("", gauges.turned_away);
-        let (known, replayed, evicted) = gauges.once;
-        page.head("tollgate_idempotency_keys", "gauge", "Idempotency keys that are remembered.");
-        page.line("", known as u64);
-        page.head("tollgate_idempotency_replays_total", "counter", "Answers that were given again for the same key.");
-        page.line("", replayed);
-        page.head(
-            "tollgate_idempotency_evictions_total",
-            "counter",
-            "Idempotency keys that gave way before their time.",
+        page.gauge(
+            "tollgate_store_up",
+            "1 while the store answers, 0 while deciding without it.",
+            u64::from(gauges.store_up),
         );
-        page.line("", evicted);
-        page.head("tollgate_build_info", "gauge", "Which version this is.");
+        page.gauge(
+            "tollgate_enforcing",
+            "1 while refusals are enforced, 0 while only observed.",
+            u64::from(gauges.enforcing),
+        );
+        page.gauge("tollgate_connections", "Open connections.", gauges.connections as u64);
+        page.gauge("tollgate_waiting", "Requests waiting to be admitted.", gauges.waiting as u64);
+        page.counter(
+            "tollgate_waiting_turned_away_total",
+            "Requests that could not wait: the queue was full.",
+            gauges.turned_away,
+        );
+        let (known, replayed, evicted) = gauges.once;
+        page.gauge("tollgate_idempotency_keys", "Idempotency keys that are kept.", known as u64);
+        page.counter("tollgate_idempotency_replays_total", "Results returned again for the same key.", replayed);
+        page.counter("tollgate_idempotency_evictions_total", "Keys evicted before their time.", evicted);
+        page.head("tollgate_build_info", "gauge", "The version of this server.");
         page.line(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1);
         page.text
     }
@@ -225,15 +214,25 @@ struct Page {
 impl Page {
     fn head(&mut self, name: &'static str, kind: &str, help: &str) {
         self.name = name;
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn counter(&mut self, name: &'static str, help: &str, value: u64) {
+        self.head(name, "counter", help);
+        self.line("", value);
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &str, value: u64) {
+        self.head(name, "gauge", help);
+        self.line("", value);
     }
 
     fn line(&mut self, labels: &str, value: u64) {
         let _ = writeln!(self.text, "{}{labels} {value}", self.name);
     }
 
-    /// What each rule has decided. There are as many as somebody wrote; keys are what callers make up.
+    /// Adds the decisions of each rule. Rules are bounded by what was written; keys are not, so they are never labels.
     fn rules(&mut self, rules: &RuleSet) {
         self.head("tollgate_rule_decisions_total", "counter", "Decisions by rule and outcome.");
         for rule in rules.rules() {
@@ -251,7 +250,7 @@ impl Page {
     }
 }
 
-/// As a label's value wants it.
+/// Escapes the value of a label.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -263,10 +262,10 @@ mod tests {
     use tollgate_engine::{Engine, MemoryStore};
 
     #[test]
-    fn the_page_names_every_metric_once_and_counts() {
+    fn page_has_every_metric_once_with_its_value() {
         let metrics = Metrics::default();
         metrics.front(Protocol::Resp).decided(Tally { allowed: 5, denied: 2, observed: 0 });
-        metrics.front(Protocol::Http).mistaken();
+        metrics.front(Protocol::Http).malformed();
         metrics.reload_refused();
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::{CapacityError, Keyed, LimitError, Limiter, Outcome, Rate, Retry, TokenBucket};
+use tollgate::{Keyed, Limiter, Outcome, Rate, Retry, TokenBucket};
 use tollgate_engine::{Decision, Explanation};
 
 use super::top_keys::TopKeys;
@@ -30,35 +30,15 @@ pub struct RefusalLog {
     untold: AtomicU64,
 }
 
-/// Why there is no such log.
-#[derive(Debug)]
-pub enum RefusalLogError {
-    /// The rate is none that can be kept.
-    Rate(LimitError),
-    /// There is no room for it.
-    Room(CapacityError),
-}
-
-impl std::fmt::Display for RefusalLogError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Rate(error) => error.fmt(f),
-            Self::Room(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RefusalLogError {}
-
 impl RefusalLog {
     /// At most `rate` lines for each rule, evenly spread: of two an hour the second comes half an hour after the first.
     ///
     /// # Errors
     /// When the rate cannot be kept.
-    pub fn new(rate: Rate) -> Result<Self, RefusalLogError> {
-        let each = TokenBucket::new(rate, rate.count().into()).map_err(RefusalLogError::Rate)?;
-        let all = Rate::per_second(ALL).and_then(|rate| TokenBucket::new(rate, ALL)).map_err(RefusalLogError::Rate)?;
-        let each = Keyed::new(each, RULES).map_err(RefusalLogError::Room)?;
+    pub fn new(rate: Rate) -> anyhow::Result<Self> {
+        let each = TokenBucket::new(rate, rate.count().into())?;
+        let all = Rate::per_second(ALL).and_then(|rate| TokenBucket::new(rate, ALL))?;
+        let each = Keyed::new(each, RULES)?;
         Ok(Self { each, all: Limiter::new(all), untold: AtomicU64::new(0) })
     }
 

@@ -5,28 +5,27 @@ use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Enforcement, Store};
 
 use super::Page;
-use super::view::{PageFormat, PageView};
+use super::view::PageView;
 use crate::app::App;
 use crate::control::api::describe;
 use crate::observe::metrics::Gauges;
 
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
 /// Returns a page.
 pub(super) fn page<S: Store>(app: &App<S>, page: Page) -> PageView {
-    let (format, body) = match page {
-        Page::Enforcement => {
-            (PageFormat::Json, format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into())
-        }
-        Page::Health => (PageFormat::Text, Bytes::from_static(b"ok\n")),
-        Page::Readiness => (PageFormat::Text, Bytes::from_static(readiness(app).as_bytes())),
-        Page::Metrics => (PageFormat::Prometheus, metrics(app).into()),
-        Page::TopKeys => (PageFormat::Json, app.top.to_json().to_string().into()),
+    let (content_type, body) = match page {
+        Page::Enforcement => (JSON, format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into()),
+        Page::Health => (TEXT, Bytes::from_static(b"ok\n")),
+        Page::Readiness => (TEXT, Bytes::from_static(readiness(app).as_bytes())),
+        Page::Metrics => ("text/plain; version=0.0.4; charset=utf-8", metrics(app).into()),
+        Page::TopKeys => (JSON, app.top.to_json().to_string().into()),
         // A struct of numbers and strings always serialises.
-        Page::RulesStatus => {
-            (PageFormat::Json, serde_json::to_vec(&app.origin.status(app.now())).unwrap_or_default().into())
-        }
-        Page::ApiDescription => (PageFormat::Json, describe::document()),
+        Page::RulesStatus => (JSON, serde_json::to_vec(&app.origin.status(app.now())).unwrap_or_default().into()),
+        Page::ApiDescription => (JSON, describe::document()),
     };
-    PageView { format, ready: page != Page::Readiness || !app.connections.is_stopping(), body }
+    PageView { content_type, ready: page != Page::Readiness || !app.connections.is_stopping(), body }
 }
 
 /// Returns the readiness. A server without its store or its rules service is ready; `observe::health` says why.

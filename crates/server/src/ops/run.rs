@@ -87,7 +87,7 @@ pub async fn run_list<S: Store>(
     }
     let mut results = Vec::new();
     run(app, caller, spec, calls, |one| {
-        if key.is_first() {
+        if matches!(key, Keyed::First(_)) {
             results.push(one.result.cloned().map(Output::into_owned).map_err(Clone::clone));
         }
         reply(one);
@@ -116,7 +116,7 @@ fn finish(
     match (result, key) {
         (Ok(Some(output)), key) => {
             reply(Reply { index, result: Ok(&output), replayed: false });
-            if key.is_first() && output.took_effect() {
+            if output.took_effect() && matches!(key, Keyed::First(_)) {
                 key.store(vec![Ok(output.into_owned())]);
             }
         }

@@ -30,46 +30,52 @@ pub enum Output<'d> {
 /// A page about the server.
 #[derive(Clone, Debug)]
 pub struct PageView {
-    /// What the body is.
-    pub format: PageFormat,
+    /// The media type of the body.
+    pub content_type: &'static str,
     /// Whether the server accepts requests; only readiness says no.
     pub ready: bool,
     /// The page.
     pub body: Bytes,
 }
 
-/// The format of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageFormat {
-    /// Plain text.
-    Text,
-    /// JSON.
-    Json,
-    /// The text format of Prometheus.
-    Prometheus,
+/// A field of an output.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'v> {
+    /// The field is left out.
+    Absent,
+    /// A boolean.
+    Bool(bool),
+    /// A number.
+    Number(u64),
+    /// Milliseconds to wait; `None` where no wait helps.
+    Wait(Option<u64>),
+    /// A string.
+    Text(&'v str),
+    /// The name of a rule; `None` for an inline limit.
+    Rule(Option<&'v str>),
+    /// A list of limits.
+    Limits(&'v DecisionView<'v>),
 }
 
-/// A decision as callers see it. Fields that a caller is not to see are `None`, false or empty.
+/// A field with its name, which is the same in every protocol.
+pub type Field<'v> = (&'static str, Value<'v>);
+
+/// A decision as callers see it.
 #[derive(Clone, Debug)]
 pub struct DecisionView<'d> {
     /// Whether the request passes, at once or after a delay.
     pub outcome: Outcome,
-    /// The rule that decided; `None` for an inline limit, or if no rule matched.
-    pub rule: Option<Cow<'d, str>>,
-    /// Whether the decision is exact.
-    pub standing: Standing,
-    /// The outcome that was only observed.
-    pub observed: Option<Outcome>,
-    /// How much was taken, for verbs that may take another amount than the cost.
-    pub taken: Option<Cost>,
-    /// Whether no limit counted the request, where the amount taken is shown.
-    pub uncounted: bool,
-    /// The receipt, if the verb gives one or the caller asks for one.
-    pub receipt: Option<String>,
     /// The status that the rule wants for its refusal.
     pub status: Option<u16>,
-    /// The message that the rule wants for its refusal.
-    pub message: Option<Cow<'d, str>>,
+    rule: Option<Cow<'d, str>>,
+    standing: Standing,
+    observed: Option<Outcome>,
+    taken: Option<Cost>,
+    /// No limit counted the request; only where the amount taken is shown.
+    uncounted: bool,
+    receipt: Option<String>,
+    message: Option<Cow<'d, str>>,
+    /// Whether a shadow rule would have refused, the rule wants no answer, a ban refused, and only the failed store refused.
     flags: [bool; 4],
     limits: Limits<'d>,
 }
@@ -128,19 +134,34 @@ impl<'d> DecisionView<'d> {
         }
     }
 
-    /// Returns how long the request has to be delayed in milliseconds, rounded up.
-    pub fn delay_ms(&self) -> Option<u64> {
-        match self.outcome {
+    /// Returns the fields, in the order of JSON.
+    pub fn fields(&self) -> [Field<'_>; 17] {
+        let number = |value: Option<u64>| value.map_or(Value::Absent, Value::Number);
+        let flag = |holds: bool| if holds { Value::Bool(true) } else { Value::Absent };
+        let delay = match self.outcome {
             Outcome::Delay(wait) => Some(wait.as_millis_ceil()),
             Outcome::Allow | Outcome::Deny(_) => None,
-        }
-    }
-
-    /// Returns the flags with their names in every protocol: a shadow rule would have refused; the rule wants the request dropped
-    /// without an answer; a ban refused; it was refused only because the store failed.
-    pub fn flags(&self) -> [(&'static str, bool); 4] {
+        };
         let [shadow_refused, drop, banned, closed] = self.flags;
-        [("shadow_refused", shadow_refused), ("drop", drop), ("banned", banned), ("closed", closed)]
+        [
+            ("allowed", Value::Bool(self.is_allowed())),
+            ("outcome", Value::Text(outcome_name(self.outcome))),
+            ("rule", Value::Rule(self.rule.as_deref())),
+            ("standing", Value::Text(self.standing.as_str())),
+            ("retry_after_ms", Value::Wait(retry_ms(self.retry().unwrap_or(Retry::NOW)))),
+            ("taken", number(self.taken.map(Cost::get))),
+            ("counted", if self.uncounted { Value::Bool(false) } else { Value::Absent }),
+            ("delay_ms", number(delay)),
+            ("observed", self.observed.map_or(Value::Absent, |outcome| Value::Text(outcome_name(outcome)))),
+            ("shadow_refused", flag(shadow_refused)),
+            ("status", number(self.status.map(u64::from))),
+            ("message", self.message.as_deref().map_or(Value::Absent, Value::Text)),
+            ("drop", flag(drop)),
+            ("banned", flag(banned)),
+            ("closed", flag(closed)),
+            ("limits", Value::Limits(self)),
+            ("receipt", self.receipt.as_deref().map_or(Value::Absent, Value::Text)),
+        ]
     }
 
     /// Returns every limit of every rule that matched, in the order of the rules.
@@ -170,6 +191,25 @@ impl<'d> DecisionView<'d> {
             limits: Limits::Stored(limits),
         }
     }
+}
+
+/// Returns the fields of a limit.
+pub fn limit_fields<'v>(limit: &LimitReport<'v>) -> [Field<'v>; 6] {
+    let report = &limit.report;
+    [
+        ("rule", Value::Rule(Some(limit.rule).filter(|rule| !rule.is_empty()))),
+        ("limit", Value::Number(report.limit)),
+        ("remaining", Value::Number(report.remaining)),
+        ("retry_after_ms", Value::Wait(retry_ms(report.retry))),
+        ("reset_after_ms", Value::Number(report.reset.as_millis_ceil())),
+        ("shadow", if limit.shadow { Value::Bool(true) } else { Value::Absent }),
+    ]
+}
+
+/// Returns the fields of a settled reservation.
+pub fn settled_fields(settled: &Settled) -> [Field<'static>; 3] {
+    [("refunded", settled.refunded), ("charged", settled.charged), ("unpaid", settled.unpaid)]
+        .map(|(name, cost)| (name, Value::Number(cost.get())))
 }
 
 impl Output<'_> {

@@ -80,7 +80,7 @@ impl<'a> Batch<'a> {
                 match reply {
                     Ok(reply) => replies.five(reply),
                     Err(error) => {
-                        app.metrics.front(Protocol::Resp).mistaken();
+                        app.metrics.front(Protocol::Resp).malformed();
                         replies.error(&error);
                     }
                 }
@@ -144,7 +144,7 @@ impl<'a> Batch<'a> {
             },
             Err(error) => {
                 if error.kind != ErrorKind::StoreFailed {
-                    app.metrics.front(Protocol::Resp).mistaken();
+                    app.metrics.front(Protocol::Resp).malformed();
                 }
                 write_error(replies, error);
             }
@@ -185,7 +185,7 @@ fn call<'a, S: Store>(
         let input = read_input(spec.op, command, args)?;
         let key = match key.filter(|_| spec.keyed) {
             None => Keyed::Unkeyed,
-            Some(key) => Keyed::begin(&app.idempotency, key, (Protocol::Resp, args), app.now())?,
+            Some(key) => app.idempotency.begin(key, (Protocol::Resp, args), app.now())?,
         };
         Ok((input, key))
     };

@@ -46,7 +46,7 @@ pub(super) fn answer<'a, S: Store>(
                 at += len;
                 let Some(name) = args.first() else { continue };
                 if !authenticated && !command::is_open(name) {
-                    app.metrics.front(Protocol::Resp).mistaken();
+                    app.metrics.front(Protocol::Resp).malformed();
                     replies.error(NO_AUTH);
                 } else if app.throttles.is_some() && is_throttle(name) {
                     local.add(&args, cache, replies);

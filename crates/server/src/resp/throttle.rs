@@ -130,7 +130,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             }
             Err(error) => {
                 self.decide(cache, replies);
-                self.app.metrics.front(Protocol::Resp).mistaken();
+                self.app.metrics.front(Protocol::Resp).malformed();
                 replies.error(&error);
             }
         }

@@ -1,25 +1,27 @@
 //! Outputs and errors to replies.
 
-use tollgate::Retry;
-use tollgate_engine::{LimitReport, Settled};
-
 use super::wire::Replies;
 use crate::ops::error::{ErrorKind, OpError};
-use crate::ops::view::{DecisionView, Output, outcome_name, retry_ms};
+use crate::ops::view::{Field, Output, Value, limit_fields, settled_fields};
+
+/// The order of the fields of a decision in this protocol, by their order in JSON: the receipt comes early, and the flags
+/// together before the limits.
+const FIELD_ORDER: [usize; 16] = [0, 1, 2, 3, 4, 16, 5, 6, 7, 8, 10, 11, 9, 12, 13, 14];
+const LIMITS: usize = 15;
 
 /// Writes an output. Booleans are 0 and 1.
 pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) {
+    let replayed = ("replayed", if replayed { Value::Bool(true) } else { Value::Absent });
     match output {
-        Output::Decision(decision) => write_decision(replies, decision, replayed),
-        Output::Settled(Settled { refunded, charged, unpaid }) => {
-            let amounts = [("refunded", refunded), ("charged", charged), ("unpaid", unpaid)];
-            replies.map(amounts.len() + usize::from(replayed));
-            amounts.into_iter().for_each(|(name, amount)| field(replies, name, amount.get()));
-            flag(replies, "replayed", replayed);
+        Output::Decision(decision) => {
+            let fields = decision.fields();
+            let ordered = FIELD_ORDER.iter().map(|index| &fields[*index]);
+            write_fields(replies, ordered.chain([&replayed, &fields[LIMITS]]));
         }
-        Output::Refunded(cost) => replies.integer(whole(cost.get())),
+        Output::Settled(settled) => write_fields(replies, settled_fields(settled).iter().chain([&replayed])),
+        Output::Refunded(cost) => replies.integer(saturate(cost.get())),
         Output::Renewed(renewed) => replies.integer((*renewed).into()),
-        Output::Reset(counters) => replies.integer(whole(*counters as u64)),
+        Output::Reset(counters) => replies.integer(saturate(*counters as u64)),
         Output::Explained(explanation) => replies.bulk(explanation.to_string()),
         Output::Page(page) => replies.bulk(&page.body),
     }
@@ -35,95 +37,26 @@ pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
     replies.error(&format!("{code} {}", error.detail));
 }
 
-/// Writes a decision under the names it has in JSON.
-fn write_decision(replies: &mut Replies, decision: &DecisionView<'_>, replayed: bool) {
-    let numbers = [
-        ("taken", decision.taken.map(|taken| taken.get())),
-        ("counted", decision.uncounted.then_some(0)),
-        ("delay_ms", decision.delay_ms()),
-    ];
-    let [shadow_refused, drop, banned, closed] = decision.flags();
-    let flags = [shadow_refused, drop, banned, closed, ("replayed", replayed)];
-    let optional = [
-        decision.receipt.is_some(),
-        decision.observed.is_some(),
-        decision.status.is_some(),
-        decision.message.is_some(),
-    ];
-    let more =
-        optional.into_iter().chain(numbers.map(|(_, value)| value.is_some())).chain(flags.map(|(_, holds)| holds));
-    replies.map(6 + more.filter(|is_shown| *is_shown).count());
-    field(replies, "allowed", u64::from(decision.is_allowed()));
-    text(replies, "outcome", outcome_name(decision.outcome));
-    name(replies, decision.rule.as_deref().unwrap_or_default());
-    text(replies, "standing", decision.standing.as_str());
-    replies.bulk("retry_after_ms");
-    replies.integer(wait_ms(decision.retry().unwrap_or(Retry::NOW)));
-    if let Some(receipt) = &decision.receipt {
-        text(replies, "receipt", receipt);
-    }
-    for (name, value) in numbers {
-        if let Some(value) = value {
-            field(replies, name, value);
+fn write_fields<'f>(replies: &mut Replies, fields: impl Iterator<Item = &'f Field<'f>> + Clone) {
+    let present = fields.filter(|(_, value)| !matches!(value, Value::Absent));
+    replies.map(present.clone().count());
+    for (name, value) in present {
+        replies.bulk(name);
+        match value {
+            Value::Absent | Value::Rule(None) => replies.null(),
+            Value::Bool(value) => replies.integer((*value).into()),
+            Value::Number(number) | Value::Wait(Some(number)) => replies.integer(saturate(*number)),
+            Value::Wait(None) => replies.integer(-1),
+            Value::Text(text) | Value::Rule(Some(text)) => replies.bulk(text),
+            Value::Limits(decision) => {
+                replies.array(decision.limits().count());
+                decision.limits().for_each(|limit| write_fields(replies, limit_fields(&limit).iter()));
+            }
         }
     }
-    if let Some(observed) = decision.observed {
-        text(replies, "observed", outcome_name(observed));
-    }
-    if let Some(status) = decision.status {
-        field(replies, "status", status.into());
-    }
-    if let Some(message) = &decision.message {
-        text(replies, "message", message);
-    }
-    flags.into_iter().for_each(|(name, holds)| flag(replies, name, holds));
-    replies.bulk("limits");
-    replies.array(decision.limits().count());
-    decision.limits().for_each(|limit| write_limit(replies, &limit));
-}
-
-fn write_limit(replies: &mut Replies, limit: &LimitReport<'_>) {
-    replies.map(5 + usize::from(limit.shadow));
-    name(replies, limit.rule);
-    field(replies, "limit", limit.report.limit);
-    field(replies, "remaining", limit.report.remaining);
-    replies.bulk("retry_after_ms");
-    replies.integer(wait_ms(limit.report.retry));
-    field(replies, "reset_after_ms", limit.report.reset.as_millis_ceil());
-    flag(replies, "shadow", limit.shadow);
-}
-
-fn field(replies: &mut Replies, name: &str, value: u64) {
-    replies.bulk(name);
-    replies.integer(whole(value));
-}
-
-fn text(replies: &mut Replies, name: &str, value: &str) {
-    replies.bulk(name);
-    replies.bulk(value);
-}
-
-fn flag(replies: &mut Replies, name: &str, holds: bool) {
-    if holds {
-        field(replies, name, 1);
-    }
-}
-
-/// Writes the name of a rule; that of an inline limit is null.
-fn name(replies: &mut Replies, rule: &str) {
-    replies.bulk("rule");
-    match rule {
-        "" => replies.null(),
-        rule => replies.bulk(rule),
-    }
-}
-
-/// Returns milliseconds, rounded up; -1 where no wait helps.
-fn wait_ms(retry: Retry) -> i64 {
-    retry_ms(retry).map_or(-1, whole)
 }
 
 /// Saturates at the largest integer of the protocol.
-fn whole(number: u64) -> i64 {
+fn saturate(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }

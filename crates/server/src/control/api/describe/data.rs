@@ -2,6 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::ops::idempotency::MAX_KEY;
+use crate::ops::{Op, TABLE};
+
 /// Returns the schemas of these calls.
 pub(super) fn schemas() -> Value {
     let whole = json!({"type": "integer", "minimum": 0});
@@ -98,27 +101,6 @@ pub(super) fn schemas() -> Value {
     })
 }
 
-/// The verbs that return a decision, with their summaries.
-const DECIDES: &[(&str, &str)] = &[
-    ("check", "Takes what the request costs, or refuses it and takes nothing"),
-    ("peek", "Returns what a check would decide, and takes nothing"),
-    ("take-up-to", "Takes as much of the cost as is available"),
-    ("charge", "Takes the cost regardless, into debt"),
-    ("drain", "Takes all that is available"),
-    ("reserve", "Takes, and returns a receipt to settle later"),
-];
-
-/// The other verbs, with their bodies and summaries.
-const ACTS: &[(&str, &str, &str)] = &[
-    ("commit", "Receipts", "Settles a reservation at its actual cost"),
-    ("cancel", "Receipts", "Cancels a reservation"),
-    ("release", "Receipts", "Releases a slot"),
-    ("renew", "Receipts", "Holds a slot longer"),
-    ("refund", "Receipts", "Refunds what a decision took"),
-    ("reset", "Asks", "Resets counters; for operators"),
-    ("explain", "Asks", "Explains what a check would decide, and takes nothing"),
-];
-
 /// Returns the paths of these calls.
 pub(super) fn paths() -> Value {
     let mut paths = Map::new();
@@ -128,17 +110,27 @@ pub(super) fn paths() -> Value {
         "422": {"description": "This Idempotency-Key was used for another request"},
         "429": response("Refused; a rule may set another status", &schema("Decision")),
     });
-    for (verb, what) in DECIDES {
-        paths.insert(format!("/v1/{verb}"), json!({"post": call("decisions", verb, what, Some("Asks"), &decided)}));
-    }
-    let what = "Takes when enough is available, or refuses when the wait is over";
-    paths.insert("/v1/acquire".into(), json!({"post": call("decisions", "acquire", what, Some("Waiting"), &decided)}));
     let done = json!({
         "200": response("The result, or a list of results", &json!({"type": ["object", "array"]})),
         "409": decided["409"], "422": decided["422"],
     });
-    for (verb, takes, what) in ACTS {
-        paths.insert(format!("/v1/{verb}"), json!({"post": call("decisions", verb, what, Some(takes), &done)}));
+    for spec in TABLE {
+        let (body, responses) = match spec.op {
+            Op::Decide(_) => ("Asks", &decided),
+            Op::Acquire => ("Waiting", &decided),
+            Op::Commit | Op::Refund | Op::Renew => ("Receipts", &done),
+            Op::Reset | Op::Explain => ("Asks", &done),
+            Op::SetEnforcement | Op::Page(_) => continue,
+        };
+        let mut call = call("decisions", spec.path.trim_start_matches("/v1/"), spec.summary, Some(body), responses);
+        if spec.keyed {
+            call["parameters"] = json!([{
+                "name": "Idempotency-Key", "in": "header", "required": false,
+                "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY},
+                "description": "A repeated request with the same key gets the first response, for some minutes",
+            }]);
+        }
+        paths.insert(spec.path.into(), json!({"post": call}));
     }
     let mode = json!({"200": response("The mode", &schema("Enforcement"))});
     paths.insert("/v1/enforcement".into(), json!({
@@ -199,13 +191,6 @@ fn call(tag: &str, name: &str, what: &str, takes: Option<&str>, responses: &Valu
     });
     if let Some(takes) = takes {
         call["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema(takes)}}});
-    }
-    // The others change nothing and ignore it.
-    if takes.is_some() && !matches!(name, "peek" | "explain" | "set_enforcement") {
-        call["parameters"] = json!([{
-            "name": "Idempotency-Key", "in": "header", "required": false, "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-            "description": "A repeated request with the same key gets the first response, for some minutes",
-        }]);
     }
     call
 }
