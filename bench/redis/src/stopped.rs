@@ -95,7 +95,7 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
             let (engine, limits) = (engine.clone(), limits.clone());
             async move {
                 let key = format!("caller{caller}");
-                let item = [Item::sent(&key, &limits)];
+                let item = [Item::inline(&key, &limits)];
                 let mut decisions = Decisions::default();
                 Ok(engine.check(&Request::without_rules(&item), &mut decisions).await?.standing())
             }

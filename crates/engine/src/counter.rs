@@ -9,7 +9,7 @@ use crate::key;
 /// One counter, and what became of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter<'d> {
-    /// The rule it belongs to; empty for a limit that came along with the request.
+    /// The rule it belongs to; empty for an inline limit.
     pub rule: &'d str,
     /// What its state is kept under.
     pub key: &'d [u8],
@@ -46,7 +46,7 @@ impl Counter<'_> {
         String::from_utf8_lossy(key::domain_of(self.key)).into_owned()
     }
 
-    /// What it counts by, in at most `most` letters: names and values, or the key of a limit that came along.
+    /// What it counts by, in at most `most` letters: names and values, or the key of an inline limit.
     pub fn name(&self, most: usize) -> String {
         let mut name = String::new();
         match key::counted_by(self.key) {
@@ -57,7 +57,7 @@ impl Counter<'_> {
                     name.push_str(&format!("{separator}{}={value}", String::from_utf8_lossy(attribute)));
                 }
             }
-            None => name.push_str(&String::from_utf8_lossy(cut(key::sent_name_of(self.key), most))),
+            None => name.push_str(&String::from_utf8_lossy(cut(key::inline_name_of(self.key), most))),
         }
         if name.chars().count() > most {
             name = name.chars().take(most.saturating_sub(1)).chain(['…']).collect();

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use tollgate::core::{Cost, Nanos, Time, Wall};
 use tollgate::{Outcome, Report, Retry};
 
-use crate::engine::plan::{Answered, Plan, Planned, Span};
-use crate::engine::{Faulted, Noted, Taking};
-use crate::receipt::Receipt;
+use crate::engine::plan::{Answered, Plan, Planned, range};
+use crate::engine::scratch::Scratch;
+use crate::engine::{Noted, Taking};
+use crate::receipt::{Receipt, Taken};
 use crate::request::{Request, RequestError};
 use crate::rules::Refusal;
-use crate::ruleset::{Matched, RuleSet};
+use crate::ruleset::RuleSet;
 use crate::store::{Answer, Answers};
 
-/// The decisions about a batch of requests, and everything that was needed to come to them. Keep it and hand it in
-/// again: then nothing is allocated.
+/// The decisions about a batch of requests. Keep it and pass it in again: then nothing is allocated.
 #[derive(Debug, Default)]
 pub struct Decisions {
     pub(crate) plan: Plan,
@@ -23,17 +23,13 @@ pub struct Decisions {
     pub(crate) shadows: Answers,
     pub(crate) fallback: Answers,
     pub(crate) decided: Vec<Result<Decided, RequestError>>,
-    /// For finding rules.
-    matched: Matched,
-    /// Of which requests the charges are that a store was asked about last.
-    pub(crate) spans: Vec<Span>,
-    pub(crate) faulted: Faulted,
     /// Refusals that count towards bans, as far as they were looked at.
     pub(crate) noted: Vec<Noted>,
     /// Whether refusals were only observed.
     pub(crate) observing: bool,
     /// The version of the rules they were decided by.
     pub(crate) version: u64,
+    pub(crate) scratch: Scratch,
 }
 
 /// What was decided about one request.
@@ -47,6 +43,25 @@ pub(crate) struct Decided {
     pub(crate) shadow_refused: bool,
     /// How the refusal is to be told, if the rule says so.
     pub(crate) refusal: Option<Arc<Refusal>>,
+}
+
+impl Decided {
+    /// The summary of a request that nothing limits.
+    pub(crate) const ADMITTED: Self = Self {
+        outcome: Outcome::Allow,
+        observed: None,
+        standing: Standing::Exact,
+        deciding: None,
+        shadow_refused: false,
+        refusal: None,
+    };
+
+    /// Turns a refusal or a wait into an observation.
+    pub(crate) fn observe(&mut self) {
+        if self.outcome != Outcome::Allow {
+            self.observed = Some(std::mem::replace(&mut self.outcome, Outcome::Allow));
+        }
+    }
 }
 
 /// How sure a decision is.
@@ -119,7 +134,7 @@ impl Decisions {
         self.shadows.clear();
         self.fallback.clear();
         self.decided.clear();
-        self.faulted.clear();
+        self.scratch.unanswered.clear();
         self.noted.clear();
         self.observing = false;
         self.version = version;
@@ -128,7 +143,7 @@ impl Decisions {
 
     /// Adds a request to what is planned.
     pub(crate) fn add(&mut self, request: &Request<'_>, rules: &RuleSet) -> Result<(), RequestError> {
-        self.plan.add(request, rules, &mut self.matched)
+        self.plan.add(request, rules, &mut self.scratch)
     }
 
     /// What the store, or its stand-in, said of a charge.
@@ -140,6 +155,34 @@ impl Decisions {
             Answered::Not | Answered::Open | Answered::Closed => return None,
         };
         answers.answer(charge).map(|answer| (answer, answers))
+    }
+
+    /// Returns the outcome of a charge.
+    pub(crate) fn outcome(&self, planned: &Planned) -> Outcome {
+        self.answer(planned).map_or_else(|| planned.outcome_unanswered(), |(answer, _)| answer.outcome)
+    }
+
+    /// Returns the charges of a request.
+    pub(crate) fn charges_of(&self, request: usize) -> &[Planned] {
+        &self.plan.charges[range(&self.plan.asked[request].charges)]
+    }
+
+    /// The least that any enforced rule took for a request; none if nothing was counted.
+    pub(crate) fn least_taken(&self, request: usize) -> Option<Cost> {
+        let enforced = self.charges_of(request).iter().filter(|planned| !planned.shadow && !planned.is_ban());
+        enforced.filter_map(|planned| self.answer(planned)).map(|(answer, _)| answer.taken).min()
+    }
+
+    /// What a charge took, or a part of it, to give it back.
+    pub(crate) fn taken_from(&self, planned: &Planned, (answer, answers): (&Answer, &Answers), cost: Cost) -> Taken {
+        let numbers = &self.plan.numbers;
+        Taken {
+            key: self.plan.key(planned).into(),
+            limits: numbers.inline(planned).map(|sheet| &sheet.limits).or(numbers.overriding(planned)).cloned(),
+            fallback: matches!(planned.answered, Answered::Fallback(_)),
+            cost,
+            stamps: answers.stamps(answer),
+        }
     }
 }
 
@@ -178,7 +221,7 @@ impl<'d> Decision<'d> {
     }
 
     /// The rule that decided: the one to wait longest for, or, if nobody has to wait, the one with least left. None if
-    /// no rule was met; empty for a limit that came along with the request.
+    /// no rule was met; empty for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
         self.decided.deciding.map(|charge| self.all.plan.name(charge))
     }
@@ -205,14 +248,14 @@ impl<'d> Decision<'d> {
         let closed = |planned: &Planned| planned.answered == Answered::Closed;
         self.standing() == Standing::Fallback
             && !self.is_allowed()
-            && self.all.plan.charges[range(&self.all.plan.asked[self.place].charges)].iter().any(closed)
+            && self.all.charges_of(self.place).iter().any(closed)
     }
 
     /// Whether a ban refused it, alone or beside limits that did, too.
     pub fn is_banned(&self) -> bool {
         let refuses = |planned: &Planned| self.all.answer(planned).is_some_and(|(said, _)| !said.outcome.is_admitted());
-        let charges = &self.all.plan.charges[range(&self.all.plan.asked[self.place].charges)];
-        !self.is_allowed() && charges.iter().any(|planned| planned.is_ban() && refuses(planned))
+        let mut charges = self.all.charges_of(self.place).iter();
+        !self.is_allowed() && charges.any(|planned| planned.is_ban() && refuses(planned))
     }
 
     /// What may be told about every limit of every rule that was met, by item and then in the order of the rules.
@@ -261,8 +304,7 @@ impl<'d> Decision<'d> {
 
     /// What undoes this decision. Empty if nothing was taken.
     pub fn receipt(&self) -> Receipt {
-        let plan = &self.all.plan;
-        let charges = &plan.charges[range(&plan.asked[self.place].charges)];
+        let charges = self.all.charges_of(self.place);
         let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
             let said = self.all.answer(planned)?;
             (said.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, said, said.0.taken))
@@ -284,7 +326,7 @@ impl<'d> Decision<'d> {
 pub struct LimitReport<'d> {
     /// Which item of the request met it.
     pub item: usize,
-    /// The rule it belongs to; empty for a limit that came along with the request.
+    /// The rule it belongs to; empty for an inline limit.
     pub rule: &'d str,
     /// Its place among the limits of the rule.
     pub limit: usize,
@@ -296,8 +338,4 @@ pub struct LimitReport<'d> {
     pub shadow: bool,
     /// Whether the rule refused, or, as a shadow, would have.
     pub refused: bool,
-}
-
-fn range(range: &Range<u32>) -> Range<usize> {
-    range.start as usize..range.end as usize
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! format  kind  domain       rule         attributes counted by     values
 //!   1      'r'  len, bytes   len, bytes   count, (len, bytes)*      (0 | len + 1, bytes)*
-//!   1      's'  len, bytes   len, bytes                             a limit sent along: domain and key
+//!   1      's'  len, bytes   len, bytes                             an inline limit: domain and key
 //! ```
 //!
 //! Every text has its length in front, so that no two different tuples give the same bytes: not ("a", "b_c") and
@@ -99,9 +99,9 @@ pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-/// A whole key for a limit sent along.
+/// A whole key for an inline limit.
 #[inline]
-pub(crate) fn push_sent(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
+pub(crate) fn push_inline(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
     key.extend_from_slice(&[FORMAT, SENT]);
     push_text(key, domain);
     push_text(key, name);
@@ -135,8 +135,8 @@ pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
     take_length(&mut rest).and_then(|length| rest.get(..length)).unwrap_or_default()
 }
 
-/// What a limit that came along counts by; empty if it is no such key.
-pub(crate) fn sent_name_of(key: &[u8]) -> &[u8] {
+/// What an inline limit counts by; empty if it is no such key.
+pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
     let read = |key: &[u8]| {
         let mut rest = key.strip_prefix(&[FORMAT, SENT])?;
         let length = take_length(&mut rest)?;
@@ -247,7 +247,7 @@ mod tests {
 
     fn sent(domain: &str, name: &str) -> Vec<u8> {
         let mut key = Vec::new();
-        push_sent(&mut key, domain.as_bytes(), name.as_bytes());
+        push_inline(&mut key, domain.as_bytes(), name.as_bytes());
         key
     }
 
@@ -284,7 +284,7 @@ mod tests {
             prop_assert!(rule_name_of(&bytes).is_none_or(|name| bytes.starts_with(name)));
             counted_by(&bytes);
             domain_of(&bytes);
-            sent_name_of(&bytes);
+            inline_name_of(&bytes);
         }
 
         #[test]
@@ -302,7 +302,7 @@ mod tests {
                 prop_assert!(!known.contains_key(&sent(domain, rule)));
                 let came_along = sent(domain, rule);
                 prop_assert_eq!(domain_of(&came_along), domain.as_bytes());
-                prop_assert_eq!(sent_name_of(&came_along), rule.as_bytes());
+                prop_assert_eq!(inline_name_of(&came_along), rule.as_bytes());
                 let (name, key) = (rule_name(domain, rule), key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
                 let read = counted_by(&key).unwrap_or_default();

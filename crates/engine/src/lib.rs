@@ -15,17 +15,18 @@ mod counter;
 mod decision;
 mod engine;
 mod explain;
+mod inline;
 mod key;
-mod lent;
 mod memory;
 mod meters;
+mod pool;
 mod receipt;
 mod request;
 pub mod rules;
 mod ruleset;
 mod schedule;
-mod sent;
 pub mod store;
+pub mod striped;
 
 pub use counter::Counter;
 pub use decision::{Decision, Decisions, LimitReport, Standing};
@@ -34,11 +35,11 @@ pub use explain::{
     BanStands, BanState, CostBy, Does, Explained, Explanation, Held, Length, LimitState, Met, NotHeld, OverridePlace,
     Overrides, Overriding, Refill, Unmet, UnmetOverride, Weight, Why,
 };
-pub use lent::Lent;
+pub use inline::InlineLimits;
 pub use memory::MemoryStore;
 pub use meters::{Counts, RuleCounts, RuleMeter};
+pub use pool::PooledDecisions;
 pub use receipt::{BadReceipt, Receipt};
-pub use request::{Entry, Item, Request, RequestError, Sent};
+pub use request::{Entry, Inline, Item, Request, RequestError};
 pub use ruleset::{Matched, RuleSet, RunningRule};
-pub use sent::SentLimits;
 pub use store::Store;

@@ -263,9 +263,13 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     }
 
     #[inline]
-    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
-        let [first, ..] = &self.tables;
-        first.try_take_fast(charges, |charge| Some(*charge), &self.clock.now(), granted(answers))
+    fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+        let ([first, ..], now) = (&self.tables, self.clock.now());
+        let taken = first.try_take_fast(charges, |charge| Some(*charge), &now, granted(answers));
+        if taken {
+            answers.end_group(now.wall());
+        }
+        taken
     }
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {

@@ -1,71 +1,12 @@
 //! What has been decided, counted as cheaply as counting goes.
-//!
-//! A counter that all cores add to would be passed between them with every decision. So each has several lines of memory, a
-//! thread always adds to the same one of them, and whoever reads adds them up. The counts order nothing and publish
-//! nothing, so all of this is relaxed.
 
-use std::array;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// How many lines of memory the counts are spread over.
-const LINES: usize = 4;
-
-/// Counts that are each spread over several lines of memory.
-#[derive(Debug, Default)]
-struct Spread<const N: usize> {
-    lines: [Apart<N>; LINES],
-}
-
-/// As much memory as cores pass between them at a time, or pairs of it.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Apart<const N: usize> {
-    counts: [AtomicU64; N],
-}
-
-impl<const N: usize> Default for Apart<N> {
-    fn default() -> Self {
-        Self { counts: array::from_fn(|_| AtomicU64::new(0)) }
-    }
-}
-
-impl<const N: usize> Spread<N> {
-    #[inline]
-    fn add(&self, line: Line, count: usize) {
-        self.lines[line.0 % LINES].counts[count].fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn sum(&self, count: usize) -> u64 {
-        self.lines.iter().fold(0, |sum, line| sum.wrapping_add(line.counts[count].load(Ordering::Relaxed)))
-    }
-}
-
-/// Which line of memory a thread counts in.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Line(usize);
-
-impl Line {
-    /// That of the calling thread: they are dealt out in turn.
-    #[inline]
-    pub(crate) fn of_thread() -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static LINE: Cell<usize> = const { Cell::new(usize::MAX) };
-        }
-        LINE.with(|line| {
-            if line.get() == usize::MAX {
-                line.set(NEXT.fetch_add(1, Ordering::Relaxed) % LINES);
-            }
-            Self(line.get())
-        })
-    }
-}
+use crate::store::StoreError;
+use crate::striped::{Stripe, Striped};
 
 /// What has been decided by one rule, since its id was first seen.
 #[derive(Debug, Default)]
 pub struct RuleMeter {
-    counts: Spread<4>,
+    counts: Striped<4>,
 }
 
 /// What came of a rule in a decision.
@@ -78,17 +19,16 @@ pub(crate) enum RuleEvent {
 }
 
 impl RuleMeter {
-    /// Has the memory fetched that the calling thread is going to count in. Of thousands of rules it is not at hand, and
-    /// counting would have to wait for it; so it comes while other things are done.
+    /// Prefetches the memory that the calling thread is going to count in: with thousands of rules it is not in a cache, and
+    /// counting would have to wait for it.
     #[inline]
     pub(crate) fn touch(&self) {
-        let line = &self.counts.lines[Line::of_thread().0 % LINES];
-        std::hint::black_box(line.counts[0].load(Ordering::Relaxed));
+        self.counts.prefetch(Stripe::of_thread());
     }
 
     #[inline]
-    pub(crate) fn count_in(&self, line: Line, event: RuleEvent) {
-        self.counts.add(line, event as usize);
+    pub(crate) fn count_in(&self, stripe: Stripe, event: RuleEvent) {
+        self.counts.add(stripe, event as usize, 1);
     }
 
     /// The counts as they are now.
@@ -119,8 +59,8 @@ pub struct RuleCounts {
 /// What an engine has decided.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
-    decisions: Spread<7>,
-    faults: Spread<4>,
+    decisions: Striped<7>,
+    faults: Striped<4>,
 }
 
 /// What came of a decision.
@@ -137,7 +77,7 @@ pub(crate) enum Event {
 
 /// How a store failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+enum Fault {
     Unavailable,
     Unknown,
     Stale,
@@ -146,16 +86,23 @@ pub(crate) enum Fault {
 
 impl Meters {
     #[inline]
-    pub(crate) fn count_in(&self, line: Line, event: Event) {
-        self.decisions.add(line, event as usize);
+    pub(crate) fn count_in(&self, stripe: Stripe, event: Event) {
+        self.decisions.add(stripe, event as usize, 1);
     }
 
     pub(crate) fn count(&self, event: Event) {
-        self.count_in(Line::of_thread(), event);
+        self.count_in(Stripe::of_thread(), event);
     }
 
-    pub(crate) fn fault(&self, fault: Fault) {
-        self.faults.add(Line::of_thread(), fault as usize);
+    /// Counts a group that a store did not answer.
+    pub(crate) fn store_error(&self, error: &StoreError) {
+        let fault = match error {
+            StoreError::Unavailable { .. } => Fault::Unavailable,
+            StoreError::Unknown { .. } => Fault::Unknown,
+            StoreError::Stale { .. } => Fault::Stale,
+            StoreError::Rejected { .. } => Fault::Rejected,
+        };
+        self.faults.add(Stripe::of_thread(), fault as usize, 1);
     }
 
     pub(crate) fn read(&self) -> Counts {
@@ -212,13 +159,13 @@ mod tests {
     fn counts_of_all_threads_are_added_up() {
         let meters = Meters::default();
         std::thread::scope(|scope| {
-            for _ in 0..2 * LINES {
+            for _ in 0..8 {
                 scope.spawn(|| (0..1_000).for_each(|_| meters.count(Event::Allowed)));
             }
         });
         meters.count(Event::Refused);
-        meters.fault(Fault::Stale);
-        let allowed = 2_000 * LINES as u64;
+        meters.store_error(&StoreError::Stale { store_time: tollgate::core::Time::ZERO });
+        let allowed = 8_000;
         assert_eq!(meters.read(), Counts { allowed, refused: 1, stale: 1, ..Counts::default() });
     }
 }

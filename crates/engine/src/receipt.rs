@@ -7,11 +7,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base64::Engine as _;
+use base64::display::Base64Display;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use tollgate::core::{BucketParams, Cost, Nanos, Params, Phase, Stamp, Stamps, Steps, WindowParams};
-use tollgate::{
-    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, Limits, Rate, SlidingLog, SlidingSlices,
-    SlidingWindow, TokenBucket,
-};
+use tollgate::{Limit, Limits, Rate};
 
 /// What a decision took, to give it back.
 ///
@@ -34,8 +34,8 @@ pub struct Receipt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) key: Box<[u8]>,
-    /// The limits, if they came along with the request or are those of an override; a rule's own are looked up by the key.
-    pub(crate) sent: Option<Limits>,
+    /// The limits, if they are inline or those of an override; a rule's own are looked up by the key.
+    pub(crate) limits: Option<Limits>,
     /// Whether it was taken while the store did not answer.
     pub(crate) fallback: bool,
     pub(crate) cost: Cost,
@@ -65,7 +65,7 @@ impl fmt::Display for BadReceipt {
 impl std::error::Error for BadReceipt {}
 
 const FORMAT: u64 = 1;
-const SENT: u64 = 1;
+const WITH_LIMITS: u64 = 1;
 const FALLBACK: u64 = 2;
 
 impl fmt::Display for Receipt {
@@ -74,7 +74,7 @@ impl fmt::Display for Receipt {
         put(&mut bytes, FORMAT);
         put(&mut bytes, self.taken.len() as u64);
         for taken in &self.taken {
-            put(&mut bytes, u64::from(taken.sent.is_some()) * SENT + u64::from(taken.fallback) * FALLBACK);
+            put(&mut bytes, u64::from(taken.limits.is_some()) * WITH_LIMITS + u64::from(taken.fallback) * FALLBACK);
             put(&mut bytes, taken.key.len() as u64);
             bytes.extend_from_slice(&taken.key);
             put(&mut bytes, taken.cost.get());
@@ -82,12 +82,12 @@ impl fmt::Display for Receipt {
             let used = stamps.iter().rposition(|stamp| *stamp != 0).map_or(0, |last| last + 1);
             put(&mut bytes, used as u64);
             stamps[..used].iter().for_each(|stamp| put(&mut bytes, *stamp));
-            if let Some(limits) = &taken.sent {
+            if let Some(limits) = &taken.limits {
                 put(&mut bytes, limits.as_slice().len() as u64);
                 limits.as_slice().iter().for_each(|limit| put_limit(&mut bytes, limit));
             }
         }
-        write_text(f, &bytes)
+        Base64Display::new(&bytes, &URL_SAFE_NO_PAD).fmt(f)
     }
 }
 
@@ -95,7 +95,7 @@ impl FromStr for Receipt {
     type Err = BadReceipt;
 
     fn from_str(text: &str) -> Result<Self, BadReceipt> {
-        let bytes = if text.len() > Self::MAX_TEXT { None } else { read_text(text) };
+        let bytes = if text.len() > Self::MAX_TEXT { None } else { URL_SAFE_NO_PAD.decode(text).ok() };
         bytes.and_then(|bytes| read(&bytes)).ok_or(BadReceipt)
     }
 }
@@ -110,7 +110,7 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
     let mut taken = Vec::new();
     for _ in 0..count {
         let flags = take(rest)?;
-        if flags > SENT + FALLBACK {
+        if flags > WITH_LIMITS + FALLBACK {
             return None;
         }
         let length = usize::try_from(take(rest)?).ok()?;
@@ -120,7 +120,7 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
         let places = take(rest)?;
         let stamps: Option<Vec<Stamp>> =
             (0..places.min(Limits::MAX as u64)).map(|_| take(rest).map(Stamp::from_bits)).collect();
-        let sent = if flags & SENT == 0 {
+        let limits = if flags & WITH_LIMITS == 0 {
             None
         } else {
             let limits: Option<Vec<Limit>> =
@@ -128,7 +128,7 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
             Some(Limits::new(limits?).ok()?)
         };
         let stamps = Stamps::from_stamps(stamps?);
-        taken.push(Taken { key, sent, fallback: flags & FALLBACK != 0, cost, stamps });
+        taken.push(Taken { key, limits, fallback: flags & FALLBACK != 0, cost, stamps });
     }
     (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
 }
@@ -224,116 +224,65 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
     }
 }
 
-/// Numbers from outside: everything is checked as if somebody had written it in a rule.
+/// Reads one limit. Its parameters come from outside, so they are checked like those of a rule.
 fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
-    let kind = take(rest)?;
-    Some(match kind {
-        0 => Limit::Unlimited,
-        1 => Limit::DenyAll,
-        2 => {
-            let terms = take_bucket(rest)?;
-            let bucket = TokenBucket::new(terms.rate, terms.burst).ok()?.max_debt(terms.max_debt).ok()?;
-            bucket.initial(terms.initial).ok()?.into()
-        }
-        3 => {
-            let terms = take_bucket(rest)?;
-            let bucket = LeakyBucket::new(terms.rate, terms.burst).ok()?.max_debt(terms.max_debt).ok()?;
-            let bucket = bucket.initial(terms.initial).ok()?.free(take(rest)?).ok()?;
-            bucket.max_wait(Nanos::from_nanos(take(rest)?)).into()
-        }
+    let terms = match take(rest)? {
+        0 => Params::Unlimited,
+        1 => Params::DenyAll,
+        2 => Params::TokenBucket(take_bucket(rest)?),
+        3 => Params::LeakyBucket { bucket: take_bucket(rest)?, free: take(rest)?, max_wait: take_nanos(rest)? },
         4 => {
-            let terms = take_window(rest)?;
-            let window = FixedWindow::new(terms.limit, terms.length).ok()?.max_debt(terms.max_debt).ok()?;
+            let window = take_window(rest)?;
             let phase = match take(rest)? {
                 0 => Phase::Epoch,
                 1 => Phase::FirstRequest,
                 2 => Phase::Spread,
                 given => Phase::Given(usize::try_from(given - 3).ok()?),
             };
-            window.initial(terms.initial).ok()?.phase(phase).into()
+            Params::FixedWindow { window, phase }
         }
-        5 => {
-            let terms = take_window(rest)?;
-            let window = SlidingWindow::new(terms.limit, terms.length).ok()?.max_debt(terms.max_debt).ok()?;
-            window.initial(terms.initial).ok()?.into()
-        }
+        5 => Params::SlidingWindow(take_window(rest)?),
         6 => {
-            let terms = take_window(rest)?;
-            let log = SlidingLog::new(terms.limit, terms.length).ok()?.max_debt(terms.max_debt).ok()?;
-            let log = log.initial(terms.initial).ok()?.minimum_gap(Nanos::from_nanos(take(rest)?)).ok()?;
-            if take(rest)? == 1 { log.count_refused().into() } else { log.into() }
+            let window = take_window(rest)?;
+            Params::SlidingLog { window, minimum_gap: take_nanos(rest)?, count_refused: take(rest)? == 1 }
         }
-        7 => {
-            let leases = Concurrency::new(take(rest)?, Nanos::from_nanos(take(rest)?)).ok()?;
-            leases.max_debt(take(rest)?).ok()?.into()
-        }
+        7 => Params::Concurrency { limit: take(rest)?, lease: take_nanos(rest)?, max_debt: take(rest)? },
         8 => {
-            let bucket = IntervalBucket::new(take(rest)?, Nanos::from_nanos(take(rest)?)).ok()?;
-            let bucket = bucket.burst(take(rest)?).ok()?.max_wait(Nanos::from_nanos(take(rest)?)).ok()?;
-            let bucket = bucket.max_debt(take(rest)?).ok()?.initial(take(rest)?).ok()?;
+            let (refill, period, burst, max_wait) = (take(rest)?, take_nanos(rest)?, take(rest)?, take_nanos(rest)?);
+            let (max_debt, initial) = (take(rest)?, take(rest)?);
             let steps = match take(rest)? {
                 0 => Steps::FirstRequest,
                 offset => Steps::Aligned(Nanos::from_nanos(offset - 1)),
             };
-            bucket.steps(steps).into()
+            Params::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial }
         }
-        9 => {
-            let terms = take_window(rest)?;
-            let slices = SlidingSlices::new(terms.limit, terms.length, Nanos::from_nanos(take(rest)?)).ok()?;
-            slices.max_debt(terms.max_debt).ok()?.initial(terms.initial).ok()?.into()
-        }
+        9 => Params::SlidingSlices { window: take_window(rest)?, precision: take_nanos(rest)? },
         _ => return None,
-    })
+    };
+    Limit::from_params(terms).ok()
 }
 
 fn take_bucket(rest: &mut &[u8]) -> Option<BucketParams> {
-    let rate = Rate::new(take(rest)?, Nanos::from_nanos(take(rest)?)).ok()?;
+    let rate = Rate::new(take(rest)?, take_nanos(rest)?).ok()?;
     Some(BucketParams { rate, burst: take(rest)?, max_debt: take(rest)?, initial: take(rest)? })
 }
 
 fn take_window(rest: &mut &[u8]) -> Option<WindowParams> {
-    let (limit, length) = (take(rest)?, Nanos::from_nanos(take(rest)?));
+    let (limit, length) = (take(rest)?, take_nanos(rest)?);
     Some(WindowParams { limit, length, max_debt: take(rest)?, initial: take(rest)? })
 }
 
-/// The 64 characters that mean nothing to JSON, URLs and headers.
-const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
-/// Three bytes to four letters; the last letters of a short group are left out.
-fn write_text(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
-    use fmt::Write as _;
-    for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        for place in 0..=group.len() {
-            f.write_char(char::from(LETTERS[(bits >> (18 - 6 * place) & 63) as usize]))?;
-        }
-    }
-    Ok(())
-}
-
-fn read_text(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
-    for group in text.as_bytes().chunks(4) {
-        let mut bits = 0;
-        for letter in group {
-            let value = LETTERS.iter().position(|known| known == letter)? as u32;
-            bits = bits << 6 | value;
-        }
-        bits <<= 6 * (4 - group.len());
-        let whole = group.len() * 6 / 8;
-        // A single letter is less than a byte, and bits that belong to no byte must not say anything.
-        if group.len() == 1 || bits & ((1 << (24 - 8 * whole)) - 1) != 0 {
-            return None;
-        }
-        bytes.extend_from_slice(&bits.to_be_bytes()[1..1 + whole]);
-    }
-    Some(bytes)
+fn take_nanos(rest: &mut &[u8]) -> Option<Nanos> {
+    take(rest).map(Nanos::from_nanos)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tollgate::{
+        Concurrency, FixedWindow, IntervalBucket, LeakyBucket, SlidingLog, SlidingSlices, SlidingWindow, TokenBucket,
+    };
 
     fn one_of_each() -> Limits {
         let rate: Rate = "7777/s".parse().unwrap();
@@ -359,10 +308,10 @@ mod tests {
     #[test]
     fn a_receipt_comes_back_as_it_left() {
         let stamps = Stamps::from_stamps([Stamp::NONE, Stamp::from_bits(u64::MAX), Stamp::from_bits(7)]);
-        let rule = Taken { key: b"\x01r\x03api"[..].into(), sent: None, fallback: true, cost: Cost::MAX, stamps };
+        let rule = Taken { key: b"\x01r\x03api"[..].into(), limits: None, fallback: true, cost: Cost::MAX, stamps };
         let sent = Taken {
             key: b"\x01r\x03other"[..].into(),
-            sent: Some(one_of_each()),
+            limits: Some(one_of_each()),
             fallback: false,
             cost: Cost::ZERO,
             stamps: Stamps::default(),
@@ -384,9 +333,9 @@ mod tests {
             slices.max_debt(4).unwrap().initial(2).unwrap().into(),
         ]);
         let stamps = Stamps::default();
-        let sent = Some(limits.unwrap());
+        let limits = Some(limits.unwrap());
         let receipt =
-            Receipt { taken: vec![Taken { key: (*b"key").into(), sent, fallback: false, cost: Cost::ONE, stamps }] };
+            Receipt { taken: vec![Taken { key: (*b"key").into(), limits, fallback: false, cost: Cost::ONE, stamps }] };
         assert_eq!(receipt.to_string().parse(), Ok(receipt));
     }
 
@@ -394,7 +343,7 @@ mod tests {
     fn half_a_receipt_is_none() {
         let stamps = Stamps::from_stamps([Stamp::from_bits(1 << 40)]);
         let taken =
-            Taken { key: (*b"key").into(), sent: Some(one_of_each()), fallback: false, cost: Cost::ONE, stamps };
+            Taken { key: (*b"key").into(), limits: Some(one_of_each()), fallback: false, cost: Cost::ONE, stamps };
         let text = Receipt { taken: vec![taken] }.to_string();
         for length in 0..text.len() {
             assert_eq!(text[..length].parse::<Receipt>(), Err(BadReceipt), "{length} of {} letters", text.len());
@@ -405,7 +354,7 @@ mod tests {
     #[test]
     fn receipt_that_names_a_counter_twice_is_refused() {
         let stamps = Stamps::default();
-        let one = Taken { key: (*b"key").into(), sent: None, fallback: false, cost: Cost::ONE, stamps };
+        let one = Taken { key: (*b"key").into(), limits: None, fallback: false, cost: Cost::ONE, stamps };
         let other = Taken { cost: Cost::new(2), ..one.clone() };
         let text = Receipt { taken: vec![one, other] }.to_string();
         assert_eq!(text.parse::<Receipt>(), Err(BadReceipt));
@@ -417,17 +366,6 @@ mod tests {
             if let Ok(receipt) = text.parse::<Receipt>() {
                 prop_assert_eq!(receipt.to_string().parse(), Ok(receipt));
             }
-        }
-
-        #[test]
-        fn bytes_survive_as_letters(bytes: Vec<u8>) {
-            struct Shown<'a>(&'a [u8]);
-            impl fmt::Display for Shown<'_> {
-                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                    write_text(f, self.0)
-                }
-            }
-            prop_assert_eq!(read_text(&Shown(&bytes).to_string()), Some(bytes));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::core::Cost;
 
-use crate::sent::SentLimits;
+use crate::inline::InlineLimits;
 
 /// One question: may all of this pass together?
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,13 +39,13 @@ pub struct Item<'a> {
     /// What it weighs. If this is not said, each rule says for itself; most say 1.
     pub cost: Option<Cost>,
     /// A limit to be used instead of the rules.
-    pub limit: Option<Sent<'a>>,
+    pub limit: Option<Inline<'a>>,
 }
 
 impl<'a> Item<'a> {
     /// The most entries an item may have.
     pub const MAX_ENTRIES: usize = 128;
-    /// The longest name or value of an entry, and the longest key of a limit sent along.
+    /// The longest name or value of an entry, and the longest key of an inline limit.
     pub const MAX_BYTES: usize = 8192;
 
     /// Something with these attributes.
@@ -54,8 +54,8 @@ impl<'a> Item<'a> {
     }
 
     /// Something counted under `key` by a limit of its own.
-    pub fn sent(key: &'a (impl AsRef<[u8]> + ?Sized), limits: &'a SentLimits) -> Self {
-        Self { limit: Some(Sent { key: key.as_ref(), limits }), ..Self::default() }
+    pub fn inline(key: &'a (impl AsRef<[u8]> + ?Sized), limits: &'a InlineLimits) -> Self {
+        Self { limit: Some(Inline { key: key.as_ref(), limits }), ..Self::default() }
     }
 
     /// With a weight of its own.
@@ -87,13 +87,13 @@ impl fmt::Debug for Entry<'_> {
     }
 }
 
-/// A limit sent along, and what it counts.
+/// An inline limit, and what it counts.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent<'a> {
+pub struct Inline<'a> {
     /// What is counted. The same key in another domain, or under a rule, is another counter.
     pub key: &'a [u8],
     /// From [`Engine::limits`](crate::Engine::limits).
-    pub limits: &'a SentLimits,
+    pub limits: &'a InlineLimits,
 }
 
 /// Why a request was not decided. The caller has to change something; nothing was spent.
@@ -117,7 +117,7 @@ pub enum RequestError {
     NoItems,
     /// It does not say how much is to be taken at most.
     NoAmount,
-    /// The limit sent along cannot be kept.
+    /// The inline limit cannot be kept.
     BadLimit {
         /// What is wrong with it.
         why: String,
@@ -153,8 +153,8 @@ pub(crate) fn check_size(request: &Request<'_>) -> Result<(), RequestError> {
             let longest = item.entries.iter().map(|entry| entry.name.len().max(entry.value.len())).max();
             at_most("bytes of an entry", longest.unwrap_or(0), Item::MAX_BYTES)?;
         }
-        if let Some(sent) = item.limit {
-            at_most("bytes of a key", sent.key.len(), Item::MAX_BYTES)?;
+        if let Some(inline) = item.limit {
+            at_most("bytes of a key", inline.key.len(), Item::MAX_BYTES)?;
         }
     }
     Ok(())

@@ -35,15 +35,15 @@ pub trait Store: Send + Sync {
     /// Dropping the future half-way leaves it open which groups were carried out.
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send;
 
-    /// Takes from all of these, and adds an answer for each, if that is all there is to it and nobody has to be waited for.
-    /// `false` says only that [`run`](Self::run) has to be asked; nothing has happened then. Over a network that is always so.
-    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+    /// Takes from all of these and answers them as one group, if all of them fit and nothing has to be waited for. `false`: the
+    /// fast path does not apply and nothing has happened; call [`run`](Self::run). A store over a network always returns `false`.
+    fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
         let _ = (charges, answers);
         false
     }
 
     /// Whether the store can compute these numbers exactly; what is wrong with them otherwise. Asked when rules are loaded,
-    /// and when a limit is first sent along with a request.
+    /// and when an inline limit is first used.
     ///
     /// # Errors
     /// What would have to be different, for whoever wrote the rule.
@@ -71,8 +71,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).run(batch, answers)
     }
 
-    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
-        (**self).take_at_once(charges, answers)
+    fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+        (**self).try_take_fast(charges, answers)
     }
 
     fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
@@ -155,7 +155,7 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// Which rule, for messages; empty for a limit that came along with the request.
+    /// Which rule, for messages; empty for an inline limit.
     pub fn rule(&self) -> &'a str {
         key::rule_of(self.key)
     }

@@ -91,7 +91,7 @@ fn a_batch_allocates_nothing() {
     let bench = bench(RULES);
     let sent = bench.engine.limits(&limits("1000/s", None)).unwrap();
     let names: Vec<String> = (0..100).map(|n| format!("key {n}")).collect();
-    let items: Vec<[Item<'_>; 1]> = names.iter().map(|name| [Item::sent(name, &sent)]).collect();
+    let items: Vec<[Item<'_>; 1]> = names.iter().map(|name| [Item::inline(name, &sent)]).collect();
     let requests: Vec<Request<'_>> = items.iter().map(|items| Request::without_rules(items)).collect();
     let mut decisions = Decisions::default();
     let check = || {

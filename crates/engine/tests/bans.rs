@@ -222,7 +222,6 @@ fn a_reset_forgets_the_refusals_that_would_have_led_to_a_ban() {
 }
 
 #[test]
-#[ignore = "holds when states keep the parameters they were charged under until the next admitted charge (issue 12)"]
 fn ban_ends_when_it_was_said_to_end_though_the_rule_changes() {
     let rule = |length: &str| format!("- {{id: r, limit: 1/s, ban: {{after: 1, within: 1s, for: {length}}}}}\n");
     let mut bench = bench(&rule("60s"));

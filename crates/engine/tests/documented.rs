@@ -114,7 +114,7 @@ fn interval_bucket_without_max_wait_refuses_what_is_not_there() {
 
 #[test]
 fn count_refused_records_what_its_own_log_refuses_and_nothing_else() {
-    let rules = "- {id: log, limit: 2/m, algorithm: sliding_log, count_refused: true}\n\
+    let rules = "- {id: log, limit: 2/m, algorithm: sliding_log, count_refused: true, max_debt: 0}\n\
                  - {id: other, when: {with: other}, limit: 1/h}\n";
     let mut bench = bench(rules);
     assert_eq!(bench.check(&[("with", "other")]), "allow");

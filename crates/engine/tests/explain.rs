@@ -4,7 +4,7 @@ mod support;
 
 use support::{Bench, bench, run};
 use tollgate::core::Nanos;
-use tollgate_engine::{Does, Entry, Explanation, Item, Lent, Request, Why};
+use tollgate_engine::{Does, Entry, Explanation, Item, PooledDecisions, Request, Why};
 
 fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
@@ -143,7 +143,7 @@ fn what_was_decided_is_explained_by_the_rules_that_decided_it() {
     let entries = [Entry::new("a", "x")];
     let items = [Item::new(&entries)];
     let request = Request::new("d", &items);
-    let mut decisions = Lent::take();
+    let mut decisions = PooledDecisions::take();
     run(bench.engine.check_batch(std::slice::from_ref(&request), &mut decisions));
     let before = bench.engine.explain_decided(&request, &decisions, 0).expect("it was decided");
     bench.put("- {id: other, limit: 1/h}\n- {id: r, limit: 9/h}\n");
@@ -163,7 +163,7 @@ fn what_was_decided_is_explained_as_it_was_and_values_can_be_concealed() {
     let (alice, bob) = ([Entry::new("user", "alice")], [Entry::new("user", "bob")]);
     let items = [Item::new(&bob), Item::new(&alice).cost(2), Item::new(&alice)];
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
-    let mut decisions = Lent::take();
+    let mut decisions = PooledDecisions::take();
     run(bench.engine.check_batch(&requests, &mut decisions));
     // By then it is another story.
     bench.advance(Nanos::from_secs(60));

@@ -181,7 +181,7 @@ fn the_refusal_that_starts_a_ban_is_explained_by_it() {
 fn a_limit_that_came_along_has_no_rule_to_tell() {
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     let limits = bench.engine.limits(&support::limits("3/m", None)).unwrap();
-    let item = Item::sent("alice", &limits);
+    let item = Item::inline("alice", &limits);
     let told = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
     let expected = "allowed, by the limit that came along\n\
                     + the limit that came along: met, counted by key = \"alice\", costs 1\n    3 of 3 left\n";

@@ -185,8 +185,8 @@ fn a_limit_sent_along_is_decided_locally() {
     let mut bench = bench("");
     let one = bench.engine.limits(&limits("1/m", None)).unwrap();
     bench.engine.store().fail(unavailable(), ALWAYS);
-    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("allow".into()));
-    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("deny 60s".into()));
+    assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
     assert!(bench.engine.limits(&limits("666/s", None)).is_err());
     assert_eq!(
         StoreError::Stale { store_time: Time::from_nanos(5_000_000_000) }.to_string(),

@@ -234,16 +234,16 @@ fn a_limit_sent_along_needs_no_rules() {
     let mut bench = bench("");
     let one = bench.engine.limits(&limits("1/m", None)).unwrap();
     let other = bench.engine.limits(&limits("5/m", None)).unwrap();
-    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("allow".into()));
-    assert_eq!(bench.check_items(&[Item::sent("k", &one)]), Ok("deny 60s".into()));
-    assert_eq!(bench.check_items(&[Item::sent("l", &one)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
+    assert_eq!(bench.check_items(&[Item::inline("l", &one)]), Ok("allow".into()));
     // Other numbers for the same key: what was spent stays spent.
-    assert_eq!(bench.check_items(&[Item::sent("k", &other).cost(4)]), Ok("allow".into()));
-    assert_eq!(bench.check_items(&[Item::sent("k", &other)]), Ok("deny 12s".into()));
-    let mixed = bench.check_items(&[Item::sent("m", &one), Item::sent("m", &other)]);
+    assert_eq!(bench.check_items(&[Item::inline("k", &other).cost(4)]), Ok("allow".into()));
+    assert_eq!(bench.check_items(&[Item::inline("k", &other)]), Ok("deny 12s".into()));
+    let mixed = bench.check_items(&[Item::inline("m", &one), Item::inline("m", &other)]);
     assert!(matches!(mixed, Err(RequestError::BadLimit { .. })));
 
-    let items = [Item::sent("k", &one)];
+    let items = [Item::inline("k", &one)];
     let mut decisions = Decisions::default();
     let decision = run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
     assert_eq!((decision.is_allowed(), decision.rule()), (true, Some("")), "without a domain it is another counter");

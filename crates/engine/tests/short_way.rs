@@ -35,8 +35,8 @@ impl Store for Counting {
         self.memory.answer(batch, answers);
     }
 
-    fn take_at_once(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
-        let taken = self.memory.take_at_once(charges, answers);
+    fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+        let taken = self.memory.try_take_fast(charges, answers);
         self.at_once.fetch_add(taken.into(), Ordering::Relaxed);
         taken
     }
@@ -92,7 +92,7 @@ fn one_by_one_and_in_company_the_same_is_decided_and_told() {
             entries.push(Entry::new("shop", &texts[1]));
         }
         let item = if pick(3, 5) == 0 { Item::new(&entries).cost(pick(3, 6)) } else { Item::new(&entries) };
-        let sent_items = [0, 1].map(|place| [Item::sent(&texts[0], &sent[place])]);
+        let sent_items = [0, 1].map(|place| [Item::inline(&texts[0], &sent[place])]);
         let ruled = [item];
         let came_along = pick(7, 7) == 0;
         let request = |place: usize| match came_along {

@@ -7,8 +7,9 @@ use std::sync::{Arc, PoisonError};
 
 use tollgate::core::{Time, Wall};
 
+use super::decide::decide;
 use super::plan::Planned;
-use super::{Engine, Running, Taking};
+use super::{Engine, Running, Taking, bans};
 use crate::decision::{Decisions, Standing};
 use crate::explain::{Explained, Explanation, Why};
 use crate::key;
@@ -23,53 +24,46 @@ const MAX_UNMET: usize = 100;
 /// How much of a value is shown, in letters.
 const SHOWN: usize = 64;
 
-impl<S: Store, F: Store> Engine<S, F> {
-    /// Why a request of this item is decided as it is: the rules it meets with the state of their limits, and those it does
-    /// not meet with what keeps it from them. Changes nothing. Meant for people: it looks at every rule, and asks the store how
-    /// near bans are.
-    ///
-    /// # Errors
-    /// When the request cannot be understood.
-    pub async fn explain(
-        &self,
-        domain: &[u8],
-        item: &Item<'_>,
-        decisions: &mut Decisions,
-    ) -> Result<Explanation, RequestError> {
-        let request = Request { domain, items: std::slice::from_ref(item) };
-        let running = loop {
-            self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
-            // Whoever replaces the rules twice in the meantime has to have it decided again.
-            if let Some(running) = self.running_of(decisions.version) {
-                break running;
-            }
-        };
-        // Whoever has waited for the store in vain does not wait for it once more, and what is denied has asked for no ban.
-        let exact = decisions.get(0)?.standing() == Standing::Exact;
-        if exact && !decisions.plan.asked[0].denied {
-            self.look_at_refusals(0, &running, decisions).await;
+/// See [`Engine::explain`].
+pub(super) async fn explain<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    domain: &[u8],
+    item: &Item<'_>,
+    decisions: &mut Decisions,
+) -> Result<Explanation, RequestError> {
+    let request = Request { domain, items: std::slice::from_ref(item) };
+    let running = loop {
+        decide(engine, Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
+        // Whoever replaces the rules twice in the meantime has to have it decided again.
+        if let Some(running) = running_of(engine, decisions.version) {
+            break running;
         }
-        running.explain(&request, decisions, 0, (self.wall)())
+    };
+    // Whoever has waited for the store in vain does not wait for it once more, and what is denied has asked for no ban.
+    let exact = decisions.get(0)?.standing() == Standing::Exact;
+    if exact && !decisions.plan.asked[0].denied {
+        bans::look_at_refusals(engine, 0, &running, decisions).await;
     }
+    running.explain(&request, decisions, 0, (engine.wall)())
+}
 
-    /// Why the request at `place` of those that were decided was decided as it was, with how things stood then. Of several
-    /// items, rules that are not met are looked at for the first. Asks nobody anything. Nothing if it was not decided, or if
-    /// the rules have been replaced more than once since then.
-    ///
-    /// # Panics
-    /// When there were not so many requests.
-    pub fn explain_decided(&self, request: &Request<'_>, decisions: &Decisions, place: usize) -> Option<Explanation> {
-        self.running_of(decisions.version)?.explain(request, decisions, place, (self.wall)()).ok()
-    }
+/// See [`Engine::explain_decided`].
+pub(super) fn explain_decided<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    request: &Request<'_>,
+    decisions: &Decisions,
+    place: usize,
+) -> Option<Explanation> {
+    running_of(engine, decisions.version)?.explain(request, decisions, place, (engine.wall)()).ok()
+}
 
-    /// The rules of a version: those in force, or those before them.
-    fn running_of(&self, version: u64) -> Option<Arc<Running>> {
-        let is_meant = |running: &Arc<Running>| running.rules.version() == version;
-        Some(self.running.load_full()).filter(is_meant).or_else(|| {
-            let replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
-            replaced.clone().filter(is_meant)
-        })
-    }
+/// The rules of a version: those in force, or those before them.
+fn running_of<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<Running>> {
+    let is_meant = |running: &Arc<Running>| running.rules.version() == version;
+    Some(engine.running.load_full()).filter(is_meant).or_else(|| {
+        let replaced = engine.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        replaced.clone().filter(is_meant)
+    })
 }
 
 impl Running {

@@ -1,17 +1,20 @@
 //! Where everything meets: requests, rules, the store, and what happens when it fails.
 
-mod at_once;
 mod bans;
 mod decide;
 mod explain;
+mod fast;
 mod last_seen;
 pub(crate) mod plan;
 mod policy;
+mod report;
+pub(crate) mod scratch;
 mod settle;
 mod shares;
 mod suffice;
 mod taking;
 mod undo;
+mod verbs;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -23,17 +26,15 @@ use tollgate::core::{Mono, Params, Phase, Time, Wall};
 use tollgate::ledger::LimitTable;
 use tollgate::{CapacityError, Limit, Limits};
 
-use crate::decision::{Decision, Decisions};
+use crate::inline::{InlineLimits, Interner, LimitIds};
 use crate::memory::MemoryStore;
 use crate::meters::{Counts, Meters};
-use crate::request::{Request, RequestError};
+use crate::request::RequestError;
 use crate::rules::warn::warnings;
 use crate::rules::{Mistake, Mistakes, Notes, Rules};
-use crate::ruleset::{RuleSet, SENT_IDS, limits_of_ban};
-use crate::sent::{Folder, Register, SentLimits};
-use crate::store::{Store, StoreError, Verb};
+use crate::ruleset::{INLINE_IDS, RuleSet, limits_of_ban};
+use crate::store::{Store, StoreError};
 pub(crate) use bans::Noted;
-pub(crate) use decide::Faulted;
 use last_seen::LastSeen;
 pub use settle::Settled;
 use shares::Shares;
@@ -75,7 +76,7 @@ pub struct Engine<S, F = MemoryStore> {
     /// changes no count that other cores read, which is why this is not an `RwLock<Arc<_>>`: every decision would write to
     /// the same line of memory twice.
     running: ArcSwap<Running>,
-    register: Register,
+    interner: Interner,
     shares: Shares,
     last_seen: LastSeen,
     /// Held while it is decided whether shares go into debt.
@@ -96,28 +97,28 @@ pub struct Engine<S, F = MemoryStore> {
     mono: Reading<Mono>,
 }
 
-/// What is in force: rules, and the limits that came along with requests.
+/// What is in force: rules, and the inline limits.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) rules: Arc<RuleSet>,
     /// The same as they were written, to explain by.
     written: Arc<Rules>,
-    folder: Arc<Folder>,
+    limit_ids: Arc<LimitIds>,
     /// What took its place. A decision that still goes by this one may meet a state that was written under numbers which are
     /// only known there, and must not take it for one of nobody.
     next: OnceLock<Arc<Running>>,
 }
 
 impl Running {
-    fn new(rules: Arc<RuleSet>, written: Arc<Rules>, folder: Arc<Folder>) -> Self {
-        Self { rules, written, folder, next: OnceLock::new() }
+    fn new(rules: Arc<RuleSet>, written: Arc<Rules>, limit_ids: Arc<LimitIds>) -> Self {
+        Self { rules, written, limit_ids, next: OnceLock::new() }
     }
 }
 
 impl LimitTable for Running {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
-        let known = if id < SENT_IDS { self.rules.numbers().get(id) } else { self.folder.get(id) };
+        let known = if id < INLINE_IDS { self.rules.numbers().get(id) } else { self.limit_ids.get(id) };
         known.or_else(|| self.next.get().and_then(|next| next.get(id)))
     }
 }
@@ -190,13 +191,13 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// An engine without rules that decides in `fallback` while `store` does not answer. The fallback must answer at once, as
     /// memory does.
     pub fn with_fallback(store: S, fallback: F) -> Self {
-        let running = Running::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(Folder::new()));
+        let running = Running::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitIds::new()));
         let (wall, mono) = readings(PreciseClock::new());
         Self {
             store,
             fallback,
             running: ArcSwap::from_pointee(running),
-            register: Register::default(),
+            interner: Interner::default(),
             shares: Shares::new(),
             last_seen: LastSeen::new(),
             owing: Mutex::new(()),
@@ -235,8 +236,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         let rules = Arc::new(RuleSet::following(&self.rules(), rules));
         let version = rules.version();
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = self.running.load().folder.clone();
-        *replaced = Some(self.replace(Running::new(rules, written, folder)));
+        let limit_ids = self.running.load().limit_ids.clone();
+        *replaced = Some(self.replace(Running::new(rules, written, limit_ids)));
         Ok(version)
     }
 
@@ -285,12 +286,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.running.load().rules.clone()
     }
 
-    /// Limits to be sent along with requests. Equal ones are the same; keep them to save looking them up.
+    /// Returns limits to use inline in requests. Equal limits are the same; keep the result to save the lookup.
     ///
     /// # Errors
     /// When the store cannot keep them.
-    pub fn limits(&self, limits: &Limits) -> Result<SentLimits, RequestError> {
-        if let Some(known) = self.register.find(limits) {
+    pub fn limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
+        if let Some(known) = self.interner.find(limits) {
             return Ok(known);
         }
         let given = |limit: &Limit| matches!(limit.params(), Params::FixedWindow { phase: Phase::Given(_), .. });
@@ -301,48 +302,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.store.check_numbers(limits).map_err(|why| RequestError::BadLimit { why })?;
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.running.load();
-        let (sent, folder) = self.register.add(limits, &running.folder);
-        if let Some(folder) = folder {
+        let (sent, limit_ids) = self.interner.add(limits, &running.limit_ids);
+        if let Some(limit_ids) = limit_ids {
             let (rules, written) = (running.rules.clone(), running.written.clone());
-            *replaced = Some(self.replace(Running::new(rules, written, Arc::new(folder))));
+            *replaced = Some(self.replace(Running::new(rules, written, Arc::new(limit_ids))));
         }
         Ok(sent)
-    }
-
-    /// Takes what the request costs from every limit it meets, or refuses it and takes nothing.
-    ///
-    /// # Errors
-    /// When the request cannot be understood. Whatever happens to the store, there is a decision.
-    pub async fn check<'d>(
-        &self,
-        request: &Request<'_>,
-        decisions: &'d mut Decisions,
-    ) -> Result<Decision<'d>, RequestError> {
-        self.decide(Verb::Check, Taking::Exactly, std::slice::from_ref(request), decisions).await;
-        decisions.get(0)
-    }
-
-    /// [`check`](Self::check) for many requests, each by itself, in order.
-    pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        self.decide(Verb::Check, Taking::Exactly, requests, decisions).await;
-    }
-
-    /// What [`check`](Self::check) would say. Changes nothing.
-    ///
-    /// # Errors
-    /// When the request cannot be understood.
-    pub async fn peek<'d>(
-        &self,
-        request: &Request<'_>,
-        decisions: &'d mut Decisions,
-    ) -> Result<Decision<'d>, RequestError> {
-        self.decide(Verb::Peek, Taking::Exactly, std::slice::from_ref(request), decisions).await;
-        decisions.get(0)
-    }
-
-    /// [`peek`](Self::peek) for many requests.
-    pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        self.decide(Verb::Peek, Taking::Exactly, requests, decisions).await;
     }
 
     /// Whether refusals are carried out.

@@ -2,19 +2,19 @@
 
 mod add;
 
-use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::Limits;
 use tollgate::core::{Cost, Nanos, Time, Wall, Window};
 use tollgate::ledger::PlainCharge;
+use tollgate::{Limits, Outcome, Retry};
 
+use super::policy::FAULT_RETRY;
 use super::{Running, Taking};
+use crate::inline::InlineLimit;
 use crate::rules::OnFault;
-use crate::ruleset::{Matched, Numbered};
-use crate::sent::Sheet;
+use crate::ruleset::Numbered;
 use crate::store::{Charge, Group, Verb};
 
 /// As many charges as nearly all requests have; more of them allocate.
@@ -37,21 +37,15 @@ pub(crate) struct Plan {
     now: Option<Time<Wall>>,
     /// How much of what the requests weigh is taken.
     taking: Taking,
-    /// For finding overrides.
-    overriding: Matched,
     /// Whether the request that is being added has met none but plain rules so far.
     plain: bool,
-    /// For the numbers of rules or requests, while some are picked.
-    pub(crate) picked: Vec<u32>,
-    spare_charges: Vec<Charge<'static>>,
-    spare_groups: Vec<Group<'static>>,
 }
 
 /// Numbers that charges refer to by place: so a charge itself is nothing that would have to be taken apart.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     overriding: Vec<Arc<Numbered>>,
-    sent: Vec<Arc<Sheet>>,
+    inline: Vec<Arc<InlineLimit>>,
 }
 
 /// One request.
@@ -61,7 +55,7 @@ pub(crate) struct Asked {
     pub(crate) met: Range<u32>,
     /// Whether a rule denies it, so that nobody has to be asked.
     pub(crate) denied: bool,
-    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules, or to limits that came along.
+    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules, or to inline limits.
     pub(crate) plain: bool,
     /// What its first item weighs, one if that is up to the rules.
     pub(crate) weighs: Cost,
@@ -104,8 +98,8 @@ enum By {
     Ban(u32),
     /// A rule, or its ban, in whose place another one is.
     Replaced(u32),
-    /// Limits that came along with the request: which ones.
-    Sent(u32),
+    /// Inline limits: which ones.
+    Inline(u32),
 }
 
 /// Where the answer to a charge is: which one of which answers.
@@ -132,7 +126,7 @@ impl Planned {
             | By::Denied(rule)
             | By::Ban(rule)
             | By::Replaced(rule) => Some(*rule),
-            By::Sent(_) => None,
+            By::Inline(_) => None,
         }
     }
 
@@ -158,20 +152,32 @@ impl Planned {
         matches!(self.by, By::Replaced(_))
     }
 
+    /// Returns the outcome of a charge that no store answered.
+    pub(crate) fn outcome_unanswered(&self) -> Outcome {
+        match self.answered {
+            Answered::Not if self.is_denied() => Outcome::Deny(Retry::Never),
+            Answered::Closed => Outcome::Deny(FAULT_RETRY),
+            // A store may have given fewer answers than it was asked.
+            Answered::Not | Answered::Open | Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
+                Outcome::Allow
+            }
+        }
+    }
+
     /// Whether there is anything to ask the store.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
-            By::Rule(_) | By::Overridden(..) | By::Ban(_) | By::Sent(_) => true,
+            By::Rule(_) | By::Overridden(..) | By::Ban(_) | By::Inline(_) => true,
             By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => false,
         }
     }
 }
 
 impl Numbers {
-    /// The limits that came along with the request.
-    pub(crate) fn sent(&self, planned: &Planned) -> Option<&Sheet> {
+    /// The inline limits.
+    pub(crate) fn inline(&self, planned: &Planned) -> Option<&InlineLimit> {
         match planned.by {
-            By::Sent(place) => self.sent.get(place as usize).map(|sheet| &**sheet),
+            By::Inline(place) => self.inline.get(place as usize).map(|entry| &**entry),
             By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => None,
         }
     }
@@ -180,14 +186,14 @@ impl Numbers {
     pub(crate) fn overriding(&self, planned: &Planned) -> Option<&Limits> {
         match planned.by {
             By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &numbered.limits),
-            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) | By::Sent(_) => None,
+            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) | By::Inline(_) => None,
         }
     }
 
     /// The limits that are counted, if there are any.
     pub(crate) fn limits<'a>(&'a self, planned: &Planned, running: &'a Running) -> Option<&'a Limits> {
         match planned.by {
-            By::Sent(_) => self.sent(planned).map(|sheet| &sheet.limits),
+            By::Inline(_) => self.inline(planned).map(|entry| &entry.limits),
             By::Ban(_) | By::Replaced(_) => None,
             By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) => {
                 self.of_rule(planned, running).map(|numbered| &numbered.limits)
@@ -198,7 +204,7 @@ impl Numbers {
     /// Returns the id of the limits that are counted, if there are any.
     pub(crate) fn id(&self, planned: &Planned, running: &Running) -> Option<u32> {
         match planned.by {
-            By::Sent(_) => self.sent(planned).map(|sheet| sheet.id),
+            By::Inline(_) => self.inline(planned).map(|entry| entry.id),
             By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => {
                 self.of_rule(planned, running).map(|numbered| numbered.id)
             }
@@ -212,7 +218,7 @@ impl Numbers {
             By::Rule(number) => rule(number)?.numbered.as_deref(),
             By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &**numbered),
             By::Ban(number) => rule(number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
-            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) | By::Sent(_) => None,
+            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) | By::Inline(_) => None,
         }
     }
 }
@@ -226,7 +232,7 @@ impl Plan {
         self.windows.clear();
         self.given.clear();
         self.numbers.overriding.clear();
-        self.numbers.sent.clear();
+        self.numbers.inline.clear();
     }
 
     /// The time of the day for the requests that are added from now on, and how much of what they weigh is taken.
@@ -265,7 +271,7 @@ impl Plan {
         &self.keys[planned.key.start as usize..planned.key.end as usize]
     }
 
-    /// The id of the rule; empty for limits that came along with the request.
+    /// The id of the rule; empty for inline limits.
     pub(crate) fn name(&self, charge: u32) -> &str {
         let Range { start, end } = self.charges[charge as usize].name;
         // It is ASCII.
@@ -276,25 +282,6 @@ impl Plan {
         match &planned.windows {
             none if none.is_empty() => std::slice::from_ref(&planned.window),
             windows => &self.windows[windows.start as usize..windows.end as usize],
-        }
-    }
-
-    /// An empty buffer for charges. It goes back with [`Plan::take_back`].
-    pub(crate) fn lend_charges<'b>(&mut self) -> Vec<Charge<'b>> {
-        take(&mut self.spare_charges)
-    }
-
-    /// The same for groups.
-    pub(crate) fn lend_groups<'b>(&mut self) -> Vec<Group<'b>> {
-        take(&mut self.spare_groups)
-    }
-
-    /// Takes buffers back to be lent again. The charges may borrow from this plan only for as long as they are lent, which
-    /// is why they are emptied first.
-    pub(crate) fn take_back(&mut self, charges: Vec<Charge<'static>>, groups: Option<Vec<Group<'static>>>) {
-        self.spare_charges = charges;
-        if let Some(groups) = groups {
-            self.spare_groups = groups;
         }
     }
 
@@ -334,9 +321,9 @@ impl Plan {
                     Some(numbered) => (numbered.id, &numbered.limits),
                     None => return false,
                 },
-                By::Sent(place) => {
-                    let sheet = &self.numbers.sent[place as usize];
-                    (sheet.id, &sheet.limits)
+                By::Inline(place) => {
+                    let entry = &self.numbers.inline[place as usize];
+                    (entry.id, &entry.limits)
                 }
                 By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => return false,
             };
@@ -354,9 +341,9 @@ impl Plan {
                 let Some(numbered) = &rule.numbered else { return };
                 (numbered.id, &numbered.limits, rule.earlier(), self.given(planned, numbered))
             }
-            By::Sent(place) => {
-                let sheet = &self.numbers.sent[place as usize];
-                (sheet.id, &sheet.limits, &[][..], &[][..])
+            By::Inline(place) => {
+                let entry = &self.numbers.inline[place as usize];
+                (entry.id, &entry.limits, &[][..], &[][..])
             }
             By::Overridden(number, _) | By::Ban(number) => {
                 let Some(numbered) = self.numbers.of_rule(planned, running) else { return };
@@ -388,6 +375,11 @@ impl Plan {
 pub(crate) struct Span {
     pub(crate) request: u32,
     pub(crate) charges: Range<u32>,
+}
+
+/// A range of positions, as they are kept in four bytes.
+pub(crate) fn range(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
 }
 
 /// Groups over a list of charges.

@@ -15,14 +15,13 @@ use tollgate::core::{Algorithm, Ask, Cost, Nanos};
 use tollgate::ledger::LimitTable as _;
 use tollgate::{Limits, Retry};
 
-use super::decide::range;
 use super::last_seen::Used;
-use super::plan::{Answered, Numbers, Plan, Planned, Span, group};
+use super::plan::{Answered, Numbers, Plan, Planned, Span, group, range};
 use super::shares::Start;
 use super::{Engine, Running};
 use crate::decision::{Decisions, Standing};
+use crate::inline::InlineLimits;
 use crate::rules::OnFault;
-use crate::sent::SentLimits;
 use crate::store::{Answers, Batch, Charge, Group, Store, Verb};
 
 /// The wait of a request that is refused because the store does not answer. When it will is not known, and asking again
@@ -41,14 +40,14 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Decides requests that the store did not answer, as their rules say. A rule that is closed refuses the whole request;
     /// those that decide locally do so together, all or none; those that are open admit it.
     pub(super) fn fall_back(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
-        let mut shares: Vec<SentLimits> = Vec::new();
+        let mut shares: Vec<InlineLimits> = Vec::new();
         let mut spans: Vec<Span> = Vec::new();
         let nodes = self.nodes.load(Ordering::Relaxed);
         if running.rules.uses_time() {
             // The store's clock may have chosen other windows of the calendar, or they ended while it was waited for.
-            decisions.plan.move_windows(running, &decisions.faulted.lost, (self.wall)());
+            decisions.plan.move_windows(running, &decisions.scratch.unanswered.lost, (self.wall)());
         }
-        for request in &decisions.faulted.lost {
+        for request in &decisions.scratch.unanswered.lost {
             if let Ok(decided) = &mut decisions.decided[*request as usize] {
                 decided.standing = Standing::Fallback;
             }
@@ -74,7 +73,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         numbers: &Numbers,
         running: &Running,
         nodes: u32,
-        shares: &mut Vec<SentLimits>,
+        shares: &mut Vec<InlineLimits>,
     ) {
         let enforced = |planned: &&mut Planned| planned.has_limits() && !planned.shadow;
         let closed = charges
@@ -102,7 +101,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         verb: Verb,
         running: &Running,
         nodes: u32,
-        shares: &[SentLimits],
+        shares: &[InlineLimits],
         spans: &[Span],
         decisions: &mut Decisions,
     ) {
@@ -147,12 +146,12 @@ impl<S: Store, F: Store> Engine<S, F> {
     fn local<'a>(
         &self,
         planned: &'a Planned,
-        share: &'a SentLimits,
+        share: &'a InlineLimits,
         plan: &'a Plan,
         running: &'a Running,
         nodes: u32,
     ) -> Local<'a> {
-        let (numbers, limits) = (share.sheet().id, &share.sheet().limits);
+        let (numbers, limits) = (share.entry().id, &share.entry().limits);
         let whole = plan.numbers.limits(planned, running).unwrap_or(limits);
         let windows = plan.calendar_windows(planned, running);
         let (key, ask) = (plan.key(planned), plan.ask(planned));
@@ -169,11 +168,11 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Begins a share of `whole` with its part of what is left.
-    fn begin_share(&self, charge: &Charge<'_>, share: &SentLimits, whole: &Limits, nodes: u32, used: &Used) {
-        let (numbers, limits) = (share.sheet().id, &share.sheet().limits);
+    fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, nodes: u32, used: &Used) {
+        let (numbers, limits) = (share.entry().id, &share.entry().limits);
         if let Some(start) = Start::new(limits, whole, nodes, used) {
             let charge = Charge { numbers, limits, ..*charge };
-            self.fallback.begin(&*self.shares.folder(), &charge, &start.limits, &start.held);
+            self.fallback.begin(&*self.shares.limit_ids(), &charge, &start.limits, &start.held);
         }
     }
 
@@ -208,7 +207,7 @@ impl<S: Store, F: Store> Engine<S, F> {
 
     /// Asks the fallback, which must answer at once. One that does not leaves its groups unanswered.
     fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
-        let numbers = self.shares.folder();
+        let numbers = self.shares.limit_ids();
         let run = pin!(self.fallback.run(Batch { numbers: &*numbers, groups }, answers));
         let _ = run.poll(&mut Context::from_waker(Waker::noop()));
     }

@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 
 use tollgate::core::{Ask, Cost, Window};
 
-use super::undo::{Under, limits_of, sent_limits};
-use super::{Engine, EngineError, Running};
+use super::undo::{Under, inline_limits, limits_of};
+use super::{Engine, EngineError, Running, undo};
+use crate::inline::InlineLimits;
 use crate::receipt::{Receipt, Taken};
-use crate::sent::SentLimits;
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
 /// What came of committing a reservation.
@@ -33,7 +33,7 @@ pub struct Settled {
 struct Extra<'a> {
     taken: &'a Taken,
     under: Under<'a>,
-    share: Option<SentLimits>,
+    share: Option<InlineLimits>,
     windows: Vec<Window>,
     cost: Cost,
 }
@@ -41,7 +41,7 @@ struct Extra<'a> {
 impl Extra<'_> {
     fn charge(&self) -> Charge<'_> {
         let (numbers, limits) = match &self.share {
-            Some(share) => (share.sheet().id, &share.sheet().limits),
+            Some(share) => (share.entry().id, &share.entry().limits),
             None => (self.under.id, self.under.limits),
         };
         let (key, ask) = (&*self.taken.key, Ask::Regardless(self.cost));
@@ -49,84 +49,86 @@ impl Extra<'_> {
     }
 }
 
-impl<S: Store, F: Store> Engine<S, F> {
-    /// Settles what a decision took at the cost that the request really had.
-    ///
-    /// # Errors
-    /// When the store does not answer. What was reserved too much may then have been refunded, and what was reserved too little
-    /// may have been charged, or not.
-    pub async fn commit(&self, receipt: &Receipt, cost: Cost) -> Result<Settled, EngineError> {
-        let mut settled = Settled::default();
-        let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost).map(|taken| {
-            let rest = taken.cost.get() - cost.get();
-            Taken { cost: Cost::new(rest), ..taken.clone() }
-        });
-        let too_much = Receipt { taken: too_much.collect() };
-        if !too_much.is_empty() {
-            settled.refunded = self.refund(&too_much).await?;
-        }
-        if receipt.taken.iter().any(|taken| taken.cost < cost) {
-            (settled.charged, settled.unpaid) = self.charge_extra(receipt, cost).await?;
-        }
-        Ok(settled)
+/// See [`Engine::commit`].
+pub(super) async fn commit<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    receipt: &Receipt,
+    cost: Cost,
+) -> Result<Settled, EngineError> {
+    let mut settled = Settled::default();
+    let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost).map(|taken| {
+        let rest = taken.cost.get() - cost.get();
+        Taken { cost: Cost::new(rest), ..taken.clone() }
+    });
+    let too_much = Receipt { taken: too_much.collect() };
+    if !too_much.is_empty() {
+        settled.refunded = undo::refund(engine, &too_much).await?;
     }
+    if receipt.taken.iter().any(|taken| taken.cost < cost) {
+        (settled.charged, settled.unpaid) = charge_extra(engine, receipt, cost).await?;
+    }
+    Ok(settled)
+}
 
-    /// Charges what was reserved too little, to all enforced counters or to none. Returns what was charged and what was not.
-    async fn charge_extra(&self, receipt: &Receipt, cost: Cost) -> Result<(Cost, Cost), EngineError> {
-        let nodes = self.nodes.load(Ordering::Relaxed);
-        let mut too_little: Vec<(&Taken, Option<SentLimits>)> = Vec::new();
-        for taken in receipt.taken.iter().filter(|taken| taken.cost < cost) {
-            too_little.push((taken, sent_limits(self, taken)?));
-        }
-        let running = self.running.load();
-        let now = self.time_for(&running);
-        let extra = too_little.iter().filter_map(|(taken, sent)| {
-            let under = limits_of(taken, sent.as_ref(), &running)?;
-            let share = taken.fallback.then(|| self.shares.of(under.limits, nodes));
-            let calendars = if taken.fallback { &[][..] } else { under.calendars };
-            let windows = calendars.iter().map(|calendar| calendar.window(now)).collect();
-            Some(Extra { taken, under, share, windows, cost: Cost::new(cost.get() - taken.cost.get()) })
-        });
-        let extra: Vec<Extra<'_>> = extra.collect();
-        let (mut charged, mut unpaid) = (Cost::ZERO, Cost::ZERO);
-        // A receipt is of one request, which was decided by the store or without it, so one of the two has nothing to do.
-        for fallback in [false, true] {
-            let charges = |shadow: bool| -> Vec<Charge<'_>> {
-                let here = |extra: &&Extra<'_>| extra.taken.fallback == fallback && extra.under.shadow == shadow;
-                extra.iter().filter(here).map(Extra::charge).collect()
-            };
-            let (enforced, shadows) = (charges(false), charges(true));
-            let most = enforced.iter().map(|charge| charge.ask.cost()).max().unwrap_or(Cost::ZERO);
-            if !self.charge_group(&enforced, fallback, &running).await? {
-                unpaid = unpaid.max(most);
-                continue;
-            }
-            charged = charged.max(most);
-            // Shadows change nothing, so neither does a store that does not answer for them.
-            if let Err(error) = self.charge_group(&shadows, fallback, &running).await {
-                self.note(&error);
-            }
-        }
-        Ok((charged, unpaid))
+/// Charges what was reserved too little, to all enforced counters or to none. Returns what was charged and what was not.
+async fn charge_extra<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    receipt: &Receipt,
+    cost: Cost,
+) -> Result<(Cost, Cost), EngineError> {
+    let nodes = engine.nodes.load(Ordering::Relaxed);
+    let mut too_little: Vec<(&Taken, Option<InlineLimits>)> = Vec::new();
+    for taken in receipt.taken.iter().filter(|taken| taken.cost < cost) {
+        too_little.push((taken, inline_limits(engine, taken)?));
     }
+    let running = engine.running.load();
+    let now = engine.time_for(&running);
+    let extra = too_little.iter().filter_map(|(taken, inline)| {
+        let under = limits_of(taken, inline.as_ref(), &running)?;
+        let share = taken.fallback.then(|| engine.shares.of(under.limits, nodes));
+        let calendars = if taken.fallback { &[][..] } else { under.calendars };
+        let windows = calendars.iter().map(|calendar| calendar.window(now)).collect();
+        Some(Extra { taken, under, share, windows, cost: Cost::new(cost.get() - taken.cost.get()) })
+    });
+    let extra: Vec<Extra<'_>> = extra.collect();
+    let (mut charged, mut unpaid) = (Cost::ZERO, Cost::ZERO);
+    // A receipt is of one request, which was decided by the store or without it, so one of the two has nothing to do.
+    for fallback in [false, true] {
+        let charges = |shadow: bool| -> Vec<Charge<'_>> {
+            let here = |extra: &&Extra<'_>| extra.taken.fallback == fallback && extra.under.shadow == shadow;
+            extra.iter().filter(here).map(Extra::charge).collect()
+        };
+        let (enforced, shadows) = (charges(false), charges(true));
+        let most = enforced.iter().map(|charge| charge.ask.cost()).max().unwrap_or(Cost::ZERO);
+        if !charge_group(engine, &enforced, fallback, &running).await? {
+            unpaid = unpaid.max(most);
+            continue;
+        }
+        charged = charged.max(most);
+        // Shadows change nothing, so neither does a store that does not answer for them.
+        if let Err(error) = charge_group(engine, &shadows, fallback, &running).await {
+            engine.meters.store_error(&error);
+        }
+    }
+    Ok((charged, unpaid))
+}
 
-    /// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty one is.
-    async fn charge_group(
-        &self,
-        charges: &[Charge<'_>],
-        fallback: bool,
-        running: &Running,
-    ) -> Result<bool, StoreError> {
-        if charges.is_empty() {
-            return Ok(true);
-        }
-        let (mut answers, groups) = (Answers::default(), [Group { verb: Verb::Check, charges }]);
-        if fallback {
-            let numbers = self.shares.folder();
-            self.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
-        } else {
-            self.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
-        }
-        Ok(answers.group(0)?.outcome().is_admitted())
+/// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty one is.
+async fn charge_group<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    charges: &[Charge<'_>],
+    fallback: bool,
+    running: &Running,
+) -> Result<bool, StoreError> {
+    if charges.is_empty() {
+        return Ok(true);
     }
+    let (mut answers, groups) = (Answers::default(), [Group { verb: Verb::Check, charges }]);
+    if fallback {
+        let numbers = engine.shares.limit_ids();
+        engine.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
+    } else {
+        engine.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
+    }
+    Ok(answers.group(0)?.outcome().is_admitted())
 }

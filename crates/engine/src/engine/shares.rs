@@ -14,39 +14,43 @@ use tollgate::core::{Algorithm, Nanos, Params, Phase, WindowParams};
 use tollgate::{Limit, LimitError, Limits, Rate};
 
 use super::last_seen::Used;
-use crate::sent::{Folder, Register, SentLimits};
+use crate::inline::{InlineLimits, Interner, LimitIds};
 
 /// The shares that have been needed, with ids of their own.
 #[derive(Debug)]
 pub(super) struct Shares {
-    register: Register,
-    folder: ArcSwap<Folder>,
-    /// Held while a share is added, so that it goes into the folder that is in use.
+    interner: Interner,
+    limit_ids: ArcSwap<LimitIds>,
+    /// Held while a share is added, so that it goes into the limit_ids that is in use.
     adding: Mutex<()>,
 }
 
 impl Shares {
     pub(super) fn new() -> Self {
-        Self { register: Register::default(), folder: ArcSwap::from_pointee(Folder::new()), adding: Mutex::new(()) }
+        Self {
+            interner: Interner::default(),
+            limit_ids: ArcSwap::from_pointee(LimitIds::new()),
+            adding: Mutex::new(()),
+        }
     }
 
     /// Returns the share that one of `nodes` has of `limits`.
-    pub(super) fn of(&self, limits: &Limits, nodes: u32) -> SentLimits {
+    pub(super) fn of(&self, limits: &Limits, nodes: u32) -> InlineLimits {
         let share = share(limits, nodes.into());
-        if let Some(known) = self.register.find(&share) {
+        if let Some(known) = self.interner.find(&share) {
             return known;
         }
         let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, folder) = self.register.add(&share, &self.folder.load());
-        if let Some(folder) = folder {
-            self.folder.store(Arc::new(folder));
+        let (known, limit_ids) = self.interner.add(&share, &self.limit_ids.load());
+        if let Some(limit_ids) = limit_ids {
+            self.limit_ids.store(Arc::new(limit_ids));
         }
         known
     }
 
     /// Returns the parameters of all shares.
-    pub(super) fn folder(&self) -> Arc<Folder> {
-        self.folder.load_full()
+    pub(super) fn limit_ids(&self) -> Arc<LimitIds> {
+        self.limit_ids.load_full()
     }
 }
 
@@ -212,7 +216,7 @@ mod tests {
         let shares = Shares::new();
         let limits = LimitText { limit: "10/s", burst: None, algorithm: None }.read().unwrap();
         let (first, again) = (shares.of(&limits, 2), shares.of(&limits, 2));
-        assert_eq!(first.sheet().id, again.sheet().id);
-        assert_ne!(first.sheet().id, shares.of(&limits, 3).sheet().id);
+        assert_eq!(first.entry().id, again.entry().id);
+        assert_ne!(first.entry().id, shares.of(&limits, 3).entry().id);
     }
 }

@@ -1,126 +1,126 @@
-//! Rules of which one is enough: a request that meets several of them passes while one has room.
+//! Rules marked `suffices`: a request that matches several of them is admitted if any one of them has capacity.
 //!
-//! A store admits all charges of a group or none, and says of each what its limits say. So all are asked; if only such rules
-//! refuse and another one has room, nothing was taken, and the request is asked once more without those that refused.
-//! Whoever is quicker may take the room in between: then that one is left out as well, and a third is asked. So nobody is
-//! refused before each of the rules has been found without room, no limit is ever exceeded, and it ends, since every
-//! question is about fewer rules than the one before. A store that decided this by itself would save the second question, which
-//! only those ask who find a rule without room.
+//! A store admits all charges of a group or none, and reports the outcome of each. So all are charged first. If only such rules
+//! refuse and another one has capacity, nothing was taken, and the request is charged again without those that refused. Another
+//! request may take the capacity in between: then that rule is left out as well, and so on. So a request is refused only
+//! after each of the rules was found without capacity, no limit is exceeded, and it ends, because every attempt is
+//! about fewer rules. A store that decided this itself would save the second call, which only requests make that find a
+//! rule without capacity.
 //!
-//! A counter that is banned has no room. A rule that is closed while the store does not answer refuses whatever others say.
+//! A banned counter has no capacity. A rule that is closed while the store does not answer refuses, whatever the others say.
 //!
-//! Two things follow. A limit that counts refused attempts counts those that it had no room for, whoever let them pass. And
-//! requests of one batch that are asked again come after those that were not.
+//! Two consequences: a log with `count_refused` records a request that it refused, even if another rule admits it; and
+//! requests of a batch that are charged again come after those that are not.
 
 use std::mem::take;
 use std::ops::Range;
 
 use tollgate::Outcome;
 
-use super::decide::range;
-use super::plan::{Answered, Few, Planned};
+use super::decide::charge_enforced;
+use super::plan::{Answered, Few, Planned, range};
 use super::{Engine, Running};
 use crate::decision::{Decisions, Standing};
 use crate::ruleset::RunningRule;
 use crate::store::{Store, Verb};
 
-impl<S: Store, F: Store> Engine<S, F> {
-    /// Leaves out the charges that have no room where another one is enough, and asks again about those requests.
-    pub(super) async fn leave_out_exhausted(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
-        let mut again = take(&mut decisions.plan.picked);
-        loop {
-            again.clear();
-            decisions.faulted.clear();
-            for request in 0..decisions.decided.len() {
-                if !decisions.leave_out(request, running) {
-                    continue;
-                }
-                // Whoever has waited for the store in vain does not wait for it once more.
-                let fell_back = decisions.decided[request].as_ref().is_ok_and(|it| it.standing == Standing::Fallback);
-                let list = if fell_back { &mut decisions.faulted.lost } else { &mut again };
-                list.push(request as u32);
-            }
-            if !again.is_empty() {
-                let among = |request: usize| again.binary_search(&(request as u32)).is_ok();
-                self.ask_enforced(verb, running, decisions, among).await;
-            }
-            if !decisions.faulted.lost.is_empty() {
-                self.fall_back(verb, running, decisions);
-            } else if again.is_empty() {
-                break;
-            }
-        }
-        decisions.plan.picked = again;
-    }
-}
-
-impl Decisions {
-    /// Leaves out the charges of a request that have no room where another one is enough. Whether to ask again: not if
-    /// something else refuses it, too.
-    fn leave_out(&mut self, request: usize, running: &Running) -> bool {
-        let charges = self.with_their_bans(request);
-        let has_room = |said: &Together| said.is_enough(self, running) && said.outcome.is_admitted();
-        if !charges.iter().any(has_room) {
-            return false;
-        }
-        let (mut left_out, mut refused) = (false, false);
-        for said in charges.iter().filter(|said| !said.outcome.is_admitted()) {
-            if said.is_enough(self, running) {
-                for planned in &mut self.plan.charges[said.charges.clone()] {
-                    planned.replace();
-                    planned.answered = Answered::Not;
-                }
-                left_out = true;
-            } else {
-                refused = true;
-            }
-        }
-        left_out && !refused
-    }
-
-    /// What a refused request is told where one of several rules would be enough, and by which charge: it has to wait for the
-    /// soonest of those, and for all of the others. None if no rule is of that kind.
-    pub(super) fn soonest(&self, request: usize, running: &Running) -> Option<(Outcome, u32)> {
-        let stricter =
-            |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
-        let (mut enough, mut others) = (None, None);
-        for said in self.with_their_bans(request) {
-            let this = (said.outcome, said.decides);
-            if said.is_enough(self, running) {
-                enough = Some(enough.map_or(this, |known| if stricter(known, this) == this { known } else { this }));
-            } else {
-                others = Some(others.map_or(this, |known| stricter(known, this)));
-            }
-        }
-        let enough = enough?;
-        Some(others.map_or(enough, |others| stricter(others, enough)))
-    }
-
-    /// What the enforced charges of a request say, each together with its ban.
-    fn with_their_bans(&self, request: usize) -> Few<Together> {
-        let mut all: Few<Together> = Few::new();
-        for place in range(&self.plan.asked[request].charges) {
-            let planned = &self.plan.charges[place];
-            if planned.shadow || planned.is_replaced() {
+/// Leaves out the charges without capacity of requests that another rule suffices for, and charges those requests again.
+pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    verb: Verb,
+    running: &Running,
+    decisions: &mut Decisions,
+) {
+    let mut again = take(&mut decisions.scratch.picked);
+    loop {
+        again.clear();
+        decisions.scratch.unanswered.clear();
+        for request in 0..decisions.decided.len() {
+            if !leave_out(decisions, request, running) {
                 continue;
             }
-            let (outcome, decides) = (self.outcome(planned), place as u32);
-            // A ban follows the charge that it belongs to.
-            match all.last_mut().filter(|_| planned.is_ban()) {
-                Some(before) => {
-                    if before.outcome.and(outcome) != before.outcome {
-                        (before.outcome, before.decides) = (outcome, decides);
-                    }
-                    before.charges.end = place + 1;
-                }
-                None => all.push(Together { charges: place..place + 1, outcome, decides }),
-            }
+            // A request that has waited for the store in vain does not wait for it again.
+            let fell_back = decisions.decided[request].as_ref().is_ok_and(|it| it.standing == Standing::Fallback);
+            let list = if fell_back { &mut decisions.scratch.unanswered.lost } else { &mut again };
+            list.push(request as u32);
         }
-        all
+        if !again.is_empty() {
+            let among = |request: usize| again.binary_search(&(request as u32)).is_ok();
+            charge_enforced(engine, verb, running, decisions, among).await;
+        }
+        if !decisions.scratch.unanswered.lost.is_empty() {
+            engine.fall_back(verb, running, decisions);
+        } else if again.is_empty() {
+            break;
+        }
     }
+    decisions.scratch.picked = again;
 }
 
-/// What a charge and its ban come to.
+/// Leaves out the charges of a request without capacity if another one suffices. Returns whether to charge it again: not if
+/// any other rule refuses it as well.
+fn leave_out(decisions: &mut Decisions, request: usize, running: &Running) -> bool {
+    let charges = with_their_bans(decisions, request);
+    let has_room = |said: &Together| said.is_enough(decisions, running) && said.outcome.is_admitted();
+    if !charges.iter().any(has_room) {
+        return false;
+    }
+    let (mut left_out, mut refused) = (false, false);
+    for said in charges.iter().filter(|said| !said.outcome.is_admitted()) {
+        if said.is_enough(decisions, running) {
+            for planned in &mut decisions.plan.charges[said.charges.clone()] {
+                planned.replace();
+                planned.answered = Answered::Not;
+            }
+            left_out = true;
+        } else {
+            refused = true;
+        }
+    }
+    left_out && !refused
+}
+
+/// Returns the outcome of a refused request where one of several rules suffices, and the charge that decides it: the request has
+/// to wait for the soonest of those, and for all of the others. `None` if no rule is marked `suffices`.
+pub(super) fn soonest(decisions: &Decisions, request: usize, running: &Running) -> Option<(Outcome, u32)> {
+    let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
+    let (mut enough, mut others) = (None, None);
+    for said in with_their_bans(decisions, request) {
+        let this = (said.outcome, said.decides);
+        if said.is_enough(decisions, running) {
+            enough = Some(enough.map_or(this, |known| if stricter(known, this) == this { known } else { this }));
+        } else {
+            others = Some(others.map_or(this, |known| stricter(known, this)));
+        }
+    }
+    let enough = enough?;
+    Some(others.map_or(enough, |others| stricter(others, enough)))
+}
+
+/// Returns the outcomes of the enforced charges of a request, each together with its ban.
+fn with_their_bans(decisions: &Decisions, request: usize) -> Few<Together> {
+    let mut all: Few<Together> = Few::new();
+    for place in range(&decisions.plan.asked[request].charges) {
+        let planned = &decisions.plan.charges[place];
+        if planned.shadow || planned.is_replaced() {
+            continue;
+        }
+        let (outcome, decides) = (decisions.outcome(planned), place as u32);
+        // The ban of a charge follows it.
+        match all.last_mut().filter(|_| planned.is_ban()) {
+            Some(before) => {
+                if before.outcome.and(outcome) != before.outcome {
+                    (before.outcome, before.decides) = (outcome, decides);
+                }
+                before.charges.end = place + 1;
+            }
+            None => all.push(Together { charges: place..place + 1, outcome, decides }),
+        }
+    }
+    all
+}
+
+/// The outcome of a charge and its ban together.
 struct Together {
     charges: Range<usize>,
     outcome: Outcome,
@@ -128,7 +128,7 @@ struct Together {
 }
 
 impl Together {
-    /// Whether it is one of those of which one is enough.
+    /// Whether it is marked `suffices`.
     fn is_enough(&self, decisions: &Decisions, running: &Running) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];
         suffices(planned, running) && planned.answered != Answered::Closed

@@ -37,8 +37,6 @@ pub struct TakenApart {
 }
 
 const START: Place = Place { line: 1, column: 1 };
-/// Of a map that is written at the beginning of a line. Nothing that was read is there.
-const APART: Place = Place { line: 0, column: 0 };
 
 /// Why values in files are refused.
 const NO_FILES: &str = "a rules service has no files beside its rules; write the values into the rule";
@@ -272,7 +270,7 @@ fn write_json(node: &Node, out: &mut String) {
             out.push(']');
         }
         Value::Map(pairs) => {
-            out.push_str(if node.place == APART { "\n{" } else { "{" });
+            out.push('{');
             for (place, (key, value)) in in_order(pairs).into_iter().enumerate() {
                 if place > 0 {
                     out.push(',');

@@ -1,8 +1,8 @@
 //! From the words of a limit to its numbers. The same words serve in rule files and in requests that bring their own limit.
 
 mod calendar;
+mod inline;
 mod parse;
-mod sent;
 
 use tollgate::core::{Nanos, Phase, Steps};
 use tollgate::{
@@ -15,9 +15,9 @@ use super::raw::shorten;
 use super::words::{listed, valid_instead};
 use crate::calendar::Calendar;
 pub(crate) use calendar::{WEEKDAYS, read_zone};
+pub use inline::{LimitMistake, LimitText};
 pub(crate) use parse::{TRUTHS, not_a_count, not_a_truth, parse_count, parse_length, parse_truth};
 use parse::{as_written, parse_quota};
-pub use sent::{LimitMistake, LimitText};
 
 /// The words of a limit, wherever they come from.
 pub(crate) struct Words<'w> {

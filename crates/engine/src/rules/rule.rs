@@ -191,14 +191,15 @@ pub struct Override {
     pub(crate) words: Box<[Box<str>]>,
     /// When it ends by itself.
     pub until: Option<Time<Wall>>,
+    /// Whether it was set through the API, by itself.
+    pub(crate) by_api: bool,
 }
 
 impl Override {
-    /// What it is known by, if it was set by itself, beside a rule that is [kept](super::Rules::kept) as a line: then it begins
-    /// a line, and compares one value.
+    /// Returns the value it is known by, if it was set through the API.
     pub(crate) fn name(&self) -> Option<&str> {
         match &self.when[..] {
-            [Condition { test: Test::AnyOf(patterns), .. }] if self.place.column == 1 => match &patterns[..] {
+            [Condition { test: Test::AnyOf(patterns), .. }] if self.by_api => match &patterns[..] {
                 [Pattern::Equals(value)] => Some(value),
                 _ => None,
             },

@@ -75,12 +75,12 @@ pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
             parse(text, DuplicateKeyPolicy::FirstWins).ok()?
         }
     };
-    Some(plant(tree, text))
+    Some(resolve(tree, text))
 }
 
 const START: Place = Place { line: 1, column: 1 };
 
-fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<Grown>, Error> {
+fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNode>, Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
@@ -135,91 +135,91 @@ fn place_of(bytes: &[u8], at: usize) -> Place {
     Place { line: line as u32, column: column as u32 }
 }
 
-/// A value as the parser hands it out: what looks like a number or a truth has been taken for one.
-enum Grown {
+/// A value as the parser returns it: what looks like a number or a boolean has been parsed as one.
+enum RawNode {
     Empty,
     Text(String),
     Guessed,
-    List(Vec<Spanned<Grown>>),
-    Map(Vec<(Spanned<Grown>, Spanned<Grown>)>),
+    List(Vec<Spanned<RawNode>>),
+    Map(Vec<(Spanned<RawNode>, Spanned<RawNode>)>),
 }
 
-/// Takes the text of what was guessed at from the file, and leaves only places behind.
-fn plant(tree: Spanned<Grown>, text: &str) -> Node {
+/// Replaces every number and boolean by the text it was written as, and every span by a place.
+fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
     let written = || {
         let span = tree.defined.span();
         let start = usize::try_from(span.byte_offset()?).ok()?;
         text.get(start..start.checked_add(usize::try_from(span.byte_len()?).ok()?)?)
     };
     let value = match tree.value {
-        Grown::Empty => Value::Empty,
-        Grown::Text(text) => Value::Text(text),
-        Grown::Guessed => Value::Text(written().unwrap_or_default().trim().into()),
-        Grown::List(nodes) => Value::List(nodes.into_iter().map(|node| plant(node, text)).collect()),
-        Grown::Map(pairs) => {
-            Value::Map(pairs.into_iter().map(|(key, value)| (plant(key, text), plant(value, text))).collect())
+        RawNode::Empty => Value::Empty,
+        RawNode::Text(text) => Value::Text(text),
+        RawNode::Guessed => Value::Text(written().unwrap_or_default().trim().into()),
+        RawNode::List(nodes) => Value::List(nodes.into_iter().map(|node| resolve(node, text)).collect()),
+        RawNode::Map(pairs) => {
+            Value::Map(pairs.into_iter().map(|(key, value)| (resolve(key, text), resolve(value, text))).collect())
         }
     };
     Node { place: place(tree.referenced), value }
 }
 
-impl<'de> Deserialize<'de> for Grown {
+impl<'de> Deserialize<'de> for RawNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Gardener)
+        deserializer.deserialize_any(NodeVisitor)
     }
 }
 
-struct Gardener;
+struct NodeVisitor;
 
-impl<'de> Visitor<'de> for Gardener {
-    type Value = Grown;
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = RawNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text, a list or a map")
     }
 
-    fn visit_unit<E: de::Error>(self) -> Result<Grown, E> {
-        Ok(Grown::Empty)
+    fn visit_unit<E: de::Error>(self) -> Result<RawNode, E> {
+        Ok(RawNode::Empty)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Grown, E> {
-        Ok(Grown::Text(text.into()))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RawNode, E> {
+        Ok(RawNode::Text(text.into()))
     }
 
-    fn visit_string<E: de::Error>(self, text: String) -> Result<Grown, E> {
-        Ok(Grown::Text(text))
+    fn visit_string<E: de::Error>(self, text: String) -> Result<RawNode, E> {
+        Ok(RawNode::Text(text))
     }
 
-    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Grown, E> {
-        Ok(Grown::Guessed)
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<RawNode, E> {
+        Ok(RawNode::Guessed)
     }
 
-    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Grown, E> {
-        Ok(Grown::Guessed)
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<RawNode, E> {
+        Ok(RawNode::Guessed)
     }
 
-    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Grown, E> {
-        Ok(Grown::Guessed)
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<RawNode, E> {
+        Ok(RawNode::Guessed)
     }
 
-    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Grown, E> {
-        Ok(Grown::Guessed)
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<RawNode, E> {
+        Ok(RawNode::Guessed)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Grown, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<RawNode, A::Error> {
         let mut nodes = Vec::new();
         while let Some(node) = sequence.next_element()? {
             nodes.push(node);
         }
-        Ok(Grown::List(nodes))
+        Ok(RawNode::List(nodes))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Grown, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawNode, A::Error> {
         let mut pairs = Vec::new();
         while let Some(pair) = map.next_entry()? {
             pairs.push(pair);
         }
-        Ok(Grown::Map(pairs))
+        Ok(RawNode::Map(pairs))
     }
 }
 

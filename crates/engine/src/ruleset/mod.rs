@@ -26,9 +26,9 @@ pub(crate) use numbers::{Numbered, windows_of};
 pub(crate) use special::{Banning, Does, Judgement, Special, limits_of as limits_of_ban};
 
 /// Ids of limits that come along with requests begin here; those of rules are below.
-pub(crate) const SENT_IDS: u32 = 1 << 31;
+pub(crate) const INLINE_IDS: u32 = 1 << 31;
 /// An id that nothing ever has.
-pub(crate) const SPARE_ID: u32 = SENT_IDS - 1;
+pub(crate) const SPARE_ID: u32 = INLINE_IDS - 1;
 
 /// How many earlier sets of numbers of one rule are looked for in other places.
 const MAX_EARLIER: usize = 4;
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn the_counts_of_a_rule_go_on() {
         let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
-        first.rules()[0].meter.count_in(crate::meters::Line::of_thread(), crate::meters::RuleEvent::Refused);
+        first.rules()[0].meter.count_in(crate::striped::Stripe::of_thread(), crate::meters::RuleEvent::Refused);
         let second = following(&first, "- {id: a, limit: 5/s}\n");
         assert_eq!(second.rules()[0].meter().read().refused, 1);
     }

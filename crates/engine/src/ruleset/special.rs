@@ -303,8 +303,8 @@ impl Banning {
 /// Returns the limit of a ban, and that of the refusals that lead to it, unless the first one does.
 pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
     let bucket = IntervalBucket::new(Banning::COST.get(), ban.length)?.burst(1)?.max_debt(1)?;
-    let refusals = (ban.after > 1).then(|| SlidingLog::new(ban.after - 1, ban.within).map(Limit::from));
-    Ok((bucket.steps(Steps::FirstRequest).into(), refusals.transpose()?))
+    let refusals = (ban.after > 1).then(|| SlidingLog::new(ban.after - 1, ban.within)?.max_debt(0));
+    Ok((bucket.steps(Steps::FirstRequest).into(), refusals.transpose()?.map(Limit::from)))
 }
 
 /// Whether a rule only says what it would do.

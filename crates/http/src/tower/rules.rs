@@ -10,7 +10,7 @@ use http::header::{HeaderMap, RETRY_AFTER};
 use http::{Request, Response};
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Decision, Engine, Entry, Item, Lent, Receipt, Store};
+use tollgate_engine::{Decision, Engine, Entry, Item, PooledDecisions, Receipt, Store};
 use tower_service::Service;
 
 use super::attributes::Attributes;
@@ -90,7 +90,7 @@ impl<T: Store, F: Store> ByRules<T, F> {
             .collect();
         let items = [Item::new(&entries)];
         let asked = tollgate_engine::Request::new(&self.domain, &items);
-        let mut decisions = Lent::take();
+        let mut decisions = PooledDecisions::take();
         // The attributes are within the bounds of the engine, so the only possible error is an unknown domain.
         let Ok(decision) = self.engine.check(&asked, &mut decisions).await else {
             self.without_rules.fetch_add(1, Ordering::Relaxed);

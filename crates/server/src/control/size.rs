@@ -21,7 +21,7 @@ pub(super) fn of_domain(name: &str) -> i64 {
 
 /// Returns an upper bound of the size of an override inside its rule.
 pub(super) fn of_override(attribute: &str, value: &str, effect: &str, until: Option<&str>) -> i64 {
-    const AROUND: usize = r#""overrides":[],{"when":{"":{"equals":""}},"until":"",}"#.len() + "\n".len();
+    const AROUND: usize = r#""overrides":[],{"when":{"":{"equals":""}},"until":"","set_by":"api",}"#.len();
     let quoted = |text: &str| -> usize {
         text.chars().map(|char| if char.is_alphanumeric() { char.len_utf8() } else { 6 }).sum()
     };

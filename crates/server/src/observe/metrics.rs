@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use tollgate_engine::striped::{Stripe, Striped};
 use tollgate_engine::{Counts, RuleSet};
 
 use super::following::Following;
@@ -20,31 +21,19 @@ pub struct Metrics {
     pub following: Following,
 }
 
-/// The counters of one protocol, striped: each thread adds to a cache line of its own, so that lines are not passed between
-/// cores.
+/// The counters of one protocol.
 #[derive(Debug, Default)]
 pub struct FrontCounters {
-    lines: [Line; LINES],
+    counts: Striped<4, 8>,
 }
 
-const LINES: usize = 8;
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Line {
-    allowed: AtomicU64,
-    denied: AtomicU64,
-    observed: AtomicU64,
-    malformed: AtomicU64,
-}
-
-/// Returns the line of the calling thread, assigned round-robin.
-fn my_line() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % LINES;
-    }
-    MINE.with(|line| *line)
+/// What is counted about a protocol.
+#[derive(Clone, Copy, Debug)]
+enum Counter {
+    Allowed,
+    Denied,
+    Observed,
+    Malformed,
 }
 
 /// Decisions by outcome.
@@ -62,23 +51,23 @@ impl FrontCounters {
     /// Counts decisions.
     #[inline]
     pub fn decided(&self, tally: Tally) {
-        let line = &self.lines[my_line()];
+        let stripe = Stripe::of_thread();
         for (counter, count) in
-            [(&line.allowed, tally.allowed), (&line.denied, tally.denied), (&line.observed, tally.observed)]
+            [(Counter::Allowed, tally.allowed), (Counter::Denied, tally.denied), (Counter::Observed, tally.observed)]
         {
             if count > 0 {
-                counter.fetch_add(count, Ordering::Relaxed);
+                self.counts.add(stripe, counter as usize, count);
             }
         }
     }
 
     /// Counts a malformed or unauthorized request.
     pub fn malformed(&self) {
-        self.lines[my_line()].malformed.fetch_add(1, Ordering::Relaxed);
+        self.counts.add(Stripe::of_thread(), Counter::Malformed as usize, 1);
     }
 
-    fn sum(&self, counter: fn(&Line) -> &AtomicU64) -> u64 {
-        self.lines.iter().map(|line| counter(line).load(Ordering::Relaxed)).sum()
+    fn sum(&self, counter: Counter) -> u64 {
+        self.counts.sum(counter as usize)
     }
 }
 
@@ -134,16 +123,16 @@ impl Metrics {
         for protocol in Protocol::ALL {
             let (front, counters) = (protocol.name(), self.front(protocol));
             for (outcome, count) in [
-                ("allow", counters.sum(|line| &line.allowed)),
-                ("deny", counters.sum(|line| &line.denied)),
-                ("observe", counters.sum(|line| &line.observed)),
+                ("allow", counters.sum(Counter::Allowed)),
+                ("deny", counters.sum(Counter::Denied)),
+                ("observe", counters.sum(Counter::Observed)),
             ] {
                 page.line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);
             }
         }
         page.head("tollgate_mistaken_requests_total", "counter", "Malformed or unauthorized requests, by protocol.");
         for protocol in Protocol::ALL {
-            let count = self.front(protocol).sum(|line| &line.malformed);
+            let count = self.front(protocol).sum(Counter::Malformed);
             page.line(&format!("{{front=\"{}\"}}", protocol.name()), count);
         }
         page.counter(

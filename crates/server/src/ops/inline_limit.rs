@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use tollgate_engine::rules::LimitText;
-use tollgate_engine::{Engine, SentLimits, Store};
+use tollgate_engine::{Engine, InlineLimits, Store};
 
 use super::error::OpError;
 
@@ -19,7 +19,7 @@ struct Slot {
     limit: Box<str>,
     burst: Option<u64>,
     algorithm: Option<Box<str>>,
-    limits: Arc<SentLimits>,
+    limits: Arc<InlineLimits>,
 }
 
 struct Cache {
@@ -37,7 +37,7 @@ thread_local! {
 ///
 /// # Errors
 /// When it is not a limit, or the engine cannot keep it.
-pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<SentLimits>, OpError> {
+pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<InlineLimits>, OpError> {
     CACHE.with_borrow_mut(|cache| {
         let slot = cache.hasher.hash_one(text) as usize % SLOTS;
         if let Some(known) = cache.slots[slot].as_ref().filter(|known| known.is(text)) {

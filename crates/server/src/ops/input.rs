@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::core::Cost;
-use tollgate_engine::{Enforcement, Entry, Item, Receipt, SentLimits};
+use tollgate_engine::{Enforcement, Entry, InlineLimits, Item, Receipt};
 
 use super::acquire::MAX_WAIT;
 use super::error::OpError;
@@ -51,7 +51,7 @@ pub enum LimitsInput<'a> {
         /// What is counted.
         key: &'a [u8],
         /// The limit.
-        limits: Arc<SentLimits>,
+        limits: Arc<InlineLimits>,
     },
 }
 
@@ -73,7 +73,7 @@ impl<'a> RequestInput<'a> {
     pub fn item(&self, cost: Option<Cost>) -> Item<'_> {
         match &self.limits {
             LimitsInput::Rules { entries, .. } => Item { cost, ..Item::new(entries) },
-            LimitsInput::Inline { key, limits } => Item { cost, ..Item::sent(*key, limits) },
+            LimitsInput::Inline { key, limits } => Item { cost, ..Item::inline(*key, limits) },
         }
     }
 

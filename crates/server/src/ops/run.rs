@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate_engine::{Decisions, Enforcement, Item, Lent, Request, Store};
+use tollgate_engine::{Decisions, Enforcement, Item, PooledDecisions, Request, Store};
 
 use super::error::OpError;
 use super::idempotency::Keyed;
@@ -135,7 +135,7 @@ async fn decide<S: Store>(
     calls: &mut [Call<'_>],
     reply: &mut impl FnMut(Reply<'_>),
 ) {
-    let mut decisions = Lent::take();
+    let mut decisions = PooledDecisions::take();
     {
         // Nearly always one, and then nothing is allocated.
         let items: SmallVec<[(&[u8], Item<'_>); 1]> =
@@ -223,7 +223,7 @@ async fn run_one<S: Store>(
         (Op::Acquire, Input::Request(ask)) => {
             let items = [ask.item(ask.cost)];
             let request = Request { domain: ask.domain(), items: &items };
-            let mut decisions = Lent::take();
+            let mut decisions = PooledDecisions::take();
             acquire::acquire(app, caller.protocol, &request, ask.wait, &mut decisions).await;
             let view = DecisionView::new(decisions.get(0)?, Shown { taken: false, receipt: true });
             Ok(Output::Decision(view).into_owned())
@@ -240,14 +240,15 @@ async fn run_one<S: Store>(
         (Op::Reset, Input::Request(ask)) => {
             let items = [ask.item(ask.cost)];
             let request = Request { domain: ask.domain(), items: &items };
-            let counters = app.engine.reset(&request, &mut Lent::take()).await?;
+            let counters = app.engine.reset(&request, &mut PooledDecisions::take()).await?;
             let domain = String::from_utf8_lossy(ask.domain());
             let domain = Some(&*domain).filter(|domain| !domain.is_empty());
             app.note(caller.access, "key", "reset", domain, &ask.subject());
             Ok(Output::Reset(counters))
         }
         (Op::Explain, Input::Request(ask)) => {
-            let explanation = app.engine.explain(ask.domain(), &ask.item(ask.cost), &mut Lent::take()).await?;
+            let explanation =
+                app.engine.explain(ask.domain(), &ask.item(ask.cost), &mut PooledDecisions::take()).await?;
             Ok(Output::Explained(Arc::new(explanation)))
         }
         (Op::SetEnforcement, Input::Enforcement(enforcement)) => {

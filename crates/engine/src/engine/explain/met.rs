@@ -32,7 +32,7 @@ pub(super) struct Charged<'a> {
     pub(super) ban: Option<&'a Planned>,
     /// The item that met its rule.
     pub(super) item: &'a Item<'a>,
-    /// The rule, unless the limits came along with the request, and all of which it is one.
+    /// The rule, unless the limits are inline.
     pub(super) rule: Option<&'a Rule>,
     pub(super) running: &'a Running,
     /// Those of the domain, and the ids of those among them that are met.
@@ -52,7 +52,7 @@ impl Charged<'_> {
         let key = decisions.plan.key(planned);
         let counted = match key::counted_by(key) {
             Some(counted) => counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
-            None => vec![("key".to_owned(), Some(shown(key::sent_name_of(key))))],
+            None => vec![("key".to_owned(), Some(shown(key::inline_name_of(key))))],
         };
         let ban = ban.zip(rule).and_then(|(planned, rule)| self.ban_state(planned, rule));
         let banned = ban.as_ref().is_some_and(|ban| matches!(ban.stands, BanStands::Banned { .. }));
@@ -220,7 +220,7 @@ impl Charged<'_> {
         };
         let set = effect.and_then(Effect::limits);
         let limits = set.map(|set| set.limits.as_slice());
-        let limits = limits.or(decisions.plan.numbers.sent(planned).map(|sheet| sheet.limits.as_slice()));
+        let limits = limits.or(decisions.plan.numbers.inline(planned).map(|entry| entry.limits.as_slice()));
         let calendars = set.map_or(&[][..], |set| &set.calendars);
         let windows = decisions.plan.windows(planned);
         let state = |(place, report): (usize, &tollgate::Report)| LimitState {

@@ -1,12 +1,11 @@
 //! A request is added to a plan: its items meet rules, and each rule becomes a charge.
 
-use std::mem::take;
-
 use tollgate::core::{Cost, Nanos};
 
 use super::{Answered, Asked, By, Met, Plan, Planned};
+use crate::engine::scratch::Scratch;
 use crate::key;
-use crate::request::{Item, Request, RequestError, Sent, check_size};
+use crate::request::{Inline, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
 use crate::ruleset::{Does, Judgement, Matched, RuleSet, RunningRule};
 
@@ -33,16 +32,16 @@ impl Plan {
         &mut self,
         request: &Request<'_>,
         rules: &RuleSet,
-        matched: &mut Matched,
+        scratch: &mut Scratch,
     ) -> Result<(), RequestError> {
         let (first_charge, first_met) = (self.charges.len(), self.met.len());
         self.plain = true;
-        let added = self.add_items(request, rules, matched, first_charge);
+        let added = self.add_items(request, rules, scratch, first_charge);
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.met.truncate(first_met);
         } else if rules.leaves_out() {
-            self.replace(rules, first_charge);
+            self.replace(rules, first_charge, &mut scratch.picked);
         }
         self.asked.push(Asked {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
@@ -59,7 +58,7 @@ impl Plan {
         &mut self,
         request: &Request<'_>,
         rules: &RuleSet,
-        matched: &mut Matched,
+        scratch: &mut Scratch,
         first: usize,
     ) -> Result<(), RequestError> {
         check_size(request)?;
@@ -67,8 +66,8 @@ impl Plan {
         let first_met = self.met.len();
         for (place, item) in request.items.iter().enumerate() {
             match &item.limit {
-                Some(sent) => self.add_sent(request, place, item, sent, first)?,
-                None => self.add_ruled(request, place, item, rules, matched, first)?,
+                Some(inline) => self.add_inline(request, place, item, inline, first)?,
+                None => self.add_ruled(request, place, item, rules, scratch, first)?,
             }
             let (given, max) = (self.met.len() - first_met, MAX_MET);
             if given > max && request.items.len() > 1 {
@@ -79,15 +78,15 @@ impl Plan {
     }
 
     /// Takes out the rules that others are in the place of. Whoever is replaced still replaces.
-    fn replace(&mut self, rules: &RuleSet, first: usize) {
-        self.picked.clear();
+    fn replace(&mut self, rules: &RuleSet, first: usize, replaced: &mut Vec<u32>) {
+        replaced.clear();
         for rule in self.charges[first..].iter().filter_map(Planned::rule) {
             let special = rules.rules().get(rule as usize).and_then(RunningRule::special);
-            self.picked.extend_from_slice(special.map_or(&[], |special| &special.replaces));
+            replaced.extend_from_slice(special.map_or(&[], |special| &special.replaces));
         }
-        self.picked.sort_unstable();
+        replaced.sort_unstable();
         for planned in &mut self.charges[first..] {
-            if planned.rule().is_some_and(|rule| self.picked.binary_search(&rule).is_ok()) {
+            if planned.rule().is_some_and(|rule| replaced.binary_search(&rule).is_ok()) {
                 planned.replace();
             }
         }
@@ -99,17 +98,22 @@ impl Plan {
         place: usize,
         item: &Item<'_>,
         rules: &RuleSet,
-        matched: &mut Matched,
+        scratch: &mut Scratch,
         first: usize,
     ) -> Result<(), RequestError> {
         let Some(domain) = rules.domain(request.domain) else {
             let domain = String::from_utf8_lossy(request.domain).chars().take(64).collect();
             return Err(RequestError::UnknownDomain { domain });
         };
-        domain.index.find(item.entries, matched);
+        domain.index.find(item.entries, &mut scratch.rules);
+        let Scratch { rules: matched, overrides, .. } = scratch;
         if let Some(number) = rules.judge(domain, matched, item.entries, self.now()) {
             self.plain = false;
-            self.add_special(&Meeting { place, item, rules, number, first, items: request.items.len() }, matched);
+            self.add_special(
+                &Meeting { place, item, rules, number, first, items: request.items.len() },
+                matched,
+                overrides,
+            );
             return Ok(());
         }
         for number in matched.rules() {
@@ -118,7 +122,7 @@ impl Plan {
             self.plain &= rule.plain;
             if rule.special().is_some() {
                 let meeting = Meeting { place, item, rules, number: *number, first, items: request.items.len() };
-                self.add_special(&meeting, matched);
+                self.add_special(&meeting, matched, overrides);
                 continue;
             }
             let key_start = self.keys.len();
@@ -136,31 +140,31 @@ impl Plan {
         Ok(())
     }
 
-    fn add_sent(
+    fn add_inline(
         &mut self,
         request: &Request<'_>,
         place: usize,
         item: &Item<'_>,
-        sent: &Sent<'_>,
+        inline: &Inline<'_>,
         first: usize,
     ) -> Result<(), RequestError> {
         let key_start = self.keys.len();
-        key::push_sent(&mut self.keys, request.domain, sent.key);
+        key::push_inline(&mut self.keys, request.domain, inline.key);
         let cost = item.cost.unwrap_or(Cost::ONE);
-        let sheet = sent.limits.sheet();
+        let entry = inline.limits.entry();
         let charge = match self.same_key(first, key_start, request.items.len()) {
             Some(same) => {
-                let other = self.numbers.sent(&self.charges[same as usize]);
-                if other.is_none_or(|other| other.id != sheet.id) {
+                let other = self.numbers.inline(&self.charges[same as usize]);
+                if other.is_none_or(|other| other.id != entry.id) {
                     let why = "two items with the same key have different limits".into();
                     return Err(RequestError::BadLimit { why });
                 }
                 self.join(same, cost, key_start)
             }
             None => {
-                self.numbers.sent.push(sheet.clone());
-                let by = By::Sent(self.numbers.sent.len() as u32 - 1);
-                self.push(Planned { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &sheet.windows)
+                self.numbers.inline.push(entry.clone());
+                let by = By::Inline(self.numbers.inline.len() as u32 - 1);
+                self.push(Planned { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &entry.windows)
             }
         };
         self.met.push(Met { item: place as u32, charge });
@@ -190,7 +194,7 @@ impl Plan {
 
     /// A rule that has more to say. It may not apply after all.
     #[inline(never)]
-    fn add_special(&mut self, meeting: &Meeting<'_>, matched: &Matched) {
+    fn add_special(&mut self, meeting: &Meeting<'_>, matched: &Matched, overrides: &mut Matched) {
         let Meeting { place, item, rules, number, first, items } = *meeting;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
@@ -207,21 +211,21 @@ impl Plan {
         let cost = item.cost.or_else(|| special.cost(matched, item.entries)).unwrap_or(rule.cost);
         let charge = match self.same_key(first, key_start, items) {
             Some(same) => self.join(same, cost, key_start),
-            None => self.push_special(number, rule, item, cost, key_start),
+            None => self.push_special(meeting, overrides, cost, key_start),
         };
         self.met.push(Met { item: place as u32, charge });
     }
 
-    fn push_special(&mut self, number: u32, rule: &RunningRule, item: &Item<'_>, cost: Cost, key_start: usize) -> u32 {
+    fn push_special(&mut self, meeting: &Meeting<'_>, matched: &mut Matched, cost: Cost, key_start: usize) -> u32 {
+        let Meeting { item, rules, number, .. } = *meeting;
+        let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return self.push_rule(number, rule, cost, key_start) };
         let now = self.now();
-        let mut overriding = take(&mut self.overriding);
         let overrides = special.overrides.as_ref();
         let overridden = overrides.and_then(|overrides| {
-            let place = overrides.first(item.entries, &mut overriding, now)?;
+            let place = overrides.first(item.entries, matched, now)?;
             Some(&overrides.get(place).does)
         });
-        self.overriding = overriding;
         let (by, numbered) = match (special.judges, overridden, &rule.numbered) {
             (Some(Judgement::Deny), _, _) | (_, Some(Does::Deny), _) => (By::Denied(number), None),
             (Some(Judgement::Allow), _, _) | (_, Some(Does::Nothing), _) | (_, None, None) => {

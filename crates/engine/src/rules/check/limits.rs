@@ -6,8 +6,9 @@ use tollgate::{LeakyBucket, Limit, LimitError, Limits};
 use super::super::limit::{self, Words};
 use super::super::mistake::Notes;
 use super::super::moment;
-use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride};
+use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride, shorten};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
+use super::super::words::valid_instead;
 use super::{Checker, check_truth};
 use crate::calendar::Calendar;
 
@@ -28,10 +29,21 @@ impl Checker<'_> {
                 Some(until) => Some(until?),
                 None => None,
             };
-            Some(Override { place: raw.place, when, effect, words: words_of(&raw.effect), until })
+            let by_api = raw.set_by.as_ref().is_some_and(|set_by| check_set_by(set_by, notes));
+            Some(Override { place: raw.place, when, effect, words: words_of(&raw.effect), until, by_api })
         });
         overrides.collect()
     }
+}
+
+/// Whether an override says that it was set through the API, which is all that it can say.
+fn check_set_by(raw: &Placed, notes: &mut Notes) -> bool {
+    let is_api = raw.text == "api";
+    if !is_api {
+        let problem = format!("`{}` is not a choice of `set_by`", shorten(&raw.text));
+        notes.add_with_help(raw.place, problem, valid_instead(&raw.text, &["api"]));
+    }
+    is_api
 }
 
 fn check_until(raw: &Placed, notes: &mut Notes) -> Option<Time<Wall>> {

@@ -4,7 +4,7 @@ use super::super::mistake::{Mistakes, Notes, Place};
 use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
-use super::{APART, START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
+use super::{START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
 
 /// An override, as it is put into its rule.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +53,15 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
         );
         return None;
     };
-    if let Some((key, _)) = pairs.iter().find(|(key, _)| is(key, "when")) {
-        let help = "which value it is for is said in the address, and `attribute` names what else is compared";
-        notes.add_with_help(key.place, "an override by itself has no `when`", help);
+    for (name, help) in [
+        ("when", "which value it is for is said in the address, and `attribute` names what else is compared"),
+        ("set_by", "the rules service writes it"),
+    ] {
+        if let Some((key, _)) = pairs.iter().find(|(key, _)| is(key, name)) {
+            notes.add_with_help(key.place, format!("an override by itself has no `{name}`"), help);
+        }
+        pairs.retain(|(key, _)| !is(key, name));
     }
-    pairs.retain(|(key, _)| !is(key, "when"));
     let mut rule = text::read(rule.as_bytes(), notes)?;
     let attribute = match pairs.iter().position(|(key, _)| is(key, "attribute")) {
         Some(at) => match pairs.remove(at).1 {
@@ -103,8 +107,7 @@ fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> O
     None
 }
 
-/// A rule as JSON with overrides put in front of its own, each at the beginning of a line: by that they can be told from those
-/// that are part of the rule, which has no other lines.
+/// Returns a rule as JSON with overrides before its own, each marked as set through the API.
 ///
 /// # Errors
 /// When they do not go with the rule.
@@ -113,8 +116,9 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
     let mut nodes = Vec::with_capacity(overrides.len());
     for EntryOverride { attribute, value, effect, until } in overrides {
         let mut effect = tree_of(effect)?.unwrap_or_else(|| map_node(Vec::new()));
-        if let (Value::Map(pairs), Some(until)) = (&mut effect.value, until) {
-            pairs.push((text_node(START, "until"), text_node(START, until)));
+        if let Value::Map(pairs) = &mut effect.value {
+            pairs.extend(until.map(|until| (text_node(START, "until"), text_node(START, until))));
+            pairs.push((text_node(START, "set_by"), text_node(START, "api")));
         }
         nodes.push(in_rule(START, attribute, value, effect));
     }
@@ -125,19 +129,7 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
     let mut notes = Notes::new("rule");
     checked(&file_of("domain", vec![tree.clone()]), &mut notes);
     notes.finish()?;
-    set_apart(&mut tree, overrides.len());
     Ok(json(&tree))
-}
-
-/// Has the first overrides of a rule written at the beginning of a line.
-fn set_apart(rule: &mut Node, count: usize) {
-    let Value::Map(pairs) = &mut rule.value else { return };
-    let overrides = pairs.iter_mut().filter(|(key, _)| is(key, "overrides"));
-    for (_, node) in overrides {
-        if let Value::List(nodes) = &mut node.value {
-            nodes.iter_mut().take(count).for_each(|node| node.place = APART);
-        }
-    }
 }
 
 /// An override as it stands in a rule.

@@ -108,11 +108,11 @@ fn overrides_are_read_beside_their_rule() {
         EntryOverride { attribute: "tenant", value: "acme", effect: &given.effect, until: given.until.as_deref() };
     assert_eq!(
         with_overrides(rule, &[one]).unwrap(),
-        r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[
-{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z"}]}"#
+        r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z","set_by":"api"}]}"#
     );
     let wrong = |text: &str, rule: &str| one_override(&source(text), rule, "acme").unwrap_err().to_string();
     assert!(wrong("limit: 100/s\nwhen: {a: b}", rule).contains("f:2:1: an override by itself has no `when`"));
+    assert!(wrong("limit: 100/s\nset_by: api", rule).contains("f:2:1: an override by itself has no `set_by`"));
     assert!(wrong("limit: x", rule).starts_with("f:1:8: "));
     assert!(wrong("until: soon\nunlimited: true", rule).starts_with("f:1:8: `soon` is not a time"));
     assert!(wrong("limit: 1/s", r#"{"id":"a","limit":"10/s"}"#).contains("counts by nothing"));

@@ -193,6 +193,13 @@ pub const OVERRIDE: &[Key] = &[
         "it ends by itself at this instant",
         "{id: a, limit: 1/s, overrides: [{when: {user: acme}, limit: 9/s, until: '2030-01-31T18:00:00Z'}]}",
     ),
+    key(
+        "set_by",
+        "`api`",
+        "it is part of the rule",
+        "written by the rules service for an override that was set by itself; explanations name it by its value",
+        "{id: a, limit: 1/s, overrides: [{when: {user: acme}, limit: 9/s, set_by: api}]}",
+    ),
 ];
 
 /// Of a cost that is not fixed.

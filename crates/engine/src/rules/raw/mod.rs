@@ -63,6 +63,7 @@ pub(crate) struct RawOverride {
     pub(crate) when: Vec<(Placed, RawTest)>,
     pub(crate) effect: RawEffect,
     pub(crate) until: Option<Placed>,
+    pub(crate) set_by: Option<Placed>,
 }
 
 #[derive(Debug)]
@@ -158,6 +159,7 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
         effect: read_effect(node.place, &fields, base, notes),
         until: fields.text("until", notes),
+        set_by: fields.text("set_by", notes),
     })
 }
 

@@ -1,33 +1,33 @@
-//! Buffers of decisions that are used again.
+//! Decisions whose buffers are pooled by thread.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use crate::decision::Decisions;
 
-/// Decisions a thread keeps while nobody needs them.
+/// How many decisions a thread keeps in its pool.
 const SPARE: usize = 16;
 
-/// The largest that is kept: a huge batch must not hold on to its memory for good.
+/// The largest that is kept, so that a huge batch does not keep its memory permanently.
 const SPARE_BYTES: usize = 256 * 1024;
 
 thread_local! {
     static SPARES: RefCell<Vec<Decisions>> = const { RefCell::new(Vec::new()) };
 }
 
-/// [`Decisions`] lent by the thread and given back on dropping: once they have grown, deciding allocates nothing. For whoever
-/// serves many requests on few threads and has nowhere to keep buffers of its own.
+/// [`Decisions`] from the pool of the thread, to which they return when dropped: once their buffers have grown, deciding allocates
+/// nothing. For servers that decide many requests on few threads.
 #[derive(Debug, Default)]
-pub struct Lent(Decisions);
+pub struct PooledDecisions(Decisions);
 
-impl Lent {
-    /// Buffers to use.
+impl PooledDecisions {
+    /// Takes decisions from the pool.
     pub fn take() -> Self {
         Self(SPARES.with_borrow_mut(Vec::pop).unwrap_or_default())
     }
 }
 
-impl Deref for Lent {
+impl Deref for PooledDecisions {
     type Target = Decisions;
 
     fn deref(&self) -> &Decisions {
@@ -35,16 +35,16 @@ impl Deref for Lent {
     }
 }
 
-impl DerefMut for Lent {
+impl DerefMut for PooledDecisions {
     fn deref_mut(&mut self) -> &mut Decisions {
         &mut self.0
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledDecisions {
     fn drop(&mut self) {
         let decisions = std::mem::take(&mut self.0);
-        // A thread that ends has nobody left to lend them to.
+        // The pool of a thread that ends may be gone.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
             if spares.len() < SPARE && decisions.bytes() <= SPARE_BYTES {

@@ -1,0 +1,126 @@
+//! What the charges of a request come to: the outcome, which charge decides, and what is counted about it.
+
+use std::sync::Arc;
+
+use tollgate::Outcome;
+
+use super::plan::{Answered, Planned, range};
+use super::suffice::soonest;
+use super::{Engine, Running};
+use crate::decision::{Decisions, Standing};
+use crate::meters::{Event, RuleEvent};
+use crate::rules::Refusal;
+use crate::store::Store;
+use crate::striped::Stripe;
+
+/// Sums up the enforced charges of a request. Returns whether it matches shadows as well.
+#[inline]
+pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &Running) -> bool {
+    if decisions.decided[request].is_err() {
+        return false;
+    }
+    let (mut outcome, mut deciding, mut shadow_refused, mut matches_shadow) = (Outcome::Allow, None, false, false);
+    let charges = range(&decisions.plan.asked[request].charges);
+    let mut least = u64::MAX;
+    for (charge, planned) in charges.clone().zip(&decisions.plan.charges[charges]) {
+        if planned.is_replaced() {
+            continue;
+        }
+        if planned.shadow {
+            matches_shadow = true;
+            shadow_refused |= planned.is_denied();
+            continue;
+        }
+        let (said, remaining) = match decisions.answer(planned) {
+            // A ban has no remaining amount.
+            Some((answer, _)) => (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least() }),
+            None => (planned.outcome_unanswered(), u64::MAX),
+        };
+        if said == Outcome::Allow && outcome == Outcome::Allow {
+            if remaining < least || deciding.is_none() {
+                (deciding, least) = (Some(charge as u32), remaining);
+            }
+            continue;
+        }
+        let together = outcome.and(said);
+        if together != outcome {
+            deciding = Some(charge as u32);
+        }
+        outcome = together;
+    }
+    if !outcome.is_admitted()
+        && running.rules.leaves_out()
+        && let Some((soonest, by)) = soonest(decisions, request, running).filter(|(soonest, _)| !soonest.is_admitted())
+    {
+        (outcome, deciding) = (soonest, Some(by));
+    }
+    let refusal =
+        if outcome.is_admitted() { None } else { deciding.and_then(|charge| refusal_of(decisions, charge, running)) };
+    if let Ok(decided) = &mut decisions.decided[request] {
+        (decided.outcome, decided.deciding, decided.shadow_refused) = (outcome, deciding, shadow_refused);
+        decided.refusal = refusal;
+    }
+    matches_shadow
+}
+
+/// Returns how the rule of a charge wants its refusals to be answered.
+fn refusal_of(decisions: &Decisions, charge: u32, running: &Running) -> Option<Arc<Refusal>> {
+    let rule = decisions.plan.charges[charge as usize].rule()?;
+    running.rules.rules().get(rule as usize)?.special()?.refusal.clone()
+}
+
+/// Counts decisions, for the engine and for each rule.
+pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &Running, decisions: &Decisions) {
+    let (bans, stripe) = (running.rules.bans(), Stripe::of_thread());
+    for (request, decided) in decisions.decided.iter().enumerate() {
+        let Ok(decided) = decided else { continue };
+        let event = match decided.outcome {
+            Outcome::Allow => Event::Allowed,
+            Outcome::Delay(_) => Event::Delayed,
+            Outcome::Deny(_) => Event::Refused,
+        };
+        engine.meters.count_in(stripe, event);
+        for (event, is_so) in [
+            (Event::Observed, decided.observed.is_some()),
+            (Event::ShadowRefused, decided.shadow_refused),
+            (Event::Fallback, decided.standing == Standing::Fallback),
+        ] {
+            if is_so {
+                engine.meters.count_in(stripe, event);
+            }
+        }
+        let charges = decisions.charges_of(request);
+        for (place, planned) in charges.iter().enumerate() {
+            if bans && is_spoken_for(decisions, charges, place) {
+                continue;
+            }
+            let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {
+                continue;
+            };
+            if let Some(event) = rule_event(decisions, planned) {
+                rule.meter.count_in(stripe, event);
+            }
+            if matches!(planned.answered, Answered::Fallback(_) | Answered::Open | Answered::Closed) {
+                rule.meter.count_in(stripe, RuleEvent::Fallback);
+            }
+        }
+    }
+}
+
+/// Returns whether a charge is not counted because its ban refuses, or because it is a ban that does not.
+fn is_spoken_for(decisions: &Decisions, charges: &[Planned], place: usize) -> bool {
+    let refuses = |planned: &Planned| planned.is_ban() && !decisions.outcome(planned).is_allowed();
+    charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)
+}
+
+fn rule_event(decisions: &Decisions, planned: &Planned) -> Option<RuleEvent> {
+    let unasked = planned.shadow && planned.has_limits() && planned.answered == Answered::Not;
+    if unasked || planned.is_replaced() {
+        return None;
+    }
+    Some(match (decisions.outcome(planned), planned.shadow) {
+        (Outcome::Allow | Outcome::Delay(_), _) => RuleEvent::Allowed,
+        (Outcome::Deny(_), false) => RuleEvent::Refused,
+        (Outcome::Deny(_), true) => RuleEvent::ShadowRefused,
+    })
+}

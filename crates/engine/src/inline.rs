@@ -1,0 +1,205 @@
+//! Inline limits, which come with requests, and the ids they are known by.
+//!
+//! A state stores the id of the limits it was written under, so inline limits need ids too. Equal limits have the same id. Their
+//! number is bounded: where a caller makes up a new limit with every request, those that were not used for long are
+//! forgotten, together with what was spent under them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use rustc_hash::FxHashMap;
+use tollgate::Limits;
+use tollgate::core::Nanos;
+use tollgate::ledger::LimitTable;
+
+use crate::ruleset::{INLINE_IDS, windows_of};
+
+/// An inline limit that has been checked and has an id. Cheap to copy; keep it to use it again.
+#[derive(Clone)]
+pub struct InlineLimits(Arc<InlineLimit>);
+
+/// One set of limits with its id.
+#[derive(Debug)]
+pub(crate) struct InlineLimit {
+    pub(crate) id: u32,
+    pub(crate) limits: Limits,
+    pub(crate) windows: Box<[Option<Nanos>]>,
+    /// Whether it was looked up since the last time that unused ones were dropped.
+    used: AtomicBool,
+}
+
+impl InlineLimits {
+    /// Returns the limits.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    pub(crate) fn entry(&self) -> &Arc<InlineLimit> {
+        &self.0
+    }
+}
+
+impl fmt::Debug for InlineLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InlineLimits").field(&self.0.limits).finish()
+    }
+}
+
+/// How many different inline limits have an id at a time.
+pub(crate) const MAX_INLINE: usize = 1 << 14;
+
+/// The limits by id, for a range of ids. Limits can be added while other threads read.
+pub(crate) struct LimitIds {
+    first: u32,
+    entries: Box<[OnceLock<Arc<InlineLimit>>]>,
+    /// Those of earlier ranges that are still in use.
+    kept: FxHashMap<u32, Arc<InlineLimit>>,
+}
+
+impl LimitIds {
+    pub(crate) fn new() -> Self {
+        Self::starting_at(INLINE_IDS, FxHashMap::default())
+    }
+
+    fn starting_at(first: u32, kept: FxHashMap<u32, Arc<InlineLimit>>) -> Self {
+        Self { first, entries: (0..MAX_INLINE).map(|_| OnceLock::new()).collect(), kept }
+    }
+}
+
+impl LimitTable for LimitIds {
+    #[inline]
+    fn get(&self, id: u32) -> Option<&Limits> {
+        let entry = match self.entries.get(id.wrapping_sub(self.first) as usize) {
+            Some(place) => place.get(),
+            None => self.kept.get(&id),
+        };
+        entry.map(|entry| &entry.limits)
+    }
+}
+
+impl fmt::Debug for LimitIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitIds").field("first", &self.first).field("kept", &self.kept.len()).finish_non_exhaustive()
+    }
+}
+
+/// Finds the id of limits, and gives new ones an id.
+#[derive(Default)]
+pub(crate) struct Interner {
+    /// A mutex, because a lookup takes tens of nanoseconds, and callers that need more speed keep the result.
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Hashed with a secret, because callers choose the keys.
+    entries: HashMap<Limits, Arc<InlineLimit>>,
+    /// How many ids of the present range are taken.
+    taken: usize,
+}
+
+impl Interner {
+    /// Returns the limits with their id, if they have one.
+    pub(crate) fn find(&self, limits: &Limits) -> Option<InlineLimits> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = known.entries.get(limits)?;
+        entry.used.store(true, Ordering::Relaxed);
+        Some(InlineLimits(entry.clone()))
+    }
+
+    /// Gives limits an id. If the range is used up, also returns a new one, which has to replace it.
+    pub(crate) fn add(&self, limits: &Limits, limit_ids: &LimitIds) -> (InlineLimits, Option<LimitIds>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = known.entries.get(limits) {
+            return (InlineLimits(entry.clone()), None);
+        }
+        let new_ids = (known.taken == MAX_INLINE).then(|| known.turn_over(limit_ids));
+        let place = known.taken;
+        let limit_ids = new_ids.as_ref().unwrap_or(limit_ids);
+        let entry = Arc::new(InlineLimit {
+            id: limit_ids.first.wrapping_add(place as u32) | INLINE_IDS,
+            limits: limits.clone(),
+            windows: windows_of(limits),
+            used: AtomicBool::new(true),
+        });
+        if let Some(empty) = limit_ids.entries.get(place) {
+            // The lock is held, so no other thread sets it.
+            let _ = empty.set(entry.clone());
+        }
+        known.taken += 1;
+        known.entries.insert(limits.clone(), entry.clone());
+        (InlineLimits(entry), new_ids)
+    }
+}
+
+impl Known {
+    /// Returns the next range of ids, with the limits that are still in use. Those that a caller holds always are, because a limit
+    /// whose id is unknown admits nothing. Of those that were only looked up since the last time, at most half as many as
+    /// a range has ids are kept, so that a caller that makes up limits does not make every further one slow.
+    fn turn_over(&mut self, limit_ids: &LimitIds) -> LimitIds {
+        let mut room = MAX_INLINE / 2;
+        self.entries.retain(|_, entry| {
+            let used = entry.used.swap(false, Ordering::Relaxed);
+            // The map and the range hold two.
+            if Arc::strong_count(entry) > 2 {
+                return true;
+            }
+            let stays = used && room > 0;
+            room -= usize::from(stays);
+            stays
+        });
+        self.taken = 0;
+        let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
+        // Ids repeat after 2³¹ limits, long after the states written under them are gone.
+        LimitIds::starting_at(limit_ids.first.wrapping_add(MAX_INLINE as u32) | INLINE_IDS, kept)
+    }
+}
+
+impl fmt::Debug for Interner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interner").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate::{Rate, TokenBucket};
+
+    fn limits(n: u64) -> Limits {
+        let bucket = TokenBucket::new(Rate::per_second(1).unwrap(), n + 1).unwrap();
+        Limits::from(tollgate::Limit::from(bucket))
+    }
+
+    #[test]
+    fn equal_limits_have_one_id() {
+        let (interner, limit_ids) = (Interner::default(), LimitIds::new());
+        let (first, _) = interner.add(&limits(1), &limit_ids);
+        let (second, _) = interner.add(&limits(2), &limit_ids);
+        let (again, _) = interner.add(&limits(1), &limit_ids);
+        assert_eq!(first.entry().id, again.entry().id);
+        assert_ne!(first.entry().id, second.entry().id);
+        assert_eq!(limit_ids.get(second.entry().id), Some(&limits(2)));
+        assert_eq!(interner.find(&limits(2)).map(|found| found.entry().id), Some(second.entry().id));
+        assert_eq!(limit_ids.get(second.entry().id + 1), None);
+    }
+
+    #[test]
+    fn those_in_use_outlast_a_flood_of_others() {
+        let (interner, mut limit_ids) = (Interner::default(), LimitIds::new());
+        let held: Vec<InlineLimits> = (0..100).map(|n| interner.add(&limits(1_000_000 + n), &limit_ids).0).collect();
+        let mut ids = std::collections::HashSet::new();
+        for n in 1..4 * MAX_INLINE as u64 {
+            let (sent, new_ids) = interner.add(&limits(n), &limit_ids);
+            limit_ids = new_ids.unwrap_or(limit_ids);
+            assert!(ids.insert(sent.entry().id), "an id was given twice");
+            assert_eq!(limit_ids.get(sent.entry().id), Some(&limits(n)));
+            let one = &held[n as usize % held.len()];
+            assert_eq!(limit_ids.get(one.entry().id), Some(one.limits()), "after {n} others");
+        }
+        assert!(limit_ids.kept.len() <= MAX_INLINE / 2 + held.len());
+        assert!(interner.known.lock().unwrap().entries.len() <= 2 * MAX_INLINE);
+    }
+}
