@@ -152,15 +152,28 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// A group whose states are in several tables, which cannot be held at once: one table after the other is charged, those
-    /// with the longest states first, and what was taken is given back if a later one refuses. Meanwhile others may see less
-    /// than there is; nobody ever sees more.
+    /// Decides a group whose states are in several tables, which cannot be locked together.
+    ///
+    /// First every charge is only weighed. If one is refused, nothing is taken anywhere: a take would convert states to the
+    /// request's parameters, and giving back would not undo that. Only the tables that refuse decide, since their limits may
+    /// count refusals. Otherwise the tables are charged one after the other, those with the longest states first; if another
+    /// thread was faster and a later table refuses, what was taken is given back. Meanwhile others may see less than there is,
+    /// never more.
     fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
         answers.expect(charges.len());
-        let mut refused_by = None;
+        let (mut expected, mut refused) = ([false; SIZES.len()], [false; SIZES.len()]);
+        for charge in charges {
+            let place = self.place(charge, numbers);
+            self.tables[place].peek(numbers, &entry(charge), |seat| expected[place] |= !seat.verdict().is_admitted());
+        }
+        let places = |refuses: bool| (0..SIZES.len()).rev().filter(move |place| expected[*place] == refuses);
         // Nearly always there are few enough for the stack.
         let (mut few, mut many) = ([0; AT_A_TIME], Vec::new());
-        for (place, table) in self.tables.iter().enumerate().rev() {
+        for place in places(true).chain(places(false)) {
+            if !expected[place] && refused.contains(&true) {
+                break;
+            }
+            let table = &self.tables[place];
             let of_table = (0..charges.len()).filter(|n| self.place(&charges[*n], numbers) == place);
             let here = if charges.len() <= few.len() {
                 let count = few.iter_mut().zip(of_table).map(|(place, n)| *place = n).count();
@@ -179,13 +192,12 @@ impl<C: Clock> MemoryStore<C> {
                 let verdict = seat.verdict();
                 answers.fill(here[n], verdict.outcome(), verdict.taken(), verdict.stamp(), seat.reports(cost));
             });
-            if !passed {
-                refused_by = Some(place);
-                break;
-            }
+            refused[place] = !passed;
         }
-        let Some(refused_by) = refused_by else { return };
-        for (n, charge) in charges.iter().enumerate().filter(|(_, charge)| self.place(charge, numbers) != refused_by) {
+        if !refused.contains(&true) {
+            return;
+        }
+        for (n, charge) in charges.iter().enumerate().filter(|(_, charge)| !refused[self.place(charge, numbers)]) {
             let (taken, stamps) = answers.taken(n);
             if taken > Cost::ZERO {
                 self.table(charge, numbers).refund(numbers, &entry(charge), taken.get(), Some(stamps));

@@ -66,9 +66,9 @@ impl<'a> Reader<'a> {
         match status & !OTHER_PARAMETERS {
             refused @ 0..=1 => {
                 let mut is_sound = true;
-                let mut decided = Decided { verb: group.verb, admitted: refused == 0, refused_before: false };
+                let decided = Decided { verb: group.verb, admitted: refused == 0 };
                 for charge in group.charges {
-                    is_sound &= self.read_charge(&mut decided, charge, has_foreign, answers)?;
+                    is_sound &= self.read_charge(&decided, charge, has_foreign, answers)?;
                 }
                 if is_sound {
                     answers.end_group(store_time);
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
     /// Adds the answer to a charge; returns whether its state could be decoded.
     fn read_charge(
         &mut self,
-        decided: &mut Decided,
+        decided: &Decided,
         charge: &Charge<'_>,
         has_foreign: bool,
         answers: &mut Answers,
@@ -101,8 +101,7 @@ impl<'a> Reader<'a> {
             Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
         let foreign = if has_foreign { self.bytes.number(2)? as usize } else { 0 };
         let committed = decided.verb == Verb::Check && decided.admitted;
-        let is_recorded = decided.verb == Verb::Check && (decided.admitted || refusing != 0 && !decided.refused_before);
-        decided.refused_before |= refusing != 0;
+        let is_recorded = decided.verb == Verb::Check && (decided.admitted || refusing != 0);
         let asked = Asked { ask: charge.ask, taken, committed, now };
         let answer = if foreign > 0 {
             let Ok(own) = OwnState::decode(self.bytes.take(foreign)?, charge.limits, &now) else { return Ok(false) };
@@ -127,8 +126,6 @@ impl<'a> Reader<'a> {
 struct Decided {
     verb: Verb,
     admitted: bool,
-    /// Whether a charge before refuses: only the first such charge is recorded by limits that count refusals.
-    refused_before: bool,
 }
 
 /// The answer to one charge.
@@ -184,7 +181,7 @@ impl Asked<'_> {
             // The script decides; it refused, so the wait is at least a tick.
             Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
         };
-        if is_recorded && verdict.is_allowed() == (refusing == 0) && verdict.taken() == Cost::ZERO {
+        if is_recorded && verdict.is_admitted() == (refusing == 0) && verdict.taken() == Cost::ZERO {
             limits.commit_from(&own.limits, &mut *own.words, &self.now, &verdict);
         }
         let mut reports = [None; Limits::MAX];

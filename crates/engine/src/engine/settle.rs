@@ -40,12 +40,12 @@ struct Extra<'a> {
 
 impl Extra<'_> {
     fn charge(&self) -> Charge<'_> {
-        let (numbers, limits) = match &self.share {
-            Some(share) => (share.entry().id, &share.entry().limits),
-            None => (self.under.id, self.under.limits),
+        let (numbers, limits, earlier) = match &self.share {
+            Some(share) => (share.entry().id, &share.entry().limits, &[][..]),
+            None => (self.under.id, self.under.limits, self.under.earlier),
         };
         let (key, ask) = (&*self.taken.key, Ask::Regardless(self.cost));
-        Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows: &self.windows }
+        Charge { key, numbers, limits, earlier, ask, stamps: None, windows: &self.windows }
     }
 }
 

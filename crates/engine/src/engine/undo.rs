@@ -142,6 +142,8 @@ pub(super) struct Under<'a> {
     pub(super) id: u32,
     pub(super) limits: &'a Limits,
     pub(super) calendars: &'a [Kept],
+    /// Other limits that the key may have been charged under, as in [`Charge::earlier`].
+    pub(super) earlier: &'a [u32],
     /// Whether the rule only observes.
     pub(super) shadow: bool,
 }
@@ -162,7 +164,8 @@ pub(super) fn limits_of<'a>(
     running: &'a Running,
 ) -> Option<Under<'a>> {
     if let Some(inline) = inline {
-        return Some(Under { id: inline.entry().id, limits: &inline.entry().limits, calendars: &[], shadow: false });
+        let entry = inline.entry();
+        return Some(Under { id: entry.id, limits: &entry.limits, calendars: &[], earlier: &[], shadow: false });
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
     let shadow = rule.is_shadow() || rule.special().is_some_and(|special| special.spares(&taken.key));
@@ -173,7 +176,8 @@ pub(super) fn limits_of<'a>(
         .zip(overrides)
         .and_then(|(limits, overrides)| overrides.numbered().find(|numbered| numbered.limits == *limits));
     let numbered = overridden.or(rule.numbered.as_ref())?;
-    Some(Under { id: numbered.id, limits: &numbered.limits, calendars: &numbered.calendars, shadow })
+    let (limits, calendars) = (&numbered.limits, &*numbered.calendars);
+    Some(Under { id: numbered.id, limits, calendars, earlier: rule.earlier(), shadow })
 }
 
 fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {

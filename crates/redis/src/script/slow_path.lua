@@ -377,9 +377,10 @@ local function find_states(count)
   return 0
 end
 
--- Decides all charges, then commits all of them or none; returns the first that is refused.
+-- Decides all charges, then commits all of them or none; after a refusal, every charge that is refused records it. Returns
+-- whether any is refused.
 local function take(count)
-  local peeking, refused = group[1].verb > PEEK, nil
+  local peeking, refused = group[1].verb > PEEK, false
   for number = 1, count do
     local charge = group[number]
     local record, limits = charge.record, charge.limits
@@ -391,7 +392,7 @@ local function take(count)
       charge.new = cells
     end
     charge.taken, charge.refusing = weigh(limits, cells, charge.verb, charge.cost, overfull)
-    if charge.refusing ~= 0 then refused = refused or number end
+    refused = refused or charge.refusing ~= 0
   end
   if is_foreign then
     for number = 1, count do
@@ -407,7 +408,7 @@ local function take(count)
     local charge = group[number]
     local key, record, limits, verb, cost = charge.key, charge.record, charge.limits, charge.verb, charge.cost
     use(charge)
-    if refused and number ~= refused then
+    if refused and charge.refusing == 0 then
       note(key, record, false)
     elseif record.limits == limits then
       -- Other charges may have been weighed by these limits since.
@@ -497,7 +498,7 @@ local function decide(at)
         state = pack('<I2c0', #state, state)
       else
         use(charge)
-        state = summary(charge, verb < PEEK and number == refused)
+        state = summary(charge, verb < PEEK and charge.refusing > 0)
         if foreign then state = '\0\0' .. state end
       end
       if charge.verb == UP_TO or charge.verb == REFUND or charge.verb == RENEW then state = pack('<I7', charge.taken) .. state end

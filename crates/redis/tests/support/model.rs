@@ -104,16 +104,17 @@ impl Model {
         let mut states: Vec<State> = charges.iter().map(|charge| self.state(charge, &now(charge, micros))).collect();
         let verdicts: Vec<Verdict<Stamps>> =
             charges.iter().zip(&states).map(|(charge, state)| state.weigh(charge, &now(charge, micros))).collect();
-        let refused = verdicts.iter().position(|verdict| !verdict.is_allowed());
+        let admitted = verdicts.iter().all(Verdict::is_admitted);
         let mut said = Vec::new();
         for (index, (charge, state)) in charges.iter().zip(&mut states).enumerate() {
             let (now, verdict) = (now(charge, micros), &verdicts[index]);
-            if refused.is_none_or(|refused| refused == index) {
+            // Every charge that refuses records it, where its limits count refusals.
+            if admitted || !verdict.is_admitted() {
                 state.commit(&charge.limits, &now, verdict);
             }
             said.push(Said {
                 outcome: outcome_to_the_micro(verdict.outcome()),
-                taken: if refused.is_none() { verdict.taken().get() } else { 0 },
+                taken: if admitted { verdict.taken().get() } else { 0 },
                 stamps: verdict.stamp(),
                 reports: state.reports(charge, &now),
             });

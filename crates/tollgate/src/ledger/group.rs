@@ -206,13 +206,13 @@ impl<C: Clock> Ledger<C> {
             let saved = (passed && seen_again).then(|| (member.entry, self.words_of(entries.state(member.entry))));
             member.verdict = member.visit(numbers, entries, charge, |account| account.weigh(charge.ask));
             member.written = seen_again;
-            if passed && !member.verdict.is_admitted() {
+            if !member.verdict.is_admitted() {
                 passed = false;
-                for (entry, words) in before.iter().rev() {
-                    let mut state = entries.state(*entry);
+                for (entry, words) in before.drain(..).rev() {
+                    let mut state = entries.state(entry);
                     words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
                 }
-                // Some limits count refusals.
+                // Some limits count refusals, each for itself.
                 member.commit(numbers, entries, charge);
             } else if passed && let Some(saved) = saved {
                 before.push(saved);
