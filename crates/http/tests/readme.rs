@@ -13,20 +13,13 @@ async fn hello() -> &'static str {
 async fn what_the_readme_shows_runs() -> Result<(), Box<dyn std::error::Error>> {
     // README:
     use std::{sync::Arc, time::Duration};
-    use tollgate::{Keyed, TokenBucket};
+    use tollgate::{Keyed, TokenBucket};      // in Cargo.toml: tollgate = { path = "crates/tollgate" }
 
     let per_user = Arc::new(Keyed::new(TokenBucket::new("100/s".parse()?, 20)?, 1_000_000)?);
-    if !per_user.check("alice", 1).is_allowed() {
-        // 429 Too Many Requests
-    }
-    per_user.acquire("alice", 1).within(Duration::from_secs(5)).await?;      // or wait, first come first served; `.wait()` blocks
-    // :README
-    assert_eq!(per_user.report("alice", 1).limit, 20);
+    if !per_user.check("alice", 1).is_allowed() { /* 429 Too Many Requests */ }
+    per_user.acquire("alice", 1).within(Duration::from_secs(5)).await?;      // or wait in line
 
-    // README:
-    use tollgate_http::{ByHeader, LimitLayer};
-
-    let limit = LimitLayer::by_key(per_user, ByHeader::named("x-api-key"));
+    let limit = tollgate_http::LimitLayer::by_key(per_user, tollgate_http::ByHeader::named("x-api-key"));
     let app = axum::Router::new().route("/", get(hello)).layer(limit);
     // :README
     let _: axum::Router = app;
@@ -42,5 +35,5 @@ fn the_readme_shows_what_runs() {
         |text: &str| text.lines().map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect();
     let run: Vec<String> = between.map(flush).collect();
     assert_eq!(shown, run, "change both");
-    assert!(shown.len() >= 2, "the README shows no Rust any more");
+    assert!(!shown.is_empty(), "the README shows no Rust any more");
 }
