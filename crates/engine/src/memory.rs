@@ -154,24 +154,29 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Decides a group whose states are in several tables, which cannot be locked together.
     ///
-    /// First every charge is only weighed. If one is refused, nothing is taken anywhere: a take would convert states to the
-    /// request's parameters, and giving back would not undo that. Only the tables that refuse decide, since their limits may
-    /// count refusals. Otherwise the tables are charged one after the other, those with the longest states first; if another
-    /// thread was faster and a later table refuses, what was taken is given back. Meanwhile others may see less than there is,
-    /// never more.
+    /// The tables are charged one after the other, those with the longest states first, and what was taken is given back if a
+    /// later one refuses. Meanwhile others may see less than there is, never more. After a refusal only the tables that refuse as
+    /// well decide: their limits may count refusals.
+    ///
+    /// Where states may be under other parameters, a take would convert them, and giving back would not undo that. There every
+    /// charge is weighed first, and the tables that refuse decide first, so that nothing is taken if anything is refused, unless
+    /// another thread was faster.
     fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
         answers.expect(charges.len());
-        let (mut expected, mut refused) = ([false; SIZES.len()], [false; SIZES.len()]);
-        for charge in charges {
-            let place = self.place(charge, numbers);
-            self.tables[place].peek(numbers, &entry(charge), |seat| expected[place] |= !seat.verdict().is_admitted());
-        }
-        let places = |refuses: bool| (0..SIZES.len()).rev().filter(move |place| expected[*place] == refuses);
+        let refuses = |place: usize| {
+            let here = charges.iter().filter(|charge| self.place(charge, numbers) == place);
+            let table = &self.tables[place];
+            here.into_iter().any(|charge| table.peek(numbers, &entry(charge), |seat| !seat.verdict().is_admitted()))
+        };
+        let converts = charges.iter().any(|charge| !charge.earlier.is_empty());
+        let first: [bool; SIZES.len()] = std::array::from_fn(|place| converts && refuses(place));
+        let places = |is_first: bool| (0..SIZES.len()).rev().filter(move |place| first[*place] == is_first);
+        let mut refused = [false; SIZES.len()];
         // Nearly always there are few enough for the stack.
         let (mut few, mut many) = ([0; AT_A_TIME], Vec::new());
         for place in places(true).chain(places(false)) {
-            if !expected[place] && refused.contains(&true) {
-                break;
+            if refused.contains(&true) && !first[place] && !refuses(place) {
+                continue;
             }
             let table = &self.tables[place];
             let of_table = (0..charges.len()).filter(|n| self.place(&charges[*n], numbers) == place);

@@ -60,12 +60,13 @@ impl Model<'_> {
             if passed && !verdict.is_admitted() {
                 self.states = before.clone();
             }
-            if passed {
+            passed &= verdict.is_admitted();
+            // Every charge that is refused records it, where its limits count refusals.
+            if passed || !verdict.is_admitted() {
                 let kept = self.states.get_mut(key).unwrap();
                 if limits.commit_from(&self.numbers[kept.id as usize], &mut kept.words, now, &verdict) {
                     kept.id = *id;
                 }
-                passed = verdict.is_admitted();
             }
             verdicts.push(verdict);
         }
