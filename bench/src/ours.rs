@@ -148,7 +148,7 @@ impl Contender for Keyed {
     }
 
     fn fill(&mut self, key: &String) {
-        self.limiter.check(key, u64::from(FILL_COST));
+        let _ = self.limiter.check(key, u64::from(FILL_COST));
     }
 
     fn share(&self) -> Option<Box<dyn Contender>> {
@@ -179,7 +179,7 @@ impl Contender for Batched {
     }
 
     fn fill(&mut self, key: &String) {
-        self.limiter.check(key, u64::from(FILL_COST));
+        let _ = self.limiter.check(key, u64::from(FILL_COST));
     }
 
     fn share(&self) -> Option<Box<dyn Contender>> {
@@ -247,7 +247,7 @@ impl<A: Algorithm<Stamp: Send> + Send + Sync + 'static> Contender for Other<A> {
     }
 
     fn fill(&mut self, key: &String) {
-        self.limiter.check(key, self.fill);
+        let _ = self.limiter.check(key, self.fill);
     }
 }
 
@@ -266,7 +266,7 @@ impl Expiring {
     /// Makes an entry that is as good as new again after `lifetime`, at most ten seconds.
     pub(crate) fn spend(&mut self, key: &String, lifetime: Duration) {
         let micros = u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX);
-        self.limiter.check(key, micros);
+        let _ = self.limiter.check(key, micros);
     }
 
     /// Decides one unit.

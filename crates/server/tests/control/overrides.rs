@@ -113,9 +113,8 @@ async fn nodes_are_given_overrides_before_those_of_the_rule(place: Arc<Place>) {
     let snapshot = control.snapshot().await.unwrap();
     assert_eq!(
         snapshot.rules,
-        r#"{"domains":[{"domain":"api","rules":[{"id":"each","per":["tenant"],"limit":"10/s","overrides":[
-{"when":{"tenant":{"equals":"acme"}},"limit":"30/s"},{"when":{"tenant":"a*"},"limit":"20/s"}]}]}]}"#,
-        "at the beginning of a line, by which it is told from those of the rule"
+        r#"{"domains":[{"domain":"api","rules":[{"id":"each","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"30/s","set_by":"api"},{"when":{"tenant":"a*"},"limit":"20/s"}]}]}]}"#,
+        "an override that was set through the API says so"
     );
     let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
     assert_eq!(read.domains()[0].rules()[0].overrides().len(), 2);
