@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use tollgate::clock::ManualClock;
-use tollgate::{FixedWindow, Rate, TokenBucket};
 use tollgate::core::{Algorithm, Nanos};
+use tollgate::{FixedWindow, Rate, TokenBucket};
 
 use crate::child::{ask, resident_bytes};
 use crate::keys::{KEY_BYTES, key, write_key};

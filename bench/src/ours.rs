@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use tollgate::clock::{CachedClock, Clock, PreciseClock};
-use tollgate::{IntervalBucket, Limiter, Rate, SlidingSlices, TokenBucket};
 use tollgate::core::{Algorithm, Nanos};
+use tollgate::{IntervalBucket, Limiter, Rate, SlidingSlices, TokenBucket};
 
 use crate::contender::{Contender, DENY_PERIOD_SECONDS, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
 use crate::waiting::is_ready;
