@@ -182,7 +182,8 @@ pub struct LimitSet {
 /// Other numbers for some.
 #[derive(Clone, Debug)]
 pub struct Override {
-    pub(crate) place: Place,
+    /// Where it stands.
+    pub place: Place,
     /// For whom: all of these must hold.
     pub when: Vec<Condition>,
     /// What applies to them.

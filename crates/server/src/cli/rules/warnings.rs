@@ -24,8 +24,9 @@ pub(super) fn warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule)
     let one = EntryOverride { attribute, value: "/value", effect: &effect, until: until.as_deref() };
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
-    // Overrides that are inserted into a rule start a new line; everything else is in the first line.
-    let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.place.line > 1);
+    // Overrides are the last key of a rule that they are inserted into, so all that follows is about this one.
+    let start = rules.domains().first()?.rules().first()?.overrides().first()?.place;
+    let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.place >= start);
     found.extend(of_override.map(|warning| match warning.help {
         Some(help) => format!("{}; {help}", warning.problem),
         None => warning.problem,
