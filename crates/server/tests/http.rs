@@ -236,7 +236,7 @@ fn changed_rules_are_put_in_force_and_keep_what_was_spent() {
     assert_eq!((&limit["limit"], &limit["remaining"]), (&json!(5), &json!(0)), "four were spent before");
     rules.write("domain: api\nrules:\n- {id: all, limt: 5/h}\n");
     assert!(server.wait_for_line("limt").contains(":3:"), "the place is told");
-    server.wait_for_line("those before stay in force");
+    server.wait_for_line("the rules in force stay");
     assert_eq!(ask()["allowed"], false);
     assert!(curl(&server, "/metrics", &[]).body.contains("tollgate_rule_reloads_total{result=\"refused\"} 1"));
 }

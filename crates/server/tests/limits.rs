@@ -97,12 +97,12 @@ fn rules_that_cannot_be_loaded_leave_the_running_ones_in_force() {
         (&b"domain: api\nrules:\n- {id: all, limit: 5/x}\n"[..], ":3:"),
         (b"domain: api\nrules: [", "cannot be read"),
         (b"\xff\xfe", "not UTF-8"),
-        (b"", "tollgate-rules"),
+        (b"", "rules.yaml:1:1"),
         (&too_large, "at most 16777216 are read"),
     ] {
         rules.write(text);
         server.wait_for_line(told);
-        server.wait_for_line("those before stay in force");
+        server.wait_for_line("the rules in force stay");
     }
     check(&mut http, ask, 200, r#""remaining":3"#);
     rules.write("domain: api\nrules:\n- {id: all, per: [k], limit: 9/h}\n");
