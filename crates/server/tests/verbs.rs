@@ -183,7 +183,7 @@ fn a_rule_file_is_explained_without_a_server() {
     assert!(told.status.success() && text.contains("4/day: 4 of 4 left\n"), "{text}");
     for (args, error) in [
         (&["--rules", rules.path(), "none"][..], "there are no rules for the domain `none`"),
-        (&["--rules", rules.path(), "api", "user"], "`user` is no attribute"),
+        (&["--rules", rules.path(), "api", "user"], "`user` is not an attribute"),
         (&["--server", "http://127.0.0.1:1", "api"], "cannot reach http://127.0.0.1:1"),
     ] {
         let told = explain(args);
