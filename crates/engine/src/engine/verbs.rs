@@ -54,7 +54,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Takes as much of the item's cost as every rule has, and at least one; or refuses it and takes nothing. With
-    /// [`Cost::MAX`](tollgate::Cost::MAX) it takes all there is.
+    /// [`Cost::MAX`](tollgate::core::Cost::MAX) it takes all there is.
     ///
     /// # Errors
     /// When the request cannot be understood, has several items, or does not say how much is wanted.

@@ -15,7 +15,7 @@
 //!   ([`limit`] has the few additions: waits, gaps, debt).
 //!
 //! Only an admitted request of at least 1 writes. It re-expresses what was spent under its own parameters, rounded up to
-//! what those can tell apart, and adds its cost ([`states::State::convert`]).
+//! what those can tell apart, and adds its cost (`states::State::convert`).
 //!
 //! What the model answers on top of that is in [`decide`] (groups, shadows, overrides, costs), [`ban`] and [`settle`]
 //! (refunds, reservations, leases). [`random`] makes rule sets and traces of a seed; [`lockstep`] walks the model and a

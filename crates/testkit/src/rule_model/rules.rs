@@ -84,7 +84,7 @@ pub enum Exceed {
     Deny,
     /// Passed, and reported.
     Shadow,
-    /// Passed after a wait of at most so many nanoseconds. The limits say the same ([`Algorithm::TokenBucket`]).
+    /// Passed after a wait of at most so many nanoseconds. The limits say the same (`Algorithm::TokenBucket`).
     Delay(u64),
 }
 

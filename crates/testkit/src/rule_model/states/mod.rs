@@ -1,7 +1,7 @@
 //! What is counted for one limit of one key, together with the parameters it was last charged under.
 //!
 //! Time works on a state under its own parameters, whichever parameters a request brings. Only an admitted charge changes
-//! them ([`State::convert`]).
+//! them (`State::convert`).
 
 mod bucket;
 mod leases;
