@@ -162,7 +162,7 @@ impl Limit {
         }
     }
 
-    /// The limit with these numbers: what [`terms`](Self::terms) told makes the same limit again.
+    /// Returns the limit with these parameters, the inverse of [`params`](Self::params).
     ///
     /// # Errors
     /// When the numbers make no limit, as the constructors say.
