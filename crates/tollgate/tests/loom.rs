@@ -179,7 +179,7 @@ fn newcomers_to_a_full_table_do_not_both_get_the_place_of_the_one_who_gives_way(
 fn a_batch_and_a_single_request_add_up() {
     model(2, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap());
-        keyed.check("alice", 1);
+        let _ = keyed.check("alice", 1);
         let many = |keyed: &Keyed<TokenBucket, ManualClock>| {
             let mut taken = 0;
             keyed.check_many([("alice", 1), ("bob", 1)], |verdict| taken += verdict.taken().get());
