@@ -111,7 +111,11 @@ fn a_leaky_bucket_lets_everybody_out_at_their_nanosecond_for_three_years() {
             let Outcome::Delay(wait) = verdict.outcome() else { panic!("{text}: {verdict:?} at {now}") };
             total += verdict.taken().get();
             // A request leaves with its last unit.
-            assert_eq!(now + wait.as_nanos(), start + exactly.nanos_for(total - 1), "{text} after {decisions} decisions");
+            assert_eq!(
+                now + wait.as_nanos(),
+                start + exactly.nanos_for(total - 1),
+                "{text} after {decisions} decisions"
+            );
             decisions += 1;
             // Whole units have room exactly when they have flowed out; at half empty it is filled up again.
             let room = limit.report(&state, &Now::at(now), Cost::ONE).remaining;
