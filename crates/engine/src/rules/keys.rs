@@ -1,21 +1,23 @@
-//! Every key of the language with what it takes, what it is if left out, and an example: the reference page is made of this.
+//! The table of all keys of the rule language: values, default, purpose and an example of each.
+//!
+//! The parser accepts these keys and no others, and `reference.rs` generates `docs/rules.md` from them.
 
 mod parts;
 
 pub use parts::{BAN, COST, DELAY, LIMIT, OPTIONS, OVERRIDE, SCHEDULE, TEST};
 
-/// A key, as the reference tells it.
+/// One key and its documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// What is written.
+    /// The name in a rule file.
     pub name: &'static str,
-    /// What it takes.
+    /// The values it accepts.
     pub takes: &'static str,
-    /// What it is if it is left out.
+    /// The value if the key is omitted.
     pub default: &'static str,
-    /// What it does, in a line.
+    /// What the key does, in one line.
     pub about: &'static str,
-    /// A rule that uses it.
+    /// A rule that uses the key.
     pub example: &'static str,
 }
 
@@ -29,181 +31,181 @@ const fn key(
     Key { name, takes, default, about, example }
 }
 
-/// The names of tables of keys.
+/// Returns the names of all keys in `tables`.
 pub(crate) fn names(tables: &[&[Key]]) -> Vec<&'static str> {
     tables.iter().flat_map(|table| table.iter()).map(|key| key.name).collect()
 }
 
-/// Of a file.
+/// Keys of a file.
 pub const FILE: &[Key] = &[
-    key("domain", "a name", "none", "whose rules these are; requests name it", ""),
+    key("domain", "a name", "none", "the domain of these rules; requests name it", ""),
     key("rules", "a list of rules", "none", "the rules, in order", ""),
     key(
         "domains",
         "a list of maps with `domain` and `rules`",
         "none",
-        "several domains in one file, instead of both",
+        "several domains in one file, in place of `domain` and `rules`",
         "",
     ),
 ];
 
-/// Of one of several domains in a file.
+/// Keys of one entry of `domains`.
 pub(crate) const DOMAIN: &[Key] = FILE.split_at(2).0;
 
-/// Of a rule. The keys of a limit may stand beside `limit`, too.
+/// Keys of a rule. The keys of a limit are allowed beside `limit` as well.
 pub const RULE: &[Key] = &[
     key(
         "id",
         "a name",
-        "must be given",
-        "what the rule is known by: its numbers may change, the counters stay",
+        "required",
+        "the identity of the rule: its limits may change, and its counters are kept",
         "{id: everything, limit: 1000/s}",
     ),
     key(
         "when",
-        "attributes and what each must be",
-        "always",
-        "the requests it applies to; all conditions must hold",
+        "attributes with a condition for each",
+        "all requests",
+        "the requests that the rule matches; all conditions must hold",
         "{id: api, when: {path: /v1/**, method: [GET, POST]}, limit: 100/s}",
     ),
     key(
         "if",
         "an expression",
-        "always",
-        "a further condition, for what `when` cannot say",
+        "all requests",
+        "a further condition, for what `when` cannot express",
         "{id: large, if: \"int(bytes) > 4096 && !(plan in ['pro', 'own'])\", limit: 1/s}",
     ),
     key(
         "only",
         "a list of attributes",
-        "others do not matter",
-        "the request has these attributes, in this order, and no others",
+        "other attributes are ignored",
+        "matches requests that have exactly these attributes, in this order",
         "{id: pair, only: [service, user], per: [user], limit: 10/s}",
     ),
     key(
         "per",
         "attributes, captures, or `a or b`",
         "one counter for all",
-        "counts separately for each value; of `a or b`, the first that the request has",
+        "keeps a separate counter for each value; `a or b` uses the first of them that the request has",
         "{id: each, when: {path: '/shops/{shop}/**'}, per: [shop, user or client_ip], limit: 10/s}",
     ),
     key(
         "limits",
         "a list of limits",
         "none",
-        "several limits at once: a request must fit all of them, and is charged to all or none",
+        "several limits: a request must fit all of them and is charged to all or none",
         "{id: both, limits: [10/s, {limit: 1000/day, algorithm: fixed_window}]}",
     ),
     key(
         "unlimited",
         "`true` or `false`",
         "`false`",
-        "no limit at all; the rule is met and counted, nothing more",
+        "no limit: the rule matches and its requests are counted in metrics",
         "{id: health, when: {path: /health}, unlimited: true}",
     ),
     key(
         "allow",
         "`true` or `false`",
         "`false`",
-        "requests that meet it pass, and no other rule is asked; of `allow` and `deny` rules the first one met counts",
+        "admits matching requests without evaluating other rules; the first matching `allow` or `deny` rule decides",
         "{id: office, when: {client_ip: {cidr: 192.0.2.0/24}}, allow: true}",
     ),
     key(
         "deny",
         "`true` or `false`",
         "`false`",
-        "requests that meet it are refused for good",
+        "refuses matching requests permanently",
         "{id: banished, when: {user: [mallory, trudy]}, deny: true, status: 403}",
     ),
     key(
         "overrides",
         "a list of overrides",
         "none",
-        "other numbers for some; the first whose `when` holds counts, the counter stays the same",
+        "other limits for some requests, on the same counter; the first override whose `when` holds applies",
         "{id: plans, per: [user], limit: 10/s, overrides: [{when: {plan: pro}, limit: 100/s}]}",
     ),
     key(
         "replaces",
         "a list of ids",
         "none",
-        "a request that meets this rule is not charged to those, by whichever of its items they are met",
+        "a request that matches this rule is not charged to the listed rules, whichever of its items matches them",
         "{id: bulk-import, when: {job: import}, per: [user], limit: 500/s, replaces: [example-id-1]}",
     ),
     key(
         "suffices",
         "`true` or `false`",
         "`false`",
-        "of the rules with this that a request meets, one that has room is enough; it is charged to those that have",
+        "a request that matches several rules marked `suffices` is admitted if any one of them has capacity, and is charged only to those that have",
         "{id: own-quota, per: [user], limit: 100/day, algorithm: fixed_window, suffices: true}",
     ),
     key(
         "cost",
         "a whole number, or a map with `from`",
         "1",
-        "what a request weighs to this rule that does not say so itself; [below](#a-cost) is how calls weigh differently",
+        "the cost of a request that does not carry one; [A cost](#a-cost) shows costs that differ by request",
         "{id: export, when: {path: /export}, limit: 100/m, cost: 20}",
     ),
     key(
         "on_exceed",
         "`deny`, `shadow`, `drop` or `delay: {max_wait: …}`",
         "`deny`",
-        "what happens beyond the limits: refused; passed and told; refused without an answer; or let pass after a wait",
+        "what happens to a request above the limits: refused; admitted and reported; refused without a reply; or admitted after a wait",
         "{id: smooth, limit: 10/s, on_exceed: {delay: {max_wait: 2s}}}",
     ),
     key(
         "on_fault",
         "`local`, `open` or `closed`",
         "`local`",
-        "what happens while the store does not answer: this node's share, everybody passes, or nobody does",
+        "who is admitted while the store does not answer: this node's share of the limit, all requests, or none",
         "{id: login, limit: 5/m, on_fault: closed}",
     ),
     key(
         "consistency",
         "`strict`",
         "`strict`",
-        "how exactly nodes that share a store agree: `strict` decides every request in the store",
+        "how nodes that share a store agree: `strict` decides every request in the store",
         "{id: exact, limit: 100/s, consistency: strict}",
     ),
     key(
         "on_change",
         "`keep` or `reset`",
         "`keep`",
-        "what becomes of what was spent when the rule's own limits change",
+        "whether the amount spent is kept or forgotten when the limits of the rule change",
         "{id: quota, limit: 1000/day, on_change: reset}",
     ),
     key(
         "enforce",
         "a percentage",
         "100%",
-        "for so many of its counters the rule is enforced, for the others it is a shadow; raising it only adds to those",
+        "the share of keys for which the rule is enforced; it is a shadow rule for the others. Raising it only adds keys",
         "{id: new, per: [user], limit: 10/s, enforce: 25%}",
     ),
     key(
         "ban",
         "a map with `after`, `within` and `for`",
         "none",
-        "who is refused that often is refused altogether, for a while",
+        "refuses a key entirely, for a time, after too many refusals",
         "{id: login, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",
     ),
     key(
         "schedule",
         "a map, or a list of them",
         "always",
-        "when the rule applies: days of the week and hours, in a time zone",
+        "when the rule applies: days of the week and times of day, in a time zone",
         "{id: busy, limit: 10/s, schedule: {days: [mon, tue, wed, thu, fri], from: '09:00', to: '17:00', zone: Europe/Paris}}",
     ),
     key(
         "status",
         "400 to 599",
-        "what the front end says, mostly 429",
-        "the status of a refusal",
+        "that of the front end, mostly 429",
+        "the HTTP status of a refusal",
         "{id: blocked, when: {path: /admin/**}, deny: true, status: 403}",
     ),
     key(
         "message",
-        "a text",
-        "what the front end says",
-        "what a refusal tells the caller",
+        "a string",
+        "that of the front end",
+        "the message of a refusal",
         "{id: free, limit: 100/day, message: the free plan has 100 requests a day}",
     ),
 ];

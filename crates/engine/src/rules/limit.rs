@@ -32,30 +32,30 @@ pub(crate) struct Words<'w> {
 
 /// Each algorithm with the options it takes, and what it does in a line.
 pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
-    ("token_bucket", &["burst", "initial", "max_debt"], "refills steadily; `burst` at once"),
+    ("token_bucket", &["burst", "initial", "max_debt"], "refills continuously; admits `burst` at one instant"),
     (
         "leaky_bucket",
         &["burst", "free", "max_wait", "initial", "max_debt"],
-        "lets pass at a constant pace: requests are told how long to wait",
+        "admits at a constant rate: the decision says how long to hold each request",
     ),
     (
         "interval_bucket",
         &["burst", "phase", "offset", "max_wait", "initial", "max_debt"],
-        "refills all at once with every period",
+        "refills the whole count at the end of each period",
     ),
     (
         "fixed_window",
         &["phase", "zone", "anchor", "initial", "max_debt"],
-        "counts anew in every window or day or month",
+        "counts from zero in each window, day or month",
     ),
-    ("sliding_window", &["initial", "max_debt"], "counts this window and a part of the one before"),
-    ("sliding_slices", &["precision", "initial", "max_debt"], "counts the last period, to within a slice"),
+    ("sliding_window", &["initial", "max_debt"], "counts this window and a weighted part of the previous one"),
+    ("sliding_slices", &["precision", "initial", "max_debt"], "counts the last period, to the precision of a slice"),
     (
         "sliding_log",
         &["minimum_gap", "count_refused", "initial", "max_debt"],
-        "counts the last period exactly, up to 1024 requests",
+        "counts the last period exactly, for limits up to 1024",
     ),
-    ("concurrency", &["lease", "max_debt"], "counts what is held at a time"),
+    ("concurrency", &["lease", "max_debt"], "counts slots held at the same time"),
 ];
 
 /// What rules have in place of a limit that is none.

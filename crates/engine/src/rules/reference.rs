@@ -1,4 +1,4 @@
-//! The reference page of the language, made of the definitions that the reader itself goes by.
+//! Generates the reference page of the rule language from the definitions that the parser uses.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::keys::{self, Key};
 use super::limit::ALGORITHMS;
 use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 
-/// The whole page, in Markdown. `docs/rules.md` is this.
+/// Returns the page in Markdown. `docs/rules.md` is a copy, compared by a test.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
     let sections: [(&str, &str, &[&[Key]]); 13] = [
@@ -34,8 +34,9 @@ pub fn reference() -> String {
     }
     let _ = writeln!(
         page,
-        "A file has at most {} MiB, lists and maps {MAX_DEPTH} deep, and aliases that stand for {MAX_ALIASED} values; all files \
-         together have at most {MAX_RULES} rules. What is beyond is told, and nothing is loaded.",
+        "A file has at most {} MiB, lists and maps nested at most {MAX_DEPTH} deep, and aliases that expand to at most \
+         {MAX_ALIASED} values. All files together have at most {MAX_RULES} rules. A file above one of these limits is \
+         reported and not loaded.",
         MAX_FILE_BYTES >> 20
     );
     page
@@ -60,14 +61,14 @@ fn table(page: &mut String, tables: &[&[Key]]) {
     }
     *page += "\n```yaml\ndomain: examples\nrules:\n";
     for (number, example) in examples.iter().enumerate() {
-        // Each is a rule by itself; together they need names of their own.
+        // Each example is a complete rule; in one file the rules need different ids.
         let (_, rest) = example.split_once(',').unwrap_or((example, "}"));
-        let _ = writeln!(page, "- {{id: example-{}-{},{rest}", page_place(tables), number + 1);
+        let _ = writeln!(page, "- {{id: example-{}-{},{rest}", id_prefix(tables), number + 1);
     }
     *page += "```\n";
 }
 
-fn page_place(tables: &[&[Key]]) -> &'static str {
+fn id_prefix(tables: &[&[Key]]) -> &'static str {
     tables.first().and_then(|table| table.first()).map_or("", |key| key.name)
 }
 
@@ -82,12 +83,14 @@ fn algorithms(page: &mut String) {
 
 const INTRODUCTION: &str = r#"# The rule language
 
-This page is made of the definitions in the code; a test compares them, and another one loads every example.
+This page is generated from the definitions in the code. A test compares the two, and another test
+loads every example.
 
-Rules say who may do how much. A request brings attributes, names and values such as `path`, `method`, `client_ip` or `plan`;
-it meets every rule whose `when` holds, and must fit the limits of all of them. It is charged to all or to none.
+A rule limits the requests that it matches. A request has attributes, names with values such as
+`path`, `method`, `client_ip` or `plan`. It matches every rule whose `when` holds, must fit the
+limits of all of them, and is charged to all of them or to none.
 
-Plans, a guarded login, an expensive export and a monthly quota are written like this:
+An example with plans, a protected login, an expensive export and a monthly quota:
 
 ```yaml
 domain: api
@@ -95,7 +98,7 @@ rules:
 - id: plans
   when: {path: /v1/**}
   per: [api_key or client_ip]
-  limit: 5/s                                  # who has no plan
+  limit: 5/s                                  # clients without a plan
   burst: 10
   message: slow down, or choose a larger plan
   overrides:
@@ -122,69 +125,99 @@ rules:
   ban: {after: 20, within: 10m, for: 1h}
 ```
 
-An attribute in `per` that a request does not have counts as a value of its own: all requests without an API key share one
-counter, so leaving it out is no way around the limit. Values are compared as they are written: `1.10` is not 1.1.
+Requests that do not have an attribute named in `per` share one counter. Omitting an API key is
+therefore not a way around the limit. Values are compared as strings: `1.10` is not equal to `1.1`.
 
-Everything that is wrong with a file is told at once, each with its place, the line, and what would be right; a file with a mistake
-is not loaded, and the rules in force stay. `tollgate check` also warns of what is valid and probably not meant; beside mistakes, of
-what it can tell of each rule that has none.
+All mistakes in a file are reported together, each with its line and column and a correction. A file
+with a mistake is not loaded, and the rules in force stay. `tollgate check` also warns about rules
+that are valid and probably not intended.
 "#;
 
 const FILE: &str = "YAML or JSON. Rules of one domain may be in several files.\n\n";
 
-const RULE: &str = "A rule has `limit`, `limits`, `unlimited`, `allow` or `deny`. The keys of a single limit stand in the rule \
-    itself. Its identity is its `id` and what it counts by: everything else may change, and what was spent stays spent.\n\n\
-    Of the rules that a request meets, the first with `allow` or `deny` decides alone. Otherwise the shadows are \
-    asked when all others let it pass, and change nothing but what is told. What a rule `replaces` is left out before anything \
-    is counted, and two that replace each other are both left out.\n\n";
+const RULE: &str = r"A rule has `limit`, `limits`, `unlimited`, `allow` or `deny`. The keys of a single limit are written
+in the rule itself. The identity of a rule is its `id` and its `per`: everything else may change, and
+the amount spent is kept.
 
-const LIMIT: &str = "Rates are a count, which may end in `k`, `M` or `G`, and a period with a unit from `ns` to `week`; for \
-    `fixed_window` also `month` and `year`. With `zone` or `anchor`, and for `month` and `year`, the window is one of the \
-    calendar.\n\n";
+If a request matches rules with `allow` or `deny`, the first of them decides alone. Otherwise all
+enforced rules decide, without those that another matching rule `replaces`; two rules that replace
+each other are both left out. Shadow rules are evaluated after the enforced rules have admitted the
+request, and change only what is reported.
 
-const EXPRESSION: &str = "What `when` cannot say, `if` can, in the Common Expression Language as far as it is about texts, whole \
-    numbers and truths:\n\n\
-    | | |\n|---|---|\n\
-    | truths | `&&`, `\\|\\|`, `!`, `c ? a : b`, `true`, `false` |\n\
-    | comparisons | `==`, `!=`, `<`, `<=`, `>`, `>=`; `in` with a list, `plan in ['pro', 'own']` |\n\
-    | numbers | `+`, `-`, `*`, `/`, `%`; `int(a)` reads one, `size(a)` counts characters |\n\
-    | texts | `a.startsWith('x')`, `a.endsWith('x')`, `a.contains('x')`, `a.size()` |\n\
-    | attributes | by name, `plan`, or with any letters, `attributes['x-y']`; `has(plan)` or `'plan' in attributes` |\n\n\
-    Types are checked when the rules are read. Numbers are whole. What cannot be computed, such as a comparison with an \
-    attribute that the request does not have, a division by zero or a number beyond 64 bits, spoils what it is part of; an \
-    expression that comes to nothing does not hold. There are no regular expressions, loops, fractions or new texts: an \
-    expression allocates nothing, and takes no longer than its parts and their values are long.\n\n\
-    Rules are found by `when`, however many there are. Those that have only an `if` are found by a value, a beginning or the \
-    presence of an attribute that it cannot hold without (`plan == 'pro' && …`). What names nothing that must be there, such as \
-    `not` alone, is tried for every request; `tollgate check` warns of more than a few hundred of them.\n\n";
+";
 
-const CONDITION: &str = "A text is compared as it is. With a star or braces it is a pattern for paths: `*` is anything \
-    within a segment, `**` any number of whole segments, `{name}` one segment that `per` can count by. Of a list, one has \
-    to match. Of an attribute that a request has several times, one value has to match; `tag#2` is the second value of \
-    `tag`, here, in `per` and in expressions. Anything else is a map with one of these keys, or with one of them and `not`:\n\n";
+const LIMIT: &str = r"A rate is a count, which may end in `k`, `M` or `G`, and a period with a unit from `ns` to `week`; for
+`fixed_window` also `month` and `year`. With `zone` or `anchor`, and for `month` and `year`, windows
+follow the calendar. The *capacity* of a limit is the burst of a bucket, or the count of a window, a
+log or a concurrency limit.
 
-const OVERRIDE: &str = "An override changes the numbers, not the counter: what was spent under the rule is spent under the \
-    override, and back. It has the keys of a limit, too. With a `limit` it takes over everything else from the rule \
-    but `burst`, `free`, `initial` and `max_debt`, which go with the number they were written for; without, it changes only \
-    what it says. Looking for it costs the same for ten as for ten thousand.\n\n";
+";
 
-const CHANGED: &str = r"What a key has used up belongs to the limit it was last *charged* under, its own limit. A request may come under another: an
-override, an edited rule, another node's version of the rules. Then this holds, for every algorithm and on every store:
+const EXPRESSION: &str = r"`if` takes an expression in the Common Expression Language, restricted to strings, integers and
+booleans:
 
-1. The request passes if what is used up and its cost together fit the limit it comes under. A charge may go `max_debt` beyond.
-2. Until a request is admitted under the other limit, what is used up comes back as under the key's own limit: by its rate, at the
-   end of its window. `remaining` is what the other limit leaves beside it, and the advertised wait is true: after that time the
-   request passes, if no other was admitted meanwhile.
-3. With the first request that is admitted and takes something, the key comes under the other limit, with as much used up as
-   before. A bucket rounds that up by less than a nanosecond of its refill, a window, a log or a limit of concurrency by less than one
-   unit, and only if it was not whole. In windows of another length it counts in the present one.
-4. A peek, a refused request and a cost of 0 change nothing: not what is used up, not how it comes back, and not whose it is.
-5. A refund, a renewal and a release apply to what the key has, whatever limit the request for it comes under.
-6. Of several limits in one rule each is compared with the one at the same position; one that was not there before starts as new.
-7. `on_change: reset`, and resetting a key, forget what was used up.
+| | |
+|---|---|
+| booleans | `&&`, `\|\|`, `!`, `c ? a : b`, `true`, `false` |
+| comparisons | `==`, `!=`, `<`, `<=`, `>`, `>=`; `in` with a list, `plan in ['pro', 'own']` |
+| integers | `+`, `-`, `*`, `/`, `%`; `int(a)` parses a string, `size(a)` counts characters |
+| strings | `a.startsWith('x')`, `a.endsWith('x')`, `a.contains('x')`, `a.size()` |
+| attributes | by name, `plan`, or with any characters, `attributes['x-y']`; `has(plan)` or `'plan' in attributes` |
 
-So going to another limit and back without being admitted there changes nothing, and two nodes with two versions of a rule do not
-admit more than the larger of them allows. To check by hand:
+Types are checked when the rules are loaded. An operation that cannot be evaluated (a comparison with
+a missing attribute, a division by zero, an integer that exceeds 64 bits) makes the enclosing
+expression an error, as in CEL; an expression that ends in an error does not hold. There are no
+regular expressions, loops, fractions or string construction: evaluation allocates nothing, and its
+time is bounded by the length of the expression and of the values.
+
+Rules are indexed by `when`, so their number does not matter. A rule that has only an `if` is indexed
+by a value, a prefix or the presence of an attribute that the expression requires
+(`plan == 'pro' && …`). A rule that requires nothing, such as one with only `not`, is evaluated for
+every request; `tollgate check` warns about more than a few hundred of these.
+
+";
+
+const CONDITION: &str = r"A string is compared for equality. A string with a star or braces is a path pattern: `*` matches
+any characters within a segment, `**` any number of whole segments, and `{name}` one segment, which
+`per` can name. A list matches if one of its entries does. If a request has an attribute several
+times, one matching value is enough; `tag#2` is the second value of `tag`, in `when`, in `per` and in
+expressions. Other conditions are a map with one of these keys, or with one of them and `not`:
+
+";
+
+const OVERRIDE: &str = r"An override changes the limit, not the counter: the amount spent under the rule is spent under the
+override as well, and conversely. It takes the keys of a limit. With a `limit`, it inherits the other
+keys from the rule except `burst`, `free`, `initial` and `max_debt`, which belong to the count they
+were written for. Without a `limit`, it changes only the keys that it has. The cost of finding an
+override does not depend on how many there are.
+
+";
+
+const CHANGED: &str = r"The amount that a key has used belongs to the limit under which the key was last *charged*, its own
+limit. A request may come under another limit: an override, an edited rule, or another node's version
+of the rules. Then the following holds, for every algorithm and on every store:
+
+1. The request passes if the amount used plus its cost fits the limit that it comes under. A charge
+   may exceed it by `max_debt`.
+2. Until a request is admitted under the other limit, the amount used decreases as under the key's
+   own limit: at its rate, or at the end of its window. `remaining` is the capacity of the other
+   limit less the amount used. The advertised wait is true: after that time the request passes, if
+   no other request was admitted meanwhile.
+3. The first request that is admitted and takes something moves the key to the other limit with the
+   same amount used. The amount is rounded up only if it is not whole: by less than a nanosecond of
+   refill for a bucket, by less than one unit for a window, a log or a concurrency limit. If the
+   windows have another length, it counts in the current one.
+4. A peek, a refused request and a cost of 0 change nothing: neither the amount used, nor how it
+   decreases, nor the limit that it belongs to.
+5. A refund, a renewal and a release apply to the key's state, whatever limit their request comes
+   under.
+6. If a rule has several limits, each is compared with the one at the same position. A limit at a
+   new position starts unused.
+7. `on_change: reset`, and resetting a key, forget the amount used.
+
+So moving to another limit and back without being admitted there changes nothing, and two nodes with
+two versions of a rule together admit no more than the larger version allows. An example to check by
+hand:
 
 ```yaml
 domain: checked
@@ -197,77 +230,91 @@ rules:
     limit: 100/week
 ```
 
-| request | answer |
+| request | decision |
 |---|---|
 | `u: a`, `p: pro`, cost 100 | passes, 0 left |
-| `u: a`, cost 1 | refused, 0 left: 100 are used up of 2; it passes when 99 have come back at 100 a week |
-| `u: a`, `p: pro`, cost 90 | refused, 0 left: the refusal before forgave nothing |
+| `u: a`, cost 1 | refused, 0 left: 100 of 2 are used; it passes when 99 have been refilled at 100 a week |
+| `u: a`, `p: pro`, cost 90 | refused, 0 left: the refusal before it changed nothing |
 
-With 10/10s and an override of 5/10s, after ten taken at 0 s: a request under the override is refused for 6 s, until six have come
-back at one a second, and at 10 s ten are left under the rule, refused requests under the override or not.
+With 10/10s and an override of 5/10s, after ten taken at 0 s: a request under the override is refused
+with a wait of 6 s, until six have been refilled at one a second. At 10 s ten are left under the rule,
+whether or not requests under the override were refused meanwhile.
 
-The limits that keys may still belong to are remembered: the last 65,536 that no rule has any more. What belongs to an older one is
-forgotten.
+The engine keeps the last 65,536 limits that no rule has any longer. An amount used under an older
+one is forgotten.
 ";
 
-const COST: &str = r#"A number in `cost` is what a request weighs to this rule, and to no other. For an export that takes 50 of the same quota
-as all other calls take 1 of, the weight comes with the request, as an attribute that only the quota looks at; whoever knows the
-route, such as the gateway, sends `weight: 50` along with exports and nothing with the rest:
+const COST: &str = r#"A number in `cost` is the cost of a request for this rule and for no other. If one kind of call should
+cost more in one rule only, the request carries its weight as an attribute, and only that rule reads
+it. Here the gateway, which knows the route, sends `weight: 50` with exports and no weight otherwise:
 
 ```yaml
 domain: weighed
 rules:
-- id: rate                                    # an export is one call of ten a second, like any other,
+- id: rate                                    # an export counts as one call of ten a second,
   per: [api_key]
   limit: 10/s
-- id: quota                                   # 50 of what the plan has in a month,
+- id: quota                                   # as 50 of the monthly quota,
   per: [api_key]
   limit: 1000/month
   algorithm: fixed_window
   cost: {from: weight, max: 100}
   overrides: [{when: {plan: pro}, limit: 1M/month}]
-- id: export                                  # and one of three an hour
+- id: export                                  # and as one of three exports an hour
   when: {path: /v1/export}
   per: [api_key]
   limit: 3/h
 ```
 
-A value above `max`, or one that is no whole number, counts as `max`: garbling it gains nothing. But a 0 counts as 0,
-and `cost` has no `min`: whoever writes the attribute can make a request free, so let the gateway do it and not the caller.
-A request that says itself what it weighs (`cost` beside `attributes`; over the Redis protocol a number, where `-` leaves it to the
-rules) is believed, and weighs that to every rule that it meets: 50 would never fit ten a second.
-`tollgate check` warns of rules and overrides that have less room than their `cost`, `missing` or `max`.
+A value above `max`, or one that is not a whole number, counts as `max`, so an invalid value gains
+nothing. A 0 counts as 0, and there is no minimum: a client that writes the attribute itself can make
+its requests free, so let the gateway write it.
+
+A request may also carry its cost itself (`cost` beside `attributes`; over the Redis protocol a number
+in place of `-`). That cost applies to every rule it matches: here 50 would never fit ten a second.
+`tollgate check` warns about rules and overrides whose capacity is below their `cost`, `missing` or
+`max`.
 
 "#;
 
-const DELAY: &str = "For buckets. What the bucket lets pass at once passes at once; what comes on top is told how long to \
-    wait, up to the longest wait, and is refused beyond. What is reported as remaining includes what may wait.\n\n";
+const DELAY: &str = r"For buckets. Requests that fit the burst pass immediately. A request above it is admitted with a wait
+of at most `max_wait`, and refused if the wait would be longer. `remaining` includes what may wait.
 
-const BAN: &str = "Each value in `per` is banned by itself. The refusal that is the `after`th within `within` starts a ban, and \
-    already reports how long the ban lasts. The window slides: `after` refusals start a ban if the last of them comes less \
-    than `within` after the first, wherever they lie. With `after: 3` and `within: 10s`, refusals at 7, 16.9 and 17.0 s start no \
-    ban, since the first and the last are 10 s apart; one more at 17.1 s does, together with those at 16.9 and 17.0 s. When a ban \
-    starts, counting begins again at zero.\n\n\
-    A ban lasts exactly `for`, by the clock of the store: to the nanosecond in memory, to the microsecond on Redis. A request at the \
-    instant at which it ends is decided by the limits, and its refusal counts towards the next ban. Requests while banned spend \
-    nothing and do not prolong the ban; `reset` lifts it. While the store does not answer, bans are neither enforced nor \
-    started.\n\n\
-    A rule counts the refusals by its own limits, also those of requests that the ban of another rule refuses as well. \
-    Refusals by other rules, by `deny`, by its own ban, and by `on_fault: closed` do not count, nor does what a shadow would \
-    refuse. Where refusals are only observed, they count, and bans are only observed, too.\n\n";
+";
 
-const SCHEDULE: &str = "A rule with a schedule applies only then. Times are those on the clock there.\n\n";
+const BAN: &str = r"Each value of `per` is banned separately. The refusal number `after` within `within` starts the ban
+and reports the length of the ban. The window slides: a ban starts if `after` consecutive refusals
+lie less than `within` apart, first to last. With `after: 3` and `within: 10s`, refusals at 7, 16.9
+and 17.0 s do not start a ban, because the first and the last are 10 s apart. One more at 17.1 s does,
+together with those at 16.9 and 17.0 s. When a ban starts, the count of refusals restarts at zero.
 
-const DETAILS: &str = "- **A cost of 0** takes nothing and records nothing. It is refused only by a rule that denies, by a ban and \
-    by a limit in debt; `minimum_gap` does not apply to it.\n\
-    - **`phase: first_request`**: a window begins with the first request that is counted in it, and after its end the next one \
-    begins with the next request that is counted. A refused request, a peek and a cost of 0 begin no window. While there is debt, \
-    windows follow one another without a gap until it is paid. The steps of an interval bucket begin with the request \
-    that takes from a full bucket, and follow one another, a period apart, until the bucket is full again.\n\
-    - **`count_refused`** records, at its cost, a request that this log itself refuses, also where other limits or a ban \
-    refuse it as well. It does not record a request that the log has room for and another limit refuses, a cost above the \
-    limit, or a peek.\n\
-    - **An interval bucket without `max_wait`** makes no request wait: what is not there is refused, with the time until the \
-    step that brings it.\n\
-    - **The shadow rules** that a request matches form one group of their own. They are asked after all enforced rules have \
-    admitted the request, and charged all or none: if one of them would refuse, the others are not charged.\n";
+A ban lasts exactly `for` by the clock of the store: to the nanosecond in memory, to the microsecond
+on Redis. A request at the instant of its end is decided by the limits, and a refusal of it counts
+towards the next ban. Requests during a ban spend nothing and do not prolong it; `reset` lifts it.
+While the store does not answer, bans are neither enforced nor started.
+
+A rule counts refusals by its own limits, including those of requests that the ban of another rule
+refuses as well. Refusals by other rules, by `deny`, by the rule's own ban and by `on_fault: closed` do
+not count, nor do refusals that a shadow rule would make. Where refusals are only observed, they count,
+and the ban is only observed as well.
+
+";
+
+const SCHEDULE: &str =
+    "A rule with a schedule applies only at the scheduled times, which are local times of `zone`.\n\n";
+
+const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It is refused only by a rule with `deny`, by a ban
+  and by a limit in debt; `minimum_gap` does not apply to it.
+- **`phase: first_request`**: a window begins with the first request counted in it. After it ends, the
+  next window begins with the next request that is counted. A refused request, a peek and a cost of 0
+  begin no window. While there is debt, windows follow each other without a gap until it is paid. The
+  steps of an interval bucket begin with the request that takes from a full bucket, and follow each
+  other one period apart until the bucket is full again.
+- **`count_refused`** records, at its cost, a request that this log refuses, also if other limits or a
+  ban refuse it as well. It does not record a request that fits the log and is refused by another limit,
+  a cost above the limit, or a peek.
+- **An interval bucket without `max_wait`** delays no request: it refuses what is not available, with
+  the time until the step that refills it.
+- **Shadow rules** that a request matches form one group. They are decided after all enforced rules have
+  admitted the request, and charged all or none: if one of them would refuse, none of them is charged.
+";
