@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod golden;
 pub mod history;
 pub mod model;
 pub mod oracle;
