@@ -32,11 +32,11 @@ fn memory_decides_as_the_model_does_about_everything() {
     compare(&[]);
 }
 
-/// Seeds that once showed a difference: a commit to shadow counters under changed parameters, and a refused request of two
-/// rules after a live change to a longer list of limits.
+/// Seeds that once showed a difference: a commit to shadow counters under changed parameters, a refused request of two rules
+/// after a live change to a longer list of limits, and a commit whose extra a log refuses.
 #[test]
 fn memory_decides_as_the_model_does_for_known_seeds() {
-    for seed in [18, 2_037, 3_144, 5_023] {
+    for seed in [18, 1_080, 2_037, 3_144, 5_023] {
         lockstep::compare(&mut InMemory::new(), seed, 1, &LEFT_OUT);
     }
 }

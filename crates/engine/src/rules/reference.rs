@@ -295,8 +295,8 @@ While the store does not answer, bans are neither enforced nor started.
 
 A rule counts refusals by its own limits, including those of requests that the ban of another rule
 refuses as well. Refusals by other rules, by `deny`, by the rule's own ban and by `on_fault: closed` do
-not count, nor do refusals that a shadow rule would make. Where refusals are only observed, they count,
-and the ban is only observed as well.
+not count, nor do refusals that a shadow rule would make, nor the refused extra of a `commit`. Where
+refusals are only observed, they count, and the ban is only observed as well.
 
 ";
 
@@ -311,8 +311,9 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
   steps of an interval bucket begin with the request that takes from a full bucket, and follow each
   other one period apart until the bucket is full again.
 - **`count_refused`** records, at its cost, a request that this log refuses, also if other limits or a
-  ban refuse it as well. It does not record a request that fits the log and is refused by another limit,
-  a cost above the limit, or a peek.
+  ban refuse it as well. A `commit` above its reservation charges the extra as `charge` does, so a log
+  that refuses the extra records it. The log does not record a request that fits it and is refused by
+  another limit, a cost above the limit, or a peek.
 - **An interval bucket without `max_wait`** delays no request: it refuses what is not available, with
   the time until the step that refills it.
 - **Shadow rules** that a request matches form one group. They are decided after all enforced rules have

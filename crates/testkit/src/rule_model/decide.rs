@@ -259,7 +259,7 @@ impl RuleModel {
     }
 
     /// Logs that count refused attempts write them down, each for itself, if it refuses.
-    fn count_refused(&mut self, charges: &[Charge], verb: Verb) {
+    pub(super) fn count_refused(&mut self, charges: &[Charge], verb: Verb) {
         for charge in charges {
             for (position, limit) in charge.limits.iter().enumerate() {
                 let attempt = self.attempt(verb, charge, position, limit);

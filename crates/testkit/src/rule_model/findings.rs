@@ -72,6 +72,7 @@ pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
         ("a new key with a minimum gap and an initial amount passes", vec![gap_with_initial()]),
         ("a ban counts refusals in a sliding window", vec![sliding_ban()]),
         ("a commit above the reservation is all or none", vec![commit()]),
+        ("a log that counts refusals records the refused extra of a commit", vec![refused_extra()]),
         ("a refusal at the end of a ban counts", vec![after_a_ban()]),
         ("a delay includes the cost of the request", vec![delay()]),
         ("slices that do not divide the period are forgotten in time", vec![uneven_slices()]),
@@ -133,6 +134,13 @@ fn commit() -> Trace {
     let rules = vec![rule("r0", vec![limit(10, WEEK, bucket())]), other];
     let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(300)) };
     trace(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
+}
+
+/// 1/week and a debt of 1: the extra of 2 is refused and recorded, so a cost of 0 is refused as well.
+fn refused_extra() -> Trace {
+    let log = Limit { max_debt: Some(1), ..limit(1, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: true }) };
+    let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(3)) };
+    trace(vec![rule("r0", vec![log])], vec![check(0, 1), commit, check(0, 0), ask(0, Verb::Peek, None, 1)])
 }
 
 /// A ban of a second ends, and the refusal at that instant starts the next one.

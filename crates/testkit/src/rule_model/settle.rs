@@ -3,6 +3,7 @@
 
 use std::mem::{Discriminant, discriminant};
 
+use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
 use super::limit::{Algorithm, Ask, Limit};
 use super::rules::{Does, Request, Rule};
@@ -80,7 +81,8 @@ impl RuleModel {
         Settled { refunded, charged, unpaid }
     }
 
-    /// Charges what each of these took too little, into debt; to all of them, or to none and returns `false`.
+    /// Charges what each of these took too little, into debt, as [`Verb::Charge`] does: to all of them, or to none and returns
+    /// `false`.
     fn charge_more(&mut self, taken: &[Taken], cost: u64) -> bool {
         let owed = taken.iter().filter_map(|taken| {
             let limits = self.limits_of(taken)?;
@@ -97,6 +99,8 @@ impl RuleModel {
         let all = owed.iter().all(passes);
         if all {
             owed.iter().for_each(|charge| self.take(charge, charge.cost, &mut Receipt::default()));
+        } else {
+            self.count_refused(&owed, Verb::Charge);
         }
         all
     }
