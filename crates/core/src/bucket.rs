@@ -7,9 +7,9 @@ use core::num::NonZeroU64;
 
 use crate::algorithm::{Cells, CellsMut, STALE};
 use crate::error::LimitError;
+use crate::params::{BucketParams, DecodedState};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
-use crate::terms::{BucketParams, DecodedState};
 use crate::ticks::{Flow, HORIZON, Ticks};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent};

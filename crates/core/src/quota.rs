@@ -2,9 +2,9 @@
 
 use crate::algorithm::STALE;
 use crate::error::LimitError;
+use crate::params::WindowParams;
 use crate::quantity::{Nanos, Time};
 use crate::rate::Rate;
-use crate::terms::WindowParams;
 use crate::tokens::Tokens;
 use crate::verdict::Ask;
 

@@ -43,12 +43,6 @@ impl Outcome {
         matches!(self, Self::Allow | Self::Delay(_))
     }
 
-    /// Returns whether the request is admitted, at once or after a wait.
-    #[doc(hidden)]
-    pub const fn is_allowed(self) -> bool {
-        self.is_admitted()
-    }
-
     /// The stricter of two answers to one request: any refusal over any wait, the longer wait over the shorter.
     #[must_use]
     pub fn and(self, other: Self) -> Self {

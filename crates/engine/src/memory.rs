@@ -331,14 +331,14 @@ fn place_of(limits: &Limits) -> usize {
 #[inline]
 fn entry<'a>(charge: &Charge<'a>) -> tollgate::ledger::Charge<'a> {
     let Charge { numbers, limits, key, ask, windows, .. } = *charge;
-    tollgate::ledger::Charge { numbers, limits: Some(limits), key, ask, windows }
+    tollgate::ledger::Charge { limits_id: numbers, limits: Some(limits), key, ask, windows }
 }
 
 /// A charge as one that takes all of a cost or nothing, if it is.
 #[inline]
 fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
     let Charge { numbers, limits, key, ask: Ask::Exactly(cost), windows: [], .. } = *charge else { return None };
-    Some(PlainCharge { numbers, limits, key, cost })
+    Some(PlainCharge { limits_id: numbers, limits, key, cost })
 }
 
 /// Adds the answer to what was taken at once.
@@ -348,4 +348,4 @@ fn granted(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Report) {
 }
 
 const EMPTY: tollgate::ledger::Charge<'static> =
-    tollgate::ledger::Charge { numbers: 0, limits: None, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };
+    tollgate::ledger::Charge { limits_id: 0, limits: None, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };

@@ -236,7 +236,7 @@ fn waiting_as_long_as_a_refusal_says_succeeds() {
             stall(&bench);
             for round in 0..20 {
                 let mut said = Outcome::Allow;
-                while said.is_allowed() {
+                while said.is_admitted() {
                     said = bench.decide(&[], Some(cost), |decision| decision.outcome());
                 }
                 let Outcome::Deny(Retry::After(wait)) = said else { panic!("{limit}, cost {cost}: {said:?}") };

@@ -33,7 +33,7 @@ fn the_refusal_that_starts_a_ban_tells_its_length_and_who_waits_as_told_passes()
         // However many passed before, it is as long as is written, in the ticks of the store's clock.
         let (outcome, banned) = loop {
             let said = check(&engine).await;
-            if !said.0.is_allowed() {
+            if !said.0.is_admitted() {
                 break said;
             }
         };

@@ -290,8 +290,8 @@ mod tests {
     }
 
     fn of_bytes(bytes: &[u8]) -> (u64, u32) {
-        let print = secret().of_bytes(bytes);
-        (print.low, print.high)
+        let fingerprint = secret().of_bytes(bytes);
+        (fingerprint.low, fingerprint.high)
     }
 
     #[test]
@@ -319,8 +319,8 @@ mod tests {
                 hasher.write(&bytes[..first]);
                 bytes[first..second].iter().for_each(|byte| hasher.write_u8(*byte));
                 hasher.write(&bytes[second..]);
-                let print = hasher.fingerprint();
-                assert_eq!((print.low, print.high), of_bytes(&bytes), "cut at {first} and {second}");
+                let fingerprint = hasher.fingerprint();
+                assert_eq!((fingerprint.low, fingerprint.high), of_bytes(&bytes), "cut at {first} and {second}");
             }
         }
     }
@@ -332,8 +332,8 @@ mod tests {
         for len in 0..=bytes.len() {
             let mut hasher = secret.hasher();
             hasher.write(&bytes[..len]);
-            let print = hasher.fingerprint();
-            assert_eq!((print.low, print.high), of_bytes(&bytes[..len]), "{len} bytes");
+            let fingerprint = hasher.fingerprint();
+            assert_eq!((fingerprint.low, fingerprint.high), of_bytes(&bytes[..len]), "{len} bytes");
         }
     }
 
@@ -372,8 +372,8 @@ mod tests {
         let mut buckets = [0u32; 256];
         let secret = secret();
         for n in 0..65_536 {
-            let print = format!("user:{n:08}").fingerprint(&secret);
-            buckets[(print.low >> 56) as usize] += 1;
+            let fingerprint = format!("user:{n:08}").fingerprint(&secret);
+            buckets[(fingerprint.low >> 56) as usize] += 1;
         }
         // 256 expected in each, with a standard deviation of 16.
         assert!(buckets.iter().all(|count| (156..356).contains(count)), "{buckets:?}");

@@ -1,8 +1,8 @@
 //! A limit for each key.
 
 mod acquire;
+mod change;
 mod decide;
-mod numbers;
 mod overflow;
 mod snapshot;
 mod takings;
@@ -20,7 +20,7 @@ use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Table};
 use crate::wait::Shards;
-pub(crate) use decide::{newcomer, with_init};
+pub(crate) use decide::{spent_by_arrival, with_init};
 use overflow::Overflow;
 pub use overflow::WhenFull;
 pub use snapshot::RestoreError;
@@ -131,12 +131,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     pub fn check<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         let cost = Cost::new(cost);
         let now = self.clock.now_for(&self.limit);
-        let print = key.fingerprint(&self.secret);
+        let fingerprint = key.fingerprint(&self.secret);
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.try_take_fast(print, self.flags, take) {
+        if self.table.try_take_fast(fingerprint, self.flags, take) {
             return Verdict::granted(cost);
         }
-        self.check_slow(print, now, cost)
+        self.check_slow(fingerprint, now, cost)
     }
 
     /// [`check`](Self::check), with what may be told about the key's limit afterwards.
@@ -171,24 +171,24 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         mut each: impl FnMut(Verdict<A::Stamp>),
     ) {
         let mut requests = requests.into_iter();
-        let (mut prints, mut costs) = ([Fingerprint::default(); BATCH], [Cost::ZERO; BATCH]);
+        let (mut fingerprints, mut costs) = ([Fingerprint::default(); BATCH], [Cost::ZERO; BATCH]);
         let mut verdicts = [Verdict::default(); BATCH];
         loop {
             let mut len = 0;
             // The places come first: a request taken from the caller with no place left would be lost.
-            for ((print, place), (key, cost)) in prints.iter_mut().zip(&mut costs).zip(requests.by_ref()) {
-                (*print, *place) = (key.fingerprint(&self.secret), Cost::new(cost));
+            for ((fingerprint, place), (key, cost)) in fingerprints.iter_mut().zip(&mut costs).zip(requests.by_ref()) {
+                (*fingerprint, *place) = (key.fingerprint(&self.secret), Cost::new(cost));
                 len += 1;
             }
             if len == 0 {
                 return;
             }
             let now = self.clock.now_for(&self.limit);
-            self.table.try_home_many(&prints[..len], self.flags, |place, state| {
-                let (print, ask) = (prints[place], Ask::Exactly(costs[place]));
+            self.table.try_home_many(&fingerprints[..len], self.flags, |place, state| {
+                let (fingerprint, ask) = (fingerprints[place], Ask::Exactly(costs[place]));
                 verdicts[place] = match state {
-                    Some(state) => self.limit.decide(state, &now.with_spread(print.low), ask),
-                    None => self.decide_at(print, now, ask, |_, verdict| verdict),
+                    Some(state) => self.limit.decide(state, &now.with_spread(fingerprint.low), ask),
+                    None => self.decide_at(fingerprint, now, ask, |_, verdict| verdict),
                 };
             });
             // Not before nothing is locked any more: whoever is called may have questions of its own.
@@ -213,9 +213,9 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Forgets what the key has spent.
     pub fn reset<K: Key + ?Sized>(&self, key: &K) {
-        let print = key.fingerprint(&self.secret);
-        self.find(print, self.now(), |account| account.reset());
-        self.shards.notify(shard_of(print), print);
+        let fingerprint = key.fingerprint(&self.secret);
+        self.find(fingerprint, self.now(), |account| account.reset());
+        self.shards.notify(shard_of(fingerprint), fingerprint);
     }
 
     /// With other bounds on how many may wait at the same time: in all, instead of 65,536, and for one key, instead of 1,024.
@@ -247,9 +247,9 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 }
 
 /// The waiting room for a key, counted round.
-const fn shard_of(print: Fingerprint) -> usize {
+const fn shard_of(fingerprint: Fingerprint) -> usize {
     // Not the bits that tell the place in the table, though any would do.
-    print.high as usize
+    fingerprint.high as usize
 }
 
 impl<A: Algorithm + fmt::Debug, C> fmt::Debug for Keyed<A, C> {

@@ -1,7 +1,7 @@
 //! Many limits in one table: a limit per call, and several keys charged together.
 
 mod group;
-mod seat;
+mod view;
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::{CapacityError, WhenFull, newcomer, with_init};
+use crate::keyed::{CapacityError, WhenFull, spent_by_arrival, with_init};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, BATCH, Buckets, Owner, Slot, State, Wide};
-pub use seat::Seat;
-use seat::Words;
+use crate::table::{BATCH, Buckets, Presence, Slot, State, StateReader, Wide};
+pub use view::ChargeView;
+use view::Words;
 
 /// All limits that a state may belong to, by id.
 ///
@@ -35,7 +35,7 @@ impl LimitTable for [Limits] {
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The id of the limits.
-    pub numbers: u32,
+    pub limits_id: u32,
     /// The limits with that id, if they are at hand; otherwise they are looked up.
     pub limits: Option<&'a Limits>,
     /// The key. Whoever counts the same name under two rules puts the rule in here too.
@@ -48,8 +48,8 @@ pub struct Charge<'a> {
 
 impl<'a> Charge<'a> {
     /// All of `cost` or nothing, with no windows handed in.
-    pub fn new(numbers: u32, key: &'a [u8], cost: u64) -> Self {
-        Self { numbers, limits: None, key, ask: Ask::Exactly(Cost::new(cost)), windows: &[] }
+    pub fn new(limits_id: u32, key: &'a [u8], cost: u64) -> Self {
+        Self { limits_id, limits: None, key, ask: Ask::Exactly(Cost::new(cost)), windows: &[] }
     }
 }
 
@@ -57,7 +57,7 @@ impl<'a> Charge<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct PlainCharge<'a> {
     /// The id of the limits.
-    pub numbers: u32,
+    pub limits_id: u32,
     /// The limits with that id.
     pub limits: &'a Limits,
     /// The key.
@@ -78,13 +78,13 @@ pub struct PlainCharge<'a> {
 /// use tollgate::ledger::{Charge, Ledger};
 ///
 /// let bucket = |rate: &str, burst| Ok::<_, tollgate::LimitError>(Limit::from(TokenBucket::new(rate.parse()?, burst)?));
-/// let numbers = [Limits::from(bucket("10/s", 2)?), Limits::from(bucket("100/s", 3)?)];
+/// let limit_table = [Limits::from(bucket("10/s", 2)?), Limits::from(bucket("100/s", 3)?)];
 /// let ledger = Ledger::new(10_000, 2)?;
 /// let request = [Charge::new(0, b"user alice", 1), Charge::new(1, b"address 192.0.2.1", 1)];
-/// assert!(ledger.decide(&numbers[..], &request, |_, _| ()));
-/// assert!(ledger.decide(&numbers[..], &request, |_, seat| assert!(seat.verdict().is_allowed())));
-/// assert!(!ledger.decide(&numbers[..], &request, |_, _| ()), "alice has used hers up");
-/// assert!(ledger.decide(&numbers[..], &request[1..], |_, _| ()), "and the address was not charged for it");
+/// assert!(ledger.decide(&limit_table[..], &request, |_, _| ()));
+/// assert!(ledger.decide(&limit_table[..], &request, |_, view| assert!(view.verdict().is_allowed())));
+/// assert!(!ledger.decide(&limit_table[..], &request, |_, _| ()), "alice has used hers up");
+/// assert!(ledger.decide(&limit_table[..], &request[1..], |_, _| ()), "and the address was not charged for it");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ledger<C = PreciseClock> {
@@ -146,29 +146,29 @@ impl<C: Clock> Ledger<C> {
     /// while its state is held, so that what it reads was true at the decision. It must not ask the ledger for anything.
     pub fn decide<N: LimitTable + ?Sized>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charges: &[Charge<'_>],
-        each: impl FnMut(usize, &Seat<'_>),
+        each: impl FnMut(usize, &ChargeView<'_>),
     ) -> bool {
-        self.decide_each(numbers, charges, |charge| *charge, self.clock.now(), each)
+        self.decide_each(limit_table, charges, |charge| *charge, self.clock.now(), each)
     }
 
     /// [`decide`](Self::decide) for what `charge` makes charges of, so that nobody has to make a list of them first, and at a
     /// reading of the [`clock`](Self::clock) that was just taken.
     pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charged: &'a [T],
         charge: impl Fn(&'a T) -> Charge<'a>,
         now: Now<'_>,
-        mut each: impl FnMut(usize, &Seat<'_>),
+        mut each: impl FnMut(usize, &ChargeView<'_>),
     ) -> bool {
         match charged {
             [one] => {
                 let one = charge(one);
-                self.decide_one(numbers, &one, self.print(&one), now, |seat| each(0, seat))
+                self.decide_one(limit_table, &one, self.fingerprint(&one), now, |view| each(0, view))
             }
-            _ => self.decide_group(numbers, charged, &charge, now, each),
+            _ => self.decide_group(limit_table, charged, &charge, now, each),
         }
     }
 
@@ -176,17 +176,20 @@ impl<C: Clock> Ledger<C> {
     /// of the clock. What [`decide`](Self::decide) says of `each` holds here too.
     pub fn decide_many<N: LimitTable + ?Sized>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charges: &[Charge<'_>],
-        mut each: impl FnMut(usize, &Seat<'_>),
+        mut each: impl FnMut(usize, &ChargeView<'_>),
     ) {
         let now = self.clock.now();
         for (batch, charges) in charges.chunks(BATCH).enumerate() {
-            let mut prints = [Fingerprint::default(); BATCH];
-            prints.iter_mut().zip(charges).for_each(|(print, charge)| *print = self.print(charge));
-            self.table.touch_all(&prints[..charges.len()]);
-            for (place, (charge, print)) in charges.iter().zip(prints).enumerate() {
-                self.decide_one(numbers, charge, print, now, |seat| each(batch * BATCH + place, seat));
+            let mut fingerprints = [Fingerprint::default(); BATCH];
+            fingerprints
+                .iter_mut()
+                .zip(charges)
+                .for_each(|(fingerprint, charge)| *fingerprint = self.fingerprint(charge));
+            self.table.touch_all(&fingerprints[..charges.len()]);
+            for (place, (charge, fingerprint)) in charges.iter().zip(fingerprints).enumerate() {
+                self.decide_one(limit_table, charge, fingerprint, now, |view| each(batch * BATCH + place, view));
             }
         }
     }
@@ -194,21 +197,21 @@ impl<C: Clock> Ledger<C> {
     /// Runs `read` on what a decision about the charge would see, with the verdict it would get. Changes nothing.
     pub fn peek<N: LimitTable + ?Sized, R>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charge: &Charge<'_>,
-        mut read: impl FnMut(&Seat<'_>) -> R,
+        mut read: impl FnMut(&ChargeView<'_>) -> R,
     ) -> R {
-        let Some(limits) = self.limits(numbers, charge) else { return read(&Seat::refused(Retry::Never)) };
-        let (print, now) = (self.print(charge), self.clock.now());
-        let of_key = now_of(charge, print, now);
-        let found = self.find(numbers, charge, print, now, |account| {
+        let Some(limits) = self.limits(limit_table, charge) else { return read(&ChargeView::refused(Retry::Never)) };
+        let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
+        let of_key = now_of(charge, fingerprint, now);
+        let found = self.find(limit_table, charge, fingerprint, now, |account| {
             let verdict = account.weigh(charge.ask);
-            read(&Seat::of(account, verdict))
+            read(&ChargeView::of(account, verdict))
         });
         found.unwrap_or_else(|| {
             with_init(limits, &of_key, |state| {
                 let verdict = limits.weigh(&state, &of_key, charge.ask);
-                read(&Seat { limits: Some(limits), own: None, state: Words::Fresh(state), now: of_key, verdict })
+                read(&ChargeView { limits: Some(limits), own: None, state: Words::Fresh(state), now: of_key, verdict })
             })
         })
     }
@@ -216,47 +219,47 @@ impl<C: Clock> Ledger<C> {
     /// Gives back up to `cost` to the charge's key and returns how much its limits accepted.
     pub fn refund<N: LimitTable + ?Sized>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charge: &Charge<'_>,
         cost: u64,
         stamps: Option<Stamps>,
     ) -> u64 {
-        let (print, now) = (self.print(charge), self.clock.now());
+        let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let refund = |account: &mut Held<'_>| account.refund(Cost::new(cost), stamps);
-        self.find(numbers, charge, print, now, refund).map_or(0, Cost::get)
+        self.find(limit_table, charge, fingerprint, now, refund).map_or(0, Cost::get)
     }
 
     /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held.
-    pub fn renew<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
-        let (print, now) = (self.print(charge), self.clock.now());
+    pub fn renew<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
+        let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let renew = |account: &mut Held<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
-        self.find(numbers, charge, print, now, renew).unwrap_or(false)
+        self.find(limit_table, charge, fingerprint, now, renew).unwrap_or(false)
     }
 
     /// Forgets what the charge's key has spent.
-    pub fn reset<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) {
-        let (print, now) = (self.print(charge), self.clock.now());
-        self.find(numbers, charge, print, now, |account| account.reset());
+    pub fn reset<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) {
+        let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
+        self.find(limit_table, charge, fingerprint, now, |account| account.reset());
     }
 
     /// Whether the charge's key has anything used up here, by the limits that its state belongs to.
-    pub fn is_known<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>) -> bool {
-        let (print, owner) = (self.print(charge), Judge { numbers, now: self.clock.now() });
-        self.table.find(print, &owner, |slot| !owner.is_new(print, slot)).unwrap_or(false)
+    pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
+        let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });
+        self.table.find(fingerprint, &reader, |slot| !reader.is_new(fingerprint, slot)).unwrap_or(false)
     }
 
     /// Moves the state of the charge's key to another ledger, as it is and with the limits it belongs to. Its entries must be
     /// long enough for that; nothing happens if the key is not known here.
-    pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, numbers: &N, charge: &Charge<'_>) {
-        let owner = Judge { numbers, now: self.clock.now() };
-        let taken = self.table.find(self.print(charge), &owner, |slot| {
+    pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
+        let reader = LedgerReader { limit_table, now: self.clock.now() };
+        let taken = self.table.find(self.fingerprint(charge), &reader, |slot| {
             let words: Vec<u64> = (0..self.table.state_words()).map(|word| slot.state.get(word)).collect();
             // No limits have this id, so the entry counts as forgotten.
             slot.state.set(0, u64::MAX);
             words
         });
         let Some(words) = taken else { return };
-        to.table.enter(to.print(charge), &owner, Spent::ALL, |slot, _| {
+        to.table.upsert(to.fingerprint(charge), &reader, Spent::ALL, |slot, _| {
             words.iter().enumerate().for_each(|(index, word)| slot.state.set(index, *word));
         });
     }
@@ -264,15 +267,15 @@ impl<C: Clock> Ledger<C> {
     /// Replaces the state of the charge's key by a new one: what `start` says a new key has, with `held` leases taken of each
     /// limit that hands them out. `start` must be the limits of the charge in everything but what a new key has and how long
     /// its first window or lease lasts. A key that finds no room of its own keeps none.
-    pub fn begin<N: LimitTable + ?Sized>(&self, numbers: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+    pub fn begin<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         if start.words() > self.state_words() {
             return;
         }
-        let (print, now) = (self.print(charge), self.clock.now());
-        let of_key = now_of(charge, print, now);
+        let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
+        let of_key = now_of(charge, fingerprint, now);
         // What it is worth to be kept is only known when it is written; as much as any.
-        self.table.enter(print, &Judge { numbers, now }, Spent::ALL, |slot, _| {
-            slot.state.set(0, charge.numbers.into());
+        self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |slot, _| {
+            slot.state.set(0, charge.limits_id.into());
             let mut words = after_id(&mut slot.state);
             start.init(&mut words, &of_key);
             start.hold(&mut words, &of_key, held);
@@ -296,45 +299,46 @@ impl<C: Clock> Ledger<C> {
 
     fn decide_one<N: LimitTable + ?Sized>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charge: &Charge<'_>,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         now: Now<'_>,
-        each: impl FnOnce(&Seat<'_>),
+        each: impl FnOnce(&ChargeView<'_>),
     ) -> bool {
-        let Some(limits) = self.limits(numbers, charge) else {
-            each(&Seat::refused(Retry::Never));
+        let Some(limits) = self.limits(limit_table, charge) else {
+            each(&ChargeView::refused(Retry::Never));
             return false;
         };
-        let owner = Judge { numbers, now };
-        let of_key = now_of(charge, print, now);
+        let reader = LedgerReader { limit_table, now };
+        let of_key = now_of(charge, fingerprint, now);
         let mut each = Some(each);
-        let mut decide = |slot: &mut Slot<'_>, arrival, now: Now<'_>| {
-            visit(numbers, limits, charge.numbers, &mut slot.state, arrival, now, |account| {
+        let mut decide = |slot: &mut Slot<'_>, presence, now: Now<'_>| {
+            visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, now, |account| {
                 let verdict = account.decide(charge.ask);
                 if let Some(each) = each.take() {
-                    each(&Seat::of(account, verdict));
+                    each(&ChargeView::of(account, verdict));
                 }
                 verdict.is_admitted()
             })
         };
-        let newcomer = newcomer(limits, &of_key, charge.ask);
-        let decided = self.table.enter(print, &owner, newcomer, |slot, arrival| decide(slot, arrival, of_key));
+        let newcomer = spent_by_arrival(limits, &of_key, charge.ask);
+        let decided =
+            self.table.upsert(fingerprint, &reader, newcomer, |slot, presence| decide(slot, presence, of_key));
         if let Some(passed) = decided {
             return passed;
         }
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let shared = self.shared_print(charge);
+        let shared = self.shared_fingerprint(charge);
         let of_shared = now_of(charge, shared, now);
         let overflowed = match self.when_full {
             WhenFull::Overflow => {
-                self.overflow.enter(shared, &owner, Spent::ALL, |slot, arrival| decide(slot, arrival, of_shared))
+                self.overflow.upsert(shared, &reader, Spent::ALL, |slot, presence| decide(slot, presence, of_shared))
             }
             WhenFull::Deny => None,
         };
         overflowed.unwrap_or_else(|| {
             if let Some(each) = each.take() {
-                each(&Seat::refused(Retry::OnRelease));
+                each(&ChargeView::refused(Retry::OnRelease));
             }
             false
         })
@@ -342,33 +346,33 @@ impl<C: Clock> Ledger<C> {
 
     fn find<N: LimitTable + ?Sized, R>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charge: &Charge<'_>,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         now: Now<'_>,
         visit: impl FnOnce(&mut Held<'_>) -> R,
     ) -> Option<R> {
-        let limits = self.limits(numbers, charge)?;
-        self.table.find(print, &Judge { numbers, now }, |slot| {
-            let now = now_of(charge, print, now);
-            self::visit(numbers, limits, charge.numbers, &mut slot.state, Arrival::Known, now, visit)
+        let limits = self.limits(limit_table, charge)?;
+        self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
+            let now = now_of(charge, fingerprint, now);
+            self::visit(limit_table, limits, charge.limits_id, &mut slot.state, Presence::Known, now, visit)
         })
     }
 
     /// The limits of a charge, unless their state does not fit an entry.
     #[inline]
-    fn limits<'n, N: LimitTable + ?Sized>(&self, numbers: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
-        let limits = charge.limits.or_else(|| numbers.get(charge.numbers));
+    fn limits<'n, N: LimitTable + ?Sized>(&self, limit_table: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
+        let limits = charge.limits.or_else(|| limit_table.get(charge.limits_id));
         limits.filter(|limits| limits.words() <= self.state_words())
     }
 
-    fn print(&self, charge: &Charge<'_>) -> Fingerprint {
+    fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
         charge.key.fingerprint(&self.secret)
     }
 
     /// Of the entry that all keys under the charge's limits share when they find no room.
-    fn shared_print(&self, charge: &Charge<'_>) -> Fingerprint {
-        charge.numbers.to_le_bytes().fingerprint(&self.secret)
+    fn shared_fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
+        charge.limits_id.to_le_bytes().fingerprint(&self.secret)
     }
 }
 
@@ -384,19 +388,19 @@ type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
 /// The limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits nobody knows any more,
 /// is written as new under `limits`, which have that id.
 fn owner_of<'n, N: LimitTable + ?Sized>(
-    numbers: &'n N,
+    limit_table: &'n N,
     limits: &Limits,
     id: u32,
     state: &mut State<'_>,
-    arrival: Arrival,
+    presence: Presence,
     now: &Now<'_>,
 ) -> Option<&'n Limits> {
     let written_under = state.get(0);
-    if arrival == Arrival::Known && written_under == u64::from(id) {
+    if presence == Presence::Known && written_under == u64::from(id) {
         return None;
     }
-    if arrival == Arrival::Known
-        && let Some(own) = u32::try_from(written_under).ok().and_then(|id| numbers.get(id))
+    if presence == Presence::Known
+        && let Some(own) = u32::try_from(written_under).ok().and_then(|id| limit_table.get(id))
     {
         return Some(own);
     }
@@ -407,15 +411,15 @@ fn owner_of<'n, N: LimitTable + ?Sized>(
 
 /// Runs `visit` on a state under the limits with `id`, which it belongs to afterwards if it was charged under them.
 fn visit<N: LimitTable + ?Sized, R>(
-    numbers: &N,
+    limit_table: &N,
     limits: &Limits,
     id: u32,
     state: &mut State<'_>,
-    arrival: Arrival,
+    presence: Presence,
     now: Now<'_>,
     visit: impl FnOnce(&mut Held<'_>) -> R,
 ) -> R {
-    let own = owner_of(numbers, limits, id, state, arrival, &now);
+    let own = owner_of(limit_table, limits, id, state, presence, &now);
     let mut account = Account { limit: limits, own, state: after_id(*state), now };
     let result = visit(&mut account);
     if own.is_some() && account.own.is_none() {
@@ -424,8 +428,8 @@ fn visit<N: LimitTable + ?Sized, R>(
     result
 }
 
-fn now_of<'a>(charge: &Charge<'a>, print: Fingerprint, now: Now<'a>) -> Now<'a> {
-    now.with_spread(print.low).with_windows(charge.windows)
+fn now_of<'a>(charge: &Charge<'a>, fingerprint: Fingerprint, now: Now<'a>) -> Now<'a> {
+    now.with_spread(fingerprint.low).with_windows(charge.windows)
 }
 
 /// The state of an entry after the id of the limits it belongs to, which is its first word.
@@ -434,34 +438,34 @@ fn after_id<S>(entry: S) -> Offset<S> {
 }
 
 /// Tells the table what its entries are worth, each under its own limits.
-struct Judge<'a, N: ?Sized> {
-    numbers: &'a N,
+struct LedgerReader<'a, N: ?Sized> {
+    limit_table: &'a N,
     now: Now<'a>,
 }
 
-impl<N: LimitTable + ?Sized> Owner for Judge<'_, N> {
+impl<N: LimitTable + ?Sized> StateReader for LedgerReader<'_, N> {
     fn generation(&self) -> u64 {
         0
     }
 
-    fn is_new(&self, print: Fingerprint, slot: &Slot<'_>) -> bool {
-        self.spent_under(print, &slot.state, |limits, state, now| limits.is_new(state, now)).unwrap_or(true)
+    fn is_new(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> bool {
+        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.is_new(state, now)).unwrap_or(true)
     }
 
-    fn spent(&self, print: Fingerprint, slot: &Slot<'_>) -> Spent {
-        self.spent_under(print, &slot.state, |limits, state, now| limits.spent(state, now)).unwrap_or_default()
+    fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent {
+        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.spent(state, now)).unwrap_or_default()
     }
 }
 
-impl<N: LimitTable + ?Sized> Judge<'_, N> {
+impl<N: LimitTable + ?Sized> LedgerReader<'_, N> {
     fn spent_under<R>(
         &self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         state: &State<'_>,
         read: impl FnOnce(&Limits, &Offset<&State<'_>>, &Now<'_>) -> R,
     ) -> Option<R> {
-        let limits = u32::try_from(state.get(0)).ok().and_then(|id| self.numbers.get(id))?;
-        Some(read(limits, &after_id(state), &self.now.with_spread(print.low)))
+        let limits = u32::try_from(state.get(0)).ok().and_then(|id| self.limit_table.get(id))?;
+        Some(read(limits, &after_id(state), &self.now.with_spread(fingerprint.low)))
     }
 }
 

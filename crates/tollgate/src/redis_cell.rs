@@ -15,7 +15,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::CapacityError;
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{Arrival, BATCH, Owner, Slot, Table};
+use crate::table::{BATCH, Presence, Slot, StateReader, Table};
 
 /// A table of keys whose limit comes with every call.
 ///
@@ -75,25 +75,25 @@ impl<C: Clock> RedisCellTable<C> {
         mut each: impl FnMut([i64; 5]),
     ) {
         let mut calls = calls.into_iter();
-        let mut prints = [Fingerprint::default(); BATCH];
+        let mut fingerprints = [Fingerprint::default(); BATCH];
         let mut batch: [Option<&Throttle>; BATCH] = [None; BATCH];
         let mut replies = [[0; 5]; BATCH];
         loop {
             let mut len = 0;
             // The places come first: a call taken from the caller with no place left would be lost.
-            for ((print, place), (key, call)) in prints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
-                (*print, *place) = (key.fingerprint(&self.secret), Some(call));
+            for ((fingerprint, place), (key, call)) in fingerprints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
+                (*fingerprint, *place) = (key.fingerprint(&self.secret), Some(call));
                 len += 1;
             }
             if len == 0 {
                 return;
             }
             let now = self.clock.mono().as_nanos();
-            self.table.try_home_many(&prints[..len], 0, |place, state| {
+            self.table.try_home_many(&fingerprints[..len], 0, |place, state| {
                 let Some(call) = batch[place] else { return };
                 replies[place] = match state {
                     Some(state) => call.decide(state, &Now::at(now)),
-                    None => self.decide_at(prints[place], now, call),
+                    None => self.decide_at(fingerprints[place], now, call),
                 };
             });
             // Not before nothing is locked any more: whoever is called may have questions of its own.
@@ -112,25 +112,26 @@ impl<C: Clock> RedisCellTable<C> {
     }
 
     #[inline]
-    fn decide_at(&self, print: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
+    fn decide_at(&self, fingerprint: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
         let at = Now::at(now);
-        match self.table.known(print, 0, |state| call.decide(state, &at)) {
+        match self.table.try_known(fingerprint, 0, |state| call.decide(state, &at)) {
             Some(reply) => reply,
-            None => self.decide_slow(print, now, call),
+            None => self.decide_slow(fingerprint, now, call),
         }
     }
 
     #[inline(never)]
-    fn decide_slow(&self, print: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
+    fn decide_slow(&self, fingerprint: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
         let at = Now::at(now);
         let mut newcomer = [0];
         call.decide(&mut newcomer, &at);
-        let decided = self.table.enter(print, &Judge { now }, owed(newcomer[0], now), |slot, arrival| {
-            if arrival == Arrival::New {
-                tollgate_core::CellsMut::set(&mut slot.state, 0, 0);
-            }
-            call.decide(&mut slot.state, &at)
-        });
+        let decided =
+            self.table.upsert(fingerprint, &RedisCellReader { now }, owed(newcomer[0], now), |slot, presence| {
+                if presence == Presence::New {
+                    tollgate_core::CellsMut::set(&mut slot.state, 0, 0);
+                }
+                call.decide(&mut slot.state, &at)
+            });
         decided.unwrap_or_else(|| {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             let mut shared = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,11 +151,11 @@ impl<C> fmt::Debug for RedisCellTable<C> {
 
 /// Tells the table what its entries are worth. Numbers differ from call to call, so entries are compared by how long they will
 /// be needed: the one that is soonest as good as new gives way first.
-struct Judge {
+struct RedisCellReader {
     now: u64,
 }
 
-impl Owner for Judge {
+impl StateReader for RedisCellReader {
     fn generation(&self) -> u64 {
         0
     }

@@ -150,8 +150,8 @@ fn a_ledger_decides_single_charges_without_allocating() {
                     for ask in asks {
                         let charge = Charge { ask, ..Charge::new(id, &key, 0) };
                         let mut remaining = 0;
-                        ledger.decide(&numbers[..], &[charge], |_, seat| {
-                            remaining = seat.reports(1).map(|report| report.remaining).min().unwrap_or(0);
+                        ledger.decide(&numbers[..], &[charge], |_, view| {
+                            remaining = view.reports(1).map(|report| report.remaining).min().unwrap_or(0);
                         });
                         ledger.refund(&numbers[..], &charge, 1, None);
                     }

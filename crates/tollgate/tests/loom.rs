@@ -195,18 +195,18 @@ fn a_batch_and_a_single_request_add_up() {
 #[test]
 fn groups_in_opposite_order_neither_wait_for_ever_nor_share_what_is_left() {
     model(2, || {
-        let numbers = [Limits::from(Limit::from(bucket(3)))];
+        let limits = [Limits::from(Limit::from(bucket(3)))];
         let ledger = Arc::new(Ledger::with_clock(1, 1, clock()).unwrap());
         let decide = |ledger: &Ledger<ManualClock>, keys: [&[u8]; 2]| {
-            let numbers = [Limits::from(Limit::from(bucket(3)))];
-            ledger.decide(&numbers[..], &keys.map(|key| Charge::new(0, key, 2)), |_, _| ())
+            let limits = [Limits::from(Limit::from(bucket(3)))];
+            ledger.decide(&limits[..], &keys.map(|key| Charge::new(0, key, 2)), |_, _| ())
         };
         let (first, second) =
             both(&ledger, move |ledger| decide(ledger, [b"a", b"b"]), move |ledger| decide(ledger, [b"b", b"a"]));
         assert!(first != second);
         for key in [b"a", b"b"] {
             let left =
-                ledger.peek(&numbers[..], &Charge::new(0, key, 1), |seat| seat.reports(1).next().unwrap().remaining);
+                ledger.peek(&limits[..], &Charge::new(0, key, 1), |view| view.reports(1).next().unwrap().remaining);
             assert_eq!(left, 1);
         }
     });
@@ -216,12 +216,13 @@ fn groups_in_opposite_order_neither_wait_for_ever_nor_share_what_is_left() {
 /// small.
 #[inline(never)]
 fn charge_both(ledger: &Ledger<ManualClock>, keys: [&'static [u8]; 2], cost: u64) -> bool {
-    let numbers = [Limits::from(Limit::from(bucket(5)))];
-    let plain = |key: &&'static [u8]| Some(PlainCharge { numbers: 0, limits: &numbers[0], key, cost: Cost::new(cost) });
+    let limits = [Limits::from(Limit::from(bucket(5)))];
+    let plain =
+        |key: &&'static [u8]| Some(PlainCharge { limits_id: 0, limits: &limits[0], key, cost: Cost::new(cost) });
     if ledger.try_take_fast(&keys, plain, &clock().now(), |_, _| ()) {
         return true;
     }
-    ledger.decide(&numbers[..], &keys.map(|key| Charge::new(0, key, cost)), |_, _| ())
+    ledger.decide(&limits[..], &keys.map(|key| Charge::new(0, key, cost)), |_, _| ())
 }
 
 #[test]

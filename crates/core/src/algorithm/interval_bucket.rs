@@ -45,9 +45,9 @@ use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::limit::Limit;
+use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::rate::Rate;
-use crate::terms::{DecodedState, Params};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 

@@ -42,9 +42,9 @@ use ring::{Head, Ring};
 use super::{Algorithm, Cells, CellsMut};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
+use crate::params::Params;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::quota::{Quota, instant};
-use crate::terms::Params;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 

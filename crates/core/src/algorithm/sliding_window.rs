@@ -46,9 +46,9 @@ use core::time::Duration;
 use super::{Algorithm, Cells, CellsMut};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
+use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Nanos, Now};
 use crate::quota::{Quota, instant};
-use crate::terms::{DecodedState, Params};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 

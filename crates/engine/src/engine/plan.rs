@@ -327,7 +327,7 @@ impl Plan {
                 }
                 By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => return false,
             };
-            charges.push(PlainCharge { numbers, limits, key: self.key(planned), cost: planned.cost });
+            charges.push(PlainCharge { limits_id: numbers, limits, key: self.key(planned), cost: planned.cost });
         }
         true
     }

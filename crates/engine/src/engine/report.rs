@@ -109,7 +109,7 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &Running
 
 /// Returns whether a charge is not counted because its ban refuses, or because it is a ban that does not.
 fn is_spoken_for(decisions: &Decisions, charges: &[Planned], place: usize) -> bool {
-    let refuses = |planned: &Planned| planned.is_ban() && !decisions.outcome(planned).is_allowed();
+    let refuses = |planned: &Planned| planned.is_ban() && !decisions.outcome(planned).is_admitted();
     charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)
 }
 

@@ -165,7 +165,7 @@ impl RuleModel {
         for (charge, amount) in charges.iter().zip(&taken) {
             let mut refuses = false;
             for said in self.outcomes(verb, charge, *amount) {
-                refuses |= !said.is_allowed();
+                refuses |= !said.is_admitted();
                 outcome = both(outcome, said);
             }
             refused.push(refuses);

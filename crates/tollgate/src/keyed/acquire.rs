@@ -43,13 +43,13 @@ where
 }
 
 impl<C: Clock> Keyed<Concurrency, C> {
-    pub(crate) fn renew(&self, print: Fingerprint, stamp: Stamp) -> bool {
+    pub(crate) fn renew(&self, fingerprint: Fingerprint, stamp: Stamp) -> bool {
         let now = self.now();
         let renewed = self
-            .find(print, now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
+            .find(fingerprint, now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
             .unwrap_or(false);
         renewed
-            || self.takings().has(print)
+            || self.takings().has(fingerprint)
                 && self.on_overflow(now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }
 }
@@ -69,8 +69,8 @@ where
     }
 
     #[inline]
-    fn shard_of(print: Fingerprint) -> usize {
-        shard_of(print)
+    fn shard_of(fingerprint: Fingerprint) -> usize {
+        shard_of(fingerprint)
     }
 
     fn clock(&self) -> &C {
@@ -86,21 +86,21 @@ where
     }
 
     #[inline]
-    fn take_now(&self, print: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
+    fn take_now(&self, fingerprint: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
         let now = self.now();
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.try_take_fast(print, self.flags, take) {
+        if self.table.try_take_fast(fingerprint, self.flags, take) {
             return Verdict::granted(cost);
         }
-        self.take(print, cost, &now, false)
+        self.take(fingerprint, cost, &now, false)
     }
 
-    fn take(&self, print: Fingerprint, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {
-        if let Some(verdict) = self.find(print, *now, |account| account.take_undelayed(cost, repair)) {
+    fn take(&self, fingerprint: Fingerprint, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {
+        if let Some(verdict) = self.find(fingerprint, *now, |account| account.take_undelayed(cost, repair)) {
             return verdict;
         }
         let ask = Ask::Exactly(cost);
-        let of_key = now.with_spread(print.low);
+        let of_key = now.with_spread(fingerprint.low);
         // A cost that would wait only for itself passes as a whole.
         let (as_new, alone) = with_init(&self.limit, &of_key, |state| {
             let wait = self.limit.wait_behind(&state, &of_key, Cost::ZERO, cost);
@@ -112,7 +112,7 @@ where
         if alone > Retry::NOW {
             return Verdict::refused(alone);
         }
-        let verdict = self.decide_at(print, *now, ask, |_, verdict| verdict);
+        let verdict = self.decide_at(fingerprint, *now, ask, |_, verdict| verdict);
         match verdict.outcome() {
             Outcome::Delay(_) if verdict.outcome() == as_new.outcome() => {
                 Verdict::stamped(verdict.taken(), verdict.stamp())
@@ -120,26 +120,26 @@ where
             // Somebody else made the entry meanwhile, or there is no room for one, and put us behind them: what was taken for a
             // later time is not wanted.
             Outcome::Delay(_) => {
-                self.undo(print, &verdict, cost);
+                self.undo(fingerprint, &verdict, cost);
                 verdict
             }
             Outcome::Allow | Outcome::Deny(_) => verdict,
         }
     }
 
-    fn wait_behind(&self, print: Fingerprint, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry {
-        self.read_at(print, *now, |entry| entry.wait_behind(ahead, cost))
+    fn wait_behind(&self, fingerprint: Fingerprint, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry {
+        self.read_at(fingerprint, *now, |entry| entry.wait_behind(ahead, cost))
     }
 
-    fn look_again(&self, print: Fingerprint, now: &Now<'_>) -> Option<Nanos> {
-        self.read_at(print, *now, |entry| entry.look_again())
+    fn look_again(&self, fingerprint: Fingerprint, now: &Now<'_>) -> Option<Nanos> {
+        self.read_at(fingerprint, *now, |entry| entry.look_again())
     }
 
-    fn give_back(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        self.refund_part(print, verdict, cost)
+    fn give_back(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        self.refund_part(fingerprint, verdict, cost)
     }
 
-    fn charge(&self, print: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
-        self.decide_at(print, self.now(), Ask::Regardless(cost), |_, verdict| verdict)
+    fn charge(&self, fingerprint: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
+        self.decide_at(fingerprint, self.now(), Ask::Regardless(cost), |_, verdict| verdict)
     }
 }

@@ -6,12 +6,12 @@ use super::Keyed;
 use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::table::{Arrival, State};
+use crate::table::{Presence, State};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     #[inline(never)]
-    pub(super) fn check_slow(&self, print: Fingerprint, now: Now<'_>, cost: Cost) -> Verdict<A::Stamp> {
-        self.decide_at(print, now, Ask::Exactly(cost), |_, verdict| verdict)
+    pub(super) fn check_slow(&self, fingerprint: Fingerprint, now: Now<'_>, cost: Cost) -> Verdict<A::Stamp> {
+        self.decide_at(fingerprint, now, Ask::Exactly(cost), |_, verdict| verdict)
     }
 
     #[inline]
@@ -28,43 +28,44 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     #[inline]
     pub(super) fn decide_at<R>(
         &self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         now: Now<'_>,
         ask: Ask,
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
-        let decided = self.table.known(print, self.flags, |state| {
-            let now = now.with_spread(print.low);
+        let decided = self.table.try_known(fingerprint, self.flags, |state| {
+            let now = now.with_spread(fingerprint.low);
             let verdict = self.limit.decide(state, &now, ask);
             read(&Entry { limit: &self.limit, own: None, state: &*state, now: &now }, verdict)
         });
         match decided {
             Some(result) => result,
-            None => self.decide_slow(print, now, ask, read),
+            None => self.decide_slow(fingerprint, now, ask, read),
         }
     }
 
     #[inline(never)]
     pub(super) fn decide_slow<R>(
         &self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         now: Now<'_>,
         ask: Ask,
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
-        let owner = self.judge(now);
-        let of_key = owner.now(print);
-        let decided = self.table.enter(print, &owner, newcomer(&self.limit, &of_key, ask), |slot, arrival| {
-            if arrival == Arrival::New {
-                self.limit.init(&mut slot.state, &of_key);
-            }
-            owner.visit(print, slot, |account| {
-                let verdict = account.decide(ask);
-                read(&Entry::of(account), verdict)
-            })
-        });
+        let reader = self.reader(now);
+        let of_key = reader.now(fingerprint);
+        let decided =
+            self.table.upsert(fingerprint, &reader, spent_by_arrival(&self.limit, &of_key, ask), |slot, presence| {
+                if presence == Presence::New {
+                    self.limit.init(&mut slot.state, &of_key);
+                }
+                reader.visit(fingerprint, slot, |account| {
+                    let verdict = account.decide(ask);
+                    read(&Entry::of(account), verdict)
+                })
+            });
         // What is shared by many keys has the windows of none of them.
-        decided.unwrap_or_else(|| self.decide_without_room(print, now, ask, read))
+        decided.unwrap_or_else(|| self.decide_without_room(fingerprint, now, ask, read))
     }
 
     /// Runs `read` on the key's state, or on that of a new key where there is none.
@@ -72,10 +73,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.read_at(key.fingerprint(&self.secret), self.now(), read)
     }
 
-    pub(super) fn read_at<R>(&self, print: Fingerprint, now: Now<'_>, read: impl Fn(&Entry<'_, A>) -> R) -> R {
-        let found = self.find(print, now, |account| read(&Entry::of(account)));
+    pub(super) fn read_at<R>(&self, fingerprint: Fingerprint, now: Now<'_>, read: impl Fn(&Entry<'_, A>) -> R) -> R {
+        let found = self.find(fingerprint, now, |account| read(&Entry::of(account)));
         found.unwrap_or_else(|| {
-            let (limit, now) = (&self.limit, now.with_spread(print.low));
+            let (limit, now) = (&self.limit, now.with_spread(fingerprint.low));
             with_init(limit, &now, |state| read(&Entry { limit, own: None, state: &state, now: &now }))
         })
     }
@@ -86,17 +87,17 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     pub(super) fn find<R>(
         &self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         now: Now<'_>,
         visit: impl FnOnce(&mut Account<'_, A, State<'_>>) -> R,
     ) -> Option<R> {
-        let owner = self.judge(now);
-        self.table.find(print, &owner, |slot| owner.visit(print, slot, visit))
+        let reader = self.reader(now);
+        self.table.find(fingerprint, &reader, |slot| reader.visit(fingerprint, slot, visit))
     }
 }
 
 /// How spent `ask` leaves a new entry.
-pub(crate) fn newcomer<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
+pub(crate) fn spent_by_arrival<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
     let capacity = limit.capacity();
     let taken = match ask {
         // Without state nothing is remembered, let alone spent.

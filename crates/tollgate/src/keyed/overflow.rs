@@ -11,7 +11,7 @@ use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
-use crate::table::Owner;
+use crate::table::StateReader;
 
 /// What happens to a new key when every entry it could have is in use and more spent than the newcomer would be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     #[inline(never)]
     pub(super) fn decide_without_room<R>(
         &self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         now: Now<'_>,
         ask: Ask,
         read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R,
@@ -55,26 +55,26 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             (verdict, read(&Entry::of(account), verdict))
         });
         if verdict.taken() > Cost::ZERO {
-            self.takings().add(print, verdict.taken().get());
+            self.takings().add(fingerprint, verdict.taken().get());
         }
         result
     }
 
-    pub(super) fn refund_part(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let refunded = self.undo(print, verdict, cost);
+    pub(super) fn refund_part(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let refunded = self.undo(fingerprint, verdict, cost);
         if refunded > 0 {
-            self.shards.notify(shard_of(print), print);
+            self.shards.notify(shard_of(fingerprint), fingerprint);
         }
         refunded
     }
 
     /// Gives back without telling those who wait.
-    pub(super) fn undo(&self, print: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+    pub(super) fn undo(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
         let (now, stamp) = (self.now(), Some(verdict.stamp()));
-        match self.find(print, now, |account| account.refund(cost, stamp)) {
+        match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
             Some(refunded) if refunded > Cost::ZERO => refunded.get(),
             _ => {
-                let part = Cost::new(self.takings().strike_out(print, cost.get()));
+                let part = Cost::new(self.takings().strike_out(fingerprint, cost.get()));
                 if part == Cost::ZERO {
                     return 0;
                 }
@@ -85,13 +85,13 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Runs `visit` on what keys without an entry share.
     pub(super) fn on_overflow<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
-        let owner = self.judge(now);
+        let reader = self.reader(now);
         let Overflow { words, generation } = &mut *self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
         let own = self.earlier.get(*generation as usize);
-        let mut account = Account { limit: &self.limit, own, state: &mut **words, now: owner.now };
+        let mut account = Account { limit: &self.limit, own, state: &mut **words, now: reader.now };
         let result = visit(&mut account);
         if account.own.is_none() {
-            *generation = owner.generation();
+            *generation = reader.generation();
         }
         result
     }

@@ -24,22 +24,22 @@ impl Takings {
     /// The oldest is forgotten when there are more.
     pub(super) const MAX: usize = 1_024;
 
-    pub(super) fn add(&mut self, print: Fingerprint, cost: u64) {
+    pub(super) fn add(&mut self, fingerprint: Fingerprint, cost: u64) {
         if self.list.len() >= Self::MAX {
             self.list.pop_front();
         }
-        self.list.push_back((print, cost));
+        self.list.push_back((fingerprint, cost));
     }
 
-    pub(super) fn has(&self, print: Fingerprint) -> bool {
-        self.list.iter().any(|(of, _)| *of == print)
+    pub(super) fn has(&self, fingerprint: Fingerprint) -> bool {
+        self.list.iter().any(|(of, _)| *of == fingerprint)
     }
 
     /// Strikes out up to `cost` of what the key took, and returns how much that was.
-    pub(super) fn strike_out(&mut self, print: Fingerprint, cost: u64) -> u64 {
+    pub(super) fn strike_out(&mut self, fingerprint: Fingerprint, cost: u64) -> u64 {
         let mut wanted = cost;
         while wanted > 0
-            && let Some(place) = self.list.iter().position(|(of, _)| *of == print)
+            && let Some(place) = self.list.iter().position(|(of, _)| *of == fingerprint)
             && let Some((_, taken)) = self.list.get_mut(place)
         {
             let part = wanted.min(*taken);
@@ -60,8 +60,11 @@ mod tests {
     fn nobody_gets_more_than_it_took_and_the_oldest_are_forgotten() {
         let [a, b] = [1, 2].map(|low| Fingerprint { low, ..Fingerprint::default() });
         let mut takings = Takings::default();
-        [(a, 2), (b, 3), (a, 4)].iter().for_each(|(print, cost)| takings.add(*print, *cost));
-        assert_eq!([(a, 3), (a, 9), (a, 1), (b, 2)].map(|(print, cost)| takings.strike_out(print, cost)), [3, 3, 0, 2]);
+        [(a, 2), (b, 3), (a, 4)].iter().for_each(|(fingerprint, cost)| takings.add(*fingerprint, *cost));
+        assert_eq!(
+            [(a, 3), (a, 9), (a, 1), (b, 2)].map(|(fingerprint, cost)| takings.strike_out(fingerprint, cost)),
+            [3, 3, 0, 2]
+        );
         assert!(takings.has(b) && !takings.has(a));
         (0..Takings::MAX).for_each(|_| takings.add(a, 1));
         assert_eq!((takings.has(b), takings.list.len()), (false, Takings::MAX));

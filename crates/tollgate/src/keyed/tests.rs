@@ -1,5 +1,5 @@
-mod numbers;
-mod room;
+mod change;
+mod overflow;
 mod stress;
 
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock
 /// How many entries are taken, as good as new or not.
 fn entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
     let mut entries = 0;
-    keyed.table.for_each(&keyed.judge(keyed.clock.now()), |_, _| entries += 1);
+    keyed.table.for_each(&keyed.reader(keyed.clock.now()), |_, _| entries += 1);
     entries
 }
 

@@ -3,12 +3,12 @@
 use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
 
-use super::{Charge, Held, Judge, Ledger, LimitTable, PlainCharge, Seat, now_of, owner_of, visit};
+use super::{Charge, ChargeView, Held, Ledger, LedgerReader, LimitTable, PlainCharge, now_of, owner_of, visit};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::keyed::{WhenFull, newcomer};
+use crate::keyed::{WhenFull, spent_by_arrival};
 use crate::sync::Ordering;
-use crate::table::{Arrival, Group, Place, State, Wide};
+use crate::table::{EntryIndex, Group, Presence, State, Wide};
 
 /// As many as nearly all groups have; a larger one allocates. In a model there is no stack for so many.
 const FEW: usize = if cfg!(loom) { 5 } else { 16 };
@@ -35,9 +35,9 @@ impl<'n> Member<'n> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
     /// That of its key.
-    Own(Place),
+    Own(EntryIndex),
     /// The one that keys without a slot share.
-    Shared(Place),
+    Shared(EntryIndex),
 }
 
 /// The locked entries of a group.
@@ -85,7 +85,7 @@ impl<C: Clock> Ledger<C> {
         let [before @ .., last] = charged else { return true };
         let Some(last) = charge(last) else { return false };
         let taken = self.table.try_home(last.key.fingerprint(&self.secret), 0, |state| {
-            if state.get(0) != u64::from(last.numbers) {
+            if state.get(0) != u64::from(last.limits_id) {
                 return None;
             }
             let (word, report) = last.limits.take_and_report(state.get(1), now, last.cost)?;
@@ -102,38 +102,38 @@ impl<C: Clock> Ledger<C> {
     /// Decides several charges, all or none: locks all entries, weighs the charges in order, and writes them if all pass.
     pub(super) fn decide_group<'a, T, N: LimitTable + ?Sized>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         charged: &'a [T],
         charge: &impl Fn(&'a T) -> Charge<'a>,
         now: Now<'_>,
-        each: impl FnMut(usize, &Seat<'_>),
+        each: impl FnMut(usize, &ChargeView<'_>),
     ) -> bool {
-        let owner = Judge { numbers, now };
+        let reader = LedgerReader { limit_table, now };
         let charges: Few<Charge<'_>> = charged.iter().map(charge).collect();
-        let prints: Few<Fingerprint> = charges.iter().map(|charge| self.print(charge)).collect();
-        let mut own = self.table.lock_all(&prints, &owner);
+        let fingerprints: Few<Fingerprint> = charges.iter().map(|charge| self.fingerprint(charge)).collect();
+        let mut own = self.table.lock_all(&fingerprints, &reader);
         let mut members: Members<'_> = Few::with_capacity(charges.len());
-        for (charge, print) in charges.iter().zip(&prints) {
-            members.push(self.own_entry(&mut own, &owner, charge, *print));
+        for (charge, fingerprint) in charges.iter().zip(&fingerprints) {
+            members.push(self.own_entry(&mut own, &reader, charge, *fingerprint));
         }
 
         // Locked after all own entries; a thread that holds a shared entry never waits for the other table.
         let without_slot = self.without_slot(&members);
-        let shared_prints: Few<Fingerprint> =
-            without_slot.iter().map(|index| self.shared_print(&charges[*index])).collect();
-        let mut shared = self.overflow.lock_all(&shared_prints, &owner);
-        for (index, print) in without_slot.iter().zip(&shared_prints) {
-            if let Some(member) = self.shared_entry(&mut shared, &owner, &charges[*index], *print) {
+        let shared_fingerprints: Few<Fingerprint> =
+            without_slot.iter().map(|index| self.shared_fingerprint(&charges[*index])).collect();
+        let mut shared = self.overflow.lock_all(&shared_fingerprints, &reader);
+        for (index, fingerprint) in without_slot.iter().zip(&shared_fingerprints) {
+            if let Some(member) = self.shared_entry(&mut shared, &reader, &charges[*index], *fingerprint) {
                 members[*index] = Ok(member);
             }
         }
 
         let entries = Entries { own: &own, shared: &shared };
-        let passed = self.weigh_in_order(numbers, &entries, &charges, &mut members);
+        let passed = self.weigh_in_order(limit_table, &entries, &charges, &mut members);
         if passed {
-            write_rest(numbers, &entries, &charges, &members);
+            write_rest(limit_table, &entries, &charges, &members);
         }
-        report(numbers, &entries, &charges, &members, each);
+        report(limit_table, &entries, &charges, &members, each);
         if !passed {
             own.restore_evicted();
             shared.restore_evicted();
@@ -145,15 +145,15 @@ impl<C: Clock> Ledger<C> {
     fn own_entry<'n, N: LimitTable + ?Sized>(
         &self,
         own: &mut Group<'_, Wide>,
-        owner: &Judge<'n, N>,
+        reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
     ) -> Result<Member<'n>, Retry> {
-        let limits = self.limits(owner.numbers, charge).ok_or(Retry::Never)?;
-        let now = now_of(charge, print, owner.now);
-        let arrival = own.seat(print, owner, newcomer(limits, &now, charge.ask));
-        let (place, arrival) = arrival.ok_or(Retry::OnRelease)?;
-        owner_of(owner.numbers, limits, charge.numbers, &mut own.state(place), arrival, &now);
+        let limits = self.limits(reader.limit_table, charge).ok_or(Retry::Never)?;
+        let now = now_of(charge, fingerprint, reader.now);
+        let presence = own.find_or_insert(fingerprint, reader, spent_by_arrival(limits, &now, charge.ask));
+        let (place, presence) = presence.ok_or(Retry::OnRelease)?;
+        owner_of(reader.limit_table, limits, charge.limits_id, &mut own.state(place), presence, &now);
         Ok(Member::new(limits, Entry::Own(place), now))
     }
 
@@ -172,14 +172,14 @@ impl<C: Clock> Ledger<C> {
     fn shared_entry<'n, N: LimitTable + ?Sized>(
         &self,
         shared: &mut Group<'_, Wide>,
-        owner: &Judge<'n, N>,
+        reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
     ) -> Option<Member<'n>> {
-        let limits = self.limits(owner.numbers, charge)?;
-        let now = now_of(charge, print, owner.now);
-        let (place, arrival) = shared.seat(print, owner, Spent::ALL)?;
-        owner_of(owner.numbers, limits, charge.numbers, &mut shared.state(place), arrival, &now);
+        let limits = self.limits(reader.limit_table, charge)?;
+        let now = now_of(charge, fingerprint, reader.now);
+        let (place, presence) = shared.find_or_insert(fingerprint, reader, Spent::ALL)?;
+        owner_of(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
         Some(Member::new(limits, Entry::Shared(place), now))
     }
 
@@ -190,7 +190,7 @@ impl<C: Clock> Ledger<C> {
     /// are only weighed: their answers are wanted, their takings are not.
     fn weigh_in_order<N: LimitTable + ?Sized>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         entries: &Entries<'_, '_, '_>,
         charges: &[Charge<'_>],
         members: &mut Members<'_>,
@@ -204,7 +204,7 @@ impl<C: Clock> Ledger<C> {
             };
             let Ok(member) = &mut members[index] else { continue };
             let saved = (passed && seen_again).then(|| (member.entry, self.words_of(entries.state(member.entry))));
-            member.verdict = member.visit(numbers, entries, charge, |account| account.weigh(charge.ask));
+            member.verdict = member.visit(limit_table, entries, charge, |account| account.weigh(charge.ask));
             member.written = seen_again;
             if !member.verdict.is_admitted() {
                 passed = false;
@@ -213,10 +213,10 @@ impl<C: Clock> Ledger<C> {
                     words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
                 }
                 // Some limits count refusals, each for itself.
-                member.commit(numbers, entries, charge);
+                member.commit(limit_table, entries, charge);
             } else if passed && let Some(saved) = saved {
                 before.push(saved);
-                member.commit(numbers, entries, charge);
+                member.commit(limit_table, entries, charge);
             }
         }
         passed
@@ -234,23 +234,23 @@ impl Member<'_> {
     /// Runs `then` on the state. The key may be in the group twice, under different limits, so the state may belong to others.
     fn visit<N: LimitTable + ?Sized, R>(
         &self,
-        numbers: &N,
+        limit_table: &N,
         entries: &Entries<'_, '_, '_>,
         charge: &Charge<'_>,
         then: impl FnOnce(&mut Held<'_>) -> R,
     ) -> R {
         let mut state = entries.state(self.entry);
-        visit(numbers, self.limits, charge.numbers, &mut state, Arrival::Known, self.now, then)
+        visit(limit_table, self.limits, charge.limits_id, &mut state, Presence::Known, self.now, then)
     }
 
-    fn commit<N: LimitTable + ?Sized>(&self, numbers: &N, entries: &Entries<'_, '_, '_>, charge: &Charge<'_>) {
-        self.visit(numbers, entries, charge, |account| account.commit(&self.verdict));
+    fn commit<N: LimitTable + ?Sized>(&self, limit_table: &N, entries: &Entries<'_, '_, '_>, charge: &Charge<'_>) {
+        self.visit(limit_table, entries, charge, |account| account.commit(&self.verdict));
     }
 }
 
 /// Writes the takings that [`Ledger::weigh_in_order`] did not write: all charges pass.
 fn write_rest<N: LimitTable + ?Sized>(
-    numbers: &N,
+    limit_table: &N,
     entries: &Entries<'_, '_, '_>,
     charges: &[Charge<'_>],
     members: &Members<'_>,
@@ -259,25 +259,27 @@ fn write_rest<N: LimitTable + ?Sized>(
         if let Ok(member) = member
             && !member.written
         {
-            member.commit(numbers, entries, charge);
+            member.commit(limit_table, entries, charge);
         }
     }
 }
 
 /// Calls `each` for every charge in order, while its state is held.
 fn report<N: LimitTable + ?Sized>(
-    numbers: &N,
+    limit_table: &N,
     entries: &Entries<'_, '_, '_>,
     charges: &[Charge<'_>],
     members: &Members<'_>,
-    mut each: impl FnMut(usize, &Seat<'_>),
+    mut each: impl FnMut(usize, &ChargeView<'_>),
 ) {
     for (index, (member, charge)) in members.iter().zip(charges).enumerate() {
         match member {
             Ok(member) => {
-                member.visit(numbers, entries, charge, |account| each(index, &Seat::of(account, member.verdict)));
+                member.visit(limit_table, entries, charge, |account| {
+                    each(index, &ChargeView::of(account, member.verdict))
+                });
             }
-            Err(retry) => each(index, &Seat::refused(*retry)),
+            Err(retry) => each(index, &ChargeView::refused(*retry)),
         }
     }
 }

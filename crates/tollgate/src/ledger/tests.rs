@@ -33,8 +33,8 @@ impl Tested {
     fn ask(&self, numbers: &[Limits], id: u32, key: &str, ask: Ask) -> Verdict<Stamps> {
         let charge = Charge { ask, ..Charge::new(id, key.as_bytes(), 0) };
         let mut verdict = None;
-        let passed = self.decide(numbers, &[charge], |index, seat| {
-            assert_eq!((index, verdict.replace(*seat.verdict())), (0, None));
+        let passed = self.decide(numbers, &[charge], |index, view| {
+            assert_eq!((index, verdict.replace(*view.verdict())), (0, None));
         });
         assert_eq!(passed, verdict.unwrap().is_admitted());
         verdict.unwrap()
@@ -43,19 +43,19 @@ impl Tested {
     /// What remains of the tightest limit.
     fn remaining(&self, numbers: &[Limits], id: u32, key: &str) -> u64 {
         let charge = Charge::new(id, key.as_bytes(), 1);
-        self.peek(numbers, &charge, |seat| seat.reports(1).map(|report| report.remaining).min()).unwrap()
+        self.peek(numbers, &charge, |view| view.reports(1).map(|report| report.remaining).min()).unwrap()
     }
 
     fn has_entry(&self, key: &str) -> bool {
-        let owner = Judge { numbers: &[][..], now: self.clock.now() };
-        self.table.find(key.fingerprint(&self.secret), &owner, |_| ()).is_some()
+        let reader = LedgerReader { limit_table: &[][..], now: self.clock.now() };
+        self.table.find(key.fingerprint(&self.secret), &reader, |_| ()).is_some()
     }
 
     /// How many entries are taken.
     fn entries(&self) -> usize {
         let mut entries = 0;
-        let owner = Judge { numbers: &[][..], now: self.clock.now() };
-        self.table.for_each(&owner, |_, _| entries += 1);
+        let reader = LedgerReader { limit_table: &[][..], now: self.clock.now() };
+        self.table.for_each(&reader, |_, _| entries += 1);
         entries
     }
 }
@@ -99,10 +99,10 @@ fn every_ask_does_what_it_says_whatever_the_state() {
 fn a_decision_tells_what_it_saw_and_left() {
     let numbers = [Limits::new([bucket(10).into(), daily(8).into()]).unwrap()];
     let (ledger, _) = ledger(100, 4);
-    ledger.decide(&numbers[..], &[Charge::new(0, b"alice", 3)], |_, seat| {
-        assert_eq!(seat.limits(), Some(&numbers[0]));
+    ledger.decide(&numbers[..], &[Charge::new(0, b"alice", 3)], |_, view| {
+        assert_eq!(view.limits(), Some(&numbers[0]));
         assert_eq!(
-            seat.reports(1).map(|report| (report.limit, report.remaining)).collect::<Vec<_>>(),
+            view.reports(1).map(|report| (report.limit, report.remaining)).collect::<Vec<_>>(),
             [(10, 7), (8, 5)]
         );
     });
@@ -115,9 +115,9 @@ fn peeking_inserts_and_changes_nothing() {
     for id in 0..numbers.len() as u32 {
         for n in 0..50 {
             let key = format!("{id} {n}");
-            let charge = |cost| Charge { numbers: id, key: key.as_bytes(), ..Charge::new(0, b"", cost) };
-            assert!(ledger.peek(&numbers[..], &charge(10), |seat| seat.verdict().is_admitted()));
-            assert!(!ledger.peek(&numbers[..], &charge(11), |seat| seat.verdict().is_admitted()));
+            let charge = |cost| Charge { limits_id: id, key: key.as_bytes(), ..Charge::new(0, b"", cost) };
+            assert!(ledger.peek(&numbers[..], &charge(10), |view| view.verdict().is_admitted()));
+            assert!(!ledger.peek(&numbers[..], &charge(11), |view| view.verdict().is_admitted()));
         }
         assert_eq!((ledger.entries(), ledger.overflowed()), (0, 0));
     }
@@ -131,7 +131,7 @@ fn a_key_never_seen_is_peeked_at_in_its_own_window() {
     let numbers = [one(spread)];
     let (ledger, _) = ledger(100, 2);
     for key in ["alice", "bob", "carol"] {
-        let peeked = ledger.peek(&numbers[..], &Charge::new(0, key.as_bytes(), 1), |seat| seat.verdict().outcome());
+        let peeked = ledger.peek(&numbers[..], &Charge::new(0, key.as_bytes(), 1), |view| view.verdict().outcome());
         assert!(!peeked.is_admitted());
         assert_eq!(peeked, ledger.check(&numbers, 0, key, 1).outcome());
     }
@@ -161,15 +161,15 @@ fn numbers_that_nobody_knows_are_refused_for_good() {
     let (ledger, _) = ledger(100, 1);
     let mut calls = 0;
     let charges = [Charge::new(1, b"alice", 1)];
-    assert!(!ledger.decide(&numbers[..], &charges, |index, seat| {
+    assert!(!ledger.decide(&numbers[..], &charges, |index, view| {
         calls += 1;
-        assert_eq!((index, seat.verdict().outcome()), (0, Outcome::Deny(Retry::Never)));
-        assert!(seat.limits().is_none() && seat.reports(1).next().is_none());
+        assert_eq!((index, view.verdict().outcome()), (0, Outcome::Deny(Retry::Never)));
+        assert!(view.limits().is_none() && view.reports(1).next().is_none());
     }));
     assert_eq!((calls, ledger.entries(), ledger.overflowed()), (1, 0, 0));
     assert_eq!(ledger.refund(&numbers[..], &charges[0], 1, None), 0);
     ledger.reset(&numbers[..], &charges[0]);
-    ledger.peek(&numbers[..], &charges[0], |seat| assert!(!seat.verdict().is_admitted()));
+    ledger.peek(&numbers[..], &charges[0], |view| assert!(!view.verdict().is_admitted()));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn states_too_long_for_the_table_are_refused_for_good() {
     assert_eq!(ledger.state_words(), 4);
     assert!(ledger.check(&numbers, 0, "alice", 1).is_admitted());
     assert_eq!(ledger.check(&numbers, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
-    ledger.peek(&numbers[..], &Charge::new(1, b"alice", 1), |seat| assert!(seat.limits().is_none()));
+    ledger.peek(&numbers[..], &Charge::new(1, b"alice", 1), |view| assert!(view.limits().is_none()));
     assert_eq!(ledger.refund(&numbers[..], &Charge::new(1, b"alice", 1), 1, None), 0);
     ledger.reset(&numbers[..], &Charge::new(1, b"alice", 1));
     assert_eq!((ledger.remaining(&numbers, 0, "alice"), ledger.overflowed()), (2, 0));
@@ -225,7 +225,7 @@ fn windows_are_handed_in_with_the_charge() {
     assert_eq!(passes(&[day]), (false, false));
     clock.advance(SECOND);
     assert_eq!(passes(&[next]), (true, false));
-    assert_eq!(ledger.peek(&numbers[..], &charge(&[next]), |seat| seat.reports(1).next().unwrap().remaining), 4);
+    assert_eq!(ledger.peek(&numbers[..], &charge(&[next]), |view| view.reports(1).next().unwrap().remaining), 4);
     assert_eq!(ledger.refund(&numbers[..], &charge(&[next]), 6, None), 6);
 }
 
@@ -241,14 +241,14 @@ fn many_at_once_are_decided_as_one_by_one() {
             .map(|(n, key)| Charge::new((n * 5 % (numbers.len() + 1)) as u32, key.as_bytes(), n as u64 % 4))
             .collect();
         let mut answers = Vec::new();
-        together.decide_many(&numbers[..], &charges, |index, seat| {
+        together.decide_many(&numbers[..], &charges, |index, view| {
             assert_eq!(index, answers.len());
-            answers.push((*seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
+            answers.push((*view.verdict(), view.reports(1).collect::<Vec<_>>()));
         });
         let mut expected = Vec::new();
         for charge in &charges {
-            singly.decide(&numbers[..], &[*charge], |_, seat| {
-                expected.push((*seat.verdict(), seat.reports(1).collect::<Vec<_>>()));
+            singly.decide(&numbers[..], &[*charge], |_, view| {
+                expected.push((*view.verdict(), view.reports(1).collect::<Vec<_>>()));
             });
         }
         assert_eq!(answers, expected, "{len} charges");
@@ -257,8 +257,8 @@ fn many_at_once_are_decided_as_one_by_one() {
 }
 
 fn plain<'a>(charge: &Charge<'a>, numbers: &'a [Limits]) -> Option<PlainCharge<'a>> {
-    let limits = numbers.get(charge.numbers as usize)?;
-    Some(PlainCharge { numbers: charge.numbers, limits, key: charge.key, cost: charge.ask.cost() })
+    let limits = numbers.get(charge.limits_id as usize)?;
+    Some(PlainCharge { limits_id: charge.limits_id, limits, key: charge.key, cost: charge.ask.cost() })
 }
 
 #[test]
@@ -276,9 +276,9 @@ fn what_is_taken_at_home_is_taken_and_told_as_if_it_were_decided() {
         let each = |charge: &PlainCharge<'_>, report: Report| told.push((charge.cost, vec![report]));
         let at_home = short.try_take_fast(&charges, |charge| plain(charge, &numbers), &short.clock().now(), each);
         let mut expected = Vec::new();
-        let passed = long.decide(&numbers[..], &charges, |index, seat| {
+        let passed = long.decide(&numbers[..], &charges, |index, view| {
             let cost = charges[index].ask.cost();
-            expected.push((seat.verdict().taken(), seat.reports(cost.get()).collect::<Vec<_>>()));
+            expected.push((view.verdict().taken(), view.reports(cost.get()).collect::<Vec<_>>()));
         });
         if at_home {
             assert!(passed, "step {step}");

@@ -1,4 +1,9 @@
-//! Many keys at once: their memory is fetched together, and their locks are waited for together.
+//! Many keys at once: their memory is fetched together, and their locks are taken together.
+//!
+//! A decision on a large table spends most of its time waiting for one cache line. A core can wait for about sixteen lines at
+//! a time, if no load depends on an earlier one. So a batch first loads one word of each key's bucket, in a loop with nothing
+//! else in it ([`touch_all`](Buckets::touch_all)). A lock is an atomic operation that later loads wait for, so the locks of
+//! [`GROUP`] keys are taken in a row and their latencies overlap.
 
 use std::hint::black_box;
 
@@ -7,78 +12,76 @@ use super::bucket::{Bucket, LINE_WORDS, Shape, State};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
 
-/// Keys that are fetched together: as many lines as a core can wait for at a time.
+/// Keys that are fetched together.
 pub(crate) const BATCH: usize = 16;
 /// Keys that are locked together.
 const GROUP: usize = 4;
 
 impl<S: Shape> Buckets<S> {
-    /// [`try_take_fast`](super::Table::try_take_fast) for up to [`BATCH`] keys, in order: `visit` is called with the place of each and its state,
-    /// or with none if that does not apply; nothing is locked then.
+    /// The fast path for up to [`BATCH`] keys, in order: calls `visit` with the index of each key and its state. Without a state the
+    /// fast path does not apply to this key; no lock is held then.
     #[inline]
     pub(crate) fn try_home_many(
         &self,
-        prints: &[Fingerprint],
+        fingerprints: &[Fingerprint],
         flags: u64,
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        let homes = self.touch_all(prints);
-        for (first, (prints, homes)) in prints.chunks(GROUP).zip(homes.chunks(GROUP)).enumerate() {
-            self.visit_group(prints, homes, flags, |place, state| visit(first * GROUP + place, state));
+        let homes = self.touch_all(fingerprints);
+        for (first, (fingerprints, homes)) in fingerprints.chunks(GROUP).zip(homes.chunks(GROUP)).enumerate() {
+            self.visit_group(fingerprints, homes, flags, |index, state| visit(first * GROUP + index, state));
         }
     }
 
-    /// Loads what decisions about up to [`BATCH`] keys will look at, and returns the homes. None of these loads waits for
-    /// another, so a core fetches all of them at the same time; with anything longer than this between them it would not.
+    /// Loads a word of every line that decisions about up to [`BATCH`] keys will read, and returns the home buckets.
     #[inline]
-    pub(crate) fn touch_all(&self, prints: &[Fingerprint]) -> [usize; BATCH] {
+    pub(crate) fn touch_all(&self, fingerprints: &[Fingerprint]) -> [usize; BATCH] {
         let mut touched = 0;
         let mut homes = [0; BATCH];
-        for (home, print) in homes.iter_mut().zip(prints) {
-            *home = self.home(*print);
+        for (home, fingerprint) in homes.iter_mut().zip(fingerprints) {
+            *home = self.home(*fingerprint);
             let words = self.words_of(*home);
-            // The header's line, and with longer states the next: that is where most of them begin.
+            // The line of the header and, with longer states, the next one, where most states begin.
             let next = words.get(LINE_WORDS).map_or(0, |word| word.load(Ordering::Relaxed));
             touched ^= words[0].load(Ordering::Relaxed) ^ next;
         }
-        // Some are not at home. These loads wait for the first, but again not for each other.
-        for (print, home) in prints.iter().zip(&homes) {
-            if !Bucket::is_at_home(self.words_of(*home), self.shape, *print) {
-                touched ^= self.words_of(self.other(*print))[0].load(Ordering::Relaxed);
+        // The other buckets of keys that are not at home. These loads wait for the first ones, but not for each other.
+        for (fingerprint, home) in fingerprints.iter().zip(&homes) {
+            if !Bucket::is_at_home(self.words_of(*home), self.shape, *fingerprint) {
+                touched ^= self.words_of(self.other(*fingerprint))[0].load(Ordering::Relaxed);
             }
         }
-        // They are wanted for their effect on the cache, which the compiler does not know of.
+        // The compiler would drop loads whose results are not used.
         black_box(touched);
         homes
     }
 
-    /// Locks the homes of a few keys before it looks into any: what comes after a lock waits for it, so locks in a row are
-    /// waited for only once. None is waited for in the other sense, since they are not taken in order.
+    /// Locks the home buckets of a few keys before it reads any of them. Try-lock only: blocking out of order could deadlock.
     #[inline]
     fn visit_group(
         &self,
-        prints: &[Fingerprint],
+        fingerprints: &[Fingerprint],
         homes: &[usize],
         flags: u64,
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
         let mut locked = [const { None }; GROUP];
         let mut holder = [0; GROUP];
-        for place in 0..prints.len().min(GROUP) {
-            // Keys in one bucket share its lock: the same key many times over is locked once.
-            holder[place] = (0..place).find(|earlier| homes[*earlier] == homes[place]).unwrap_or(place);
-            if holder[place] == place {
-                locked[place] = Bucket::lock_at(flags, self.words_of(homes[place]), homes[place], self.shape);
+        for index in 0..fingerprints.len().min(GROUP) {
+            // Keys in one bucket share its lock.
+            holder[index] = (0..index).find(|earlier| homes[*earlier] == homes[index]).unwrap_or(index);
+            if holder[index] == index {
+                locked[index] = Bucket::lock_at(flags, self.words_of(homes[index]), homes[index], self.shape);
             }
         }
-        for (place, print) in prints.iter().enumerate().take(GROUP) {
-            let bucket = locked[holder[place]].as_ref();
-            match bucket.and_then(|bucket| bucket.find(*print).map(|entry| bucket.state(entry))) {
-                Some(mut state) => visit(place, Some(&mut state)),
+        for (index, fingerprint) in fingerprints.iter().enumerate().take(GROUP) {
+            let bucket = locked[holder[index]].as_ref();
+            match bucket.and_then(|bucket| bucket.find(*fingerprint).map(|entry| bucket.state(entry))) {
+                Some(mut state) => visit(index, Some(&mut state)),
                 None => {
-                    // The long way may wait for any lock, so none may be held. The rest of the group goes without, too.
+                    // The slow path may wait for any lock, so none may be held. The rest of the group takes the slow path too.
                     locked = [const { None }; GROUP];
-                    visit(place, None);
+                    visit(index, None);
                 }
             }
         }

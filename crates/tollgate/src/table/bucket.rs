@@ -2,49 +2,49 @@
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
-use super::{Arrival, Owner};
+use super::{Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, relax};
 
-/// How many generations of parameters entries can belong to at a time: a header has ten bits for each, and the last number is
+/// How many generations of parameters entries can belong to at a time: a header has ten bits for each, and the last value is
 /// [`MIXED`].
 pub(crate) const GENERATIONS: u64 = MIXED;
 const GENERATION_BITS: u32 = 10;
-/// In the header of a bucket with more entries than it has bits for: they belong to several generations.
+/// In the header of a [`Wide`] bucket, which has one generation field: the entries belong to several generations.
 const MIXED: u64 = (1 << GENERATION_BITS) - 1;
 
 pub(super) const LINE_WORDS: usize = 8;
 const LOCKED: u64 = 1;
 const SPILLED: u64 = 1 << 1;
 const GENERATION_SHIFT: u32 = 2;
-/// The half of the header that is its own.
+/// The lower half of the header; the upper half may hold part of a fingerprint.
 const FLAGS: u64 = u32::MAX as u64;
 
-/// How entries are laid out in a bucket. Word 0 is the header; its upper half may be put to use.
+/// How entries are laid out in a bucket. Word 0 is the header.
 pub(crate) trait Shape: Copy + std::fmt::Debug {
-    /// Entries in a bucket.
+    /// Returns the number of entries in a bucket.
     fn entries(self) -> usize;
-    /// Words of state in an entry.
+    /// Returns the number of state words in an entry.
     fn state_words(self) -> usize;
     fn bucket_words(self) -> usize;
-    /// Entries to provide so that `capacity` of them find a place.
+    /// Returns how many entries to allocate for `capacity` keys, so that nearly all of them get one.
     fn entries_for(self, capacity: usize) -> usize;
-    /// The word with the lower part of an entry's fingerprint.
+    /// Returns the word with the lower part of an entry's fingerprint.
     fn low(self, entry: usize) -> usize;
-    /// The word with the upper part, and how far up in it.
+    /// Returns the word with the upper part, and its bit position in that word.
     fn high(self, entry: usize) -> (usize, u32);
-    /// The first word of an entry's state.
+    /// Returns the first word of an entry's state.
     fn state(self, entry: usize) -> usize;
-    /// The flags of a header that is not locked, of a bucket whose entries all belong to `generation`.
+    /// Returns the flags of an unlocked bucket whose entries all belong to `generation`.
     fn flags(self, generation: u64) -> u64;
-    /// The generation that an entry belongs to. `header` is the bucket's.
+    /// Returns the generation that an entry belongs to, given the header of its bucket.
     fn generation(self, header: u64, words: &[AtomicU64], entry: usize) -> u64;
-    /// Sets the generation that an entry belongs to, and returns the header with that.
+    /// Sets the generation that an entry belongs to, and returns the changed header.
     fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64;
 }
 
-/// Entries of single-word states, three to a bucket of one cache line. Known at compile time, because this is what token
-/// buckets use.
+/// Single-word states, three to a bucket of one cache line. A type of its own, so that the layout is known at compile time: this
+/// is what token buckets use.
 ///
 /// ```text
 ///  header high₀ │ high₁ high₂ │ low₀ │ low₁ │ low₂ │ state₀ │ state₁ │ state₂
@@ -68,8 +68,8 @@ impl Shape for Single {
         LINE_WORDS
     }
 
-    /// Five ninths full, at 38.4 bytes a key. A small table is made a third full: the memory is little, and nearly every
-    /// key is then at home.
+    /// A load of five ninths, at 38.4 bytes per key. A small table gets a load of one third: it costs little memory, and then
+    /// nearly every key is at home.
     fn entries_for(self, capacity: usize) -> usize {
         const SMALL: usize = 1 << 16;
         if capacity <= SMALL { capacity * 3 } else { (capacity.saturating_mul(9) / 5).max(SMALL * 3) }
@@ -104,13 +104,13 @@ impl Shape for Single {
     }
 }
 
-/// Where the generation of a single-word entry is in the header: three of them are the thirty bits beside the two flags.
+/// Returns the position of an entry's generation in the header: three of ten bits each, after the two flags.
 const fn shift(entry: usize) -> u32 {
     GENERATION_SHIFT + GENERATION_BITS * entry as u32
 }
 
-/// Entries of longer states, seven to a bucket of as many lines as that takes. What a key is found by fills the first of
-/// them, so that a search fetches that one and the one where it ends.
+/// Longer states, seven to a bucket of several cache lines. The lower parts of all fingerprints are in the first line, so that a
+/// search fetches that line and the line of the entry.
 ///
 /// ```text
 ///  header │ low₀ │ … │ low₆ ║ high₀ │ state₀ … │ high₁ │ state₁ … │ …
@@ -121,11 +121,11 @@ pub(crate) struct Wide {
     bucket_words: usize,
 }
 
-/// Of longer states in a bucket: as many as fit what they are found by into the line of the header.
+/// Entries in a [`Wide`] bucket: as many as have the lower part of their fingerprint in the line of the header.
 const ENTRIES: usize = LINE_WORDS - 1;
 
 impl Wide {
-    /// The longest state there can be; far more than any limit has.
+    /// The longest state; far more than any limit has.
     const MAX_STATE_WORDS: usize = 1 << 20;
 
     pub(crate) fn new(state_words: usize) -> Option<Self> {
@@ -151,7 +151,7 @@ impl Shape for Wide {
         self.bucket_words
     }
 
-    /// Six sevenths full: with more entries to a bucket, fewer of them need stay empty.
+    /// A load of six sevenths: with more entries per bucket, fewer of them have to stay empty.
     fn entries_for(self, capacity: usize) -> usize {
         capacity.saturating_mul(7) / 6
     }
@@ -175,7 +175,7 @@ impl Shape for Wide {
         generation << GENERATION_SHIFT
     }
 
-    /// In the upper half of the word with the upper part of the fingerprint.
+    /// It is in the upper half of the word with the upper part of the fingerprint.
     fn generation(self, _: u64, words: &[AtomicU64], entry: usize) -> u64 {
         words[self.high(entry).0].load(Ordering::Relaxed) >> 32
     }
@@ -188,17 +188,17 @@ impl Shape for Wide {
     }
 }
 
-/// A locked bucket; dropping it unlocks.
+/// A locked bucket. Dropping it unlocks the bucket.
 pub(super) struct Bucket<'t, S> {
     words: &'t [AtomicU64],
-    /// What the header will be once unlocked.
+    /// The header, without the lock bit; written back on unlocking.
     header: u64,
     pub(super) index: usize,
     shape: S,
 }
 
 impl<'t, S: Shape> Bucket<'t, S> {
-    /// Locks a bucket with these flags, so that nobody else holds it and all its entries belong to the generation of the flags.
+    /// Locks the bucket if it is unlocked and all its entries belong to the generation of these flags.
     #[inline(always)]
     pub(super) fn lock_at(flags: u64, words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
         let header = words[0].load(Ordering::Relaxed);
@@ -229,29 +229,29 @@ impl<'t, S: Shape> Bucket<'t, S> {
         Some(Self { words, header, index, shape })
     }
 
-    /// A guess without the lock, to know what to fetch: whether `print` need not be looked for elsewhere.
+    /// Guesses, without the lock, whether `fingerprint` need not be looked for in the other bucket.
     #[inline]
-    pub(super) fn is_at_home(words: &[AtomicU64], shape: S, print: Fingerprint) -> bool {
+    pub(super) fn is_at_home(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) -> bool {
         words[0].load(Ordering::Relaxed) & SPILLED == 0
-            || (0..shape.entries()).any(|entry| words[shape.low(entry)].load(Ordering::Relaxed) == print.low)
+            || (0..shape.entries()).any(|entry| words[shape.low(entry)].load(Ordering::Relaxed) == fingerprint.low)
     }
 
     #[inline(always)]
-    pub(super) fn find(&self, print: Fingerprint) -> Option<usize> {
-        // Without a branch for each entry: which one it is cannot be foreseen, and a wrong guess costs more than all of them.
+    pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
+        // No branch per entry: which entry it is cannot be predicted, and a misprediction costs more than all comparisons.
         let mut found = self.shape.entries() - 1;
-        // Cut once, so that it is not asked for each entry whether there are so many words.
+        // One bounds check instead of one per entry.
         let words = &self.words[..=self.shape.low(found)];
         for entry in (0..found).rev() {
-            if words[self.shape.low(entry)].load(Ordering::Relaxed) == print.low {
+            if words[self.shape.low(entry)].load(Ordering::Relaxed) == fingerprint.low {
                 found = entry;
             }
         }
-        (self.print(found) == print).then_some(found)
+        (self.fingerprint(found) == fingerprint).then_some(found)
     }
 
     #[inline(always)]
-    pub(super) fn print(&self, entry: usize) -> Fingerprint {
+    pub(super) fn fingerprint(&self, entry: usize) -> Fingerprint {
         let (word, shift) = self.shape.high(entry);
         Fingerprint {
             low: self.words[self.shape.low(entry)].load(Ordering::Relaxed),
@@ -259,11 +259,11 @@ impl<'t, S: Shape> Bucket<'t, S> {
         }
     }
 
-    fn set_print(&mut self, entry: usize, print: Fingerprint) {
-        self.words[self.shape.low(entry)].store(print.low, Ordering::Relaxed);
+    fn set_fingerprint(&mut self, entry: usize, fingerprint: Fingerprint) {
+        self.words[self.shape.low(entry)].store(fingerprint.low, Ordering::Relaxed);
         let (word, shift) = self.shape.high(entry);
         let others = self.words[word].load(Ordering::Relaxed) & !(FLAGS << shift);
-        let value = others | u64::from(print.high) << shift;
+        let value = others | u64::from(fingerprint.high) << shift;
         self.words[word].store(value, Ordering::Relaxed);
         if word == 0 {
             self.header = self.header & FLAGS | value & !FLAGS;
@@ -276,10 +276,10 @@ impl<'t, S: Shape> Bucket<'t, S> {
     }
 
     pub(super) fn is_taken(&self, entry: usize) -> bool {
-        self.print(entry) != Fingerprint::default()
+        self.fingerprint(entry) != Fingerprint::default()
     }
 
-    /// Whether a key whose home this is may live in its other bucket.
+    /// Returns whether a key whose home this is may be in its other bucket.
     pub(super) fn has_spilled(&self) -> bool {
         self.header & SPILLED != 0
     }
@@ -296,7 +296,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         self.header = self.shape.set_generation(self.header, self.words, entry, generation);
     }
 
-    /// Runs `visit` on an entry and keeps the generation that it then belongs to.
+    /// Runs `visit` on an entry, and stores the generation that it belongs to afterwards.
     pub(super) fn visit<R>(&mut self, entry: usize, visit: impl FnOnce(&mut Slot<'_>) -> R) -> R {
         let before = self.generation(entry);
         let mut slot = Slot { state: self.state(entry), generation: before };
@@ -307,15 +307,15 @@ impl<'t, S: Shape> Bucket<'t, S> {
         result
     }
 
-    /// Forgets entries of other generations that are as good as new, so that the bucket may come to belong to one generation,
-    /// which is what the fast path is for.
-    pub(super) fn tidy<O: Owner>(&mut self, owner: &O) {
-        let generation = owner.generation();
+    /// Vacates entries of other generations that are not needed, so that all entries belong to the generation in force, as the fast
+    /// path requires.
+    pub(super) fn vacate_unneeded<R: StateReader>(&mut self, reader: &R) {
+        let generation = reader.generation();
         if self.header & FLAGS & !SPILLED == self.shape.flags(generation) {
             return;
         }
         for entry in 0..self.shape.entries() {
-            if self.generation(entry) == generation || self.is_taken(entry) && !self.is_new(owner, entry) {
+            if self.generation(entry) == generation || self.is_taken(entry) && !self.is_new(reader, entry) {
                 continue;
             }
             self.vacate(entry);
@@ -323,57 +323,57 @@ impl<'t, S: Shape> Bucket<'t, S> {
         }
     }
 
-    fn is_new<O: Owner>(&self, owner: &O, entry: usize) -> bool {
-        owner.is_new(self.print(entry), &Slot { state: self.state(entry), generation: self.generation(entry) })
+    fn is_new<R: StateReader>(&self, reader: &R, entry: usize) -> bool {
+        reader.is_new(self.fingerprint(entry), &Slot { state: self.state(entry), generation: self.generation(entry) })
     }
 
-    /// An entry nobody needs, and that none of `kept` has.
-    pub(super) fn vacancy<O: Owner>(&self, owner: &O, kept: &[Fingerprint]) -> Option<usize> {
+    /// Returns an entry that is unused or says the same as no entry, and does not belong to one of `kept`.
+    pub(super) fn find_vacant<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<usize> {
         let vacant = (0..self.shape.entries()).find(|entry| !self.is_taken(*entry));
-        vacant.or_else(|| self.not_of(kept).find(|entry| self.is_new(owner, *entry)))
+        vacant.or_else(|| self.not_of(kept).find(|entry| self.is_new(reader, *entry)))
     }
 
-    /// The entry that gives way first, if there is one that none of `kept` has.
-    pub(super) fn least_spent<O: Owner>(&self, owner: &O, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
+    /// Returns the least spent entry that does not belong to one of `kept`.
+    pub(super) fn least_spent<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
         let slot = |entry| Slot { state: self.state(entry), generation: self.generation(entry) };
-        self.not_of(kept).map(|entry| (owner.spent(self.print(entry), &slot(entry)), entry)).min()
+        self.not_of(kept).map(|entry| (reader.spent(self.fingerprint(entry), &slot(entry)), entry)).min()
     }
 
-    /// The entries that none of `kept` has.
+    /// Returns the entries that do not belong to one of `kept`.
     fn not_of(&self, kept: &[Fingerprint]) -> impl Iterator<Item = usize> {
-        (0..self.shape.entries()).filter(|entry| !kept.contains(&self.print(*entry)))
+        (0..self.shape.entries()).filter(|entry| !kept.contains(&self.fingerprint(*entry)))
     }
 
-    /// Gives the entry to `print`, as one of `generation`, and has its state written.
-    pub(super) fn settle<R>(
+    /// Gives the entry to `fingerprint` in `generation`, and calls `write` to set its state.
+    pub(super) fn fill<R>(
         &mut self,
         entry: usize,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         generation: u64,
-        write: impl FnOnce(&mut Slot<'_>, Arrival) -> R,
+        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
     ) -> R {
-        self.set_print(entry, print);
+        self.set_fingerprint(entry, fingerprint);
         self.set_generation(entry, generation);
-        self.visit(entry, |slot| write(slot, Arrival::New))
+        self.visit(entry, |slot| write(slot, Presence::New))
     }
 
     pub(super) fn vacate(&mut self, entry: usize) {
-        self.set_print(entry, Fingerprint::default());
+        self.set_fingerprint(entry, Fingerprint::default());
     }
 }
 
 impl<S> Drop for Bucket<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        // Release: everything written under the lock is seen by whoever locks next.
+        // Release: the next thread to lock sees everything written under the lock.
         self.words[0].store(self.header, Ordering::Release);
     }
 }
 
-/// Sets the lock bit of a header that was just read without it, unless somebody was faster.
+/// Sets the lock bit of a header that was just read without it, unless the header changed meanwhile.
 #[inline(always)]
 fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
-    // Acquire: pairs with the release of whoever unlocked last, so that its writes are seen.
+    // Acquire: pairs with the release of the last unlock, so that its writes are seen.
     word.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()
 }
 

@@ -1,4 +1,8 @@
-//! The memory under [`Keyed`](crate::Keyed): a fixed number of entries, each a fingerprint and a few words of state.
+//! The memory of [`Keyed`](crate::Keyed) and [`Ledger`](crate::ledger::Ledger): a bucketized cuckoo hash table of fixed size.
+//!
+//! A hash map that grows has to move all its entries at some time, and one that forgets has to look for what to forget: both are
+//! pauses. This table is allocated once, for the number of keys that it was made for, and no operation touches more than a few
+//! dozen buckets.
 //!
 //! ```text
 //!            ┌──────────┬────────────────┬────────────────┬─────┐
@@ -8,23 +12,23 @@
 //!               └ lock, spilled, generations
 //! ```
 //!
-//! A key lives in one of two buckets, both told by its fingerprint: at home, or in the other one if home was full when it
-//! came, and then home is marked as *spilled*. Finding a key that is at home touches one bucket. If both are full, an
-//! entry in them moves to its own other bucket, where another may move on. With two choices and two moves a table holds the
-//! keys it was made for, at 38 bytes each.
+//! A key is in one of two buckets, both computed from its fingerprint: its *home*, or its *other* bucket if home was full when it
+//! arrived; home is then marked as *spilled*. Finding a key that is at home touches one bucket. `insert.rs` derives how a
+//! key finds an entry in full buckets. With two buckets per key and two displacements the table holds the keys it was made
+//! for, at 38 bytes each.
 //!
-//! Nothing is ever cleaned up. An entry that is as good as new says the same as no entry, so it counts as vacant. Where
-//! everything is in use, the least spent entry of both buckets gives way, but never to a newcomer that is less spent: a
-//! flood of made-up keys washes out other made-up keys and nobody else.
+//! Nothing is ever cleaned up. An entry whose state is that of a new key says the same as no entry, so it counts as vacant, and is
+//! overwritten by the next key that needs one. When no entry is vacant, eviction prefers the least spent one, and never takes
+//! one that is more spent than the arriving key.
 //!
-//! The words are atomics only so that they can be shared without unsafe code. A bucket's words are read and written by
-//! whoever holds its lock, a bit in the header, for a few nanoseconds: every access but the header's is relaxed, and
-//! the header's acquire on locking pairs with its release on unlocking.
+//! The words are atomics only so that they can be shared without unsafe code. The words of a bucket are read and written by the
+//! thread that holds its lock, a bit in the header, for a few nanoseconds: every access but the header's is relaxed, and the
+//! header's acquire on locking pairs with its release on unlocking.
 
 mod batch;
 mod bucket;
 mod group;
-mod room;
+mod insert;
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
@@ -34,23 +38,23 @@ use crate::sync::{AtomicU64, Ordering, zeroed};
 pub(crate) use batch::BATCH;
 use bucket::{Bucket, LINE_WORDS, Shape, Single};
 pub(crate) use bucket::{GENERATIONS, Slot, State, Wide};
-pub(crate) use group::{Group, Place};
+pub(crate) use group::{EntryIndex, Group};
 #[cfg(test)]
-pub(crate) use places::Placed;
+pub(crate) use positions::EntryPosition;
 
-/// Who the entries belong to: knows what their state means at this instant.
-pub(crate) trait Owner {
-    /// The generation of parameters in force, below [`GENERATIONS`].
+/// Reads states at one instant, each under the parameters that it belongs to.
+pub(crate) trait StateReader {
+    /// Returns the generation of parameters in force, below [`GENERATIONS`].
     fn generation(&self) -> u64;
-    /// Whether the entry says no more than no entry would, under the parameters that it belongs to.
-    fn is_new(&self, print: Fingerprint, slot: &Slot<'_>) -> bool;
-    /// How much of the limit that it belongs to the entry has used up.
-    fn spent(&self, print: Fingerprint, slot: &Slot<'_>) -> Spent;
+    /// Returns whether the state is that of a new key.
+    fn is_new(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> bool;
+    /// Returns how much of its limit the entry has used up.
+    fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent;
 }
 
-/// Whether an entry was there.
+/// Whether the table had an entry for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum Presence {
     Known,
     New,
 }
@@ -62,7 +66,7 @@ pub(crate) enum Table {
     Wide(Buckets<Wide>),
 }
 
-/// Runs the same code for whichever shape it is.
+/// Runs the same code for either shape.
 macro_rules! either {
     ($table:expr, $buckets:ident => $run:expr) => {
         match $table {
@@ -73,7 +77,7 @@ macro_rules! either {
 }
 
 impl Table {
-    /// Room for `capacity` entries of `state_words` each; `None` if that is more memory than there is.
+    /// Allocates `capacity` entries of `state_words` each; `None` if there is not enough memory.
     pub(crate) fn new(capacity: usize, state_words: usize) -> Option<Self> {
         match state_words {
             1 => Buckets::new(capacity, Single).map(Self::Single),
@@ -81,17 +85,17 @@ impl Table {
         }
     }
 
-    /// How many words of state an entry has room for.
+    /// Returns how many words of state an entry has.
     pub(crate) fn state_words(&self) -> usize {
         either!(self, buckets => buckets.state_words())
     }
 
-    /// The memory the table takes once all of it is used.
+    /// Returns the memory that the table takes once all of it is used.
     pub(crate) fn bytes(&self) -> usize {
         either!(self, buckets => buckets.bytes())
     }
 
-    /// What [`try_take_fast`](Self::try_take_fast) and its like expect of buckets whose entries all belong to `generation`.
+    /// Returns the header flags of an unlocked bucket whose entries all belong to `generation`: what the fast paths expect.
     pub(crate) fn flags(&self, generation: u64) -> u64 {
         either!(self, buckets => buckets.shape.flags(generation))
     }
@@ -100,86 +104,91 @@ impl Table {
     #[inline]
     pub(crate) fn try_home_many(
         &self,
-        prints: &[Fingerprint],
+        fingerprints: &[Fingerprint],
         flags: u64,
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        either!(self, buckets => buckets.try_home_many(prints, flags, visit));
+        either!(self, buckets => buckets.try_home_many(fingerprints, flags, visit));
     }
 
-    /// The fastest path: replaces a state that is a single word by what `take` makes of it, for a key that is at home, in a bucket
-    /// with these [`flags`](Self::flags). `false`: it does not apply, take the next path.
+    /// The fastest path: replaces a single-word state by what `take` returns, for a key that is at home in an unlocked bucket with
+    /// these [`flags`](Self::flags). `false`: it does not apply, take the next path.
     ///
-    /// This is all that most decisions need. What is left out (looking elsewhere, arriving, moving, other parameters) is left
-    /// out of the caller's machine code too, and need not be set up for.
+    /// This is all that most decisions need. The rare cases (the other bucket, a new key, other parameters) are not inlined into
+    /// the caller, so they cost its machine code nothing.
     #[inline(always)]
-    pub(crate) fn try_take_fast(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
+    pub(crate) fn try_take_fast(
+        &self,
+        fingerprint: Fingerprint,
+        flags: u64,
+        take: impl FnOnce(u64) -> Option<u64>,
+    ) -> bool {
         match self {
-            Self::Single(buckets) => buckets.try_take_fast(print, flags, take),
+            Self::Single(buckets) => buckets.try_take_fast(fingerprint, flags, take),
             Self::Wide(_) => false,
         }
     }
 
-    /// The fast path: runs `write` on the state of a key that is there, in buckets with these [`flags`](Self::flags). `None`: it
-    /// does not apply, take the slow path.
+    /// The fast path: runs `write` on the state of a key that has an entry, in unlocked buckets with these
+    /// [`flags`](Self::flags). `None`: it does not apply, take the slow path.
     #[inline]
-    pub(crate) fn known<R>(
+    pub(crate) fn try_known<R>(
         &self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         flags: u64,
         write: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.known(print, flags, write))
+        either!(self, buckets => buckets.try_known(fingerprint, flags, write))
     }
 
-    /// Runs `read` on the state of `print`, if there is one. Nothing is inserted or moved.
-    pub(crate) fn find<O: Owner, R>(
+    /// Runs `read` on the state of `fingerprint`, if there is one. Nothing is inserted or moved.
+    pub(crate) fn find<O: StateReader, R>(
         &self,
-        print: Fingerprint,
-        owner: &O,
+        fingerprint: Fingerprint,
+        reader: &O,
         read: impl FnOnce(&mut Slot<'_>) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.find(print, owner, read))
+        either!(self, buckets => buckets.find(fingerprint, reader, read))
     }
 
-    /// Runs `write` on the state of `print`, with whether it is a new entry whose words must be set first. A newcomer
-    /// that finds everything taken replaces an entry that is spent no more than `newcomer`; `None` if there is none.
-    pub(crate) fn enter<O: Owner, R>(
+    /// Runs `write` on the state of `fingerprint`; if the entry is new, `write` has to set all its words. A new key that will be as
+    /// spent as `arrival` may evict an entry that is spent no more. `None`: there is no entry for the key.
+    pub(crate) fn upsert<O: StateReader, R>(
         &self,
-        print: Fingerprint,
-        owner: &O,
-        newcomer: Spent,
-        write: impl FnOnce(&mut Slot<'_>, Arrival) -> R,
+        fingerprint: Fingerprint,
+        reader: &O,
+        arrival: Spent,
+        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.enter(print, owner, newcomer, write))
+        either!(self, buckets => buckets.upsert(fingerprint, reader, arrival, write))
     }
 
-    /// Runs `each` on every entry, bucket by bucket. Nobody else may be using the table.
-    pub(crate) fn for_each<O: Owner>(&self, owner: &O, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
-        either!(self, buckets => buckets.for_each(owner, each));
+    /// Runs `each` on every entry, bucket by bucket. No other thread may be using the table.
+    pub(crate) fn for_each<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        either!(self, buckets => buckets.for_each(reader, each));
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub(crate) fn buckets(&self) -> usize {
         either!(self, buckets => buckets.buckets)
     }
 
-    /// Begins a walk through the table while others use it. Only one may be under way.
+    /// Begins a walk through the table while other threads use it. Only one walk may be under way.
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk { table: self }
     }
 }
 
-/// A walk from the first bucket to the last, during which every entry that stays in the table is met at least once: none moves
-/// from ahead of the walk to behind it.
+/// A walk from the first bucket to the last that visits every entry that stays in the table at least once: no entry is displaced
+/// from a bucket that the walk has not reached to one that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,
 }
 
 impl Walk<'_> {
-    /// Runs `each` on the entries of the bucket at `index`, the one after that of the last time, while it is locked.
-    pub(crate) fn visit<O: Owner>(&self, index: usize, owner: &O, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
-        either!(self.table, buckets => buckets.visit(index, owner, each));
+    /// Runs `each` on the entries of the bucket at `index`, which must be the next one, while it is locked.
+    pub(crate) fn visit<R: StateReader>(&self, index: usize, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        either!(self.table, buckets => buckets.visit(index, reader, each));
     }
 }
 
@@ -191,15 +200,14 @@ impl Drop for Walk<'_> {
 
 pub(crate) struct Buckets<S> {
     words: Box<[AtomicU64]>,
-    /// Words before the first that starts a cache line.
+    /// The index of the first word that starts a cache line.
     first: usize,
     buckets: usize,
     shape: S,
-    /// How many searches for room found none since the last that did. It is only a hint, so nothing is ordered by it and a
-    /// count lost in a race does no harm.
+    /// Failed searches for an entry to displace since the last successful one. A hint: relaxed, and a lost update does no harm.
     failed_searches: AtomicU64,
-    /// How many buckets, from the first on, a walk has been through. It is written by the walk while it holds the last of these,
-    /// so whoever locks one of them afterwards knows that the walk was there. Zero when there is none.
+    /// The number of buckets that the walk has passed; zero without a walk. The walk writes it while it holds the last of them, so
+    /// a thread that locks one of them later sees it.
     walked: AtomicU64,
 }
 
@@ -224,10 +232,10 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline(always)]
-    fn try_take_fast(&self, print: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
-        let index = self.home(print);
+    fn try_take_fast(&self, fingerprint: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
+        let index = self.home(fingerprint);
         let Some(home) = Bucket::lock_at(flags, self.words_of(index), index, self.shape) else { return false };
-        let Some(entry) = home.find(print) else { return false };
+        let Some(entry) = home.find(fingerprint) else { return false };
         let mut state = home.state(entry);
         let Some(word) = take(state.get(0)) else { return false };
         state.set(0, word);
@@ -235,67 +243,68 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline]
-    fn known<R>(&self, print: Fingerprint, flags: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
-        let index = self.home(print);
+    fn try_known<R>(&self, fingerprint: Fingerprint, flags: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
+        let index = self.home(fingerprint);
         let home = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
-        if let Some(entry) = home.find(print) {
+        if let Some(entry) = home.find(fingerprint) {
             return Some(write(&mut home.state(entry)));
         }
         if !home.has_spilled() {
             return None;
         }
-        // Home stays locked, so that the entry cannot move there in the meantime.
-        let index = self.other(print);
+        // Home stays locked, so that the entry cannot move there meanwhile.
+        let index = self.other(fingerprint);
         let other = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
-        let entry = other.find(print)?;
+        let entry = other.find(fingerprint)?;
         Some(write(&mut other.state(entry)))
     }
 
-    pub(crate) fn find<O: Owner, R>(
+    pub(crate) fn find<O: StateReader, R>(
         &self,
-        print: Fingerprint,
-        owner: &O,
+        fingerprint: Fingerprint,
+        reader: &O,
         read: impl FnOnce(&mut Slot<'_>) -> R,
     ) -> Option<R> {
-        let mut home = self.lock(self.home(print), owner);
-        if let Some(entry) = home.find(print) {
+        let mut home = self.lock(self.home(fingerprint), reader);
+        if let Some(entry) = home.find(fingerprint) {
             return Some(home.visit(entry, read));
         }
         if !home.has_spilled() {
             return None;
         }
         drop(home);
-        // Both at once: an entry that is being moved must not be missed in one because it is just reaching the other.
-        let (mut home, mut other) = self.lock_both(print, owner);
-        let (bucket, entry) =
-            [&mut home, &mut other].into_iter().find_map(|bucket| bucket.find(print).map(|entry| (bucket, entry)))?;
+        // Both at once, so that an entry that moves from one to the other is not missed.
+        let (mut home, mut other) = self.lock_both(fingerprint, reader);
+        let (bucket, entry) = [&mut home, &mut other]
+            .into_iter()
+            .find_map(|bucket| bucket.find(fingerprint).map(|entry| (bucket, entry)))?;
         Some(bucket.visit(entry, read))
     }
 
-    pub(crate) fn for_each<O: Owner>(&self, owner: &O, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
-        (0..self.buckets).for_each(|index| self.visit(index, owner, &mut each));
+    pub(crate) fn for_each<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        (0..self.buckets).for_each(|index| self.visit(index, reader, &mut each));
         self.walked.store(0, Ordering::Relaxed);
     }
 
-    fn visit<O: Owner>(&self, index: usize, owner: &O, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
-        let mut bucket = self.lock(index, owner);
+    fn visit<R: StateReader>(&self, index: usize, reader: &R, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        let mut bucket = self.lock(index, reader);
         for entry in 0..self.shape.entries() {
             if bucket.is_taken(entry) {
-                let print = bucket.print(entry);
-                bucket.visit(entry, |slot| each(print, slot));
+                let fingerprint = bucket.fingerprint(entry);
+                bucket.visit(entry, |slot| each(fingerprint, slot));
             }
         }
         self.walked.store(index as u64 + 1, Ordering::Relaxed);
     }
 
     #[inline(always)]
-    fn home(&self, print: Fingerprint) -> usize {
-        scale(print.low, self.buckets)
+    fn home(&self, fingerprint: Fingerprint) -> usize {
+        scale(fingerprint.low, self.buckets)
     }
 
-    /// Any bucket but home.
-    fn other(&self, print: Fingerprint) -> usize {
-        let further = self.home(print) + 1 + scale(print.low.rotate_left(32), self.buckets - 1);
+    /// Returns the other bucket of a key, which is never its home.
+    fn other(&self, fingerprint: Fingerprint) -> usize {
+        let further = self.home(fingerprint) + 1 + scale(fingerprint.low.rotate_left(32), self.buckets - 1);
         if further < self.buckets { further } else { further - self.buckets }
     }
 
@@ -304,25 +313,25 @@ impl<S: Shape> Buckets<S> {
         &self.words[self.first + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
     }
 
-    /// Locks the bucket, and forgets entries of earlier generations that are as good as new.
-    fn lock<O: Owner>(&self, index: usize, owner: &O) -> Bucket<'_, S> {
+    /// Locks the bucket, and vacates entries of earlier generations that are not needed.
+    fn lock<R: StateReader>(&self, index: usize, reader: &R) -> Bucket<'_, S> {
         let mut bucket = Bucket::lock(self.words_of(index), index, self.shape);
-        bucket.tidy(owner);
+        bucket.vacate_unneeded(reader);
         bucket
     }
 
-    /// The same, if nobody else holds it: for who already holds another, and would wait out of order.
-    fn try_lock<O: Owner>(&self, index: usize, owner: &O) -> Option<Bucket<'_, S>> {
+    /// Locks the bucket if it is not locked: for a thread that holds another one, and must not wait out of order.
+    fn try_lock<R: StateReader>(&self, index: usize, reader: &R) -> Option<Bucket<'_, S>> {
         let mut bucket = Bucket::try_lock(self.words_of(index), index, self.shape)?;
-        bucket.tidy(owner);
+        bucket.vacate_unneeded(reader);
         Some(bucket)
     }
 
-    /// Both buckets of a key, the lower one locked first as everybody does.
-    fn lock_both<O: Owner>(&self, print: Fingerprint, owner: &O) -> (Bucket<'_, S>, Bucket<'_, S>) {
-        let (home, other) = (self.home(print), self.other(print));
-        let low = self.lock(home.min(other), owner);
-        let high = self.lock(home.max(other), owner);
+    /// Locks both buckets of a key, in order of their index.
+    fn lock_both<R: StateReader>(&self, fingerprint: Fingerprint, reader: &R) -> (Bucket<'_, S>, Bucket<'_, S>) {
+        let (home, other) = (self.home(fingerprint), self.other(fingerprint));
+        let low = self.lock(home.min(other), reader);
+        let high = self.lock(home.max(other), reader);
         if home < other { (low, high) } else { (high, low) }
     }
 }
@@ -333,11 +342,11 @@ impl<S: Shape> std::fmt::Debug for Buckets<S> {
     }
 }
 
-/// `number` of 2⁶⁴, as the same part of `count`.
+/// Maps `number` out of 2⁶⁴ to the same fraction of `count`.
 #[inline]
 fn scale(number: u64, count: usize) -> usize {
     ((u128::from(number) * count as u128) >> 64) as usize
 }
 
 #[cfg(test)]
-mod places;
+mod positions;

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Has `write` fill a new file, which then takes the place of the one at `path`. Only the owner may read it.
+/// Has `write` fill a new file, which then takes the place of the one at `path`. Only the reader may read it.
 ///
 /// The new one is made in the same folder, since a file can only be renamed within a disk. Its name is drawn at random, so that
 /// two processes that save at the same time do not write to the same file. It is removed if anything fails; only

@@ -37,12 +37,12 @@ use std::sync::{Mutex, PoisonError};
 
 use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall};
 
-use super::numbers::Judge;
+use super::change::KeyedReader;
 use super::overflow::Overflow;
 use super::{CapacityError, Keyed};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
-use crate::table::{GENERATIONS, Owner, Slot, Table};
+use crate::table::{GENERATIONS, Slot, StateReader, Table};
 use frames::{Sink, Source};
 use records::Record;
 
@@ -120,7 +120,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     ///
     /// Decisions go on meanwhile and do not wait for it: each key is written as it is when its turn comes. Keys that are as
     /// good as new are left out. The file contains the secret that keeps people from aiming at other people's entries, so only
-    /// its owner may read it. It is written beside its final place, under a name of its own that ends in `.tmp`, brought to
+    /// its reader may read it. It is written beside its final place, under a name of its own that ends in `.tmp`, brought to
     /// the disk, and then takes the place of the previous one at once: whatever happens, one of the two is there, whole.
     ///
     /// ```
@@ -164,10 +164,10 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
 
         let full = full_frame(words) as u64;
         let (mut total, mut held) = (0, 0);
-        let keep = |sink: &mut Sink<_>, print: Fingerprint, generation: u64, state: &dyn Cells| {
+        let keep = |sink: &mut Sink<_>, fingerprint: Fingerprint, generation: u64, state: &dyn Cells| {
             let earlier = if generation < self.earlier.len() as u64 { generation + 1 } else { 0 };
-            sink.push(print.low);
-            sink.push(u64::from(print.high) | earlier << 32);
+            sink.push(fingerprint.low);
+            sink.push(u64::from(fingerprint.high) | earlier << 32);
             (0..words).for_each(|word| sink.push(state.get(word)));
         };
         sink.push(0);
@@ -182,10 +182,10 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         let (walk, buckets) = (self.table.walk(), self.table.buckets());
         for index in 0..buckets {
             // Read anew for each, or the instant would be long past for the last of them.
-            let owner = self.judge(self.clock.now());
-            walk.visit(index, &owner, |print, slot| {
-                if !owner.is_new(print, slot) {
-                    keep(&mut sink, print, slot.generation, &slot.state);
+            let reader = self.reader(self.clock.now());
+            walk.visit(index, &reader, |fingerprint, slot| {
+                if !reader.is_new(fingerprint, slot) {
+                    keep(&mut sink, fingerprint, slot.generation, &slot.state);
                     held += 1;
                 }
             });
@@ -250,15 +250,15 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         let now = self.clock.now();
         let away = now.wall().since(head.wall);
         let then = head.mono.saturating_add(away);
-        let owner = Judge { limit: &self.limit, earlier: &earlier, now };
-        let mut overflow = Overflow { words: vec![0; wide], generation: owner.generation() };
+        let reader = KeyedReader { limit: &self.limit, earlier: &earlier, now };
+        let mut overflow = Overflow { words: vec![0; wide], generation: reader.generation() };
         self.limit.init(&mut *overflow.words, &now);
         let mut state = vec![0; wide];
-        let total = source.entries(words, &mut state, |print, number, state| {
+        let total = source.entries(words, &mut state, |fingerprint, number, state| {
             let Some(own) = stored.get(number as usize) else { return Err(RestoreError::Damaged) };
-            let (own, generation, now) = (*own, generation_of(number), owner.now(print));
+            let (own, generation, now) = (*own, generation_of(number), reader.now(fingerprint));
             own.rebase(state, then, now.mono());
-            if print == Fingerprint::default() {
+            if fingerprint == Fingerprint::default() {
                 overflow.words.copy_from_slice(state);
                 overflow.generation = generation;
             } else if !own.is_new(state, &now) {
@@ -267,8 +267,8 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
                     to.generation = generation;
                 };
                 // How spent it is matters, and is computed, only where somebody has to give way.
-                if table.enter(print, &owner, Spent::NOTHING, copy).is_none() {
-                    table.enter(print, &owner, own.spent(state, &now), copy);
+                if table.upsert(fingerprint, &reader, Spent::NOTHING, copy).is_none() {
+                    table.upsert(fingerprint, &reader, own.spent(state, &now), copy);
                 }
             }
             Ok(())

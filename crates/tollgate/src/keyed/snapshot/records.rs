@@ -2,7 +2,7 @@
 
 use tollgate_core::{BucketParams, Limit, Nanos, Params, Phase, Rate, Steps, WindowParams};
 
-/// Which algorithm, and its numbers in the order of its terms; zeros fill it up.
+/// Which algorithm, and its numbers in the order of its params; zeros fill it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record(pub(super) [u64; 8]);
 
@@ -21,8 +21,8 @@ const SLIDING_SLICES: u64 = 9;
 const FIRST_REQUEST: u64 = u64::MAX;
 
 /// What people call it.
-pub(super) fn name(terms: &Params) -> &'static str {
-    match terms {
+pub(super) fn name(params: &Params) -> &'static str {
+    match params {
         Params::Unlimited => "limit that lets everything pass",
         Params::DenyAll => "limit that lets nothing pass",
         Params::TokenBucket(_) => "token bucket",
@@ -37,8 +37,8 @@ pub(super) fn name(terms: &Params) -> &'static str {
 }
 
 impl Record {
-    pub(super) fn of(terms: Params) -> Self {
-        match terms {
+    pub(super) fn of(params: Params) -> Self {
+        match params {
             Params::Unlimited => Self::made_of(UNLIMITED, []),
             Params::DenyAll => Self::made_of(DENY_ALL, []),
             Params::TokenBucket(bucket) => Self::made_of(TOKEN_BUCKET, of_bucket(bucket)),
@@ -85,7 +85,7 @@ impl Record {
             Some(BucketParams { rate, burst: c, max_debt: d, initial: e })
         };
         let window = WindowParams { limit: a, length: nanos(b), max_debt: c, initial: d };
-        let terms = match algorithm {
+        let params = match algorithm {
             UNLIMITED => Params::Unlimited,
             DENY_ALL => Params::DenyAll,
             TOKEN_BUCKET => Params::TokenBucket(bucket()?),
@@ -111,7 +111,7 @@ impl Record {
             CONCURRENCY => Params::Concurrency { limit: a, lease: nanos(b), max_debt: c },
             _ => return None,
         };
-        Limit::from_params(terms).ok()
+        Limit::from_params(params).ok()
     }
 
     fn made_of(algorithm: u64, numbers: impl IntoIterator<Item = u64>) -> Self {

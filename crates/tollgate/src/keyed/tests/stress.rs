@@ -32,9 +32,9 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
         assert!(granted > KEPT * 40, "too little kind to prove anything: {granted}, {what}");
         assert!(keyed.overflowed() > 100, "the table was not full, {what}");
         let mut seen = HashMap::new();
-        for placed in keyed.table.places(&keyed.judge(keyed.clock.now())) {
+        for placed in keyed.table.positions(&keyed.reader(keyed.clock.now())) {
             assert!(placed.findable, "an entry in bucket {} is not looked for there, {what}", placed.bucket);
-            let before = seen.insert((placed.print.low, placed.print.high), placed.bucket);
+            let before = seen.insert((placed.fingerprint.low, placed.fingerprint.high), placed.bucket);
             assert_eq!(before, None, "a key has two entries, {what}");
         }
         assert!(seen.len() > 200, "the table has lost entries, {} are left, {what}", seen.len());

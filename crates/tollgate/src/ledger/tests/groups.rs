@@ -9,9 +9,9 @@ fn charge(id: u32, key: &str, cost: u64) -> Charge<'_> {
 /// Decides a group and returns whether it passed, with the outcome of each of its charges by itself.
 fn decide(ledger: &Tested, numbers: &[Limits], charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
     let mut outcomes = Vec::new();
-    let passed = ledger.decide(numbers, charges, |index, seat| {
+    let passed = ledger.decide(numbers, charges, |index, view| {
         assert_eq!(index, outcomes.len());
-        outcomes.push(seat.verdict().outcome());
+        outcomes.push(view.verdict().outcome());
     });
     assert_eq!(outcomes.len(), charges.len());
     (passed, outcomes)
@@ -23,7 +23,7 @@ fn passes(ledger: &Tested, numbers: &[Limits], charges: &[Charge<'_>]) -> bool {
 
 /// What may be told about each of the keys, limit by limit.
 fn reports(ledger: &Tested, numbers: &[Limits], keys: &[&str]) -> Vec<Vec<Report>> {
-    let report = |key: &&str| ledger.peek(numbers, &charge(0, key, 1), |seat| seat.reports(1).collect());
+    let report = |key: &&str| ledger.peek(numbers, &charge(0, key, 1), |view| view.reports(1).collect());
     keys.iter().map(report).collect()
 }
 
@@ -112,7 +112,7 @@ fn groups_take_regardless_and_up_to_as_well() {
         ask("b", Ask::UpTo(Cost::MAX)),
         ask("a", Ask::Regardless(Cost::new(2))),
     ];
-    assert!(ledger.decide(&numbers[..], &group, |_, seat| taken.push(seat.verdict().taken().get())));
+    assert!(ledger.decide(&numbers[..], &group, |_, view| taken.push(view.verdict().taken().get())));
     assert_eq!(taken, [13, 10, 2]);
     let refused = [ask("c", Ask::UpTo(Cost::MAX)), ask("a", Ask::Regardless(Cost::ONE))];
     assert!(!passes(&ledger, &numbers, &refused));
@@ -126,7 +126,7 @@ fn what_a_group_took_is_given_back_by_its_stamps() {
         let (ledger, clock) = ledger(100, limits.words());
         let group = [charge(0, "alice", 4), charge(0, "bob", 3)];
         let mut verdicts = Vec::new();
-        assert!(ledger.decide(numbers, &group, |_, seat| verdicts.push(*seat.verdict())));
+        assert!(ledger.decide(numbers, &group, |_, view| verdicts.push(*view.verdict())));
         clock.advance(Nanos::from_nanos(1));
         assert!(passes(&ledger, numbers, &group), "{limits:?}");
         for (charge, verdict) in group.iter().zip(&verdicts) {

@@ -118,13 +118,13 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
             let mut asked = vec![pick(numbers.len() as u64)];
             let now_of = |key: usize| clock.now().with_spread(names[key].fingerprint(&ledger.secret).low);
             let charge_of = |(key, id, ask): (usize, u32, Ask)| Charge {
-                numbers: id,
+                limits_id: id,
                 limits: None,
                 key: names[key].as_bytes(),
                 ask,
                 windows: &[],
             };
-            let answer_of = |seat: &Seat<'_>| (*seat.verdict(), seat.reports(1).collect::<Vec<_>>());
+            let answer_of = |view: &ChargeView<'_>| (*view.verdict(), view.reports(1).collect::<Vec<_>>());
             let now = now_of(asked[0].0);
             match step % 16 {
                 0 => {
@@ -166,7 +166,7 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                     let (passed, expected) = model.decide(&asked, &nows);
                     let charges: Vec<Charge<'_>> = asked.iter().map(|asked| charge_of(*asked)).collect();
                     let mut answers = Vec::new();
-                    let did = ledger.decide(&numbers[..], &charges, |_, seat| answers.push(answer_of(seat)));
+                    let did = ledger.decide(&numbers[..], &charges, |_, view| answers.push(answer_of(view)));
                     assert_eq!((did, &answers), (passed, &expected), "{what}, {asked:?}");
                     if passed {
                         receipts

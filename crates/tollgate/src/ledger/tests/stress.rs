@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::table::Placed;
+use crate::table::EntryPosition;
 use crate::testing::{Dice, on_threads};
 
 const BURST: u64 = 100;
@@ -33,7 +33,7 @@ fn threads_with_groups_of_keys_in_a_full_table_neither_lose_nor_gain_anything() 
         let taken = on_threads(THREADS, |thread| take_and_give(&ledger, numbers, thread, rounds / THREADS));
         for key in 0..KEPT {
             let granted = 51 + taken.iter().map(|taken| taken[&key]).sum::<u64>();
-            let report = ledger.peek(numbers, &charge(&name(key), 1), |seat| seat.reports(1).next().unwrap());
+            let report = ledger.peek(numbers, &charge(&name(key), 1), |view| view.reports(1).next().unwrap());
             assert!(granted <= BURST, "{granted} were granted to key {key}");
             assert_eq!(BURST - report.remaining, granted, "what key {key} was granted is not what it has spent");
         }
@@ -60,9 +60,9 @@ fn take_and_give(ledger: &Tested, numbers: &[Limits], thread: u64, rounds: u64) 
         let names: Vec<[u8; 8]> = keys.iter().copied().map(name).collect();
         let charges: Vec<Charge<'_>> = names.iter().map(|name| charge(name, cost)).collect();
         let mut verdicts = Vec::new();
-        let passed = ledger.decide(numbers, &charges, |_, seat| {
-            assert!(seat.reports(1).all(|report| report.remaining <= BURST));
-            verdicts.push(seat.verdict().is_admitted());
+        let passed = ledger.decide(numbers, &charges, |_, view| {
+            assert!(view.reports(1).all(|report| report.remaining <= BURST));
+            verdicts.push(view.verdict().is_admitted());
         });
         assert_eq!(passed, verdicts.iter().all(|allowed| *allowed));
         if passed {
@@ -81,11 +81,11 @@ fn take_and_give(ledger: &Tested, numbers: &[Limits], thread: u64, rounds: u64) 
 
 /// Nobody has two entries, everybody is where it is looked for, and nothing is left locked.
 fn assert_sound(ledger: &Tested, numbers: &[Limits]) {
-    let owner = Judge { numbers, now: ledger.clock.now() };
+    let reader = LedgerReader { limit_table: numbers, now: ledger.clock.now() };
     let mut seen = HashMap::new();
-    for Placed { print, findable, bucket } in ledger.table.places(&owner) {
+    for EntryPosition { fingerprint, findable, bucket } in ledger.table.positions(&reader) {
         assert!(findable, "an entry in bucket {bucket} is not looked for there");
-        assert_eq!(seen.insert((print.low, print.high), bucket), None, "a key has two entries");
+        assert_eq!(seen.insert((fingerprint.low, fingerprint.high), bucket), None, "a key has two entries");
     }
     assert!(seen.len() > 90, "the table has lost entries, {} are left", seen.len());
 }

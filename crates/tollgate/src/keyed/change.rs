@@ -8,7 +8,7 @@ use super::{CapacityError, Keyed};
 use crate::account::Account;
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
-use crate::table::{GENERATIONS, Owner, Slot, State, Table};
+use crate::table::{GENERATIONS, Slot, State, StateReader, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Puts another limit in force. What was spent stays spent: an entry belongs to the limit it was last charged under until a
@@ -43,23 +43,23 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     /// States of earlier limits may have to be read by the wall clock, though the one in force does without.
-    pub(super) fn judge<'a>(&'a self, now: Now<'a>) -> Judge<'a, A> {
+    pub(super) fn reader<'a>(&'a self, now: Now<'a>) -> KeyedReader<'a, A> {
         let now = if self.earlier.is_empty() { now } else { Now::new(now.mono(), self.clock.wall(now.mono())) };
-        Judge { limit: &self.limit, earlier: &self.earlier, now }
+        KeyedReader { limit: &self.limit, earlier: &self.earlier, now }
     }
 
     /// Moves every entry to a table with room for states of `words`.
     fn rebuild(&mut self, words: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity;
         let table = Table::new(capacity, words).ok_or(CapacityError { capacity })?;
-        let owner = self.judge(self.clock.now());
-        self.table.for_each(&owner, |print, from| {
+        let reader = self.reader(self.clock.now());
+        self.table.for_each(&reader, |fingerprint, from| {
             let copy = |to: &mut Slot<'_>, _| {
                 (0..words).for_each(|word| to.state.set(word, from.state.get(word)));
                 to.generation = from.generation;
             };
-            if !owner.is_new(print, from) {
-                table.enter(print, &owner, owner.spent(print, from), copy);
+            if !reader.is_new(fingerprint, from) {
+                table.upsert(fingerprint, &reader, reader.spent(fingerprint, from), copy);
             }
         });
         self.table = table;
@@ -69,24 +69,25 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Drops earlier limits that no entry belongs to; if that are too few, entries come under the limit in force where it holds
     /// what they have used up.
     fn drop_earlier(&mut self) {
-        let owner = self.judge(self.clock.now());
-        let count_used = |owner: &Judge<'_, A>| {
+        let reader = self.reader(self.clock.now());
+        let count_used = |reader: &KeyedReader<'_, A>| {
             let mut used = vec![false; self.earlier.len() + 1];
-            self.table.for_each(owner, |_, slot| used[slot.generation as usize] = true);
+            self.table.for_each(reader, |_, slot| used[slot.generation as usize] = true);
             used[self.overflow.lock().unwrap_or_else(PoisonError::into_inner).generation as usize] = true;
             used
         };
-        let mut used = count_used(&owner);
+        let mut used = count_used(&reader);
         if used.iter().filter(|used| **used).count() > used.len() / 2 {
-            self.table.for_each(&owner, |print, slot| owner.visit(print, slot, |account| account.adopt()));
-            self.on_overflow(owner.now, |account| account.adopt());
-            used = count_used(&owner);
+            self.table
+                .for_each(&reader, |fingerprint, slot| reader.visit(fingerprint, slot, |account| account.adopt()));
+            self.on_overflow(reader.now, |account| account.adopt());
+            used = count_used(&reader);
         }
         // The generation in force stays, after all others.
         let last = self.earlier.len();
         used[last] = true;
         let renumbered = |generation: u64| used.iter().take(generation as usize).filter(|used| **used).count() as u64;
-        self.table.for_each(&owner, |_, slot| slot.generation = renumbered(slot.generation));
+        self.table.for_each(&reader, |_, slot| slot.generation = renumbered(slot.generation));
         let overflow = self.overflow.get_mut().unwrap_or_else(PoisonError::into_inner);
         overflow.generation = renumbered(overflow.generation);
         let mut generations = used.iter();
@@ -107,31 +108,31 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
 }
 
 /// Judges the entries of the table, each by the limit that it belongs to.
-pub(super) struct Judge<'a, A> {
+pub(super) struct KeyedReader<'a, A> {
     pub(super) limit: &'a A,
     pub(super) earlier: &'a [A],
     pub(super) now: Now<'a>,
 }
 
-impl<'a, A: Algorithm> Judge<'a, A> {
-    pub(super) fn now(&self, print: Fingerprint) -> Now<'a> {
-        self.now.with_spread(print.low)
+impl<'a, A: Algorithm> KeyedReader<'a, A> {
+    pub(super) fn now(&self, fingerprint: Fingerprint) -> Now<'a> {
+        self.now.with_spread(fingerprint.low)
     }
 
     /// The limit that an entry belongs to.
-    pub(super) fn owner(&self, slot: &Slot<'_>) -> &'a A {
+    pub(super) fn limit_of(&self, slot: &Slot<'_>) -> &'a A {
         self.earlier.get(slot.generation as usize).unwrap_or(self.limit)
     }
 
     /// Runs `visit` on an entry, which belongs to the limit in force afterwards if it was charged under it.
     pub(super) fn visit<R>(
         &self,
-        print: Fingerprint,
+        fingerprint: Fingerprint,
         slot: &mut Slot<'_>,
         visit: impl FnOnce(&mut Account<'_, A, State<'_>>) -> R,
     ) -> R {
         let own = self.earlier.get(slot.generation as usize);
-        let mut account = Account { limit: self.limit, own, state: slot.state, now: self.now(print) };
+        let mut account = Account { limit: self.limit, own, state: slot.state, now: self.now(fingerprint) };
         let result = visit(&mut account);
         if account.own.is_none() {
             slot.generation = self.generation();
@@ -140,17 +141,17 @@ impl<'a, A: Algorithm> Judge<'a, A> {
     }
 }
 
-impl<A: Algorithm> Owner for Judge<'_, A> {
+impl<A: Algorithm> StateReader for KeyedReader<'_, A> {
     #[inline]
     fn generation(&self) -> u64 {
         self.earlier.len() as u64
     }
 
-    fn is_new(&self, print: Fingerprint, slot: &Slot<'_>) -> bool {
-        self.owner(slot).is_new(&slot.state, &self.now(print))
+    fn is_new(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> bool {
+        self.limit_of(slot).is_new(&slot.state, &self.now(fingerprint))
     }
 
-    fn spent(&self, print: Fingerprint, slot: &Slot<'_>) -> Spent {
-        self.owner(slot).spent(&slot.state, &self.now(print))
+    fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent {
+        self.limit_of(slot).spent(&slot.state, &self.now(fingerprint))
     }
 }

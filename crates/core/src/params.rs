@@ -166,8 +166,8 @@ impl Limit {
     ///
     /// # Errors
     /// When the numbers make no limit, as the constructors say.
-    pub fn from_params(terms: Params) -> Result<Self, LimitError> {
-        Ok(match terms {
+    pub fn from_params(params: Params) -> Result<Self, LimitError> {
+        Ok(match params {
             Params::Unlimited => Self::Unlimited,
             Params::DenyAll => Self::DenyAll,
             Params::TokenBucket(BucketParams { rate, burst, max_debt, initial }) => {

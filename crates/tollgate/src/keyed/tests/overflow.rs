@@ -9,8 +9,8 @@ fn key(n: u64) -> [u8; 8] {
 }
 
 fn has_entry<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &[u8]) -> bool {
-    let print = key.fingerprint(&keyed.secret);
-    keyed.table.find(print, &keyed.judge(keyed.clock.now()), |_| ()).is_some()
+    let fingerprint = key.fingerprint(&keyed.secret);
+    keyed.table.find(fingerprint, &keyed.reader(keyed.clock.now()), |_| ()).is_some()
 }
 
 fn spent_of<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &[u8]) -> u64 {

@@ -9,7 +9,7 @@ use crate::keyed::with_init;
 use crate::table::State;
 
 /// What a decision about one charge saw and said.
-pub struct Seat<'a> {
+pub struct ChargeView<'a> {
     pub(super) limits: Option<&'a Limits>,
     /// The limits that the state belongs to, where those are others.
     pub(super) own: Option<&'a Limits>,
@@ -37,7 +37,7 @@ impl Cells for Words<'_> {
     }
 }
 
-impl<'a> Seat<'a> {
+impl<'a> ChargeView<'a> {
     /// What the limits say of this charge by itself; in a group, another charge may have been refused.
     pub fn verdict(&self) -> &Verdict<Stamps> {
         &self.verdict
@@ -81,8 +81,11 @@ impl<'a> Seat<'a> {
     }
 }
 
-impl fmt::Debug for Seat<'_> {
+impl fmt::Debug for ChargeView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("limits", &self.limits).field("verdict", &self.verdict).finish_non_exhaustive()
+        f.debug_struct("ChargeView")
+            .field("limits", &self.limits)
+            .field("verdict", &self.verdict)
+            .finish_non_exhaustive()
     }
 }

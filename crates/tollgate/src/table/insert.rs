@@ -1,0 +1,171 @@
+//! Inserting a key: a vacant entry, an entry that is displaced, or an entry that is evicted.
+//!
+//! This is insertion into a bucketized cuckoo hash table, with bounds on what an insertion may cost and on what it may destroy:
+//!
+//! 1. *Vacant.* An entry that was never used, or whose state says the same as no entry, in either bucket of the key.
+//! 2. *Displace.* An entry of either bucket moves to its own other bucket, if that has a vacant entry or can displace one in
+//!    turn. Two displacements in a row reach about two dozen buckets, which is enough at the load that
+//!    [`entries_for`](super::bucket::Shape::entries_for) chooses. A classic table would go on, and rehash in the end.
+//! 3. *Evict.* The least spent entry of both buckets is forgotten, if it is spent no more than the arriving key will be. So a
+//!    flood of invented keys, each spent by one request, evicts its own kind and no key that has used up more.
+//! 4. Otherwise there is no entry, and the caller counts the request in its overflow entry.
+//!
+//! **Locks.** A key's two buckets are locked in order of their index, and displacing only tries the locks of further buckets:
+//! no thread waits for a lock out of order, so there is no deadlock.
+//!
+//! **Cost of a flood.** In a full table step 2 fails for nearly every key. After [`FULL`] failures in a row only one key in
+//! [`STILL_SEARCHING`] tries it, until one succeeds.
+
+use tollgate_core::{Cells, CellsMut, Spent};
+
+use super::bucket::{Bucket, Shape, Slot};
+use super::{Buckets, Presence, StateReader};
+use crate::fingerprint::Fingerprint;
+use crate::sync::Ordering;
+
+/// How many entries may move, each to the vacant entry that the next one left, to make an entry vacant.
+pub(super) const MAX_DISPLACEMENTS: u32 = 2;
+/// This many failed searches in a row mean that the table is full.
+const FULL: u64 = 16;
+/// In a full table one arriving key in this many still searches.
+const STILL_SEARCHING: u32 = 64;
+
+/// The entry that a key has or gets.
+pub(super) struct Chosen {
+    /// Whether it is in the other bucket instead of at home.
+    pub(super) elsewhere: bool,
+    pub(super) entry: usize,
+    pub(super) presence: Presence,
+    /// Whether another key loses it.
+    pub(super) evicts: bool,
+}
+
+impl<S: Shape> Buckets<S> {
+    pub(crate) fn upsert<O: StateReader, R>(
+        &self,
+        fingerprint: Fingerprint,
+        reader: &O,
+        arrival: Spent,
+        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
+    ) -> Option<R> {
+        let mut home = self.lock(self.home(fingerprint), reader);
+        if let Some(entry) = home.find(fingerprint) {
+            return Some(home.visit(entry, |slot| write(slot, Presence::Known)));
+        }
+        if !home.has_spilled() {
+            if let Some(entry) = home.find_vacant(reader, &[]) {
+                return Some(home.fill(entry, fingerprint, reader.generation(), write));
+            }
+        } else if let Some(mut other) = self.try_lock(self.other(fingerprint), reader)
+            && let Some(entry) = other.find(fingerprint)
+        {
+            return Some(other.visit(entry, |slot| write(slot, Presence::Known)));
+        }
+        drop(home);
+        self.upsert_slow(fingerprint, reader, arrival, write)
+    }
+
+    fn upsert_slow<O: StateReader, R>(
+        &self,
+        fingerprint: Fingerprint,
+        reader: &O,
+        arrival: Spent,
+        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
+    ) -> Option<R> {
+        let (mut home, mut other) = self.lock_both(fingerprint, reader);
+        let chosen = self.choose([&mut home, &mut other], fingerprint, reader, arrival, &[])?;
+        let bucket = if chosen.elsewhere { &mut other } else { &mut home };
+        Some(match chosen.presence {
+            Presence::Known => bucket.visit(chosen.entry, |slot| write(slot, Presence::Known)),
+            Presence::New => bucket.fill(chosen.entry, fingerprint, reader.generation(), write),
+        })
+    }
+
+    /// Finds the entry of a key in its two buckets, or chooses one for a new key that will be as spent as `arrival`. Evicts no
+    /// key of `kept`. `None`: there is no entry for the key.
+    pub(super) fn choose<R: StateReader>(
+        &self,
+        [home, other]: [&mut Bucket<'_, S>; 2],
+        fingerprint: Fingerprint,
+        reader: &R,
+        arrival: Spent,
+        kept: &[Fingerprint],
+    ) -> Option<Chosen> {
+        let chosen = |elsewhere, entry, presence, evicts| Chosen { elsewhere, entry, presence, evicts };
+        for (elsewhere, bucket) in [(false, &*home), (true, &*other)] {
+            if let Some(entry) = bucket.find(fingerprint) {
+                return Some(chosen(elsewhere, entry, Presence::Known, false));
+            }
+        }
+        let mut free = home.find_vacant(reader, kept).map(|entry| (false, entry));
+        free = free.or_else(|| other.find_vacant(reader, kept).map(|entry| (true, entry)));
+        for (elsewhere, bucket) in [(false, &mut *home), (true, &mut *other)] {
+            free = free.or_else(|| {
+                let entry = self.search(fingerprint, || self.displace(bucket, reader, MAX_DISPLACEMENTS))?;
+                Some((elsewhere, entry))
+            });
+        }
+        let chosen = match free {
+            Some((elsewhere, entry)) => chosen(elsewhere, entry, Presence::New, false),
+            None => {
+                let candidates = [(false, home.least_spent(reader, kept)), (true, other.least_spent(reader, kept))];
+                let candidates = candidates.into_iter().filter_map(|(elsewhere, entry)| Some((elsewhere, entry?)));
+                let (elsewhere, (spent, entry)) = candidates.min_by_key(|(_, (spent, _))| *spent)?;
+                if spent > arrival {
+                    return None;
+                }
+                chosen(elsewhere, entry, Presence::New, true)
+            }
+        };
+        if chosen.elsewhere {
+            home.set_spilled();
+        }
+        Some(chosen)
+    }
+
+    /// Runs `search` on behalf of an arriving key, unless the table is known to be full.
+    fn search<R>(&self, arriving: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
+        let failed = self.failed_searches.load(Ordering::Relaxed);
+        if failed >= FULL && !arriving.high.is_multiple_of(STILL_SEARCHING) {
+            return None;
+        }
+        let found = search();
+        match found {
+            None => self.failed_searches.store(failed + 1, Ordering::Relaxed),
+            Some(_) if failed > 0 => self.failed_searches.store(0, Ordering::Relaxed),
+            Some(_) => {}
+        }
+        found
+    }
+
+    /// Moves one entry of a bucket to its own other bucket, where an entry may be displaced in turn, and returns the entry that is
+    /// vacant then. Passes over buckets that are locked, including those that the caller holds.
+    fn displace<R: StateReader>(&self, from: &mut Bucket<'_, S>, reader: &R, displacements: u32) -> Option<usize> {
+        for entry in 0..self.shape.entries() {
+            let fingerprint = from.fingerprint(entry);
+            let (home, other) = (self.home(fingerprint), self.other(fingerprint));
+            let target = if home == from.index { other } else { home };
+            let Some(mut target) = self.try_lock(target, reader) else { continue };
+            // From a bucket that a walk has not reached to one that it has passed: the walk would miss the entry.
+            let walked = self.walked.load(Ordering::Relaxed) as usize;
+            if target.index < walked && walked <= from.index {
+                continue;
+            }
+            let vacant = target.find_vacant(reader, &[]).or_else(|| match displacements {
+                0 | 1 => None,
+                _ => self.displace(&mut target, reader, displacements - 1),
+            });
+            let Some(vacant) = vacant else { continue };
+            let state = from.state(entry);
+            target.fill(vacant, fingerprint, from.generation(entry), |to, _| {
+                (0..self.state_words()).for_each(|word| to.state.set(word, state.get(word)));
+            });
+            if home == from.index {
+                from.set_spilled();
+            }
+            from.vacate(entry);
+            return Some(entry);
+        }
+        None
+    }
+}

@@ -1,0 +1,40 @@
+//! The positions of entries, for tests.
+
+use super::bucket::Shape;
+use super::{Buckets, StateReader, Table};
+use crate::fingerprint::Fingerprint;
+
+/// An entry and its bucket.
+pub(crate) struct EntryPosition {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) bucket: usize,
+    /// Whether a search for its key looks into this bucket.
+    pub(crate) findable: bool,
+}
+
+impl Table {
+    pub(crate) fn positions<R: StateReader>(&self, reader: &R) -> Vec<EntryPosition> {
+        either!(self, buckets => buckets.positions(reader))
+    }
+}
+
+impl<S: Shape> Buckets<S> {
+    /// Returns all entries that are in use.
+    pub(crate) fn positions<R: StateReader>(&self, reader: &R) -> Vec<EntryPosition> {
+        let spilled: Vec<bool> = (0..self.buckets).map(|index| self.lock(index, reader).has_spilled()).collect();
+        let entries = (0..self.buckets).flat_map(|bucket| {
+            let held = self.lock(bucket, reader);
+            let taken = (0..self.shape.entries()).filter(|entry| held.is_taken(*entry));
+            taken.map(|entry| (bucket, held.fingerprint(entry))).collect::<Vec<_>>()
+        });
+        let place = |(bucket, fingerprint)| {
+            let home = self.home(fingerprint);
+            EntryPosition {
+                fingerprint,
+                bucket,
+                findable: home == bucket || self.other(fingerprint) == bucket && spilled[home],
+            }
+        };
+        entries.map(place).collect()
+    }
+}
