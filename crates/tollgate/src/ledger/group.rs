@@ -276,7 +276,7 @@ fn report<N: LimitTable + ?Sized>(
         match member {
             Ok(member) => {
                 member.visit(limit_table, entries, charge, |account| {
-                    each(index, &ChargeView::of(account, member.verdict))
+                    each(index, &ChargeView::of(account, member.verdict));
                 });
             }
             Err(retry) => each(index, &ChargeView::refused(*retry)),
