@@ -1,11 +1,13 @@
 //! State in the process' own memory.
 
 use std::fmt;
+use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate::clock::{Clock, PreciseClock};
 use tollgate::core::{Algorithm, Ask, Cost, Now, Stamps, Time, Wall};
 use tollgate::ledger::{Ledger, LimitTable, PlainCharge};
+use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
 use tollgate::{CapacityError, Limits, Outcome, Report};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
@@ -50,6 +52,37 @@ impl<C: Clock> MemoryStore<C> {
         let table = |place: usize| {
             let (words, share) = SIZES[place];
             Ledger::with_clock((keys / share).max(FEWEST_KEYS), words, clock.clone())
+        };
+        let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
+        Ok(Self { tables, clock, moving: Mutex::new(()) })
+    }
+
+    /// Writes all states with the limits they belong to, and returns their number. See [`Ledger::write_snapshot`].
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn write_snapshot<W: Write>(&self, limits: &dyn LimitTable, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
+        let mut total = 0;
+        // Smaller tables first: states move only to larger ones, so none is missed.
+        for table in &self.tables {
+            total += table.write_snapshot(limits, to)?;
+        }
+        Ok(total)
+    }
+
+    /// Returns a store with the states of a snapshot. See [`Ledger::restored`].
+    ///
+    /// # Errors
+    /// When the snapshot cannot be read or is damaged.
+    pub fn restored<R: Read>(
+        keys: usize,
+        clock: Arc<C>,
+        from: &mut SnapshotReader<R>,
+        mut id_of: impl FnMut(u32, &Limits) -> Option<u32>,
+    ) -> Result<Self, RestoreError> {
+        let mut table = |place: usize| {
+            let (words, share) = SIZES[place];
+            Ledger::restored((keys / share).max(FEWEST_KEYS), words, clock.clone(), from, &mut id_of)
         };
         let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
         Ok(Self { tables, clock, moving: Mutex::new(()) })

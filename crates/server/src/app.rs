@@ -8,6 +8,7 @@ use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Engine, Store};
 
 use crate::control::auth::{Access, Guards, Tokens};
+use crate::counters::SnapshotStatus;
 use crate::net::shutdown::Connections;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::Metrics;
@@ -42,6 +43,8 @@ pub struct App<S> {
     clock: PreciseClock,
     /// The stored outputs of requests with an idempotency key.
     pub idempotency: IdempotencyTable,
+    /// The state of snapshots of the counters.
+    pub snapshots: SnapshotStatus,
     /// The keys of `CL.THROTTLE`, if they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine. With a shared store it is an inline limit like any other.
     pub throttles: Option<RedisCellTable>,
@@ -63,6 +66,7 @@ impl<S: Store> App<S> {
             guards: Guards::default(),
             origin: SourceStatus::default(),
             clock,
+            snapshots: SnapshotStatus::default(),
             throttles,
         }
     }

@@ -4,6 +4,7 @@ pub mod app;
 pub mod cli;
 pub mod client;
 pub mod control;
+pub mod counters;
 pub mod http;
 pub mod net;
 pub mod observe;

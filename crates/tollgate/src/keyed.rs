@@ -4,7 +4,7 @@ mod acquire;
 mod change;
 mod decide;
 mod overflow;
-mod snapshot;
+pub(crate) mod snapshot;
 mod takings;
 #[cfg(test)]
 mod tests;

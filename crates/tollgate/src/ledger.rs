@@ -1,9 +1,11 @@
 //! Many limits in one table: a limit per call, and several keys charged together.
 
 mod group;
+mod snapshot;
 mod view;
 
 use std::fmt;
+use std::sync::Mutex;
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, Retry, Spent, Stamps, Window};
 
@@ -95,6 +97,8 @@ pub struct Ledger<C = PreciseClock> {
     clock: C,
     when_full: WhenFull,
     overflowed: AtomicU64,
+    /// Held by the thread that writes a snapshot.
+    walking: Mutex<()>,
 }
 
 /// How many limits can have keys without room at a time. Every atomic counts in a model.
@@ -128,6 +132,7 @@ impl<C: Clock> Ledger<C> {
             clock,
             when_full: WhenFull::default(),
             overflowed: AtomicU64::new(0),
+            walking: Mutex::new(()),
         })
     }
 

@@ -15,6 +15,7 @@ pub mod pictures;
 pub mod redis_cell;
 pub mod registry;
 pub mod shaper;
+pub mod snapshot;
 #[cfg(feature = "stream")]
 pub mod stream;
 mod sync;

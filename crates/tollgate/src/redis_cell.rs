@@ -6,6 +6,7 @@
 mod throttle;
 
 use std::fmt;
+use std::io::{self, Read, Write};
 use std::sync::{Mutex, PoisonError};
 
 pub use throttle::{Throttle, ThrottleError};
@@ -14,6 +15,7 @@ use tollgate_core::{Cells, Now, Spent, Time};
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::CapacityError;
+use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotWriter};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Presence, Slot, StateReader, Table};
 
@@ -38,6 +40,8 @@ pub struct RedisCellTable<C = PreciseClock> {
     /// The arrival time that all keys without an entry of their own share.
     overflow: Mutex<u64>,
     overflowed: AtomicU64,
+    /// Held by the thread that writes a snapshot.
+    walking: Mutex<()>,
 }
 
 impl RedisCellTable {
@@ -57,7 +61,14 @@ impl<C: Clock> RedisCellTable<C> {
     /// When that many do not fit the address space.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, CapacityError> {
         let table = Table::new(capacity, 1).ok_or(CapacityError { capacity })?;
-        Ok(Self { table, secret: Secret::random(), clock, overflow: Mutex::new(0), overflowed: AtomicU64::new(0) })
+        Ok(Self {
+            table,
+            secret: Secret::random(),
+            clock,
+            overflow: Mutex::new(0),
+            overflowed: AtomicU64::new(0),
+            walking: Mutex::new(()),
+        })
     }
 
     /// Decides one call and gives the five numbers of the reply.
@@ -109,6 +120,64 @@ impl<C: Clock> RedisCellTable<C> {
     /// How many decisions were about keys that found no room of their own.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
+    }
+
+    /// Writes every key that would not be admitted with a full burst, and returns the number of keys.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
+        let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
+        to.begin_table(&self.clock.now(), &self.secret)?;
+        to.frame(Kind::Overflow, &[*self.overflow.lock().unwrap_or_else(PoisonError::into_inner)])?;
+        let (walk, mut entries, mut total) = (self.table.walk(), Vec::new(), 0);
+        for index in 0..self.table.buckets() {
+            let owner = RedisCellReader { now: self.clock.mono().as_nanos() };
+            walk.visit(index, &owner, |print, slot| {
+                if !owner.is_new(print, slot) {
+                    entries.extend([print.low, print.high.into(), slot.state.get(0)]);
+                    total += 1;
+                }
+            });
+            if entries.len() >= FRAME_WORDS || index + 1 == self.table.buckets() {
+                to.frame(Kind::Entries, &entries)?;
+                entries.clear();
+            }
+        }
+        to.end_table(total)?;
+        Ok(total)
+    }
+
+    /// Returns a table like [`with_clock`](Self::with_clock) that has the keys of a snapshot, after the time that has passed since.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be read or is damaged.
+    pub fn restored<R: Read>(capacity: usize, clock: C, from: &mut SnapshotReader<R>) -> Result<Self, RestoreError> {
+        let restored = Self::with_clock(capacity, clock).map_err(RestoreError::CapacityError)?;
+        let at = restored.clock.now();
+        let head = from.table(&at)?;
+        let (owner, mut total) = (RedisCellReader { now: at.mono().as_nanos() }, 0);
+        let shifted = |arrival| at.mono().saturating_add(Time::from_nanos(arrival).since(head.then)).as_nanos();
+        loop {
+            match from.frame()? {
+                (Kind::Overflow, [arrival]) => {
+                    *restored.overflow.lock().unwrap_or_else(PoisonError::into_inner) = shifted(*arrival);
+                }
+                (Kind::Entries, words) => {
+                    let (entries, []) = words.as_chunks() else { return Err(RestoreError::Damaged) };
+                    for [low, high, arrival] in entries {
+                        let (print, arrival) = (Fingerprint { low: *low, high: *high as u32 }, shifted(*arrival));
+                        restored.table.upsert(print, &owner, owed(arrival, owner.now), |slot, _| {
+                            tollgate_core::CellsMut::set(&mut slot.state, 0, arrival);
+                        });
+                    }
+                    total += entries.len() as u64;
+                }
+                (Kind::EndTable, [entries]) if *entries == total => break,
+                _ => return Err(RestoreError::Damaged),
+            }
+        }
+        Ok(Self { secret: head.secret, ..restored })
     }
 
     #[inline]

@@ -1,10 +1,10 @@
 //! The atomics of this crate, so that loom can take their place and try every interleaving.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// `len` zero words, or `None` if there is not that much memory. The allocator hands out pages the kernel zeroes on first
 /// touch, so that memory nobody used costs nothing.

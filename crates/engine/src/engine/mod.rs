@@ -11,6 +11,7 @@ mod report;
 pub(crate) mod scratch;
 mod settle;
 mod shares;
+mod snapshot;
 mod suffice;
 mod taking;
 mod undo;

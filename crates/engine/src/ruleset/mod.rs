@@ -17,7 +17,7 @@ use tollgate::core::{Algorithm, Cost, Time, Wall};
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{Condition, CostOf, OnChange, OnFault, Rule, Rules};
+use crate::rules::{Condition, CostOf, LimitSet, OnChange, OnFault, Rule, Rules};
 pub use index::Matched;
 pub(crate) use index::{Index, Sought};
 use lookup::Lookup;
@@ -161,6 +161,11 @@ impl RuleSet {
             bans: false,
             leaves_out: false,
         }
+    }
+
+    /// Gives limits that a counter belongs to an id, and returns it. A rule with the same limits gets the same id.
+    pub(crate) fn remember(&mut self, limits: &Limits) -> u32 {
+        self.numbers.of(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
     }
 
     /// Compiles `rules` to follow `before`: a rule whose numbers did not change keeps their id, one whose numbers did is

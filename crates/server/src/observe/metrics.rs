@@ -94,6 +94,10 @@ pub struct Gauges {
     pub rules: Arc<RuleSet>,
     /// Their revision, if they come from a database.
     pub revision: Option<u64>,
+    /// Seconds since the counters were written to disk, if they were.
+    pub snapshot_age: Option<u64>,
+    /// Snapshots that could not be written since the last one that was.
+    pub snapshot_failures: u64,
     /// Seconds since they were known to be current, if a rules service is polled.
     pub rules_age: Option<u64>,
 }
@@ -176,6 +180,14 @@ impl Metrics {
             "tollgate_enforcing",
             "1 while refusals are enforced, 0 while only observed.",
             u64::from(gauges.enforcing),
+        );
+        if let Some(age) = gauges.snapshot_age {
+            page.gauge("tollgate_snapshot_age_seconds", "Time since the counters were written to disk.", age);
+        }
+        page.gauge(
+            "tollgate_snapshot_failures",
+            "Snapshots of the counters that could not be written since the last success.",
+            gauges.snapshot_failures,
         );
         page.gauge("tollgate_connections", "Open connections.", gauges.connections as u64);
         page.gauge("tollgate_waiting", "Requests waiting to be admitted.", gauges.waiting as u64);
@@ -272,6 +284,8 @@ mod tests {
             engine,
             rules,
             revision: Some(12),
+            snapshot_age: Some(13),
+            snapshot_failures: 2,
             rules_age: Some(9),
         };
         let page = metrics.to_text(&gauges);
@@ -293,6 +307,8 @@ mod tests {
             "tollgate_waiting_turned_away_total 5",
             "tollgate_rules_revision 12",
             "tollgate_rules_age_seconds 9",
+            "tollgate_snapshot_age_seconds 13",
+            "tollgate_snapshot_failures 2",
             "tollgate_rules_refused_total 1",
             "tollgate_rules_polls_total{outcome=\"failed\"} 0",
         ] {

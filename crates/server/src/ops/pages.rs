@@ -42,6 +42,8 @@ fn readiness<S: Store>(app: &App<S>) -> &'static str {
 fn metrics<S: Store>(app: &App<S>) -> String {
     let status = app.origin.status(app.now());
     app.metrics.to_text(&Gauges {
+        snapshot_age: app.snapshots.age(app.now()),
+        snapshot_failures: app.snapshots.failures(),
         connections: app.connections.count(),
         waiting: app.waiters.waiting(),
         turned_away: app.waiters.turned_away(),

@@ -23,6 +23,8 @@ pub mod service;
 pub struct Server {
     child: Child,
     log: Receiver<String>,
+    /// The lines of the log up to the one that says that it listens.
+    pub start_log: Vec<String>,
     pub http: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
 }
@@ -46,8 +48,12 @@ impl Server {
                 let _ = lines.send(line);
             }
         });
-        let mut server = Self { child, log, http: None, resp: None };
-        let line = server.wait_for_line("listening");
+        let mut server = Self { child, log, start_log: Vec::new(), http: None, resp: None };
+        while !server.start_log.last().is_some_and(|line| line.contains("listening")) {
+            let line = server.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("the server does not listen"));
+            server.start_log.push(line);
+        }
+        let line = server.start_log.last().cloned().unwrap_or_default();
         let address = |name: &str| {
             let text = line.split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
             text.and_then(|text| text.parse().ok())

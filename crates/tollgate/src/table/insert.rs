@@ -21,7 +21,7 @@ use tollgate_core::{Cells, CellsMut, Spent};
 use super::bucket::{Bucket, Shape, Slot};
 use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 
 /// How many entries may move, each to the vacant entry that the next one left, to make an entry vacant.
 pub(super) const MAX_DISPLACEMENTS: u32 = 2;
@@ -147,6 +147,9 @@ impl<S: Shape> Buckets<S> {
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, reader) else { continue };
             // From a bucket that a walk has not reached to one that it has passed: the walk would miss the entry.
+            // The fence orders the lock before the load, as the one in `visit` orders its announcement before its look at an
+            // untouched bucket.
+            fence(Ordering::SeqCst);
             let walked = self.walked.load(Ordering::Relaxed) as usize;
             if target.index < walked && walked <= from.index {
                 continue;

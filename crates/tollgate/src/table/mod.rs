@@ -33,7 +33,7 @@ mod insert;
 use tollgate_core::{Cells, CellsMut, Spent};
 
 use crate::fingerprint::Fingerprint;
-use crate::sync::{AtomicU64, Ordering, zeroed};
+use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 
 pub(crate) use batch::BATCH;
 use bucket::{Bucket, LINE_WORDS, Shape, Single};
@@ -175,7 +175,7 @@ impl Table {
 
     /// Begins a walk through the table while other threads use it. Only one walk may be under way.
     pub(crate) fn walk(&self) -> Walk<'_> {
-        Walk { table: self }
+        Walk { table: self, _end: either!(self, buckets => buckets.end_of_walk()) }
     }
 }
 
@@ -183,7 +183,11 @@ impl Table {
 /// from a bucket that the walk has not reached to one that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,
+    _end: EndOfWalk<'t>,
 }
+
+/// Ends a walk when it is dropped.
+pub(crate) struct EndOfWalk<'t>(&'t AtomicU64);
 
 impl Walk<'_> {
     /// Runs `each` on the entries of the bucket at `index`, which must be the next one, while it is locked.
@@ -192,9 +196,9 @@ impl Walk<'_> {
     }
 }
 
-impl Drop for Walk<'_> {
+impl Drop for EndOfWalk<'_> {
     fn drop(&mut self) {
-        either!(self.table, buckets => buckets.walked.store(0, Ordering::Relaxed));
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
@@ -286,7 +290,32 @@ impl<S: Shape> Buckets<S> {
         self.walked.store(0, Ordering::Relaxed);
     }
 
-    fn visit<R: StateReader>(&self, index: usize, reader: &R, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    /// How many buckets there are.
+    pub(crate) fn count(&self) -> usize {
+        self.buckets
+    }
+
+    /// Returns what ends a walk by [`visit`](Self::visit). Only one walk may be under way.
+    pub(crate) fn end_of_walk(&self) -> EndOfWalk<'_> {
+        EndOfWalk(&self.walked)
+    }
+
+    /// Runs `each` on the entries of the bucket at `index`, the one after that of the last call, while it is locked.
+    pub(crate) fn visit<R: StateReader>(
+        &self,
+        index: usize,
+        reader: &R,
+        mut each: impl FnMut(Fingerprint, &mut Slot<'_>),
+    ) {
+        if self.is_untouched(index) {
+            // Locking writes, and the first write to a page takes memory. The order is: announce the walk, then look again. An
+            // entry from a later bucket that moves here sees the announcement (`insert.rs`) or is seen.
+            self.walked.store(index as u64 + 1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if self.is_untouched(index) {
+                return;
+            }
+        }
         let mut bucket = self.lock(index, reader);
         for entry in 0..self.shape.entries() {
             if bucket.is_taken(entry) {
@@ -295,6 +324,11 @@ impl<S: Shape> Buckets<S> {
             }
         }
         self.walked.store(index as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Whether nothing was ever written to the first cache line of a bucket: it then has no entries.
+    fn is_untouched(&self, index: usize) -> bool {
+        self.words_of(index)[..LINE_WORDS].iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     #[inline(always)]

@@ -78,6 +78,13 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, env = "TOLLGATE_INSECURE")]
     pub(super) insecure: bool,
 
+    /// Seconds between snapshots of the counters in the data directory; 0 writes and reads none
+    ///
+    /// With the store `memory`, counts, quotas, bans and leases survive a restart. A process that is killed loses what was
+    /// counted since the last snapshot. Another one is written on SIGTERM.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, env = "TOLLGATE_SNAPSHOT_EVERY")]
+    pub(super) snapshot_every: u64,
+
     /// The maximum number of keys in memory, such as 500k or 10M
     ///
     /// Memory is allocated as keys arrive, about 40 bytes each for a token bucket. When the table is full, the keys that have spent

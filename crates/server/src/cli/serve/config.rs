@@ -10,6 +10,7 @@ use super::access::{self, Access};
 use super::args::ServeArgs;
 use super::source::{self, RulesConfig};
 use crate::client::Secret;
+use crate::counters::SnapshotConfig;
 use crate::net::tls::TlsFiles;
 use crate::observe::top_keys::Names;
 
@@ -30,6 +31,8 @@ pub(super) struct Config {
     pub(super) access: Access,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,
+    /// Snapshots of the counters, if they are kept in memory and written to disk.
+    pub(super) snapshots: Option<SnapshotConfig>,
     /// The maximum number of keys in memory; at least one.
     pub(super) capacity: usize,
     /// Threads for connections; at least one.
@@ -82,6 +85,8 @@ impl Config {
             bail!("--threads {threads} is out of range (1 to {MAX_THREADS})");
         }
         let rules = source::read(&raw, http)?;
+        let store = store(&raw.store)?;
+        let snapshots = snapshots(&raw, &store);
         let access = access::read(&raw, &[("--http", http), ("--resp", resp)], &rules)?;
         Ok(Self {
             http,
@@ -89,7 +94,8 @@ impl Config {
             rules,
             access,
             tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),
-            store: store(&raw.store)?,
+            snapshots,
+            store,
             store_deadline: deadline(raw.store_deadline)?,
             capacity: parse_count("--capacity", &raw.capacity)?,
             threads,
@@ -101,7 +107,7 @@ impl Config {
                 other => bail!("--top-keys {other}: write plain, hashed or off"),
             },
             log_refusals: refusals(&raw.log_refusals)?,
-            drain: Duration::from_secs(raw.drain.min(MAX_DRAIN_SECONDS)),
+            drain: Duration::from_secs(raw.drain.min(MAX_SECONDS)),
         })
     }
 }
@@ -110,8 +116,8 @@ impl Config {
 const MAX_THREADS: usize = 1_024;
 /// The maximum of `--store-deadline`.
 const MAX_DEADLINE_MS: u64 = 60_000;
-/// A day, so that no instant overflows.
-const MAX_DRAIN_SECONDS: u64 = 86_400;
+/// The maximum of `--drain` and `--snapshot-every`: a day, so that no instant overflows.
+const MAX_SECONDS: u64 = 86_400;
 
 fn address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
     if text == "off" {
@@ -131,6 +137,12 @@ fn store(text: &str) -> anyhow::Result<StoreConfig> {
         }
         None => bail!("--store: no such store; write memory, redis://… or rediss://…"),
     }
+}
+
+fn snapshots(raw: &ServeArgs, store: &StoreConfig) -> Option<SnapshotConfig> {
+    let every = Duration::from_secs(raw.snapshot_every.min(MAX_SECONDS));
+    let kept = *store == StoreConfig::Memory && raw.data != "off" && !every.is_zero();
+    kept.then(|| SnapshotConfig { directory: raw.data.clone().into(), every })
 }
 
 fn refusals(text: &str) -> anyhow::Result<Option<Rate>> {

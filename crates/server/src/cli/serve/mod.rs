@@ -17,12 +17,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::redis_cell::RedisCellTable;
-use tollgate_engine::{Engine, MemoryStore, Store};
+use tollgate_engine::{Engine, Store};
 use tollgate_redis::{Health, RedisStore};
 
 use crate::app::App;
 use crate::control::auth::Tokens;
+use crate::counters;
 use crate::net::accept::{NewConnection, accept};
 use crate::net::protocol::Protocol;
 use crate::net::tls::Tls;
@@ -51,8 +51,19 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
-            let engine = Engine::new(MemoryStore::new(config.capacity)?)?;
-            serve(config, App::new(engine, Some(RedisCellTable::new(config.capacity)?)), |_| pending()).await
+            let (engine, throttles) = counters::open(config.capacity, config.snapshots.as_ref())?;
+            let app = App::new(engine, Some(throttles));
+            let served = serve(config, app, |app| async {
+                match config.snapshots.clone() {
+                    Some(snapshots) => counters::save_regularly(app, snapshots).await,
+                    None => pending().await,
+                }
+            });
+            let app = served.await?;
+            if let Some(snapshots) = &config.snapshots {
+                counters::save(&app, snapshots);
+            }
+            Ok(())
         }
         StoreConfig::Redis(url) => {
             let store = tollgate_redis::Config::from_url(url.reveal()).context("--store")?;
@@ -61,7 +72,7 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             let (health, nodes, membership) = (store.watch_health(), store.watch_nodes(), store.membership());
             let served = serve(config, App::new(Engine::new(store)?, None), |app| follow(health, nodes, app)).await;
             membership.leave().await;
-            served
+            served.map(drop)
         }
     }
 }
@@ -95,7 +106,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     config: &Config,
     app: App<S>,
     follow: impl FnOnce(Arc<App<S>>) -> F,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Arc<App<S>>> {
     let mut stop = Stop::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
     let app = app.with_names(config.top_keys).with_refusals(refusals);
@@ -138,7 +149,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     }
     workers.stop();
     rules.stop();
-    Ok(())
+    Ok(app)
 }
 
 fn start<S: Store + 'static>(

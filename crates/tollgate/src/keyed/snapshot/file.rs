@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The new one is made in the same folder, since a file can only be renamed within a disk. Its name is drawn at random, so that
 /// two processes that save at the same time do not write to the same file. It is removed if anything fails; only
 /// a process that is killed leaves it behind.
-pub(super) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<R>) -> io::Result<R> {
+pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<R>) -> io::Result<R> {
     let (folder, beside) = beside(path)?;
     let mut file = create(&beside)?;
     let written = write(&mut file).and_then(|result| {

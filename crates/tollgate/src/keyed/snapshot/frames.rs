@@ -22,7 +22,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
 }
 
 /// Where words go. They are gathered and written a frame at a time.
-pub(super) struct Sink<W> {
+pub(crate) struct Sink<W> {
     to: W,
     frame: Vec<u8>,
     seal: u64,
@@ -30,16 +30,16 @@ pub(super) struct Sink<W> {
 
 impl<W: Write> Sink<W> {
     /// With room for frames of so many words, so that gathering them seldom has to wait for memory.
-    pub(super) fn new(to: W, room: usize) -> Self {
+    pub(crate) fn new(to: W, room: usize) -> Self {
         Self { to, frame: Vec::with_capacity(room * WORD), seal: FIRST }
     }
 
-    pub(super) fn push(&mut self, word: u64) {
+    pub(crate) fn push(&mut self, word: u64) {
         self.frame.extend_from_slice(&word.to_le_bytes());
     }
 
     /// Sets the first word, seals the frame and writes it.
-    pub(super) fn finish(&mut self, first: u64) -> io::Result<()> {
+    pub(crate) fn finish(&mut self, first: u64) -> io::Result<()> {
         if let Some(place) = self.frame.first_chunk_mut() {
             *place = first.to_le_bytes();
         }
@@ -52,31 +52,41 @@ impl<W: Write> Sink<W> {
 }
 
 /// Where words come from.
-pub(super) struct Source<R> {
+pub(crate) struct Source<R> {
     from: R,
     frame: Vec<u8>,
+    words: Vec<u64>,
     seal: u64,
 }
 
 impl<R: Read> Source<R> {
-    pub(super) fn new(from: R) -> Self {
-        Self { from, frame: Vec::new(), seal: FIRST }
+    pub(crate) fn new(from: R) -> Self {
+        Self { from, frame: Vec::new(), words: Vec::new(), seal: FIRST }
+    }
+
+    /// Reads `len` words and the seal after them.
+    pub(crate) fn sealed(&mut self, len: usize) -> Result<&[u64], RestoreError> {
+        self.take(len)?;
+        self.check_seal()?;
+        self.words.clear();
+        self.words.extend(words(&self.frame));
+        Ok(&self.words)
     }
 
     /// So many words, for which a seal further on vouches.
-    fn take(&mut self, len: usize) -> Result<&[u8], RestoreError> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], RestoreError> {
         self.frame.resize(len * WORD, 0);
         self.from.read_exact(&mut self.frame).map_err(unreadable)?;
         self.seal = words(&self.frame).fold(self.seal, mix);
         Ok(&self.frame)
     }
 
-    pub(super) fn word(&mut self) -> Result<u64, RestoreError> {
+    pub(crate) fn word(&mut self) -> Result<u64, RestoreError> {
         Ok(words(self.take(1)?).next().unwrap_or(0))
     }
 
     /// That everything up to here is what was written.
-    pub(super) fn check_seal(&mut self) -> Result<(), RestoreError> {
+    pub(crate) fn check_seal(&mut self) -> Result<(), RestoreError> {
         let mut seal = [0; WORD];
         self.from.read_exact(&mut seal).map_err(unreadable)?;
         if u64::from_le_bytes(seal) == self.seal { Ok(()) } else { Err(RestoreError::Damaged) }
@@ -114,10 +124,16 @@ impl<R: Read> Source<R> {
         }
         let told = self.word()?;
         self.check_seal()?;
+        self.check_end()?;
+        if told == total { Ok(total) } else { Err(RestoreError::Damaged) }
+    }
+
+    /// Checks that nothing follows.
+    pub(crate) fn check_end(&mut self) -> Result<(), RestoreError> {
         match self.from.read_exact(&mut [0]) {
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof && told == total => Ok(total),
-            Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(RestoreError::Unreadable(error)),
-            _ => Err(RestoreError::Damaged),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+            Err(error) => Err(RestoreError::Unreadable(error)),
+            Ok(()) => Err(RestoreError::Damaged),
         }
     }
 }

@@ -24,9 +24,9 @@
 //! nothing is. Each entry is as it was at some instant during the snapshot. None is missed: an entry that would move from
 //! where the walk has not been to where it has stays where it is.
 
-mod file;
-mod frames;
-mod records;
+pub(crate) mod file;
+pub(crate) mod frames;
+pub(crate) mod records;
 #[cfg(test)]
 mod tests;
 
@@ -51,7 +51,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
 /// Raised when what is written changes its meaning, the words of any algorithm's state included.
 const VERSION: u64 = 2;
 /// About so many words lie between two seals: enough for a write to be worth its while.
-const FRAME_WORDS: usize = 8_192;
+pub(crate) const FRAME_WORDS: usize = 8_192;
 /// The most entries that one bucket adds to a frame that was not full yet.
 const MOST_AT_ONCE: usize = 8;
 /// Fingerprint.

@@ -4,7 +4,7 @@ use tollgate_core::{BucketParams, Limit, Nanos, Params, Phase, Rate, Steps, Wind
 
 /// Which algorithm, and its numbers in the order of its params; zeros fill it up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Record(pub(super) [u64; 8]);
+pub(crate) struct Record(pub(crate) [u64; 8]);
 
 const UNLIMITED: u64 = 0;
 const DENY_ALL: u64 = 1;
@@ -37,7 +37,7 @@ pub(super) fn name(params: &Params) -> &'static str {
 }
 
 impl Record {
-    pub(super) fn of(params: Params) -> Self {
+    pub(crate) fn of(params: Params) -> Self {
         match params {
             Params::Unlimited => Self::made_of(UNLIMITED, []),
             Params::DenyAll => Self::made_of(DENY_ALL, []),
@@ -77,7 +77,7 @@ impl Record {
     }
 
     /// The limit it tells, if it tells one.
-    pub(super) fn limit(&self) -> Option<Limit> {
+    pub(crate) fn limit(&self) -> Option<Limit> {
         let [algorithm, a, b, c, d, e, f, g] = self.0;
         let nanos = Nanos::from_nanos;
         let bucket = || {

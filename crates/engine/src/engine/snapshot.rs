@@ -1,0 +1,53 @@
+//! Writes the counters of an engine in memory to a snapshot, and starts an engine with the counters of one.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use tollgate::Limits;
+use tollgate::clock::Clock;
+use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
+
+use super::{Engine, Running};
+use crate::inline::{Interner, LimitIds, MAX_INLINE};
+use crate::memory::MemoryStore;
+use crate::ruleset::{INLINE_IDS, RuleSet};
+use crate::store::Store;
+
+impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
+    /// Writes all counters: what keys have spent, quotas, bans and leases. Returns their number.
+    ///
+    /// Decisions go on meanwhile: each counter is written as it is when its turn comes.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
+        let running = self.running.load_full();
+        self.store.write_snapshot(&*running, to)
+    }
+
+    /// Returns an engine without rules whose store has room for `keys` keys and the counters of a snapshot. They count for the
+    /// rules that are put in force next, by the ids of these rules, also where their limits have changed.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be read or is damaged.
+    pub fn restored<R: Read>(
+        keys: usize,
+        clock: Arc<C>,
+        fallback: F,
+        from: &mut SnapshotReader<R>,
+    ) -> Result<Self, RestoreError> {
+        let (mut rules, interner, limit_ids) = (RuleSet::empty(), Interner::default(), LimitIds::new());
+        let mut inline = 0;
+        let store = MemoryStore::restored(keys, clock, from, |id, limits: &Limits| {
+            if id < INLINE_IDS {
+                return Some(rules.remember(limits));
+            }
+            // Where there are more than ids, the rest is forgotten, as it would be while the process runs.
+            inline += usize::from(interner.find(limits).is_none());
+            (inline <= MAX_INLINE).then(|| interner.add(limits, &limit_ids).0.entry().id)
+        })?;
+        let engine = Self::with_fallback(store, fallback);
+        engine.running.store(Arc::new(Running::new(Arc::new(rules), Arc::default(), Arc::new(limit_ids))));
+        Ok(Self { interner, ..engine })
+    }
+}

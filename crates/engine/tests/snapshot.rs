@@ -1,0 +1,129 @@
+//! Counters survive a restart: a snapshot written by one engine, read by another.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::{Bench, START, bench, limits, memory, run};
+use tollgate::clock::{Clock, ManualClock};
+use tollgate::core::Nanos;
+use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
+use tollgate_engine::{Decisions, Engine, Inline, Item, Request};
+
+const RULES: &str = "
+- {id: bucket, when: {kind: bucket}, per: [who], limit: 5/h}
+- {id: fine, when: {kind: fine}, per: [who], limit: 7777/d, burst: 3}
+- {id: window, when: {kind: window}, per: [who], limit: 4/h, algorithm: fixed_window}
+- {id: daily, when: {kind: daily}, per: [who], limits: [{limit: 3/day, algorithm: fixed_window, zone: Europe/Paris}]}
+- {id: log, when: {kind: log}, per: [who], limit: 3/h, algorithm: sliding_log}
+- {id: slots, when: {kind: slots}, per: [who], limits: [{algorithm: concurrency, limit: 2, lease: 10m}]}
+- {id: banned, when: {kind: banned}, per: [who], limit: 1/h, ban: {after: 1, within: 1m, for: 2h}}
+";
+const KINDS: [&str; 7] = ["bucket", "fine", "window", "daily", "log", "slots", "banned"];
+
+fn snapshot(bench: &Bench) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = SnapshotWriter::new(&mut bytes).expect("memory");
+    bench.engine.write_snapshot(&mut writer).expect("memory");
+    writer.finish().expect("memory");
+    bytes
+}
+
+/// Starts an engine with a snapshot, `later`, in a process whose monotonic clock started elsewhere.
+fn restore(bytes: &[u8], before: &Bench, later: Nanos, rules: &str) -> Result<Bench, RestoreError> {
+    let clock = Arc::new(ManualClock::at(before.clock.mono().as_nanos() / 3));
+    clock.step_wall((START - START / 3) as i64);
+    clock.advance(later);
+    let mut reader = SnapshotReader::new(bytes)?;
+    let engine = Engine::restored(20_000, clock.clone(), memory(&clock), &mut reader)?.with_clock(clock.clone());
+    reader.finish()?;
+    let bench = Bench { engine, clock, decisions: Decisions::default() };
+    bench.put(rules);
+    Ok(bench)
+}
+
+fn used_up() -> Bench {
+    let mut bench = bench(RULES);
+    for kind in KINDS {
+        for who in ["alice", "bob"] {
+            (0..6).for_each(|_| drop(bench.check(&[("kind", kind), ("who", who)])));
+        }
+    }
+    bench
+}
+
+#[test]
+fn restored_engine_decides_as_the_one_that_wrote_the_snapshot() {
+    for later in [0, 1, 599, 600, 3_599, 3_600, 7_200, 90_000].map(Nanos::from_secs) {
+        let mut before = used_up();
+        let mut after = restore(&snapshot(&before), &before, later, RULES).unwrap();
+        before.advance(later);
+        for kind in KINDS {
+            for who in ["alice", "bob", "carol"] {
+                let attributes = [("kind", kind), ("who", who)];
+                assert_eq!(after.remaining(&attributes), before.remaining(&attributes), "{kind} {who} {later}");
+                let [expected, decided] = [&mut before, &mut after].map(|bench| bench.check(&attributes));
+                assert_eq!(decided, expected, "{kind} {who} {later}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lease_taken_before_the_restart_is_released_after_it() {
+    let mut before = bench(RULES);
+    let attributes = [("kind", "slots"), ("who", "alice")];
+    let receipt = before.decide(&attributes, None, |decision| decision.receipt());
+    assert_eq!(before.check(&attributes), "allow");
+    let mut after = restore(&snapshot(&before), &before, Nanos::from_secs(60), RULES).unwrap();
+    assert_eq!(after.remaining(&attributes), [0]);
+    assert_eq!(run(after.engine.refund(&receipt)).unwrap().get(), 1);
+    assert_eq!(after.remaining(&attributes), [1]);
+}
+
+#[test]
+fn rule_that_changed_in_between_keeps_what_was_spent() {
+    let before = used_up();
+    let changed = RULES.replace("limit: 5/h", "limit: 8/h");
+    let mut after = restore(&snapshot(&before), &before, Nanos::ZERO, &changed).unwrap();
+    assert_eq!(after.remaining(&[("kind", "bucket"), ("who", "alice")]), [3]);
+}
+
+#[test]
+fn inline_limits_survive() {
+    let before = bench("- {id: other, limit: 1/s}");
+    let spend = |bench: &Bench, decisions: &mut Decisions| {
+        let inline = bench.engine.limits(&limits("5/h", None)).unwrap();
+        let items = [Item { limit: Some(Inline { key: b"alice", limits: &inline }), ..Item::new(&[]) }];
+        run(bench.engine.check(&Request::new("d", &items), decisions))
+            .unwrap()
+            .reports()
+            .next()
+            .unwrap()
+            .report
+            .remaining
+    };
+    let mut decisions = Decisions::default();
+    assert_eq!(spend(&before, &mut decisions), 4);
+    let after = restore(&snapshot(&before), &before, Nanos::ZERO, "- {id: other, limit: 1/s}").unwrap();
+    assert_eq!(spend(&after, &mut decisions), 3);
+}
+
+#[test]
+fn damaged_snapshots_are_refused() {
+    let before = used_up();
+    let bytes = snapshot(&before);
+    let refused = |bytes: &[u8]| restore(bytes, &before, Nanos::ZERO, RULES).err();
+    assert!(matches!(refused(b"SQLite format 3\0"), Some(RestoreError::NotASnapshot)));
+    assert!(matches!(refused(&bytes[..3]), Some(RestoreError::CutShort)));
+    for cut in (8..bytes.len()).step_by(bytes.len() / 41) {
+        assert!(refused(&bytes[..cut]).is_some(), "cut at {cut} of {}", bytes.len());
+    }
+    for at in (0..bytes.len()).step_by(bytes.len() / 97) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+        assert!(refused(&damaged).is_some(), "bit flipped at {at} of {}", bytes.len());
+    }
+    let longer = [&*bytes, &[0]].concat();
+    assert!(refused(&longer).is_some());
+}

@@ -1,0 +1,172 @@
+//! The snapshot of the counters on disk, so that counts, quotas, bans and leases survive a restart.
+//!
+//! It is written every `--snapshot-every` seconds and when the server stops, and read when it starts. A process that is killed
+//! loses what was counted since the last write, at most that interval. A file that cannot be used is renamed and the server
+//! starts with empty counters; it is never loaded in part. A write that fails is logged, and decisions go on.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate::clock::PreciseClock;
+use tollgate::core::{Mono, Time};
+use tollgate::redis_cell::RedisCellTable;
+use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter, replace_file};
+use tollgate_engine::{Engine, MemoryStore};
+
+use crate::app::App;
+use crate::net::background::BackgroundThread;
+
+/// The name of the file in the data directory.
+const FILE: &str = "counters.snapshot";
+/// The name of a file that could not be used.
+const REFUSED: &str = "counters.snapshot.refused";
+
+/// Where and how often snapshots are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotConfig {
+    /// The data directory.
+    pub directory: PathBuf,
+    /// The interval; not zero.
+    pub every: Duration,
+}
+
+/// The state of snapshots, for metrics. Each value stands for itself, so every access is relaxed.
+#[derive(Debug, Default)]
+pub struct SnapshotStatus {
+    /// When the last one was written, by the clock of [`App::now`]; 0 for never.
+    written_at: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl SnapshotStatus {
+    /// Returns the seconds since the last snapshot was written, if one was.
+    pub fn age(&self, now: Time<Mono>) -> Option<u64> {
+        let at = Some(self.written_at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
+        Some(now.since(Time::from_nanos(at)).as_nanos() / 1_000_000_000)
+    }
+
+    /// Returns how many snapshots could not be written.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of a server that keeps them in memory.
+pub type Counters = (Engine<MemoryStore>, RedisCellTable);
+
+/// Returns the counters of the last snapshot, or empty ones for `capacity` keys.
+///
+/// # Errors
+/// When the tables do not fit in memory.
+pub fn open(capacity: usize, config: Option<&SnapshotConfig>) -> anyhow::Result<Counters> {
+    if let Some(config) = config {
+        let path = config.directory.join(FILE);
+        remove_unfinished(&config.directory);
+        match read(&path, capacity) {
+            Ok(counters) => {
+                tracing::info!(file = %path.display(), "counters restored");
+                return Ok(counters);
+            }
+            Err(RestoreError::Unreadable(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let aside = config.directory.join(REFUSED);
+                let moved = std::fs::rename(&path, &aside);
+                let kept =
+                    moved.map_or_else(|error| format!("cannot be renamed: {error}"), |()| aside.display().to_string());
+                let file = path.display();
+                tracing::error!(%file, %error, moved_to = kept, "cannot use the snapshot; starting with empty counters");
+            }
+        }
+    }
+    Ok((Engine::new(MemoryStore::new(capacity)?)?, RedisCellTable::new(capacity)?))
+}
+
+fn read(path: &Path, capacity: usize) -> Result<Counters, RestoreError> {
+    let file = File::open(path).map_err(RestoreError::Unreadable)?;
+    let mut reader = SnapshotReader::new(BufReader::with_capacity(1 << 16, file))?;
+    let throttles = RedisCellTable::restored(capacity, PreciseClock::new(), &mut reader)?;
+    let fallback = MemoryStore::new(FALLBACK_KEYS).map_err(RestoreError::CapacityError)?;
+    let engine = Engine::restored(capacity, Arc::new(PreciseClock::new()), fallback, &mut reader)?;
+    reader.finish()?;
+    Ok((engine, throttles))
+}
+
+/// A store in memory does not fail, so nothing is ever decided in the fallback.
+const FALLBACK_KEYS: usize = 1;
+
+/// Removes files of writes that were interrupted.
+fn remove_unfinished(directory: &Path) {
+    let Ok(files) = std::fs::read_dir(directory) else { return };
+    for file in files.flatten() {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(&format!(".{FILE}.")) && name.ends_with(".tmp") {
+            // A file that stays takes disk space and does nothing else.
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
+/// Writes a snapshot, and returns the number of counters.
+fn write(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
+    if let Some(directory) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    replace_file(path, |file| {
+        let mut buffered = BufWriter::with_capacity(1 << 16, file);
+        let mut writer = SnapshotWriter::new(&mut buffered)?;
+        let throttles = app.throttles.as_ref().map_or(Ok(0), |throttles| throttles.write_snapshot(&mut writer))?;
+        let counters = app.engine.write_snapshot(&mut writer)?;
+        writer.finish()?;
+        buffered.flush()?;
+        Ok(throttles + counters)
+    })
+}
+
+/// Writes a snapshot and logs a failure, unless the last write failed too.
+pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
+    let path = config.directory.join(FILE);
+    let (file, status) = (path.display(), &app.snapshots);
+    match write(&path, app) {
+        Ok(counters) => {
+            if status.failures.swap(0, Ordering::Relaxed) > 0 {
+                tracing::info!(%file, "the snapshot of the counters is written again");
+            }
+            status.written_at.store(app.now().as_nanos(), Ordering::Relaxed);
+            tracing::debug!(%file, counters, "snapshot written");
+        }
+        Err(error) => {
+            if status.failures.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::error!(%file, %error, "cannot write the snapshot of the counters; decisions go on");
+            }
+        }
+    }
+}
+
+/// Writes a snapshot at every interval; never returns.
+pub async fn save_regularly(app: Arc<App<MemoryStore>>, config: SnapshotConfig) {
+    let thread = match BackgroundThread::start("tollgate-snapshot") {
+        Ok(thread) => thread,
+        Err(error) => {
+            tracing::error!(%error, "cannot start the thread for snapshots; none is written until the server stops");
+            return std::future::pending().await;
+        }
+    };
+    let mut ticks = interval(config.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        let (app, config) = (app.clone(), config.clone());
+        let saved = thread.handle().spawn_blocking(move || save(&app, &config)).await;
+        if let Err(error) = saved {
+            tracing::error!(%error, "writing the snapshot panicked");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Counters survive a restart of the server.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Client, Folder, Server, eventually};
+use std::time::SystemTime;
+
+const RULES: &str = "domain: api\nrules:\n- {id: hourly, per: [who], limit: 3/h}\n\
+    - {id: banned, when: {login: \"1\"}, per: [who], limit: 1/h, ban: {after: 1, within: 1m, for: 1h}}\n";
+
+fn check(client: &mut Client, attributes: &str) -> u16 {
+    client.post("/v1/check", &format!("{{\"domain\":\"api\",\"attributes\":{{{attributes}}}}}")).0
+}
+
+struct Restarted {
+    folder: Folder,
+    rules: String,
+}
+
+impl Restarted {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let rules = folder.file("rules.yaml", RULES);
+        Self { folder, rules }
+    }
+
+    fn data(&self) -> String {
+        self.folder.join("data")
+    }
+
+    fn start(&self, every: &str) -> Server {
+        Server::start(&["--rules", &self.rules, "--data", &self.data(), "--snapshot-every", every])
+    }
+
+    /// Waits for a snapshot that was begun after this call.
+    fn wait_for_snapshot(&self) {
+        let written = || std::fs::metadata(self.snapshot()).and_then(|file| file.modified()).ok();
+        let mut after: Option<SystemTime> = None;
+        for _ in 0..2 {
+            eventually("a snapshot", || written() > after);
+            after = written();
+        }
+    }
+
+    fn snapshot(&self) -> std::path::PathBuf {
+        Path::new(&self.data()).join("counters.snapshot")
+    }
+}
+
+#[test]
+fn counts_bans_and_throttles_survive_a_termination() {
+    let restarted = Restarted::new();
+    let server = restarted.start("3600");
+    let mut client = server.connect_http();
+    let allowed = (0..5).filter(|_| check(&mut client, "\"who\":\"alice\"") == 200).count();
+    assert_eq!(allowed, 3);
+    let mallory = "\"who\":\"mallory\",\"login\":\"1\"";
+    assert_eq!([(); 3].map(|()| check(&mut client, mallory)), [200, 429, 429]);
+    let mut resp = server.connect_resp();
+    resp.command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
+    resp.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:3600\r\n");
+    drop((client, resp));
+    server.last_lines();
+
+    let server = restarted.start("3600");
+    let mut client = server.connect_http();
+    assert_eq!(check(&mut client, "\"who\":\"alice\""), 429);
+    assert_eq!(check(&mut client, "\"who\":\"bob\""), 200);
+    let body = "{\"domain\":\"api\",\"attributes\":{\"who\":\"mallory\",\"login\":\"1\"}}";
+    let (status, answer) = client.post("/v1/check", body);
+    assert!(status == 429 && answer.contains("ban"), "{status} {answer}");
+    let mut resp = server.connect_resp();
+    resp.command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
+    resp.expect("*5\r\n:1\r\n:1\r\n:0\r\n");
+}
+
+#[test]
+fn killed_server_loses_at_most_the_interval() {
+    let restarted = Restarted::new();
+    let server = restarted.start("1");
+    let mut client = server.connect_http();
+    (0..3).for_each(|_| assert_eq!(check(&mut client, "\"who\":\"alice\""), 200));
+    restarted.wait_for_snapshot();
+    server.signal("KILL");
+    drop(server);
+    let server = restarted.start("1");
+    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 429);
+}
+
+#[test]
+fn damaged_or_foreign_file_is_set_aside() {
+    let restarted = Restarted::new();
+    for (content, reason) in
+        [("not a snapshot at all", "this is not a snapshot"), ("tg-store", "the end of the snapshot is missing")]
+    {
+        restarted.folder.file("data/counters.snapshot", content);
+        let server = restarted.start("3600");
+        assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+        let refused = std::fs::read(format!("{}/counters.snapshot.refused", restarted.data())).expect("set aside");
+        assert_eq!(refused, content.as_bytes());
+        assert!(!restarted.snapshot().exists());
+        let refused = |line: &&String| line.contains("cannot use the snapshot");
+        let line = server.start_log.iter().find(refused).expect("a line in the log");
+        assert!(line.contains(reason) && line.contains("starting with empty counters"), "{line}");
+    }
+}
+
+#[test]
+fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
+    let restarted = Restarted::new();
+    // A directory cannot be created below a file.
+    let data = format!("{}/data", restarted.rules);
+    let server = Server::start(&["--rules", &restarted.rules, "--data", &data, "--snapshot-every", "1"]);
+    let line = server.wait_for_line("cannot write the snapshot of the counters");
+    assert!(line.contains("decisions go on"), "{line}");
+    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+    eventually("a second failure", || {
+        let mut client = server.connect_http();
+        client.send("GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let page = client.rest();
+        let failures = page.lines().find_map(|line| line.strip_prefix("tollgate_snapshot_failures "));
+        failures.and_then(|failures| failures.parse::<u64>().ok()).is_some_and(|failures| failures >= 2)
+    });
+    let lines = server.last_lines();
+    assert!(!lines.iter().any(|line| line.contains("cannot write the snapshot")), "{lines:?}");
+}
+
+#[test]
+fn nothing_is_written_without_a_data_directory_or_interval() {
+    let restarted = Restarted::new();
+    let server = restarted.start("0");
+    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+    server.last_lines();
+    assert!(!restarted.snapshot().exists());
+}
+
+#[test]
+fn snapshot_takes_no_memory_for_tables_that_are_not_used() {
+    let restarted = Restarted::new();
+    let server = restarted.start("1");
+    let before = server.memory();
+    assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
+    restarted.wait_for_snapshot();
+    let grown = server.memory().saturating_sub(before);
+    assert!(grown < 16 << 20, "resident memory grew by {grown} bytes");
+}

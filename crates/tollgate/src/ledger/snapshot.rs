@@ -1,0 +1,172 @@
+//! Writes a ledger to a snapshot and reads it back. The format is in [`crate::snapshot`].
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read, Write};
+use std::sync::PoisonError;
+
+use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Spent};
+
+use super::{Ledger, LedgerReader, LimitTable};
+use crate::clock::Clock;
+use crate::fingerprint::{Fingerprint, Key};
+use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotWriter, read_limits};
+use crate::table::{Buckets, Slot, StateReader, Wide};
+
+/// The words of an entry before its state: the fingerprint and the id of its limits.
+const ENTRY_HEAD: usize = 3;
+
+/// The limits of a snapshot, by the ids they have in this process.
+#[derive(Default)]
+struct Restored(HashMap<u32, Limits>);
+
+impl LimitTable for Restored {
+    fn get(&self, id: u32) -> Option<&Limits> {
+        self.0.get(&id)
+    }
+}
+
+impl<C: Clock> Ledger<C> {
+    /// Writes every entry that has something used up, with the limits it belongs to, and returns the number of entries.
+    ///
+    /// Decisions go on meanwhile: each entry is written as it is when its turn comes.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn write_snapshot<W: Write, N: LimitTable + ?Sized>(
+        &self,
+        limits: &N,
+        to: &mut SnapshotWriter<W>,
+    ) -> io::Result<u64> {
+        let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
+        to.begin_table(&self.clock.now(), &self.secret)?;
+        let mut written = HashSet::new();
+        let shared = self.write_entries(limits, &self.overflow, Kind::Overflow, &mut written, to)?;
+        let total = shared + self.write_entries(limits, &self.table, Kind::Entries, &mut written, to)?;
+        to.end_table(total)?;
+        Ok(total)
+    }
+
+    fn write_entries<W: Write, N: LimitTable + ?Sized>(
+        &self,
+        limits: &N,
+        buckets: &Buckets<Wide>,
+        kind: Kind,
+        written: &mut HashSet<u64>,
+        to: &mut SnapshotWriter<W>,
+    ) -> io::Result<u64> {
+        let _end = buckets.end_of_walk();
+        let (mut entries, mut ids) = (Vec::new(), Vec::new());
+        let mut total = 0;
+        for index in 0..buckets.count() {
+            // Read again for each bucket, because a walk takes seconds.
+            let reader = LedgerReader { limit_table: limits, now: self.clock.now() };
+            buckets.visit(index, &reader, |fingerprint, slot| {
+                let id = slot.state.get(0);
+                let own = u32::try_from(id).ok().and_then(|id| limits.get(id));
+                let Some(own) = own.filter(|_| !reader.is_new(fingerprint, slot)) else { return };
+                if kind == Kind::Entries {
+                    entries.extend([fingerprint.low, fingerprint.high.into()]);
+                }
+                entries.extend((0..=own.words()).map(|word| slot.state.get(word)));
+                if !written.contains(&id) {
+                    ids.push(id);
+                }
+                total += 1;
+            });
+            for id in ids.drain(..) {
+                let own = u32::try_from(id).ok().and_then(|id| limits.get(id));
+                if let Some(own) = own.filter(|_| written.insert(id)) {
+                    to.limits(id, own)?;
+                }
+            }
+            if entries.len() >= FRAME_WORDS {
+                to.frame(kind, &entries)?;
+                entries.clear();
+            }
+        }
+        if !entries.is_empty() {
+            to.frame(kind, &entries)?;
+        }
+        Ok(total)
+    }
+
+    /// Returns a ledger like [`with_clock`](Self::with_clock) that has the entries of a snapshot. Time has passed meanwhile: what
+    /// would have refilled or expired has. `id_of` gives limits, with the id they had, the id they have in this process; entries
+    /// under limits without one are dropped.
+    ///
+    /// # Errors
+    /// When the snapshot cannot be read or is damaged.
+    pub fn restored<R: Read>(
+        capacity: usize,
+        state_words: usize,
+        clock: C,
+        from: &mut SnapshotReader<R>,
+        mut id_of: impl FnMut(u32, &Limits) -> Option<u32>,
+    ) -> Result<Self, RestoreError> {
+        let ledger = Self::with_clock(capacity, state_words, clock).map_err(RestoreError::CapacityError)?;
+        let now = ledger.clock.now();
+        let head = from.table(&now)?;
+        let (mut limits, mut ids, mut total) = (Restored::default(), HashMap::new(), 0);
+        loop {
+            let (kind, mut words) = from.frame()?;
+            match (kind, words) {
+                (Kind::Limits, words) => {
+                    let (id, stored) = read_limits(words)?;
+                    if stored.words() > state_words {
+                        return Err(RestoreError::Damaged);
+                    }
+                    let new = u32::try_from(id).ok().and_then(|id| id_of(id, &stored));
+                    limits.0.extend(new.map(|new| (new, stored.clone())));
+                    ids.insert(id, (new, stored));
+                }
+                (Kind::Overflow | Kind::Entries, _) => {
+                    let (buckets, head_words) =
+                        if kind == Kind::Entries { (&ledger.table, ENTRY_HEAD) } else { (&ledger.overflow, 1) };
+                    let reader = LedgerReader { limit_table: &limits, now };
+                    while !words.is_empty() {
+                        let (entry, rest) = words.split_at_checked(head_words).ok_or(RestoreError::Damaged)?;
+                        let (id, own) = ids.get(&entry[head_words - 1]).ok_or(RestoreError::Damaged)?;
+                        let (state, rest) = rest.split_at_checked(own.words()).ok_or(RestoreError::Damaged)?;
+                        words = rest;
+                        total += 1;
+                        let Some(id) = *id else { continue };
+                        let fingerprint = match entry {
+                            [low, high, _] => Fingerprint { low: *low, high: *high as u32 },
+                            // Shared entries are found by the id, which is another one in this process.
+                            _ => id.to_le_bytes().fingerprint(&head.secret),
+                        };
+                        let mut state = state.to_vec();
+                        own.rebase(&mut *state, head.then, now.mono());
+                        enter(buckets, fingerprint, &reader, id, own, &state);
+                    }
+                }
+                (Kind::EndTable, [entries]) if *entries == total => break,
+                _ => return Err(RestoreError::Damaged),
+            }
+        }
+        Ok(Self { secret: head.secret, ..ledger })
+    }
+}
+
+/// Enters a state that has something used up. If there is no room, the least spent entry gives way.
+fn enter(
+    buckets: &Buckets<Wide>,
+    fingerprint: Fingerprint,
+    reader: &LedgerReader<'_, Restored>,
+    id: u32,
+    own: &Limits,
+    state: &[u64],
+) {
+    let now = reader.now.with_spread(fingerprint.low);
+    if own.is_new(&state, &now) {
+        return;
+    }
+    let copy = |slot: &mut Slot<'_>, _| {
+        slot.state.set(0, id.into());
+        state.iter().zip(1..).for_each(|(word, index)| slot.state.set(index, *word));
+    };
+    // The spent fraction matters, and is computed, only where an entry has to give way.
+    if buckets.upsert(fingerprint, reader, Spent::NOTHING, copy).is_none() {
+        buckets.upsert(fingerprint, reader, own.spent(&state, &now), copy);
+    }
+}

@@ -1,0 +1,192 @@
+//! Snapshots of several tables in one stream: [`Ledger`](crate::ledger::Ledger) and
+//! [`RedisCellTable`](crate::redis_cell::RedisCellTable).
+//!
+//! ```text
+//!  magic version                               │ seal
+//!  TABLE     mono wall secret                  │ seal     for each table
+//!  LIMITS    id count, a record for each limit │ seal     before the first entry under these limits
+//!  OVERFLOW  id state …                        │ seal     the shared entries of keys without an entry of their own
+//!  ENTRIES   low high id state …               │ seal     any number of entries
+//!  END_TABLE number of entries                 │ seal
+//!  END                                         │ seal     nothing follows
+//! ```
+//!
+//! Words are little-endian, eight bytes each. The first word of a frame is its kind and its length. A seal is a checksum of
+//! everything before it: it detects damage, not forgery. States contain instants of the monotonic clock, which starts elsewhere
+//! in every process, so each table has one reading of both clocks. The reader takes another: the wall clocks give the time in
+//! between, and the states are shifted by it. If the wall clock was set back, no time has passed.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use tollgate_core::{Limits, Mono, Now, Time};
+
+use crate::fingerprint::Secret;
+pub use crate::keyed::RestoreError;
+pub(crate) use crate::keyed::snapshot::FRAME_WORDS;
+use crate::keyed::snapshot::file;
+use crate::keyed::snapshot::frames::{Sink, Source};
+use crate::keyed::snapshot::records::Record;
+
+/// `tg-store`, as a word.
+const MAGIC: u64 = u64::from_le_bytes(*b"tg-store");
+/// Increased when the format or the words of any algorithm's state change their meaning.
+const VERSION: u64 = 1;
+/// The maximum length of a frame: one that was nearly full, and one bucket of the longest states.
+const MAX_FRAME_WORDS: u64 = FRAME_WORDS as u64 + 7 * (3 + (1 << 20));
+
+/// What a frame contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    End,
+    Table,
+    Limits,
+    Overflow,
+    Entries,
+    EndTable,
+}
+
+const KINDS: [Kind; 6] = [Kind::End, Kind::Table, Kind::Limits, Kind::Overflow, Kind::Entries, Kind::EndTable];
+
+/// Replaces the file at `path` by what `write` writes. Only the owner may read it. A reader finds the previous file or the new
+/// one, whole, also after a power failure.
+///
+/// # Errors
+/// When the file cannot be written; the previous one then stays.
+pub fn replace_file<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    file::replace(path, write)
+}
+
+/// Writes tables, one after the other. The bytes contain the secrets of the tables, so only their owner may read them.
+pub struct SnapshotWriter<W> {
+    sink: Sink<W>,
+}
+
+impl<W: Write> SnapshotWriter<W> {
+    /// Starts a snapshot.
+    ///
+    /// # Errors
+    /// When `to` fails.
+    pub fn new(to: W) -> io::Result<Self> {
+        let mut sink = Sink::new(to, FRAME_WORDS + 2);
+        sink.push(MAGIC);
+        sink.push(VERSION);
+        sink.finish(MAGIC)?;
+        Ok(Self { sink })
+    }
+
+    /// Ends the snapshot; without this a reader reports that the end is missing.
+    ///
+    /// # Errors
+    /// When the writer fails.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.frame(Kind::End, &[])
+    }
+
+    pub(crate) fn begin_table(&mut self, now: &Now<'_>, secret: &Secret) -> io::Result<()> {
+        let [first, second] = secret.points();
+        self.frame(Kind::Table, &[now.mono().as_nanos(), now.wall().as_nanos(), first, second])
+    }
+
+    pub(crate) fn limits(&mut self, id: u64, limits: &Limits) -> io::Result<()> {
+        let records = limits.as_slice().iter().flat_map(|limit| Record::of(limit.params()).0);
+        let words: Vec<u64> = [id, limits.as_slice().len() as u64].into_iter().chain(records).collect();
+        self.frame(Kind::Limits, &words)
+    }
+
+    pub(crate) fn end_table(&mut self, entries: u64) -> io::Result<()> {
+        self.frame(Kind::EndTable, &[entries])
+    }
+
+    pub(crate) fn frame(&mut self, kind: Kind, words: &[u64]) -> io::Result<()> {
+        self.sink.push(0);
+        words.iter().for_each(|word| self.sink.push(*word));
+        self.sink.finish(kind as u64 | (words.len() as u64) << 8)
+    }
+}
+
+impl<W> std::fmt::Debug for SnapshotWriter<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotWriter").finish_non_exhaustive()
+    }
+}
+
+/// Reads the tables of a snapshot, in the order in which they were written.
+pub struct SnapshotReader<R> {
+    source: Source<R>,
+}
+
+/// How the instants of a table are shifted, and the secret of its fingerprints.
+pub(crate) struct TableHead {
+    /// Now, on the clock of the process that wrote the table.
+    pub(crate) then: Time<Mono>,
+    pub(crate) secret: Secret,
+}
+
+impl<R: Read> SnapshotReader<R> {
+    /// Starts reading. Bytes are read in large parts.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are not a snapshot of this version.
+    pub fn new(from: R) -> Result<Self, RestoreError> {
+        let mut source = Source::new(from);
+        if source.word()? != MAGIC {
+            return Err(RestoreError::NotASnapshot);
+        }
+        let found = source.word()?;
+        if found != VERSION {
+            return Err(RestoreError::OtherVersion { found });
+        }
+        source.check_seal()?;
+        Ok(Self { source })
+    }
+
+    /// Checks that the snapshot ends here.
+    ///
+    /// # Errors
+    /// When it does not, or cannot be read.
+    pub fn finish(mut self) -> Result<(), RestoreError> {
+        match self.frame()? {
+            (Kind::End, []) => self.source.check_end(),
+            _ => Err(RestoreError::Damaged),
+        }
+    }
+
+    pub(crate) fn table(&mut self, now: &Now<'_>) -> Result<TableHead, RestoreError> {
+        match self.frame()? {
+            (Kind::Table, &[mono, wall, first, second]) => {
+                let away = now.wall().since(Time::from_nanos(wall));
+                let then = Time::from_nanos(mono).saturating_add(away);
+                Ok(TableHead { then, secret: Secret::from_points([first, second]) })
+            }
+            _ => Err(RestoreError::Damaged),
+        }
+    }
+
+    /// Reads the next frame, whose seal holds.
+    pub(crate) fn frame(&mut self) -> Result<(Kind, &[u64]), RestoreError> {
+        let head = self.source.word()?;
+        let kind = KINDS.get((head & 0xFF) as usize).ok_or(RestoreError::Damaged)?;
+        let length = Some(head >> 8).filter(|length| *length <= MAX_FRAME_WORDS).ok_or(RestoreError::Damaged)?;
+        Ok((*kind, self.source.sealed(length as usize)?))
+    }
+}
+
+impl<R> std::fmt::Debug for SnapshotReader<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotReader").finish_non_exhaustive()
+    }
+}
+
+/// Reads the limits of a `LIMITS` frame, with the id they had.
+pub(crate) fn read_limits(words: &[u64]) -> Result<(u64, Limits), RestoreError> {
+    let [id, count, records @ ..] = words else { return Err(RestoreError::Damaged) };
+    let (records, rest) = records.as_chunks();
+    if records.len() as u64 != *count || !rest.is_empty() {
+        return Err(RestoreError::Damaged);
+    }
+    let limits: Option<Vec<_>> = records.iter().map(|record| Record(*record).limit()).collect();
+    let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
+    Ok((*id, limits))
+}
