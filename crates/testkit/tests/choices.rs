@@ -1,6 +1,6 @@
-//! The choices where the field disagrees (section 5 of the design), one test each, in numbers one can follow by hand.
+//! One test for each choice where rate limiters differ, with numbers that can be checked by hand.
 //!
-//! Choice 13, the order of waiters in a process, belongs to whoever holds them: the `tollgate` crate.
+//! The order of waiters within a process is tested in the crate `tollgate`, which has them.
 
 #[path = "choices/key.rs"]
 mod key;
@@ -13,10 +13,9 @@ use key::{
     sliding_log, sliding_slices, sliding_window, token_bucket,
 };
 
-// 1
 #[test]
-fn refused_requests_do_not_count_unless_asked() {
-    fn a_refusal_leaves_no_trace<A: Algorithm>(mut key: Key<A>) {
+fn refused_requests_do_not_count_unless_configured() {
+    fn refusal_changes_nothing<A: Algorithm>(mut key: Key<A>) {
         assert!(key.passes(7));
         let before = key.state.clone();
         for cost in [4, 10, 11, u64::MAX] {
@@ -24,59 +23,59 @@ fn refused_requests_do_not_count_unless_asked() {
         }
         assert_eq!(key.state, before);
     }
-    for_each_algorithm!(a_refusal_leaves_no_trace);
+    for_each_algorithm!(refusal_changes_nothing);
 
     let mut counting = Key::new(sliding_log(10, SECOND).count_refused());
     assert!(counting.passes(7) && !counting.passes(4));
-    assert_eq!(counting.remaining(), 0, "the refused attempt was written down");
+    assert_eq!(counting.remaining(), 0, "the refused request was recorded");
 }
 
-// 2
 #[test]
-fn the_caller_pays_its_own_cost() {
+fn caller_pays_its_own_cost() {
     let mut bucket = Key::new(token_bucket("10/s", 10));
     assert_eq!(bucket.check(10), Outcome::Allow);
-    assert_eq!(bucket.check(5), Outcome::Deny(Retry::After(millis(500))), "not let in for the next to pay");
+    assert_eq!(
+        bucket.check(5),
+        Outcome::Deny(Retry::After(millis(500))),
+        "not admitted at the expense of the next caller"
+    );
     assert_eq!(bucket.wait(millis(500)).check(5), Outcome::Allow);
-    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(100))), "nothing is left of others' to pay");
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(100))), "no debt of others is left to pay");
 }
 
-// 2
 #[test]
-fn with_a_pacer_the_next_one_pays() {
+fn pacer_makes_the_next_caller_pay() {
     let pacing = Pacing::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
     let mut pace = pacing.start(Time::ZERO);
-    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(5)), Nanos::ZERO, "whatever it asks for");
+    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(5)), Nanos::ZERO, "the first caller never waits");
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), millis(500));
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), millis(600));
 }
 
-// 3
 #[test]
-fn a_cost_above_capacity_is_refused_as_never() {
-    fn eleven_never_fit<A: Algorithm>(mut key: Key<A>) {
+fn cost_above_capacity_is_refused_with_never() {
+    fn refuses_eleven_with_never<A: Algorithm>(mut key: Key<A>) {
         for cost in [11, u64::MAX] {
             assert_eq!(key.check(cost), Outcome::Deny(Retry::Never));
             assert_eq!(key.report(cost).retry, Retry::Never);
         }
         assert_eq!(key.remaining(), 10);
     }
-    for_each_algorithm!(eleven_never_fit);
-    // Also where others wait, and with all the time there is.
+    for_each_algorithm!(refuses_eleven_with_never);
+    // Also with the longest possible wait.
     let patient = leaky_bucket("10/s", 10).max_wait(Nanos::MAX);
     assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
     let patient = interval_bucket(10, SECOND).max_wait(Nanos::from_secs(60)).expect("a limit");
     assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
 }
 
-// 4
 #[test]
-fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
+fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(millis(250)));
-    assert_eq!(bucket.check(2), Outcome::Delay(millis(100)), "until its second unit has its turn");
+    assert_eq!(bucket.check(2), Outcome::Delay(millis(100)), "until its second unit may leave");
     assert_eq!(bucket.check(1), Outcome::Delay(millis(200)));
     let before = bucket.state.clone();
-    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(50))), "it would wait 300 ms, and may 250");
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(50))), "the wait would be 300 ms, above 250");
     assert_eq!(bucket.state, before);
     assert_eq!(bucket.wait(millis(50)).check(1), Outcome::Delay(millis(250)));
 
@@ -87,7 +86,7 @@ fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
     assert_eq!(
         bucket.check(1),
         Outcome::Deny(Retry::After(millis(500))),
-        "the second to come is sold, the third too far"
+        "the next step is taken, the one after is too far away"
     );
     assert_eq!(bucket.state, before);
     assert_eq!(bucket.wait(millis(500)).check(1), Outcome::Delay(millis(1_500)));
@@ -101,24 +100,22 @@ fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
     assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, millis(500)), Some(millis(500)));
 }
 
-// 5
 #[test]
 fn burst_is_the_total_at_one_instant() {
-    fn ten_pass_and_no_more<A: Algorithm>(mut key: Key<A>) {
+    fn admits_exactly_ten<A: Algorithm>(mut key: Key<A>) {
         key.wait(Nanos::from_secs(3600));
         for _ in 0..10 {
             assert!(key.passes(1));
         }
         assert!(!key.passes(1));
-        assert!(key.wait(Nanos::from_secs(3600)).passes(10), "all at once as well");
+        assert!(key.wait(Nanos::from_secs(3600)).passes(10), "also as one request");
         assert!(!key.passes(1));
     }
-    for_each_algorithm!(ten_pass_and_no_more);
+    for_each_algorithm!(admits_exactly_ten);
 }
 
-// 6
 #[test]
-fn a_new_key_starts_full_unless_initial_says_otherwise() {
+fn new_key_starts_full_unless_initial_is_set() {
     fn holds<A: Algorithm>(limit: A, expected: u64) {
         assert_eq!(Key::new(limit).drain(), expected);
     }
@@ -135,76 +132,72 @@ fn a_new_key_starts_full_unless_initial_says_otherwise() {
     holds(sliding_log(10, SECOND).initial(3).expect("a limit"), 3);
 }
 
-// 7
 #[test]
 fn buckets_follow_the_monotonic_clock() {
-    fn does_not_notice<A: Algorithm>(mut key: Key<A>) {
+    fn ignores_wall_clock_steps<A: Algorithm>(mut key: Key<A>) {
         assert!(!key.limit.uses_wall_clock());
         assert!(key.passes(10));
         key.clock.step_wall(86_400_000_000_000);
-        assert!(!key.passes(1), "set forward, it grants nothing");
+        assert!(!key.passes(1), "a step forward grants nothing");
         key.clock.step_wall(-172_800_000_000_000);
-        assert!(key.wait(Nanos::from_secs(30)).passes(10), "set back, it locks nobody out");
+        assert!(key.wait(Nanos::from_secs(30)).passes(10), "a step back does not lock out");
     }
-    does_not_notice(Key::new(token_bucket("10/s", 10)));
-    does_not_notice(Key::new(leaky_bucket("10/s", 10)));
-    does_not_notice(Key::new(sliding_log(10, SECOND)));
-    does_not_notice(Key::new(concurrency(10)));
-    does_not_notice(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
-    does_not_notice(Key::new(interval_bucket(10, SECOND).steps(Steps::FirstRequest)));
+    ignores_wall_clock_steps(Key::new(token_bucket("10/s", 10)));
+    ignores_wall_clock_steps(Key::new(leaky_bucket("10/s", 10)));
+    ignores_wall_clock_steps(Key::new(sliding_log(10, SECOND)));
+    ignores_wall_clock_steps(Key::new(concurrency(10)));
+    ignores_wall_clock_steps(Key::new(fixed_window(10, SECOND).phase(Phase::FirstRequest)));
+    ignores_wall_clock_steps(Key::new(interval_bucket(10, SECOND).steps(Steps::FirstRequest)));
 }
 
-// 7
 #[test]
 fn aligned_windows_follow_the_wall_clock_and_never_go_back() {
     let mut key = Key::new(fixed_window(10, Nanos::from_secs(60)));
     assert!(key.limit.uses_wall_clock());
-    // 1000 s are 40 s into their minute.
+    // The start, 1000 s, is 40 s into its minute.
     assert!(key.passes(10));
     assert_eq!(key.check(1), Outcome::Deny(Retry::After(Nanos::from_secs(20))));
     key.clock.step_wall(20_000_000_000);
     assert!(key.passes(10), "the next minute");
     key.clock.step_wall(-30_000_000_000);
-    assert!(!key.passes(1), "the minute before is not passed through again");
-    assert_eq!(key.report(1).retry, Retry::After(Nanos::from_secs(90)), "until the later one ends");
+    assert!(!key.passes(1), "the previous minute does not start again");
+    assert_eq!(key.report(1).retry, Retry::After(Nanos::from_secs(90)), "until the later minute ends");
 }
 
-// 8
 #[test]
 fn clock_steps_neither_grant_nor_lock_out_beyond_one_burst() {
-    fn a_day_back<A: Algorithm>(limit: A, longest: Nanos) {
+    fn step_back_by_a_day<A: Algorithm>(limit: A, longest: Nanos) {
         let mut key = Key::new(limit);
         key.wait(Nanos::from_secs(172_800));
         assert!(key.passes(10));
         key.clock = HandClock::new(START, START);
         assert!(!key.passes(1), "a step back grants nothing");
-        assert!(key.report(1).reset <= longest, "{:?} until it is new", key.report(1).reset);
-        assert!(key.wait(longest).passes(10), "and locks nobody out until the clock is where it was");
+        assert!(key.report(1).reset <= longest, "{:?} until unused", key.report(1).reset);
+        assert!(key.wait(longest).passes(10), "and does not lock out until the clock has caught up");
     }
-    // With no debt allowed, as long as one burst takes.
-    a_day_back(token_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
-    a_day_back(leaky_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
-    a_day_back(fixed_window(10, SECOND), SECOND);
-    a_day_back(fixed_window(10, SECOND).phase(Phase::FirstRequest), SECOND);
-    a_day_back(sliding_window(10, SECOND), Nanos::from_secs(2));
-    a_day_back(sliding_slices(10, SECOND), millis(1_100));
+    // Without debt, at most the time that one burst takes.
+    step_back_by_a_day(token_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
+    step_back_by_a_day(leaky_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
+    step_back_by_a_day(fixed_window(10, SECOND), SECOND);
+    step_back_by_a_day(fixed_window(10, SECOND).phase(Phase::FirstRequest), SECOND);
+    step_back_by_a_day(sliding_window(10, SECOND), Nanos::from_secs(2));
+    step_back_by_a_day(sliding_slices(10, SECOND), millis(1_100));
     let interval = interval_bucket(10, SECOND).max_debt(0).expect("a limit");
-    a_day_back(interval, SECOND);
-    a_day_back(interval.steps(Steps::FirstRequest), SECOND);
-    a_day_back(sliding_log(10, SECOND), SECOND);
-    a_day_back(concurrency(10), Nanos::from_secs(30));
+    step_back_by_a_day(interval, SECOND);
+    step_back_by_a_day(interval.steps(Steps::FirstRequest), SECOND);
+    step_back_by_a_day(sliding_log(10, SECOND), SECOND);
+    step_back_by_a_day(concurrency(10), Nanos::from_secs(30));
 
-    fn a_day_forward<A: Algorithm>(mut key: Key<A>) {
+    fn step_forward_by_a_day<A: Algorithm>(mut key: Key<A>) {
         assert!(key.passes(10));
         key.wait(Nanos::from_secs(86_400));
-        assert_eq!(key.drain(), 10, "one burst, not a day's worth");
+        assert_eq!(key.drain(), 10, "one burst, not the refill of a day");
     }
-    for_each_algorithm!(a_day_forward);
+    for_each_algorithm!(step_forward_by_a_day);
 }
 
-// 9
 #[test]
-fn reset_is_until_as_good_as_new_and_retry_until_this_cost_passes() {
+fn reset_is_until_unused_and_retry_is_until_this_cost_passes() {
     let mut bucket = Key::new(token_bucket("10/s", 10));
     assert!(bucket.passes(9));
     let report = bucket.report(5);
@@ -219,32 +212,30 @@ fn reset_is_until_as_good_as_new_and_retry_until_this_cost_passes() {
     assert_eq!((report.retry, report.reset), (Retry::After(millis(700)), SECOND));
 }
 
-// 10
 #[test]
 fn waits_round_up_remaining_rounds_down_and_no_refusal_says_zero() {
-    // A token every 333,333,333 1/3 ns.
+    // One token every 333,333,333 1/3 ns.
     let mut bucket = Key::new(token_bucket("3/s", 3));
     assert!(bucket.passes(3));
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(333_333_334))));
     bucket.wait(Nanos::from_nanos(333_333_333));
-    assert_eq!(bucket.remaining(), 0, "all but a third of a nanosecond's worth");
+    assert_eq!(bucket.remaining(), 0, "a third of a nanosecond is missing");
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(1))));
     assert!(bucket.wait(Nanos::from_nanos(1)).passes(1));
 
-    // 9 used in the second before, of which 0.5 s and a nanosecond still overlap: 4.500000009 count. For 6 to pass it must be
-    // at most 4, from an overlap of 444,444,444 ns on.
+    // 9 were used in the previous second, and 500,000,001 ns of it still overlap: 4.500000009 count. For 6 to pass, at most 4
+    // may count, which is an overlap of at most 444,444,444 ns.
     let mut window = Key::new(sliding_window(10, SECOND));
     assert!(window.passes(9));
     window.wait(Nanos::from_nanos(1_499_999_999));
     assert_eq!(window.remaining(), 5);
     assert_eq!(window.check(6), Outcome::Deny(Retry::After(Nanos::from_nanos(55_555_557))));
-    assert_eq!(Nanos::from_nanos(1).as_millis_ceil(), 1, "and so in coarser units");
+    assert_eq!(Nanos::from_nanos(1).as_millis_ceil(), 1, "coarser units round up too");
 }
 
-// 11
 #[test]
-fn a_change_of_numbers_keeps_what_was_spent() {
-    fn seven_stay_spent<A: Algorithm>(mut key: Key<A>, larger: A, smaller: A) {
+fn changed_parameters_keep_the_amount_spent() {
+    fn keeps_seven_spent<A: Algorithm>(mut key: Key<A>, larger: A, smaller: A) {
         assert!(key.passes(7));
         key.change(larger);
         assert_eq!(key.remaining(), 13, "of 20");
@@ -252,47 +243,45 @@ fn a_change_of_numbers_keeps_what_was_spent() {
         assert_eq!(key.remaining(), 0, "of 5");
         assert!(!key.passes(1));
         key.reset();
-        assert_eq!(key.remaining(), 5, "unless it is reset");
+        assert_eq!(key.remaining(), 5, "after a reset");
     }
-    seven_stay_spent(Key::new(token_bucket("10/s", 10)), token_bucket("7777/s", 20), token_bucket("1/h", 5));
-    seven_stay_spent(Key::new(leaky_bucket("10/s", 10)), leaky_bucket("7777/s", 20), leaky_bucket("1/h", 5));
-    seven_stay_spent(Key::new(fixed_window(10, SECOND)), fixed_window(20, SECOND), fixed_window(5, millis(100)));
-    seven_stay_spent(Key::new(sliding_window(10, SECOND)), sliding_window(20, SECOND), sliding_window(5, millis(100)));
-    seven_stay_spent(
+    keeps_seven_spent(Key::new(token_bucket("10/s", 10)), token_bucket("7777/s", 20), token_bucket("1/h", 5));
+    keeps_seven_spent(Key::new(leaky_bucket("10/s", 10)), leaky_bucket("7777/s", 20), leaky_bucket("1/h", 5));
+    keeps_seven_spent(Key::new(fixed_window(10, SECOND)), fixed_window(20, SECOND), fixed_window(5, millis(100)));
+    keeps_seven_spent(Key::new(sliding_window(10, SECOND)), sliding_window(20, SECOND), sliding_window(5, millis(100)));
+    keeps_seven_spent(
         Key::new(interval_bucket(10, SECOND)),
         interval_bucket(20, SECOND),
         interval_bucket(5, millis(100)),
     );
-    seven_stay_spent(Key::new(sliding_slices(10, SECOND)), sliding_slices(20, SECOND), sliding_slices(5, millis(100)));
-    seven_stay_spent(Key::new(sliding_log(10, SECOND)), sliding_log(20, SECOND), sliding_log(5, millis(100)));
-    seven_stay_spent(Key::new(concurrency(10)), concurrency(20), concurrency(5));
+    keeps_seven_spent(Key::new(sliding_slices(10, SECOND)), sliding_slices(20, SECOND), sliding_slices(5, millis(100)));
+    keeps_seven_spent(Key::new(sliding_log(10, SECOND)), sliding_log(20, SECOND), sliding_log(5, millis(100)));
+    keeps_seven_spent(Key::new(concurrency(10)), concurrency(20), concurrency(5));
 }
 
-// 12
 #[test]
 fn debt_is_bounded() {
-    fn by_four<A: Algorithm>(limit: A) {
+    fn is_bounded_by_four<A: Algorithm>(limit: A) {
         let mut key = Key::new(limit);
         assert_eq!(key.charge(12), Outcome::Allow, "2 of 4 into debt");
         assert_eq!(key.remaining(), 0);
-        assert!(!key.charge(3).is_admitted(), "no further than 4");
-        assert!(!key.passes(1), "who is in debt is refused");
+        assert!(!key.charge(3).is_admitted(), "at most 4");
+        assert!(!key.passes(1), "a key in debt is refused");
         assert_eq!(key.charge(2), Outcome::Allow);
-        assert_eq!(key.charge(15), Outcome::Deny(Retry::Never), "more than limit and debt together");
+        assert_eq!(key.charge(15), Outcome::Deny(Retry::Never), "above limit plus debt");
     }
-    by_four(token_bucket("10/s", 10).max_debt(4).expect("a limit"));
-    by_four(leaky_bucket("10/s", 10).max_debt(4).expect("a limit"));
-    by_four(fixed_window(10, SECOND).max_debt(4).expect("a limit"));
-    by_four(sliding_window(10, SECOND).max_debt(4).expect("a limit"));
-    by_four(interval_bucket(10, SECOND).max_debt(4).expect("a limit"));
-    by_four(sliding_slices(10, SECOND).max_debt(4).expect("a limit"));
-    by_four(sliding_log(10, SECOND).max_debt(4).expect("a limit"));
-    by_four(concurrency(10).max_debt(4).expect("a limit"));
+    is_bounded_by_four(token_bucket("10/s", 10).max_debt(4).expect("a limit"));
+    is_bounded_by_four(leaky_bucket("10/s", 10).max_debt(4).expect("a limit"));
+    is_bounded_by_four(fixed_window(10, SECOND).max_debt(4).expect("a limit"));
+    is_bounded_by_four(sliding_window(10, SECOND).max_debt(4).expect("a limit"));
+    is_bounded_by_four(interval_bucket(10, SECOND).max_debt(4).expect("a limit"));
+    is_bounded_by_four(sliding_slices(10, SECOND).max_debt(4).expect("a limit"));
+    is_bounded_by_four(sliding_log(10, SECOND).max_debt(4).expect("a limit"));
+    is_bounded_by_four(concurrency(10).max_debt(4).expect("a limit"));
 }
 
-// 14
 #[test]
-fn delay_is_for_buckets_and_the_longest_of_several_counts() {
+fn only_buckets_delay_and_a_group_waits_the_longest_delay() {
     fn never_delays<A: Algorithm>(mut key: Key<A>) {
         assert!(key.passes(10));
         assert!(matches!(key.check(1), Outcome::Deny(_)));
@@ -310,7 +299,20 @@ fn delay_is_for_buckets_and_the_longest_of_several_counts() {
     assert_eq!((given, remaining(&group)), (Cost::new(3), vec![6, 6, u64::MAX]), "cancelling refunds all");
 }
 
-/// What section 1 of the design calls fair to callers.
+#[test]
+fn only_the_fixed_window_admits_twice_its_limit_across_a_boundary() {
+    /// Returns how much passes within 20 ms around the end of a second.
+    fn around_a_boundary<A: Algorithm>(limit: A) -> u64 {
+        let mut key = Key::new(limit);
+        key.wait(millis(990)).drain() + key.wait(millis(20)).drain()
+    }
+    assert_eq!(around_a_boundary(fixed_window(100, SECOND)), 200);
+    assert_eq!(around_a_boundary(sliding_window(100, SECOND)), 101, "the overlap is 99 % of the previous window");
+    assert_eq!(around_a_boundary(sliding_slices(100, SECOND)), 100);
+    assert_eq!(around_a_boundary(sliding_log(100, SECOND)), 100);
+    assert_eq!(around_a_boundary(token_bucket("100/s", 100)), 102, "the refill of 20 ms");
+}
+
 #[test]
 fn several_limits_are_charged_all_or_none() {
     let limits = [
@@ -329,12 +331,12 @@ fn several_limits_are_charged_all_or_none() {
     for refused in [3, 6, 11] {
         assert!(!group.passes(refused));
     }
-    assert_eq!(group.state, before, "the one that refused costs the others nothing");
-    assert_eq!(group.drain(), 2, "as much as the tightest has");
+    assert_eq!(group.state, before, "a refusal by one limit charges none of the others");
+    assert_eq!(group.drain(), 2, "the least that any limit has left");
     assert_eq!(remaining(&group), [5, 4, 3, 2, 1, 0, 2, 1]);
 }
 
-/// What remains of each limit.
+/// Returns what remains of each limit.
 fn remaining(group: &Key<Limits>) -> Vec<u64> {
     let now = group.clock.now();
     group.limit.reports(group.state.as_slice(), &now, Cost::ONE).map(|report| report.remaining).collect()

@@ -7,12 +7,9 @@ fn the_description_beside_the_documents_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
     let kept = std::fs::read_to_string(path).unwrap_or_default();
     let given = describe::to_text();
-    if std::env::var_os("TOLLGATE_WRITE_GOLDEN").is_some() {
+    if std::env::var_os("BLESS").is_some() {
         std::fs::write(path, &given).expect("the file can be written");
         return;
     }
-    assert!(
-        kept == given,
-        "docs/openapi.json is stale; run this test with TOLLGATE_WRITE_GOLDEN=1 and look at what changed"
-    );
+    assert!(kept == given, "docs/openapi.json is stale; run this test with BLESS=1 and read the difference");
 }

@@ -1,4 +1,4 @@
-//! One key of a limit and a clock to move by hand, for tests that read like a calculation.
+//! One key of a limit with a manual clock.
 
 use tollgate_core::{
     Algorithm, Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Outcome, Report, SlidingLog,
@@ -7,17 +7,17 @@ use tollgate_core::{
 use tollgate_testkit::clock::HandClock;
 
 pub(crate) const SECOND: Nanos = Nanos::SECOND;
-/// Past every alignment: 1000 s are not a multiple of the lengths used here.
+/// The start of every test, in nanoseconds: a whole second, and not a whole minute.
 pub(crate) const START: u64 = 1_000_000_000_000;
 
 pub(crate) const fn millis(n: u64) -> Nanos {
     Nanos::from_millis(n)
 }
 
-/// One key of a limit, and a clock.
+/// The state of one key, its limit, and a clock.
 pub(crate) struct Key<A> {
     pub(crate) limit: A,
-    /// The parameters that the state belongs to, where those are others.
+    /// The limit that the state belongs to, if it is not `limit`.
     own: Option<A>,
     pub(crate) state: Vec<u64>,
     pub(crate) clock: HandClock,
@@ -26,7 +26,7 @@ pub(crate) struct Key<A> {
 impl<A: Algorithm> Key<A> {
     pub(crate) fn new(limit: A) -> Self {
         let clock = HandClock::new(START, START);
-        // The larger of the states that a change of numbers leads to.
+        // Large enough for the states of all limits that a test changes to.
         let mut state = vec![0; limit.words() + 64];
         limit.init(state.as_mut_slice(), &clock.now());
         Self { limit, own: None, state, clock }
@@ -72,7 +72,7 @@ impl<A: Algorithm> Key<A> {
         self
     }
 
-    /// Puts another limit in force.
+    /// Changes the limit and keeps the state.
     pub(crate) fn change(&mut self, limit: A) {
         let before = std::mem::replace(&mut self.limit, limit);
         self.own.get_or_insert(before);
@@ -104,7 +104,7 @@ pub(crate) fn interval_bucket(refill: u64, period: Nanos) -> IntervalBucket {
     IntervalBucket::new(refill, period).expect("a limit")
 }
 
-/// By tenths of the length.
+/// Returns a limit with slices of a tenth of the length.
 pub(crate) fn sliding_slices(limit: u64, length: Nanos) -> SlidingSlices {
     SlidingSlices::new(limit, length, Nanos::from_nanos(length.as_nanos() / 10)).expect("a limit")
 }
@@ -117,7 +117,7 @@ pub(crate) fn concurrency(limit: u64) -> Concurrency {
     Concurrency::new(limit, Nanos::from_secs(30)).expect("a limit")
 }
 
-/// Runs `$test` on a new key of each algorithm, all of which hold 10 and let 10 per second through, or 10 at a time.
+/// Runs `$test` on a new key of each algorithm, with a capacity of 10 and a rate of 10 per second, or 10 slots.
 macro_rules! for_each_algorithm {
     ($test:ident) => {
         $test(Key::new(token_bucket("10/s", 10)));
