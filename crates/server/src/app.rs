@@ -6,6 +6,7 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate::core::{Mono, Time};
 use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Engine, Store};
+use tollgate_http::ClientIp;
 
 use crate::control::auth::{Access, Guards, Tokens};
 use crate::counters::SnapshotStatus;
@@ -39,6 +40,8 @@ pub struct App<S> {
     pub guards: Guards,
     /// Where the rules come from.
     pub origin: SourceStatus,
+    /// How the address of a client behind proxies is found.
+    pub client: ClientIp,
     /// For everything but limits, which use the clock of their store.
     clock: PreciseClock,
     /// The stored outputs of requests with an idempotency key.
@@ -65,6 +68,7 @@ impl<S: Store> App<S> {
             refusals: None,
             guards: Guards::default(),
             origin: SourceStatus::default(),
+            client: ClientIp::direct(),
             clock,
             snapshots: SnapshotStatus::default(),
             throttles,
@@ -87,6 +91,12 @@ impl<S: Store> App<S> {
     #[must_use]
     pub fn with_tokens(self, tokens: Tokens) -> Self {
         Self { guards: Guards::new(tokens), ..self }
+    }
+
+    /// Sets how the address of a client behind proxies is found; without this no proxy is trusted.
+    #[must_use]
+    pub fn with_client(self, client: ClientIp) -> Self {
+        Self { client, ..self }
     }
 
     /// Sets where the rules come from.

@@ -7,11 +7,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Server, run};
-
-fn variable(name: &str, what: &str) -> std::ffi::OsString {
-    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: it names {what}; scripts/test sets it"))
-}
+use common::{Server, run, variable};
 
 fn redis_cli(server: &Server, args: &[&str]) -> String {
     run(Command::new("redis-cli").args(["-p", &server.resp_port()]).args(args))

@@ -68,7 +68,12 @@ pub(crate) fn address(value: &[u8]) -> Option<u128> {
     if value.len() > 45 || !(first.is_ascii_hexdigit() || *first == b':') {
         return None;
     }
-    str::from_utf8(value).ok()?.parse().ok().map(number)
+    let text = str::from_utf8(value).ok()?;
+    if text.contains('/') {
+        // A client that is counted by its network, `2001:db8::/64`, is compared by the address of the network.
+        return Cidr::new(text).ok().map(|network| network.network);
+    }
+    text.parse().ok().map(number)
 }
 
 fn number(address: IpAddr) -> u128 {
@@ -119,6 +124,7 @@ mod tests {
         check("192.0.2.7", &["192.0.2.7"], &["192.0.2.8"]);
         check("2001:db8::/32", &["2001:db8::1", "2001:DB8:1::"], &["2001:db9::", "10.0.0.1"]);
         check("::/0", &["::1", "1.2.3.4"], &["", "1.2.3.4/8"]);
+        check("2001:db8::/32", &["2001:db8:1:2::/64"], &["2001:db9::/64", "2001:db8::1/64", "2001:db8::/x"]);
     }
 
     #[test]

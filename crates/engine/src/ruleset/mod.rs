@@ -1,5 +1,6 @@
 //! Rules in force: compiled, immutable, numbered.
 
+mod attributes;
 mod index;
 mod lookup;
 mod numbers;
@@ -61,6 +62,8 @@ pub struct RuleSet {
 pub(crate) struct InForce {
     name: Box<[u8]>,
     pub(crate) index: Index,
+    /// The names of the attributes that the rules read.
+    attributes: Box<[Box<str>]>,
     /// Whether some of them allow or deny without counting.
     judges: bool,
 }
@@ -189,7 +192,8 @@ impl RuleSet {
             domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index, &ids));
             let judges = |rule: &RunningRule| rule.special().is_some_and(|special| special.judges.is_some());
             let judges = compiler.rules[first..].iter().any(judges);
-            domains.push(InForce { name: domain.name().as_bytes().into(), index, judges });
+            let attributes = attributes::names(domain.rules());
+            domains.push(InForce { name: domain.name().as_bytes().into(), index, attributes, judges });
         }
         compiler.numbers.retire();
         let of_calendar = |rule: &RunningRule| rule.numbered.as_ref().is_some_and(|n| !n.calendars.is_empty());
@@ -247,6 +251,12 @@ impl RuleSet {
     /// The names of the domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
         self.domains.iter().map(|domain| &*domain.name)
+    }
+
+    /// Returns the names of the attributes that the rules of a domain read, sorted; `None` if there is no such domain. Other
+    /// attributes of a request do not change how it is decided.
+    pub fn attributes(&self, domain: &[u8]) -> Option<&[Box<str>]> {
+        self.domain(domain).map(|domain| &*domain.attributes)
     }
 
     /// What all keys of a rule begin with.

@@ -92,14 +92,20 @@ impl ClientIp {
         Some(self.network(self.address(request.headers(), peer)))
     }
 
-    /// Formats the network as rules write it: `203.0.113.7`, `2001:db8:1:2::/64`.
-    #[cfg(all(feature = "tower", feature = "engine"))]
-    pub(crate) fn text_of(&self, request: &RequestView<'_>) -> Option<String> {
-        Some(match self.network_of(request)? {
+    /// Formats what an address is counted by as rules write it: `203.0.113.7`, `2001:db8:1:2::/64`.
+    pub fn text(&self, address: IpAddr) -> String {
+        match self.network(address) {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(network) if self.ipv6_prefix == 128 => network.to_string(),
             IpAddr::V6(network) => format!("{network}/{}", self.ipv6_prefix),
-        })
+        }
+    }
+
+    /// Returns the text of the client, or `None` if the peer address is unknown.
+    #[cfg(all(feature = "tower", feature = "engine"))]
+    pub(crate) fn text_of(&self, request: &RequestView<'_>) -> Option<String> {
+        let peer = (self.peer)(request)?;
+        Some(self.text(self.address(request.headers(), peer)))
     }
 }
 

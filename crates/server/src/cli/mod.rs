@@ -11,6 +11,7 @@ mod keys;
 mod remote;
 mod rules;
 mod serve;
+mod snippets;
 mod tokens;
 
 use std::ffi::OsString;
@@ -47,6 +48,9 @@ enum Command {
     /// Convert limits of Envoy or nginx to rules.
     #[command(after_help = import::EXAMPLES)]
     Import(import::ImportArgs),
+    /// Print a configuration for a reverse proxy.
+    #[command(after_help = snippets::EXAMPLES)]
+    Snippets(snippets::SnippetsArgs),
     /// Explain how a request is decided.
     #[command(after_help = explain::EXAMPLES)]
     Explain(explain::ExplainArgs),
@@ -102,6 +106,7 @@ impl Cli {
             Command::Decide(args) => decide::run(&args),
             Command::Fmt(args) => fmt::run(&args),
             Command::Import(args) => import::run(&args),
+            Command::Snippets(args) => snippets::run(&args),
             Command::Explain(args) => explain::run(&args),
             Command::Rules(args) => rules::run(&args),
             Command::Tokens(args) => tokens::run(&args),

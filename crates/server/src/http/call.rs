@@ -140,7 +140,7 @@ fn with_replayed(mut answer: HttpResponse, replayed: bool) -> HttpResponse {
 }
 
 /// Returns 200 for a request that passes; for a refusal the status of the rule, or 429.
-fn status(decision: &DecisionView<'_>) -> StatusCode {
+pub(super) fn status(decision: &DecisionView<'_>) -> StatusCode {
     if decision.is_allowed() {
         return StatusCode::OK;
     }

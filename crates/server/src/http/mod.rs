@@ -2,6 +2,7 @@
 
 mod call;
 mod explain;
+mod forward;
 mod json;
 pub mod limits;
 pub mod problem;

@@ -1,6 +1,7 @@
 //! One HTTP connection, from its first request to its last.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 use tollgate_engine::Store;
 
 use super::call::call;
+use super::forward;
 use super::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS};
 use super::problem::Problem;
 use super::route;
@@ -34,9 +36,10 @@ pub(super) type HttpResponse = Response<Full<Bytes>>;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Serves a connection until the client closes it, stalls, or the server stops.
+/// Serves a connection from `peer` until the client closes it, stalls, or the server stops.
 pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
+    peer: Option<IpAddr>,
     app: Arc<App<S>>,
     guard: ConnectionGuard,
 ) {
@@ -45,7 +48,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     let shown = Arc::new(Mutex::new(Shown::default()));
     let service = service_fn(|request| {
         let (app, shown) = (app.clone(), shown.clone());
-        async move { Ok::<_, Infallible>(answer(&app, &shown, request).await) }
+        async move { Ok::<_, Infallible>(answer(&app, &shown, peer, request).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -69,12 +72,38 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-async fn answer<S: Store>(app: &App<S>, shown: &Mutex<Shown>, request: Request<Incoming>) -> HttpResponse {
+async fn answer<S: Store>(
+    app: &App<S>,
+    shown: &Mutex<Shown>,
+    peer: Option<IpAddr>,
+    request: Request<Incoming>,
+) -> HttpResponse {
     let (head, body) = request.into_parts();
-    try_answer(app, shown, head, body).await.unwrap_or_else(|problem| {
-        app.metrics.front(Protocol::Http).malformed();
+    let (protocol, answer) = match forward::Target::parse(&head.uri) {
+        Some(target) => (Protocol::Forward, answer_proxy(app, shown, peer, target, &head).await),
+        None => (Protocol::Http, try_answer(app, shown, head, body).await),
+    };
+    answer.unwrap_or_else(|problem| {
+        app.metrics.front(protocol).malformed();
         problem.to_response()
     })
+}
+
+/// Answers a call of forward-auth. Its body is the client's and is not read.
+async fn answer_proxy<S: Store>(
+    app: &App<S>,
+    shown: &Mutex<Shown>,
+    peer: Option<IpAddr>,
+    target: Result<forward::Target<'_>, Problem>,
+    head: &Parts,
+) -> Result<HttpResponse, Problem> {
+    let target = target?;
+    let token = head.headers.get(forward::TOKEN).map(HeaderValue::as_bytes);
+    let token = token.or(target.token.as_ref().map(|token| token.as_bytes()));
+    match authenticate(app, shown, token) {
+        Ok(access) => forward::answer(app, &access, &target, head, peer).await,
+        Err(error) => Ok(unauthorized(app, Protocol::Forward, error)),
+    }
 }
 
 async fn try_answer<S: Store>(
@@ -86,9 +115,9 @@ async fn try_answer<S: Store>(
     let found = route::find(&head.method, head.uri.path());
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Local,
-        Ok(_) | Err(_) => match authenticate(app, shown, &head) {
+        Ok(_) | Err(_) => match authenticate(app, shown, bearer(&head)) {
             Ok(access) => access,
-            Err(error) => return Ok(unauthorized(app, error)),
+            Err(error) => return Ok(unauthorized(app, Protocol::Http, error)),
         },
     };
     // A web page must not switch off the limits of the person who looks at it.
@@ -109,25 +138,24 @@ async fn try_answer<S: Store>(
     }
 }
 
-/// Returns the rights of the caller, by its token. Where no tokens are needed, the header is not read.
+/// Returns the rights of the caller, by its token.
 #[inline]
-fn authenticate<S: Store>(app: &App<S>, shown: &Mutex<Shown>, head: &Parts) -> Result<Access, AuthError> {
+fn authenticate<S: Store>(app: &App<S>, shown: &Mutex<Shown>, token: Option<&[u8]>) -> Result<Access, AuthError> {
     if !app.guards.ask() {
         return Ok(Access::Local);
     }
     let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-    let token = head.headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
     app.guards.admit(&mut shown, token, || app.wall_ms()).cloned()
 }
 
 /// Returns the token of `Authorization: Bearer …`.
-fn bearer(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = value.split_at_checked(7)?;
+fn bearer(head: &Parts) -> Option<&[u8]> {
+    let (scheme, token) = head.headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-fn unauthorized<S: Store>(app: &App<S>, error: AuthError) -> HttpResponse {
-    app.metrics.front(Protocol::Http).malformed();
+fn unauthorized<S: Store>(app: &App<S>, protocol: Protocol, error: AuthError) -> HttpResponse {
+    app.metrics.front(protocol).malformed();
     let mut answer = Problem::new(StatusCode::UNAUTHORIZED, "Unauthorized", error.to_string()).to_response();
     let challenge = HeaderValue::from_static(match error {
         AuthError::NoToken => "Bearer realm=\"tollgate\"",
@@ -223,7 +251,7 @@ mod tests {
             (&head[..20], HEAD_TIMEOUT, ""),
             (&format!("{head}{{\"key\""), BODY_TIMEOUT, "HTTP/1.1 408 Request Timeout"),
         ] {
-            let received = hangs_up_after(timeout, sent, serve).await;
+            let received = hangs_up_after(timeout, sent, |stream, app, guard| serve(stream, None, app, guard)).await;
             assert!(received.starts_with(answer), "{sent}: {received}");
         }
     }

@@ -18,24 +18,27 @@ pub enum Protocol {
     Http,
     /// The Redis protocol, version 2 or 3.
     Resp,
+    /// Forward-auth, on the port of HTTP.
+    Forward,
 }
 
 impl Protocol {
     /// All protocols, in the order of their discriminants.
-    pub const ALL: [Self; 2] = [Self::Http, Self::Resp];
+    pub const ALL: [Self; 3] = [Self::Http, Self::Resp, Self::Forward];
 
     /// Returns the name, as metrics label it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Resp => "resp",
+            Self::Forward => "forward",
         }
     }
 
     /// Returns the names offered in the TLS handshake (ALPN).
     pub const fn alpn(self) -> &'static [&'static [u8]] {
         match self {
-            Self::Http => &[b"http/1.1"],
+            Self::Http | Self::Forward => &[b"http/1.1"],
             Self::Resp => &[],
         }
     }
@@ -43,7 +46,7 @@ impl Protocol {
     /// Returns the whole reply to a connection beyond the limit.
     pub const fn too_many_connections(self) -> &'static [u8] {
         match self {
-            Self::Http => http::TOO_MANY_CONNECTIONS,
+            Self::Http | Self::Forward => http::TOO_MANY_CONNECTIONS,
             Self::Resp => resp::TOO_MANY_CONNECTIONS,
         }
     }
@@ -60,15 +63,16 @@ impl Protocol {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
+        let peer = stream.peer_addr().ok().map(|peer| peer.ip());
         let Some(tls) = tls else {
             return match self {
-                Self::Http => http::serve(stream, app, guard).await,
+                Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,
                 Self::Resp => resp::serve(stream, app, guard).await,
             };
         };
         let Some(stream) = tls.handshake(stream, self, &guard).await else { return };
         match self {
-            Self::Http => http::serve(stream, app, guard).await,
+            Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,
             Self::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
         }
     }

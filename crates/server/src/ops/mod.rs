@@ -169,6 +169,9 @@ pub const TABLE: &[Spec] = &[
     page(Page::ApiDescription, "/openapi.json", "This description"),
 ];
 
+/// The row of a check.
+pub const CHECK: &Spec = &TABLE[0];
+
 const DOMAIN: &str = "<domain> [ONCE <key>] [<name> <value> ...]";
 const REQUEST: &str = "<domain> <cost or -> [ONCE <key>] [<name> <value> ...]";
 const UNKEYED_REQUEST: &str = "<domain> <cost or -> [<name> <value> ...]";

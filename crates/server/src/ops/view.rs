@@ -126,6 +126,16 @@ impl<'d> DecisionView<'d> {
         self.outcome.is_admitted()
     }
 
+    /// Returns the rule that decided, if one did.
+    pub fn rule(&self) -> Option<&str> {
+        self.rule.as_deref()
+    }
+
+    /// Returns the message of the rule that refused.
+    pub fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+
     /// Returns when to ask again, if the request was refused.
     pub fn retry(&self) -> Option<Retry> {
         match self.outcome {

@@ -5,6 +5,7 @@
 pub mod api;
 pub mod cli;
 pub mod eventually;
+pub mod proxy;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -326,6 +327,11 @@ impl CommandResult {
 /// Runs the program with arguments and something to read.
 pub fn tollgate(args: &[&str], input: &[u8]) -> CommandResult {
     CommandResult::of(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
+}
+
+/// Returns an environment variable that `scripts/test` sets.
+pub fn variable(name: &str, what: &str) -> std::ffi::OsString {
+    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: it names {what}; scripts/test sets it"))
 }
 
 /// Runs another program and returns what it printed.

@@ -57,6 +57,10 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380", env = "TOLLGATE_RESP")]
     pub(super) resp: String,
 
+    /// Proxies whose `X-Forwarded-For` is believed by forward-auth: networks separated by commas, `loopback`, `private` or `none`
+    #[arg(long, value_name = "NETWORKS", default_value = "loopback", env = "TOLLGATE_TRUSTED_PROXIES")]
+    pub(super) trusted_proxies: String,
+
     /// The server's certificate chain (PEM): enables TLS for HTTP and the Redis protocol
     ///
     /// It is read again when it or the key changes; connections stay open.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tollgate::Rate;
+use tollgate_http::{ClientIp, ForwardedBy, TrustedProxies};
 
 use super::access::{self, Access};
 use super::args::ServeArgs;
@@ -31,6 +32,8 @@ pub(super) struct Config {
     pub(super) access: Access,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,
+    /// How the address of a client behind proxies is found.
+    pub(super) client: ClientIp,
     /// Snapshots of the counters, if they are kept in memory and written to disk.
     pub(super) snapshots: Option<SnapshotConfig>,
     /// The maximum number of keys in memory; at least one.
@@ -94,6 +97,7 @@ impl Config {
             rules,
             access,
             tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),
+            client: ClientIp::behind(trusted_proxies(&raw.trusted_proxies)?, ForwardedBy::XForwardedFor),
             snapshots,
             store,
             store_deadline: deadline(raw.store_deadline)?,
@@ -125,6 +129,19 @@ fn address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
     }
     let wrong = || format!("{flag} {text}: write an address and a port, like 127.0.0.1:8080, or `off`");
     Ok(Some(text.to_socket_addrs().with_context(wrong)?.next().with_context(wrong)?))
+}
+
+fn trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
+    let networks = match text {
+        "none" => return Ok(TrustedProxies::none()),
+        "private" => return Ok(TrustedProxies::private()),
+        "loopback" => "127.0.0.0/8,::1",
+        networks => networks,
+    };
+    let wrong = || {
+        format!("--trusted-proxies {text}: write networks, like 10.0.0.0/8,fd00::/8, or `loopback`, `private` or `none`")
+    };
+    TrustedProxies::parse(networks.split(',').map(str::trim)).with_context(wrong)
 }
 
 fn store(text: &str) -> anyhow::Result<StoreConfig> {
@@ -215,6 +232,7 @@ mod tests {
         refused("--store-deadline 0", "--store-deadline 0 is out of range (1 to 60000 milliseconds)");
         refused("--top-keys loud", "--top-keys loud: write plain, hashed or off");
         refused("--log-refusals often", "--log-refusals often: write a rate, like 1/s, or `off`");
+        refused("--trusted-proxies 10.0.0.0/8,x", "--trusted-proxies 10.0.0.0/8,x: write networks, like 10.0.0.0/8");
         refused("--rule x", "--rules");
     }
 

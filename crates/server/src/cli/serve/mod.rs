@@ -109,7 +109,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
 ) -> anyhow::Result<Arc<App<S>>> {
     let mut stop = Stop::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
-    let app = app.with_names(config.top_keys).with_refusals(refusals);
+    let app = app.with_names(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
     let tokens = match config.access {
         Access::Open => Tokens::NotAsked,

@@ -1,0 +1,217 @@
+//! The attributes of the request that a proxy asks about. Only those that a rule of the domain reads are determined.
+//!
+//! | name | value |
+//! |---|---|
+//! | `method` | `GET` |
+//! | `path` | `/v1/items`, without the query, [normalised](super::path::normalize) |
+//! | `host` | `api.example.org`, in lower case and without a port |
+//! | `scheme` | `http` or `https`, in lower case |
+//! | `client_ip` | `203.0.113.7`, `2001:db8:1:2::/64`: the client behind the trusted proxies |
+//! | `header.x`, `cookie.x`, `query.x` | as sent, the first of several |
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use hyper::header::{HOST, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
+use tollgate_engine::Item;
+use tollgate_http::{ByCookie, ClientIp, Identify, RequestView};
+
+use super::path::normalize;
+use crate::http::problem::Problem;
+
+const URI: [HeaderName; 2] = [HeaderName::from_static("x-forwarded-uri"), HeaderName::from_static("x-original-uri")];
+const METHOD: [HeaderName; 2] =
+    [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
+const FORWARDED_HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
+const PROTO: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-proto")];
+
+/// The request that a proxy asks about.
+#[derive(Debug)]
+pub(super) struct Original<'a> {
+    /// The call of the proxy.
+    pub(super) head: &'a Parts,
+    /// The path, if the call itself is the request.
+    pub(super) rest: Option<&'a str>,
+    /// The address of the proxy.
+    pub(super) peer: Option<IpAddr>,
+    /// Which proxies are trusted.
+    pub(super) client: &'a ClientIp,
+}
+
+impl<'a> Original<'a> {
+    /// Returns the values of the attributes among `names` that the request has.
+    ///
+    /// # Errors
+    /// When the proxy does not send a header that one of them is in.
+    pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<(&'n str, Cow<'a, [u8]>)>, Problem> {
+        let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
+        for name in names {
+            if let Some(value) = self.attribute(name)? {
+                values.push((&**name, cut(value)));
+            }
+        }
+        Ok(values)
+    }
+
+    fn attribute(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, Problem> {
+        Ok(match name {
+            "method" => Some(self.method()?.into()),
+            "path" => Some(match normalize(self.target()?.0) {
+                Cow::Borrowed(path) => path.as_bytes().into(),
+                Cow::Owned(path) => path.into_bytes().into(),
+            }),
+            "host" => Some(self.host()?),
+            "scheme" => Some(self.required(&PROTO)?.to_ascii_lowercase().into()),
+            "client_ip" => self.peer.map(|peer| {
+                let address = self.client.address(&self.head.headers, peer);
+                self.client.text(address).into_bytes().into()
+            }),
+            _ => match name.split_once('.') {
+                Some(("header", name)) => self.head.headers.get(name).map(|value| value.as_bytes().into()),
+                Some(("cookie", name)) => {
+                    let cookie = ByCookie::new(name).identify(&RequestView::of_parts(self.head));
+                    cookie.map(|value| value.as_ref().to_vec().into())
+                }
+                Some(("query", name)) => self.target()?.1.and_then(|query| parameter(query, name)).map(Cow::from),
+                Some(_) | None => None,
+            },
+        })
+    }
+
+    fn method(&self) -> Result<&'a [u8], Problem> {
+        if self.rest.is_some() { Ok(self.head.method.as_str().as_bytes()) } else { self.required(&METHOD) }
+    }
+
+    /// Returns the path and the query of the request.
+    fn target(&self) -> Result<(&'a str, Option<&'a str>), Problem> {
+        if let Some(path) = self.rest {
+            return Ok((path, self.head.uri.query()));
+        }
+        let uri = self.required(&URI)?;
+        let wrong = || {
+            let detail = format!("`{}: {}` is not the target of a request", URI[0], uri.escape_ascii());
+            Problem::bad_request(detail)
+        };
+        let uri = str::from_utf8(uri).map_err(|_| wrong())?;
+        // A client may send an absolute target, and the proxy pass it on.
+        let target = match uri.split_once("://") {
+            Some((scheme, rest)) if !scheme.contains('/') => rest.find('/').map_or("/", |slash| &rest[slash..]),
+            Some(_) | None => uri,
+        };
+        let target = target.split_once('#').map_or(target, |(target, _)| target);
+        let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        if path.starts_with('/') || path == "*" { Ok((path, query)) } else { Err(wrong()) }
+    }
+
+    fn host(&self) -> Result<Cow<'a, [u8]>, Problem> {
+        let value = match self.rest {
+            Some(_) => self.required(&[HOST])?,
+            None => self.required(&FORWARDED_HOST)?,
+        };
+        let authority: Authority = value.try_into().map_err(|_| {
+            Problem::bad_request(format!("the host `{}` is not a host name or an address", value.escape_ascii()))
+        })?;
+        Ok(authority.host().to_ascii_lowercase().into_bytes().into())
+    }
+
+    /// Returns the value of the first of these headers that the proxy sends.
+    fn required(&self, names: &[HeaderName]) -> Result<&'a [u8], Problem> {
+        let found = names.iter().find_map(|name| self.head.headers.get(name)).map(HeaderValue::as_bytes);
+        found.ok_or_else(|| {
+            let detail = format!("the header `{}` is missing: configure the proxy to send it", names[0]);
+            Problem::bad_request(detail)
+        })
+    }
+}
+
+/// Returns the first value of a query parameter, not decoded.
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a [u8]> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::as_bytes)
+}
+
+/// Cuts a value to the length that the engine accepts.
+fn cut(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    match value {
+        Cow::Borrowed(value) => Cow::Borrowed(&value[..value.len().min(Item::MAX_BYTES)]),
+        Cow::Owned(mut value) => {
+            value.truncate(Item::MAX_BYTES);
+            Cow::Owned(value)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+    use tollgate_http::{ForwardedBy, TrustedProxies};
+
+    const ALL: [&str; 8] =
+        ["client_ip", "cookie.c", "header.x-key", "host", "method", "path", "query.q", "scheme"];
+
+    fn read(names: &[&str], rest: Option<&str>, headers: &[(&str, &str)]) -> Result<String, String> {
+        let mut request = Request::builder().method("POST").uri("http://tollgate/v1/x?q=own&q=2");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let (head, ()) = request.body(()).expect("a request").into_parts();
+        let proxies = TrustedProxies::parse(["10.0.0.0/8"]).expect("a network");
+        let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
+        let peer = Some("10.0.0.1".parse().expect("an address"));
+        let names: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
+        let values = Original { head: &head, rest, peer, client: &client }.read(&names);
+        let show = |(name, value): &(&str, Cow<'_, [u8]>)| format!("{name}={}", String::from_utf8_lossy(value));
+        values
+            .map(|values| values.iter().map(show).collect::<Vec<_>>().join(" "))
+            .map_err(|problem| problem.detail().to_owned())
+    }
+
+    #[test]
+    fn headers_of_the_proxy_describe_the_request() {
+        let headers = [
+            ("x-forwarded-uri", "/a/../b?q=1&q=2"),
+            ("x-forwarded-method", "GET"),
+            ("x-forwarded-host", "API.example.org:8080"),
+            ("x-forwarded-proto", "HTTPS"),
+            ("x-forwarded-for", "9.9.9.9, 2001:db8:1:2:3::4"),
+            ("cookie", "a=b; c=d"),
+            ("x-key", "k"),
+        ];
+        assert_eq!(
+            read(&ALL, None, &headers).as_deref(),
+            Ok("client_ip=2001:db8:1:2::/64 cookie.c=d header.x-key=k host=api.example.org method=GET path=/b query.q=1 \
+                scheme=https")
+        );
+    }
+
+    #[test]
+    fn call_with_a_rest_is_itself_the_request() {
+        let headers = [("host", "app:1"), ("x-forwarded-proto", "http"), ("x-forwarded-uri", "/other")];
+        assert_eq!(
+            read(&ALL, Some("//a"), &headers).as_deref(),
+            Ok("client_ip=10.0.0.1 host=app method=POST path=/a query.q=own scheme=http")
+        );
+    }
+
+    #[test]
+    fn missing_header_is_reported_only_if_a_rule_reads_it() {
+        assert_eq!(read(&["header.x-key", "client_ip"], None, &[]).as_deref(), Ok("client_ip=10.0.0.1"));
+        let missing = "the header `x-forwarded-uri` is missing: configure the proxy to send it";
+        assert_eq!(read(&["path"], None, &[]), Err(missing.into()));
+        assert_eq!(read(&["path"], None, &[("x-original-uri", "/x")]).as_deref(), Ok("path=/x"));
+    }
+
+    #[test]
+    fn odd_targets_are_normalised_or_refused() {
+        let path = |uri: &str| read(&["path", "query.q"], None, &[("x-forwarded-uri", uri)]);
+        assert_eq!(path("http://evil/%6Cogin?q=a").as_deref(), Ok("path=/login query.q=a"));
+        assert_eq!(path("/a#b?q=1").as_deref(), Ok("path=/a"));
+        assert_eq!(path("/x?u=http://y/z").as_deref(), Ok("path=/x"));
+        assert_eq!(path("*").as_deref(), Ok("path=*"));
+        for wrong in ["", "login", "?x"] {
+            assert!(path(wrong).unwrap_err().contains("is not the target of a request"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Forward-auth: the check that a reverse proxy makes before it passes a request on.
+//!
+//! `ANY /v1/forward-auth/{domain}[/{rest}]`. With `rest` the call itself is the request: its method, `/{rest}` and its query
+//! (Envoy's `ext_authz`). Without it, the headers `X-Forwarded-Method`, `-Uri`, `-Host` and `-Proto` describe the request, and the
+//! query of the call may have `refuse`, the status of a refusal, and `token`.
+//!
+//! The headers of the client arrive with the call. So its `Origin` and `Authorization` are not taken for those of a caller of
+//! this server: the token is in `Tollgate-Token` or `?token=`.
+
+mod attributes;
+mod path;
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use tollgate::Outcome;
+use tollgate_engine::{Entry, Store};
+use tollgate_http::Styles;
+use tollgate_http::headers::{self, LimitStatus};
+
+use super::call::status;
+use super::problem::Problem;
+use super::serve::HttpResponse;
+use crate::app::App;
+use crate::control::auth::Access;
+use crate::net::protocol::Protocol;
+use crate::ops::CHECK;
+use crate::ops::input::{Input, LimitsInput, RequestInput};
+use crate::ops::run::{Call, Caller, run};
+use crate::ops::view::{DecisionView, Output};
+use attributes::Original;
+
+const PREFIX: &str = "/v1/forward-auth/";
+
+/// The header with the token of the proxy.
+pub(super) const TOKEN: HeaderName = HeaderName::from_static("tollgate-token");
+
+/// The status that a refusal would have without `refuse`, for proxies that map statuses.
+const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
+
+/// What the target of a call says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Target<'a> {
+    domain: Cow<'a, str>,
+    /// The path of the request with its slash, if the call itself is the request.
+    rest: Option<&'a str>,
+    /// The status of a refusal.
+    refuse: Option<StatusCode>,
+    /// The token of the proxy.
+    pub(super) token: Option<Cow<'a, str>>,
+}
+
+impl<'a> Target<'a> {
+    /// Parses the target of a call; `None` if it is for another endpoint.
+    pub(super) fn parse(uri: &'a Uri) -> Option<Result<Self, Problem>> {
+        uri.path().strip_prefix(PREFIX).map(|path| Self::read(path, uri.query()))
+    }
+
+    fn read(path: &'a str, query: Option<&'a str>) -> Result<Self, Problem> {
+        let (domain, rest) = match path.find('/') {
+            Some(slash) => (&path[..slash], Some(&path[slash..])),
+            None => (path, None),
+        };
+        let decoded = |text: &'a str, name: &str| {
+            let decoded = percent_decode_str(text).decode_utf8();
+            decoded.map_err(|_| Problem::bad_request(format!("the {name} is not UTF-8")))
+        };
+        let mut target = Self { domain: decoded(domain, "domain")?, rest, refuse: None, token: None };
+        // With a rest, the query is the client's.
+        let query = query.filter(|query| rest.is_none() && !query.is_empty());
+        for pair in query.into_iter().flat_map(|query| query.split('&')) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "refuse" => target.refuse = Some(refusal_status(value)?),
+                "token" => target.token = Some(decoded(value, "token")?),
+                _ => {
+                    let detail = format!("unknown parameter `{name}`; available: refuse, token");
+                    return Err(Problem::bad_request(detail));
+                }
+            }
+        }
+        Ok(target)
+    }
+}
+
+fn refusal_status(text: &str) -> Result<StatusCode, Problem> {
+    let status = text.parse().ok().filter(|status| (400..=599).contains(status));
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    status.ok_or_else(|| Problem::bad_request(format!("`refuse={text}` is not a status from 400 to 599")))
+}
+
+/// Decides the request that a call is about. A request that is to be delayed is answered after its delay.
+///
+/// # Errors
+/// When the call does not describe a request, or the domain is unknown.
+pub(super) async fn answer<S: Store>(
+    app: &App<S>,
+    access: &Access,
+    target: &Target<'_>,
+    head: &Parts,
+    peer: Option<IpAddr>,
+) -> Result<HttpResponse, Problem> {
+    let original = Original { head, rest: target.rest, peer, client: &app.client };
+    let rules = app.engine.rules();
+    let names = rules.attributes(target.domain.as_bytes()).unwrap_or_default();
+    let values = original.read(names)?;
+    let entries = values.iter().map(|(name, value)| Entry::new(*name, &**value)).collect();
+    let limits = LimitsInput::Rules { domain: target.domain.as_bytes(), entries };
+    let calls = &mut [Call::new(Ok(Input::Request(RequestInput::new(limits, None))))];
+    let mut answer = None;
+    run(app, Caller { protocol: Protocol::Forward, access }, CHECK, calls, |reply| {
+        answer = Some(match reply.result {
+            Ok(Output::Decision(decision)) => Ok((respond(decision, target.refuse), decision.outcome)),
+            Ok(_) => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "not a decision")),
+            Err(error) => Err(Problem::from_op(error, "")),
+        });
+    })
+    .await;
+    let missing = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "the operation has no result");
+    let (answer, outcome) = answer.unwrap_or_else(|| Err(missing()))?;
+    if let Outcome::Delay(wait) = outcome {
+        // What was taken stays taken if the proxy gives up: it passes the request on then.
+        tokio::time::sleep(wait.into()).await;
+    }
+    Ok(answer)
+}
+
+fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpResponse {
+    let mut answer = Response::new(Full::default());
+    if !decision.is_allowed() {
+        let refusal = status(decision);
+        answer = Response::new(Full::new(body(decision, refusal).into()));
+        *answer.status_mut() = refuse.unwrap_or(refusal);
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(STATUS, HeaderValue::from(refusal.as_u16()));
+    }
+    let limits = decision.limits().filter(|limit| !limit.shadow).map(LimitStatus::from);
+    headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), limits);
+    answer
+}
+
+/// Returns the body of a refusal, for the client behind the proxy.
+fn body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct Body<'a> {
+        r#type: &'static str,
+        title: &'static str,
+        status: u16,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        detail: Option<&'a str>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        violated_policies: Vec<&'a str>,
+    }
+    let body = Body {
+        r#type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        title: "Too many requests",
+        status: status.as_u16(),
+        detail: decision.message(),
+        violated_policies: decision.rule().into_iter().collect(),
+    };
+    // A struct of numbers and strings always serialises.
+    serde_json::to_vec(&body).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(target: &str) -> Option<Result<String, String>> {
+        let uri: Uri = target.parse().expect("a target");
+        let read = |target: Target<'_>| {
+            let Target { domain, rest, refuse, token } = target;
+            format!("{domain} {rest:?} {refuse:?} {token:?}")
+        };
+        Some(Target::parse(&uri)?.map(read).map_err(|problem| problem.detail().to_owned()))
+    }
+
+    #[test]
+    fn target_names_the_domain_and_the_options_of_the_proxy() {
+        for (target, expected) in [
+            ("/v1/forward-auth/api", "api None None None"),
+            ("/v1/forward-auth/a%2Fb?refuse=403&token=t%2B", "a/b None Some(403) Some(\"t+\")"),
+            ("/v1/forward-auth/api/", "api Some(\"/\") None None"),
+            // The query is the client's: it cannot choose the status.
+            ("/v1/forward-auth/api/a/../b?refuse=200&x", "api Some(\"/a/../b\") None None"),
+        ] {
+            assert_eq!(parse(target), Some(Ok(expected.into())), "{target}");
+        }
+        assert_eq!(parse("/v1/forward-auth"), None);
+        assert_eq!(parse("/v1/check"), None);
+    }
+
+    #[test]
+    fn wrong_options_are_reported_with_their_value() {
+        for (query, expected) in [
+            ("refuse=200", "`refuse=200` is not a status from 400 to 599"),
+            ("refuse=", "`refuse=` is not a status"),
+            ("refused=403", "unknown parameter `refused`; available: refuse, token"),
+            ("token=%ff", "the token is not UTF-8"),
+        ] {
+            let error = parse(&format!("/v1/forward-auth/api?{query}")).and_then(Result::err).expect(query);
+            assert!(error.contains(expected), "{query}: {error}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Forward-auth with real proxies: the configurations of `tollgate snippets`, run by nginx, HAProxy, Caddy, Traefik and Envoy.
+
+mod common;
+
+use common::proxy::{Proxy, start_app};
+use common::{Rules, Server};
+
+const RULES: &str = "
+domain: api
+rules:
+- {id: per-key, when: {path: /limited/**}, per: [header.x-api-key], limit: 2/h}
+- {id: per-client, when: {host: api.example.org, method: [GET, POST], scheme: http}, per: [client_ip], limit: 1000/h}
+- {id: forged, when: {client_ip: 203.0.113.9}, deny: true}
+";
+
+/// What a proxy can do beyond passing and refusing.
+struct Able {
+    /// The client gets rate-limit headers with admitted requests.
+    headers: bool,
+    /// The status of a request that cannot be checked because Tollgate is down.
+    unchecked: u16,
+    /// Requests pass while Tollgate is stalled.
+    passes_stalls: bool,
+}
+
+fn check(name: &str, able: &Able) {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&["--rules", rules.path()]);
+    let proxy = Proxy::start(name, server.http.expect("HTTP is on"), start_app(), |snippet| snippet);
+    let limited = |key: &str| proxy.send("GET", "/limited/a?b=c", &[("x-api-key", key)]);
+
+    for left in [1, 0] {
+        let response = limited("one");
+        assert_eq!((response.status, &*response.body), (200, "app"), "{name}: {response:?}");
+        if able.headers {
+            let limit = response.header("ratelimit").unwrap_or_default();
+            assert!(limit.contains(&format!("\"per-key\";r={left};")), "{name}: {response:?}");
+            assert!(response.header("ratelimit-policy").is_some_and(|policy| policy.contains("\"per-key\";q=2;w=3600")));
+        }
+    }
+    let refused = limited("one");
+    assert_eq!(refused.status, 429, "{name}: {refused:?}");
+    let retry: u64 = refused.header("retry-after").and_then(|retry| retry.parse().ok()).expect("a number of seconds");
+    assert!((1700..=1800).contains(&retry), "{name}: a token comes back every 1800 s: {refused:?}");
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"), "{name}: {refused:?}");
+
+    // The path cannot be disguised, and the address of the client cannot be forged.
+    assert_eq!(proxy.send("GET", "/x/..//%6Cimited/a", &[("x-api-key", "one")]).status, 429, "{name}");
+    let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
+    assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
+    // What a browser or an authenticated client sends is its own.
+    let own = [("origin", "https://example.org"), ("authorization", "Bearer x"), ("content-length", "0")];
+    assert_eq!(proxy.send("POST", "/other", &own).status, 200, "{name}");
+
+    if able.passes_stalls {
+        server.signal("STOP");
+        let stalled = limited("one");
+        server.signal("CONT");
+        assert_eq!((stalled.status, &*stalled.body), (200, "app"), "{name}: {stalled:?}");
+        assert_eq!(limited("one").status, 429, "{name}: limits hold again");
+    }
+    drop(server);
+    assert_eq!(limited("one").status, able.unchecked, "{name}: the server is down");
+}
+
+#[test]
+fn nginx_refuses_with_429_and_fails_open() {
+    check("nginx", &Able { headers: true, unchecked: 200, passes_stalls: true });
+}
+
+#[test]
+fn haproxy_refuses_with_429_and_fails_open() {
+    check("haproxy", &Able { headers: true, unchecked: 200, passes_stalls: true });
+}
+
+#[test]
+fn caddy_refuses_with_429_and_fails_open() {
+    check("caddy", &Able { headers: true, unchecked: 200, passes_stalls: true });
+}
+
+#[test]
+fn traefik_refuses_with_429_and_fails_closed() {
+    check("traefik", &Able { headers: false, unchecked: 500, passes_stalls: false });
+}
+
+#[test]
+fn envoy_ext_authz_refuses_with_429_and_fails_open() {
+    check("envoy", &Able { headers: true, unchecked: 200, passes_stalls: true });
+}
