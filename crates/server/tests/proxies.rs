@@ -53,7 +53,7 @@ fn check(name: &str, able: &Able) {
     assert_eq!(proxy.send("POST", "/other", &own).status, 200, "{name}");
 
     if able.passes_stalls {
-        server.signal("STOP");
+        server.pause();
         let stalled = limited("one");
         server.signal("CONT");
         assert_eq!((stalled.status, &*stalled.body), (200, "app"), "{name}: {stalled:?}");

@@ -122,6 +122,17 @@ impl Server {
         signal(self.id(), name);
     }
 
+    /// Stops all its threads where they are, until `CONT`.
+    pub fn pause(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.id());
+        eventually("all threads are stopped", || {
+            let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let tasks = std::fs::read_dir(&tasks).expect("it runs").map_while(Result::ok).map(stat);
+            tasks.into_iter().all(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+        });
+    }
+
     /// The number of its process.
     pub fn id(&self) -> u32 {
         self.child.id()
