@@ -35,7 +35,9 @@ fn check(name: &str, able: &Able) {
         if able.headers {
             let limit = response.header("ratelimit").unwrap_or_default();
             assert!(limit.contains(&format!("\"per-key\";r={left};")), "{name}: {response:?}");
-            assert!(response.header("ratelimit-policy").is_some_and(|policy| policy.contains("\"per-key\";q=2;w=3600")));
+            assert!(
+                response.header("ratelimit-policy").is_some_and(|policy| policy.contains("\"per-key\";q=2;w=3600"))
+            );
         }
     }
     let refused = limited("one");

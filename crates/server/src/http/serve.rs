@@ -1,8 +1,8 @@
 //! One HTTP connection, from its first request to its last.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -67,7 +67,8 @@ impl Proxy {
         let proxy = Self { child, address, folder };
         // Traefik and Envoy listen before they have their routes.
         eventually("the proxy has its routes", || {
-            try_send(address, "GET / HTTP/1.1\r\nhost: ready\r\nconnection: close\r\n\r\n").is_some_and(|r| r.status == 200)
+            try_send(address, "GET / HTTP/1.1\r\nhost: ready\r\nconnection: close\r\n\r\n")
+                .is_some_and(|r| r.status == 200)
         });
         proxy
     }

@@ -139,7 +139,9 @@ fn trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
         networks => networks,
     };
     let wrong = || {
-        format!("--trusted-proxies {text}: write networks, like 10.0.0.0/8,fd00::/8, or `loopback`, `private` or `none`")
+        format!(
+            "--trusted-proxies {text}: write networks, like 10.0.0.0/8,fd00::/8, or `loopback`, `private` or `none`"
+        )
     };
     TrustedProxies::parse(networks.split(',').map(str::trim)).with_context(wrong)
 }

@@ -148,8 +148,7 @@ mod tests {
     use hyper::Request;
     use tollgate_http::{ForwardedBy, TrustedProxies};
 
-    const ALL: [&str; 8] =
-        ["client_ip", "cookie.c", "header.x-key", "host", "method", "path", "query.q", "scheme"];
+    const ALL: [&str; 8] = ["client_ip", "cookie.c", "header.x-key", "host", "method", "path", "query.q", "scheme"];
 
     fn read(names: &[&str], rest: Option<&str>, headers: &[(&str, &str)]) -> Result<String, String> {
         let mut request = Request::builder().method("POST").uri("http://tollgate/v1/x?q=own&q=2");
@@ -181,8 +180,10 @@ mod tests {
         ];
         assert_eq!(
             read(&ALL, None, &headers).as_deref(),
-            Ok("client_ip=2001:db8:1:2::/64 cookie.c=d header.x-key=k host=api.example.org method=GET path=/b query.q=1 \
-                scheme=https")
+            Ok(
+                "client_ip=2001:db8:1:2::/64 cookie.c=d header.x-key=k host=api.example.org method=GET path=/b query.q=1 \
+                scheme=https"
+            )
         );
     }
 
