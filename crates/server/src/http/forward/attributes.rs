@@ -27,6 +27,9 @@ const METHOD: [HeaderName; 2] =
 const FORWARDED_HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
 const PROTO: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-proto")];
 
+/// The name and the value of an attribute.
+type Attribute<'n, 'a> = (&'n str, Cow<'a, [u8]>);
+
 /// The request that a proxy asks about.
 #[derive(Debug)]
 pub(super) struct Original<'a> {
@@ -45,7 +48,7 @@ impl<'a> Original<'a> {
     ///
     /// # Errors
     /// When the proxy does not send a header that one of them is in.
-    pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<(&'n str, Cow<'a, [u8]>)>, Problem> {
+    pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
         let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
         for name in names {
             if let Some(value) = self.attribute(name)? {
@@ -161,7 +164,7 @@ mod tests {
         let peer = Some("10.0.0.1".parse().expect("an address"));
         let names: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
         let values = Original { head: &head, rest, peer, client: &client }.read(&names);
-        let show = |(name, value): &(&str, Cow<'_, [u8]>)| format!("{name}={}", String::from_utf8_lossy(value));
+        let show = |(name, value): &Attribute<'_, '_>| format!("{name}={}", String::from_utf8_lossy(value));
         values
             .map(|values| values.iter().map(show).collect::<Vec<_>>().join(" "))
             .map_err(|problem| problem.detail().to_owned())
