@@ -160,7 +160,7 @@ pub async fn serve_http(app: Arc<App<MemoryStore>>) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let guard = app.connections.open(10_000).expect("room");
-            tokio::spawn(http::serve(stream, app.clone(), guard));
+            tokio::spawn(http::serve(stream, None, app.clone(), guard));
         }
     });
     address
