@@ -34,7 +34,6 @@
 extern crate alloc;
 
 pub mod algorithm;
-mod bucket;
 mod change;
 mod error;
 mod limit;

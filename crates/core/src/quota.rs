@@ -1,14 +1,14 @@
-//! Arithmetic shared by the window algorithms: a limit per length of time, and when a stored count still counts.
+//! Arithmetic shared by the window algorithms: a limit per length of time, and which window a stored count belongs to.
 
 use crate::algorithm::STALE;
 use crate::error::LimitError;
 use crate::params::WindowParams;
-use crate::quantity::{Nanos, Time};
+use crate::quantity::{Cost, Nanos, Time};
 use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::Ask;
 
-/// The numbers of a window. They are bounded so that no sum of lengths leaves 64 bits and no length times an amount 128.
+/// The parameters of a window. They are bounded so that sums of lengths fit 64 bits, and a length times an amount fits 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Quota {
     limit: u64,
@@ -22,12 +22,7 @@ impl Quota {
         if limit == 0 {
             return Err(LimitError::Zero { what: "the limit" });
         }
-        if length == Nanos::ZERO {
-            return Err(LimitError::Zero { what: "the length of the window" });
-        }
-        if length > Rate::MAX_PERIOD {
-            return Err(LimitError::PeriodTooLong { given: length, max: Rate::MAX_PERIOD });
-        }
+        let length = check_length(length, "the length of the window")?;
         let quota = Self { limit, length: length.as_nanos(), max_debt: 0, initial: limit };
         Ok(Self { max_debt: limit.min(quota.largest_debt()), ..quota })
     }
@@ -47,7 +42,7 @@ impl Quota {
         Ok(Self { initial, ..self })
     }
 
-    /// What can be paid back at `limit` per window within [`Rate::MAX_FILL`], after the window it was taken in.
+    /// Returns what can be paid back at `limit` per window within [`Rate::MAX_FILL`], after the window it was taken in.
     const fn largest_debt(&self) -> u64 {
         self.limit.saturating_mul(Rate::MAX_FILL.as_nanos() / self.length) - self.limit
     }
@@ -56,24 +51,33 @@ impl Quota {
         self.limit
     }
 
-    /// In nanoseconds, never zero.
+    /// Returns the length in nanoseconds, never zero.
     pub(crate) const fn length(&self) -> u64 {
         self.length
     }
 
-    /// The limit and all debt: no taking leaves more counted.
+    /// Returns the limit and all debt: the most that can be counted.
     pub(crate) const fn deepest(&self) -> u64 {
         self.limit + self.max_debt
     }
 
-    /// The most that may be counted for `ask` to fit; `None` if it never does. Taking up to an amount needs one.
+    /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
     pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        let room = match ask {
-            Ask::Exactly(cost) => self.limit.checked_sub(cost.get()),
-            Ask::UpTo(cost) => self.limit.checked_sub(cost.get().min(1)),
-            Ask::Regardless(cost) => self.deepest().checked_sub(cost.get()),
-        };
-        room.map(Tokens::whole)
+        room_for(ask, self.limit, self.deepest())
+    }
+
+    /// Returns what `ask` comes to, where `available` is what fits now.
+    #[inline]
+    pub(crate) fn resolve(&self, ask: Ask, available: impl FnOnce() -> u64) -> Demand {
+        match ask {
+            Ask::Exactly(cost) => Demand::Fit { cost, ceiling: self.limit },
+            Ask::Regardless(cost) => Demand::Fit { cost, ceiling: self.deepest() },
+            Ask::UpTo(cost) => match cost.min(Cost::new(available())) {
+                // With nothing left it asks for one, which is refused with the wait for one.
+                Cost::ZERO if cost > Cost::ZERO => Demand::Fit { cost: Cost::ONE, ceiling: self.limit },
+                taken => Demand::Take(taken),
+            },
+        }
     }
 
     pub(crate) const fn params(&self) -> WindowParams {
@@ -81,22 +85,22 @@ impl Quota {
         WindowParams { limit: self.limit, length, max_debt: self.max_debt, initial: self.initial }
     }
 
-    /// What counts as used for a new key.
+    /// Returns what counts as used for a new key.
     pub(crate) const fn used_at_first(&self) -> u64 {
         self.limit - self.initial
     }
 
-    /// How far ahead of the present a window of this length may be for its count to be used as it is. One window further:
-    /// the clock may have been set back a little, or a thread was held up after reading it. Anything beyond was
-    /// written before the clock was set back by more, and belongs to the present window, so that nobody is locked
-    /// out until the clock is where it was.
+    /// Returns how far ahead of the present a window of this length may be for its count to be used as it is: one window, since
+    /// the clock may have been set back a little, or a thread was preempted after reading it. A count further ahead was
+    /// written before the clock was set back by more. It then counts in the present window, so that no caller is refused until
+    /// the clock is where it was.
     #[inline]
     pub(crate) const fn slack(&self, length: u64) -> u64 {
         if length > STALE.as_nanos() { length } else { STALE.as_nanos() }
     }
 
-    /// The time from `at` until the next multiple of the length, counted from `offset`, which is below it: from 1 to
-    /// the length.
+    /// Returns the time from `at` to the next multiple of the length plus `offset`, which is below the length: from 1 to the
+    /// length.
     #[inline]
     pub(crate) const fn until_next(&self, at: u64, offset: u64) -> u64 {
         let elapsed = at % self.length;
@@ -104,7 +108,35 @@ impl Quota {
     }
 }
 
-/// An instant as windows count it. The last one of all is left out, so that every instant is before the end of its window.
+/// What a request comes to under a limit.
+pub(crate) enum Demand {
+    /// Takes this much.
+    Take(Cost),
+    /// Passes if `cost` fits under `ceiling`.
+    Fit { cost: Cost, ceiling: u64 },
+}
+
+/// Returns the most that may be used for `ask` to fit a limit that holds `deepest` with its debt; `None` if it never does. Taking
+/// up to an amount needs one.
+pub(crate) fn room_for(ask: Ask, limit: u64, deepest: u64) -> Option<Tokens> {
+    let room = match ask {
+        Ask::Exactly(cost) => limit.checked_sub(cost.get()),
+        Ask::UpTo(cost) => limit.checked_sub(cost.get().min(1)),
+        Ask::Regardless(cost) => deepest.checked_sub(cost.get()),
+    };
+    room.map(Tokens::whole)
+}
+
+/// Returns `length` if it is neither zero nor above [`Rate::MAX_PERIOD`].
+pub(crate) fn check_length(length: Nanos, what: &'static str) -> Result<Nanos, LimitError> {
+    match length {
+        Nanos::ZERO => Err(LimitError::Zero { what }),
+        given if given > Rate::MAX_PERIOD => Err(LimitError::PeriodTooLong { given, max: Rate::MAX_PERIOD }),
+        length => Ok(length),
+    }
+}
+
+/// Returns an instant as windows count it. The last one of all is left out, so that every instant is before the end of its window.
 #[inline]
 pub(crate) fn instant<C>(time: Time<C>) -> u64 {
     time.as_nanos().min(u64::MAX - 1)

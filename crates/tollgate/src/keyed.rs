@@ -136,7 +136,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         if self.table.try_take_fast(fingerprint, self.flags, take) {
             return Verdict::granted(cost);
         }
-        self.check_slow(fingerprint, now, cost)
+        self.check_slow(fingerprint, now.mono(), now.wall(), cost)
     }
 
     /// [`check`](Self::check), with what may be told about the key's limit afterwards.

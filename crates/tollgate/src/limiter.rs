@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Report, Retry, TokenBucket, Verdict};
+use tollgate_core::{Algorithm, Ask, Cost, Mono, Nanos, Now, Report, Retry, Time, TokenBucket, Verdict, Wall};
 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
@@ -93,7 +93,13 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
                 return Verdict::granted(cost);
             }
         }
-        self.write(now, |account| account.decide(Ask::Exactly(cost)))
+        self.check_slow(now.mono(), now.wall(), cost)
+    }
+
+    /// Takes the clock's readings one by one: a `Now` would be put together in memory on the fast path.
+    #[inline(never)]
+    fn check_slow(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Verdict<A::Stamp> {
+        self.write(Now::new(mono, wall), |account| account.decide(Ask::Exactly(cost)))
     }
 
     /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns the state of the limit after that.

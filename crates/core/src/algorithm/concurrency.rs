@@ -46,7 +46,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::Params;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
-use crate::rate::Rate;
+use crate::quota::{check_length, room_for};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 use book::{Book, Lease};
@@ -79,21 +79,15 @@ impl Concurrency {
     /// At most `limit` at a time, each for `lease` unless renewed. Debt is bounded by another limit, as far as the slots go.
     ///
     /// # Errors
-    /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`].
+    /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, lease: impl Into<Duration>) -> Result<Self, LimitError> {
         let lease = Nanos::from(lease.into());
         if limit == 0 || limit > Self::MAX_LEASES {
             let what = "the limit of leases at a time";
             return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_LEASES });
         }
-        if lease.as_nanos() == 0 {
-            return Err(LimitError::Zero { what: "the length of a lease" });
-        }
-        if lease.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
-            return Err(LimitError::PeriodTooLong { given: lease, max: Rate::MAX_PERIOD });
-        }
-        let most = Self::MAX_LEASES - limit;
-        Ok(Self { limit, lease, max_debt: if limit < most { limit } else { most } })
+        let lease = check_length(lease, "the length of a lease")?;
+        Ok(Self { limit, lease, max_debt: limit.min(Self::MAX_LEASES - limit) })
     }
 
     /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit is three words of state.
@@ -160,12 +154,7 @@ impl Concurrency {
 
     /// The most that may be held for `ask` to fit; `None` if it never does.
     pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        let room = match ask {
-            Ask::Exactly(cost) => self.limit.checked_sub(cost.get()),
-            Ask::UpTo(cost) => self.limit.checked_sub(cost.get().min(1)),
-            Ask::Regardless(cost) => self.slots().checked_sub(cost.get()),
-        };
-        room.map(Tokens::whole)
+        room_for(ask, self.limit, self.slots())
     }
 
     /// Writes a state in which one lease weighs `used`, rounded up. Its number is nobody's, so only time gives it back.

@@ -39,12 +39,12 @@
 
 use core::time::Duration;
 
-use super::{Algorithm, Cells, CellsMut};
+use super::{Algorithm, Cells, CellsMut, decide_by_current};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time, Window};
-use crate::quota::{Quota, instant};
+use crate::quota::{Demand, Quota, instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -99,7 +99,7 @@ enum Grid {
 }
 
 /// The window that a request is counted in.
-struct Current {
+struct CurrentWindow {
     /// Its first instant after.
     end: u64,
     /// How long until then, at least 1.
@@ -215,7 +215,7 @@ impl FixedWindow {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentWindow {
         let (at, grid) = self.look(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
@@ -228,13 +228,13 @@ impl FixedWindow {
             }
         };
         if used > 0 && least <= end && end <= most {
-            return Current { end, left: end - at, used };
+            return CurrentWindow { end, left: end - at, used };
         }
         self.enter(at, grid, end, used)
     }
 
     /// The window around `at`, for a count of `used` kept in another one, which ended or ends at `end`.
-    fn enter(&self, at: u64, grid: Grid, end: u64, used: u64) -> Current {
+    fn enter(&self, at: u64, grid: Grid, end: u64, used: u64) -> CurrentWindow {
         let (limit, length) = (self.quota.limit(), self.quota.length());
         let left = match grid {
             Grid::Free => length,
@@ -244,7 +244,7 @@ impl FixedWindow {
         let next = at.saturating_add(left);
         // Nothing is counted, or the clock was set back: the count is that of the present window.
         if used == 0 || end > next {
-            return Current { end: next, left: next - at, used };
+            return CurrentWindow { end: next, left: next - at, used };
         }
         let passed = match grid {
             Grid::Free | Grid::Regular(_) => (at - end) / length + 1,
@@ -257,7 +257,7 @@ impl FixedWindow {
             Grid::Free if used > 0 => end.saturating_add(passed.saturating_mul(length)),
             Grid::Free | Grid::Regular(_) | Grid::Handed(_) => next,
         };
-        Current { end, left: end - at, used }
+        CurrentWindow { end, left: end - at, used }
     }
 
     /// The end of the window around now.
@@ -278,7 +278,7 @@ impl FixedWindow {
     }
 
     /// How long until no more than `room` is used; each window takes `limit` off.
-    fn wait(&self, current: &Current, room: u64) -> Nanos {
+    fn wait(&self, current: &CurrentWindow, room: u64) -> Nanos {
         let over = current.used.saturating_sub(room);
         if over == 0 {
             return Nanos::ZERO;
@@ -288,24 +288,17 @@ impl FixedWindow {
     }
 
     /// How long until `cost` fits under `ceiling`.
-    fn retry(&self, current: &Current, cost: Cost, ceiling: u64) -> Retry {
+    fn retry(&self, current: &CurrentWindow, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, room)))
     }
 
     /// Decides, once it is known what is counted.
     #[inline]
-    fn judge(&self, current: &Current, ask: Ask) -> Verdict {
+    fn judge<S: Cells + ?Sized>(&self, _: &S, current: &CurrentWindow, ask: Ask) -> Verdict {
         let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
-        let (cost, ceiling) = match ask {
-            Ask::Exactly(cost) => (cost, self.quota.limit()),
-            Ask::Regardless(cost) => (cost, self.quota.deepest()),
-            Ask::UpTo(cost) => {
-                let taken = cost.min(Cost::new(self.available(current.used)));
-                if taken > Cost::ZERO || cost == Cost::ZERO {
-                    return pass(taken);
-                }
-                (Cost::ONE, self.quota.limit())
-            }
+        let (cost, ceiling) = match self.quota.resolve(ask, || self.available(current.used)) {
+            Demand::Take(taken) => return pass(taken),
+            Demand::Fit { cost, ceiling } => (cost, ceiling),
         };
         match ceiling.checked_sub(cost.get()) {
             Some(room) if current.used <= room => pass(cost),
@@ -315,7 +308,7 @@ impl FixedWindow {
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentWindow, verdict: &Verdict) {
         // Only a clock that was set back makes a window end earlier, and even a refusal writes that down: the wait it
         // told counts from here.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
@@ -342,24 +335,6 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
-    }
-
-    #[inline]
-    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        self.judge(&self.current(state, now), ask)
-    }
-
-    #[inline]
-    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        self.settle(state, &self.current(state, now), verdict);
-    }
-
-    #[inline]
-    fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
-        let current = self.current(state, now);
-        let verdict = self.judge(&current, ask);
-        self.settle(state, &current, &verdict);
-        verdict
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
@@ -408,6 +383,7 @@ impl Algorithm for FixedWindow {
         self.write(state, current.end, current.used.min(self.quota.deepest()));
     }
 
+    decide_by_current!();
     changed_parameters!();
 }
 

@@ -41,12 +41,13 @@
 
 use core::time::Duration;
 
-use super::{Algorithm, Cells, CellsMut, STALE};
+use super::{Algorithm, Cells, CellsMut, STALE, decide_by_current};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
+use crate::quota::check_length;
 use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
@@ -91,7 +92,7 @@ pub enum Steps {
 
 /// The grid at an instant, and what is owed there.
 #[derive(Clone, Copy)]
-struct Current {
+struct CurrentStep {
     /// How much of the present step has elapsed, less than the period.
     elapsed: u64,
     /// What the step stands for.
@@ -99,6 +100,8 @@ struct Current {
     owed: u64,
     /// From when on steps are counted; zero if aligned.
     origin: u64,
+    /// How long until `origin`, if a thread with a later reading of the clock has set it.
+    early: u64,
 }
 
 impl IntervalBucket {
@@ -112,13 +115,7 @@ impl IntervalBucket {
         if refill == 0 {
             return Err(LimitError::Zero { what: "the refill" });
         }
-        if period == Nanos::ZERO {
-            return Err(LimitError::Zero { what: "the period" });
-        }
-        if period > Rate::MAX_PERIOD {
-            return Err(LimitError::PeriodTooLong { given: period, max: Rate::MAX_PERIOD });
-        }
-        let period = period.as_nanos();
+        let period = check_length(period, "the period")?.as_nanos();
         if refill > period {
             let what = "the refill of an interval bucket (at most one per nanosecond)";
             return Err(LimitError::OutOfRange { what, given: refill, min: 1, max: period });
@@ -262,7 +259,7 @@ impl IntervalBucket {
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         let current = self.current(state, now);
         let steps = self.steps_for(current.owed, 0, at_most.floor());
-        Retry::After(Nanos::from_nanos(self.until(&current, now, steps)))
+        Retry::After(Nanos::from_nanos(self.until(&current, steps)))
     }
 
     /// Writes a state in which `used` is owed, rounded up to a whole number.
@@ -327,12 +324,12 @@ impl IntervalBucket {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentStep {
         let mark = state.get(0);
         match self.steps {
             Steps::Aligned(offset) => {
                 let (elapsed, base) = self.grid(now.wall().as_nanos(), offset.as_nanos());
-                Current { elapsed, base, owed: self.owed(mark, base), origin: 0 }
+                CurrentStep { elapsed, base, owed: self.owed(mark, base), origin: 0, early: 0 }
             }
             Steps::FirstRequest => self.since_first(mark, state.get(1), now.mono().as_nanos()),
         }
@@ -350,22 +347,22 @@ impl IntervalBucket {
         }
     }
 
-    fn since_first(&self, mark: u64, origin: u64, at: u64) -> Current {
-        let begin = |owed| Current { elapsed: 0, base: 0, owed, origin: at };
+    fn since_first(&self, mark: u64, origin: u64, at: u64) -> CurrentStep {
+        let begin = |owed| CurrentStep { elapsed: 0, base: 0, owed, origin: at, early: 0 };
         let Some(since) = at.checked_sub(origin) else {
             // Some thread was ahead of this one, by at least as many steps as it takes for so much to be owed; or else the clock
             // stepped back, and all of it counts from now on.
             let steps = mark.saturating_sub(self.deepest) / self.refill;
             let ahead = (origin - at).saturating_add(steps.saturating_mul(self.period));
             if ahead <= STALE.as_nanos() {
-                return Current { elapsed: 0, base: 0, owed: self.owed(mark, 0), origin };
+                return CurrentStep { elapsed: 0, base: 0, owed: self.owed(mark, 0), origin, early: origin - at };
             }
             return begin(mark.min(self.deepest));
         };
         let base = since / self.period * self.refill;
         match self.owed(mark, base) {
             0 => begin(0),
-            owed => Current { elapsed: since % self.period, base, owed, origin },
+            owed => CurrentStep { elapsed: since % self.period, base, owed, origin, early: 0 },
         }
     }
 
@@ -378,20 +375,16 @@ impl IntervalBucket {
     }
 
     #[inline]
-    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, owed: u64) {
+    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, owed: u64) {
         self.encode(state, current.base.saturating_add(owed), current.origin);
     }
 
     /// How long until step `count` from now; for none of them no time.
-    fn until(&self, current: &Current, now: &Now<'_>, count: u64) -> u64 {
+    const fn until(&self, current: &CurrentStep, count: u64) -> u64 {
         if count == 0 {
             return 0;
         }
-        let early = match self.steps {
-            Steps::Aligned(_) => 0,
-            Steps::FirstRequest => current.origin.saturating_sub(now.mono().as_nanos()),
-        };
-        (early + (self.period - current.elapsed)).saturating_add((count - 1).saturating_mul(self.period))
+        (current.early + (self.period - current.elapsed)).saturating_add((count - 1).saturating_mul(self.period))
     }
 
     /// How many steps it takes until no more than `room` is owed out of `owed` and `cost`.
@@ -401,11 +394,11 @@ impl IntervalBucket {
 
     /// What may be owed with what is sold from the steps within the longest wait.
     #[inline]
-    fn room(&self, current: &Current, now: &Now<'_>) -> u64 {
+    fn room(&self, current: &CurrentStep) -> u64 {
         if self.max_wait == 0 {
             return self.burst;
         }
-        let steps = match self.max_wait.checked_sub(self.until(current, now, 1)) {
+        let steps = match self.max_wait.checked_sub(self.until(current, 1)) {
             None => 0,
             Some(rest) => rest / self.period + 1,
         };
@@ -413,44 +406,44 @@ impl IntervalBucket {
     }
 
     /// Whole units that fit, now or with a wait.
-    fn available(&self, current: &Current, now: &Now<'_>) -> u64 {
-        self.room(current, now).saturating_sub(current.owed).min(self.burst)
+    fn available(&self, current: &CurrentStep) -> u64 {
+        self.room(current).saturating_sub(current.owed).min(self.burst)
     }
 
     /// How long until `cost` is let in.
-    fn retry(&self, current: &Current, now: &Now<'_>, cost: u64) -> Retry {
+    fn retry(&self, current: &CurrentStep, cost: u64) -> Retry {
         if cost > self.burst {
             return Retry::Never;
         }
-        let turn = self.until(current, now, self.steps_for(current.owed, cost, self.burst));
+        let turn = self.until(current, self.steps_for(current.owed, cost, self.burst));
         Retry::After(Nanos::from_nanos(turn.saturating_sub(self.max_wait)))
     }
 
     /// What passes now, or by the step it fits by.
     #[inline]
-    fn pass(&self, current: &Current, now: &Now<'_>, taken: u64) -> Verdict {
+    fn pass(&self, current: &CurrentStep, taken: u64) -> Verdict {
         if taken == 0 || current.owed.saturating_add(taken) <= self.burst {
             return Verdict::allow(Cost::new(taken));
         }
-        let wait = self.until(current, now, self.steps_for(current.owed, taken, self.burst));
+        let wait = self.until(current, self.steps_for(current.owed, taken, self.burst));
         Verdict::pass(Outcome::Delay(Nanos::from_nanos(wait)), Cost::new(taken), Stamp::NONE)
     }
 
     /// Decides, once it is known what is owed.
     #[inline]
-    fn judge(&self, current: &Current, now: &Now<'_>, ask: Ask) -> Verdict {
+    fn judge<S: Cells + ?Sized>(&self, _: &S, current: &CurrentStep, ask: Ask) -> Verdict {
         let cost = ask.cost().get();
         match ask {
             Ask::Exactly(_) => {
-                let room = self.room(current, now);
+                let room = self.room(current);
                 if cost <= self.burst && current.owed.saturating_add(cost) <= room {
-                    return self.pass(current, now, cost);
+                    return self.pass(current, cost);
                 }
-                Verdict::deny(self.retry(current, now, cost))
+                Verdict::deny(self.retry(current, cost))
             }
-            Ask::UpTo(_) => match cost.min(self.available(current, now)) {
-                0 if cost > 0 => Verdict::deny(self.retry(current, now, 1)),
-                taken => self.pass(current, now, taken),
+            Ask::UpTo(_) => match cost.min(self.available(current)) {
+                0 if cost > 0 => Verdict::deny(self.retry(current, 1)),
+                taken => self.pass(current, taken),
             },
             Ask::Regardless(_) => {
                 let ceiling = self.burst + self.max_debt;
@@ -460,7 +453,7 @@ impl IntervalBucket {
                 if cost > ceiling {
                     return Verdict::deny(Retry::Never);
                 }
-                let wait = self.until(current, now, self.steps_for(current.owed, cost, ceiling));
+                let wait = self.until(current, self.steps_for(current.owed, cost, ceiling));
                 Verdict::deny(Retry::After(Nanos::from_nanos(wait)))
             }
         }
@@ -468,7 +461,7 @@ impl IntervalBucket {
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, verdict: &Verdict) {
         // Even a refusal writes down that the clock stepped back: it flows off from here on, not from back then.
         let stepped_back = match self.steps {
             Steps::Aligned(_) => current.base.saturating_add(current.owed) < state.get(0),
@@ -508,16 +501,6 @@ impl Algorithm for IntervalBucket {
     }
 
     #[inline]
-    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        self.judge(&self.current(state, now), now, ask)
-    }
-
-    #[inline]
-    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        self.settle(state, &self.current(state, now), verdict);
-    }
-
-    #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let Steps::Aligned(offset) = self.steps else { return None };
         // No cost at all is nothing to write down, and one above the burst does not fit.
@@ -541,11 +524,11 @@ impl Algorithm for IntervalBucket {
     /// `remaining` and `retry` are about being let in, perhaps with a wait; peeking tells the wait.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let current = self.current(state, now);
-        let reset = self.until(&current, now, current.owed.div_ceil(self.refill));
+        let reset = self.until(&current, current.owed.div_ceil(self.refill));
         Report {
             limit: self.burst,
-            remaining: self.available(&current, now),
-            retry: self.retry(&current, now, cost.get()),
+            remaining: self.available(&current),
+            retry: self.retry(&current, cost.get()),
             reset: Nanos::from_nanos(reset),
         }
     }
@@ -565,7 +548,7 @@ impl Algorithm for IntervalBucket {
         }
         let current = self.current(state, now);
         let steps = self.steps_for(current.owed.saturating_add(ahead.get()), cost.get(), self.burst);
-        Retry::After(Nanos::from_nanos(self.until(&current, now, steps)))
+        Retry::After(Nanos::from_nanos(self.until(&current, steps)))
     }
 
     /// What is owed stays owed, by the steps of the new grid: that of before if it lies as it did.
@@ -575,9 +558,10 @@ impl Algorithm for IntervalBucket {
             return self.start_with(state, now, own.used(state, now));
         }
         let base = before.base / own.refill * self.refill;
-        self.write(state, &Current { base, ..before }, before.owed.min(self.deepest));
+        self.write(state, &CurrentStep { base, ..before }, before.owed.min(self.deepest));
     }
 
+    decide_by_current!();
     changed_parameters!();
 }
 

@@ -45,8 +45,8 @@
 
 use core::time::Duration;
 
+use super::token_bucket::TokenBucket;
 use super::{Algorithm, Cells, CellsMut};
-use crate::bucket::Bucket;
 use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
@@ -71,8 +71,8 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
-    /// What it owes has been poured in and has not yet flowed out.
-    bucket: Bucket,
+    /// The same sums: what it owes is in this bucket, and what refills it flows out of this one.
+    bucket: TokenBucket,
     free: u64,
     max_wait: Nanos,
     /// The most that a unit may find in the bucket to wait no longer than `max_wait`: `free` and what flows out in that time.
@@ -86,7 +86,7 @@ impl LeakyBucket {
     /// # Errors
     /// When `burst` is zero or takes longer than [`Rate::MAX_FILL`] to flow out.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
-        let bucket = Bucket::new(rate, burst)?;
+        let bucket = TokenBucket::new(rate, burst)?;
         Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, patience: 0 }.with_patience())
     }
 
@@ -133,7 +133,7 @@ impl LeakyBucket {
 
     /// The rate, in lowest terms.
     pub fn rate(&self) -> Rate {
-        self.bucket.flow().rate()
+        self.bucket.rate()
     }
 
     /// The most that can be in the bucket.
@@ -147,7 +147,7 @@ impl LeakyBucket {
     }
 
     pub(crate) const fn params(&self) -> Params {
-        Params::LeakyBucket { bucket: self.bucket.params(), free: self.free, max_wait: self.max_wait }
+        Params::LeakyBucket { bucket: self.bucket.bucket_params(), free: self.free, max_wait: self.max_wait }
     }
 
     pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
@@ -174,23 +174,19 @@ impl LeakyBucket {
         self.bucket.start_with(state, now, used);
     }
 
-    fn tokens(&self, ticks: Ticks) -> Tokens {
-        Tokens::of(ticks, self.rate().per().as_nanos())
-    }
-
     /// The most that may be used up for `ask` to be let in; `None` if it never is.
     pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
             Ask::Exactly(cost) => self.room(cost),
             Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
-            Ask::Regardless(_) => self.bucket.room_for(ask),
+            Ask::Regardless(cost) => self.bucket.room_with_debt(cost),
         };
-        room.map(|room| self.tokens(room))
+        room.map(|room| self.bucket.tokens(room))
     }
 
     /// What is let in beside `used`.
     pub(crate) fn remaining_beside(&self, used: Tokens) -> u64 {
-        self.available(used.units_ceil(self.rate().per().as_nanos()))
+        self.available(used.units_ceil(self.bucket.ticks_per_token()))
     }
 
     /// What of a cost comes before its last unit, in ticks.
@@ -264,32 +260,32 @@ impl Algorithm for LeakyBucket {
 
     #[inline]
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        self.bucket.take(state, now, verdict.taken());
+        self.bucket.take(state, now, self.bucket.owed(state, now), verdict.taken());
     }
 
-    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
-        self.bucket.refund(state, now, cost)
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
+        self.bucket.refund(state, now, cost, stamp)
     }
 
     /// `remaining` and `retry` are about being let in, perhaps with a wait; peeking tells the wait.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let owed = self.bucket.owed(state, now);
-        self.bucket.report(owed, self.available(owed), self.room(cost))
+        self.bucket.report_owed(owed, self.available(owed), self.room(cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        self.bucket.spent(self.bucket.owed(state, now))
+        self.bucket.spent(state, now)
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.bucket.owed(state, now) == 0
+        self.bucket.is_new(state, now)
     }
 
     /// Until it would pass undelayed. A cost that never does, because more than the free part and one unit, until the bucket
     /// is empty.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let undelayed = self.bucket.flow().ticks(self.free).saturating_sub(self.before_last(cost));
-        self.bucket.retry_behind(state, now, ahead, self.room(cost).map(|room| room.min(undelayed)))
+        self.bucket.retry_after(state, now, ahead, self.room(cost).map(|room| room.min(undelayed)))
     }
 
     /// What is owed stays owed, rounded up to a tick of the new rate.

@@ -129,12 +129,12 @@ pub trait Algorithm {
             state.set(0, word);
             return Verdict::granted(cost);
         }
-        self.decide_at_length(state, now, ask)
+        self.decide_slow(state, now, ask)
     }
 
-    /// [`decide`](Self::decide), the long way.
+    /// The slow path of [`decide`](Self::decide).
     #[inline(never)]
-    fn decide_at_length<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp> {
+    fn decide_slow<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp> {
         let verdict = self.weigh(state, now, ask);
         self.commit(state, now, &verdict);
         verdict
@@ -165,6 +165,31 @@ pub trait Algorithm {
         self.spent(state, now).is_nothing()
     }
 }
+
+/// The decisions of an algorithm that first works out what counts at `now`, its `current`, then judges by that alone.
+macro_rules! decide_by_current {
+    () => {
+        #[inline]
+        fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
+            self.judge(state, &self.current(state, now), ask)
+        }
+
+        #[inline]
+        fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
+            self.settle(state, &self.current(state, now), verdict);
+        }
+
+        #[inline]
+        fn decide_slow<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
+            let current = self.current(state, now);
+            let verdict = self.judge(state, &current, ask);
+            self.settle(state, &current, &verdict);
+            verdict
+        }
+    };
+}
+
+pub(crate) use decide_by_current;
 
 /// How old a reading of the clock may be when it is decided by. Threads race, and one that was held up between reading the
 /// clock and deciding sees a state from its future; within this time it is believed, beyond it the clock stepped back.

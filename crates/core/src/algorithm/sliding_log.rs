@@ -43,6 +43,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{Params, WindowParams};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
+use crate::quota::{check_length, room_for};
 use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
@@ -94,14 +95,8 @@ impl SlidingLog {
             let what = "the limit of a sliding log (for more, use slices or a window)";
             return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_ENTRIES });
         }
-        if length.as_nanos() == 0 {
-            return Err(LimitError::Zero { what: "the length of the window" });
-        }
-        if length.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
-            return Err(LimitError::PeriodTooLong { given: length, max: Rate::MAX_PERIOD });
-        }
-        let most = Self::MAX_ENTRIES - limit;
-        let max_debt = if limit < most { limit } else { most };
+        let length = check_length(length, "the length of the window")?;
+        let max_debt = limit.min(Self::MAX_ENTRIES - limit);
         Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
     }
 
@@ -165,7 +160,7 @@ impl SlidingLog {
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
-        let ring = Ring::load(state, self.slots());
+        let ring = LogRing::load(state, self.slots());
         for word in (0..ring.len).map(|place| ring.word(place)) {
             state.set(word, Time::from_nanos(state.get(word)).rebased(from, to).as_nanos());
         }
@@ -174,10 +169,10 @@ impl SlidingLog {
     /// Writes the state with these entries, oldest first, in nanoseconds, of which the first `opening` stand for no request. For a
     /// store that keeps them in another form, such as a script in a server.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, opening: u64, entries: impl Iterator<Item = u64>) {
-        let ring = entries.fold(Ring { opening, ..Ring::empty(self.slots()) }, |ring, entry| {
+        let ring = entries.fold(LogRing { opening, ..LogRing::empty(self.slots()) }, |ring, entry| {
             ring.push(state, Time::from_nanos(entry))
         });
-        Ring { opening: ring.opening.min(ring.len), ..ring }.store(state);
+        LogRing { opening: ring.opening.min(ring.len), ..ring }.store(state);
     }
 
     pub(crate) const fn gap(&self) -> Nanos {
@@ -209,19 +204,14 @@ impl SlidingLog {
 
     /// The most that may be inside the window for `ask` to fit; `None` if it never does.
     pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        let room = match ask {
-            Ask::Exactly(cost) => self.limit.checked_sub(cost.get()),
-            Ask::UpTo(cost) => self.limit.checked_sub(cost.get().min(1)),
-            Ask::Regardless(cost) => self.slots().checked_sub(cost.get()),
-        };
-        room.map(Tokens::whole)
+        room_for(ask, self.limit, self.slots())
     }
 
     /// Writes a state in which `used` counts as used now, rounded up to a whole number, by no request.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.slots());
-        let ring = (0..used).fold(Ring::empty(self.slots()), |ring, _| ring.push(state, now.mono()));
-        Ring { opening: used, ..ring }.store(state);
+        let ring = (0..used).fold(LogRing::empty(self.slots()), |ring, _| ring.push(state, now.mono()));
+        LogRing { opening: used, ..ring }.store(state);
     }
 
     const fn slots(&self) -> u64 {
@@ -232,29 +222,36 @@ impl SlidingLog {
     /// their entries count from the latest reading. A newest entry further ahead than that was written before the clock
     /// stepped back: whatever is ahead then counts as made now, which grants nothing and locks nobody out for longer than
     /// one window.
-    fn ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Ring {
-        let ring = Ring::load(state, self.slots());
+    fn ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
+        let ring = LogRing::load(state, self.slots());
         match ring.entry(state, 0) {
-            Some(newest) if newest.since(now) > STALE => Ring { latest: now, ..ring },
+            Some(newest) if newest.since(now) > STALE => LogRing { latest: now, ..ring },
             Some(_) | None => ring,
         }
     }
 
     /// How many entries are inside the window.
-    fn used_entries<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>) -> u64 {
+    fn used_entries<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         partition(0..ring.len, |place| {
             ring.entry(state, place).is_some_and(|entry| outlasts(entry, now, self.length) > Nanos::ZERO)
         })
     }
 
     /// How many entries cannot be forgotten yet: those inside, or the last request alone when only the gap needs it.
-    fn remembered<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>) -> u64 {
+    fn remembered<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         let newest = ring.last_request(state).is_some_and(|last| outlasts(last, now, self.minimum_gap) > Nanos::ZERO);
         self.used_entries(ring, state, now).max(u64::from(newest))
     }
 
     /// How long until what is wanted passes, once `written` further entries are made now. It is no more than its ceiling.
-    fn wait<S: Cells + ?Sized>(&self, ring: Ring, state: &S, now: Time<Mono>, wanted: Wanted, written: u64) -> Nanos {
+    fn wait<S: Cells + ?Sized>(
+        &self,
+        ring: LogRing,
+        state: &S,
+        now: Time<Mono>,
+        wanted: Wanted,
+        written: u64,
+    ) -> Nanos {
         let entry = |place: u64| match place.checked_sub(written) {
             Some(place) => ring.entry(state, place),
             None => Some(ring.instant(state, now)),
@@ -386,11 +383,11 @@ impl Algorithm for SlidingLog {
             *entry = if place < used { instant.max(oldest) } else { instant };
         }
         let opening = kept.saturating_sub(ring.len - ring.opening);
-        let mut ring = Ring::empty(self.slots());
+        let mut ring = LogRing::empty(self.slots());
         for entry in aside.iter().take(kept as usize).rev() {
             ring = ring.push(state, *entry);
         }
-        Ring { opening, ..ring }.store(state);
+        LogRing { opening, ..ring }.store(state);
     }
 
     changed_parameters!();
@@ -398,7 +395,7 @@ impl Algorithm for SlidingLog {
 
 /// Where the entries lie in the state. Entries are named by their place before the newest, which is at place 0.
 #[derive(Clone, Copy)]
-struct Ring {
+struct LogRing {
     slots: u64,
     /// Where the next entry goes, below `slots`.
     next: u64,
@@ -413,7 +410,7 @@ struct Ring {
 
 const END_OF_TIME: Time<Mono> = Time::from_nanos(u64::MAX);
 
-impl Ring {
+impl LogRing {
     const fn empty(slots: u64) -> Self {
         Self { slots, next: 0, len: 0, opening: 0, latest: END_OF_TIME }
     }

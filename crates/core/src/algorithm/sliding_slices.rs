@@ -37,14 +37,14 @@
 
 use core::time::Duration;
 
-use ring::{Head, Ring};
+use ring::{Head, SliceRing};
 
-use super::{Algorithm, Cells, CellsMut};
+use super::{Algorithm, Cells, CellsMut, decide_by_current};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::Params;
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Quota, instant};
+use crate::quota::{Demand, Quota, instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -70,11 +70,11 @@ pub struct SlidingSlices {
     slices: u64,
     /// How far ahead a slice may end that is used as it is.
     max_plausible: u64,
-    ring: Ring,
+    ring: SliceRing,
 }
 
 /// The slice that a request is counted in, and what is counted.
-struct Current {
+struct CurrentSlice {
     /// The first instant after the slice.
     end: u64,
     /// How long until then, at least 1; more than a slice if the clock was set back.
@@ -128,7 +128,7 @@ impl SlidingSlices {
         let precision = quota.length().div_ceil(slices);
         // Neither sum is above three times the longest period.
         let max_plausible = precision + quota.slack(slices * precision);
-        Ok(Self { quota, precision, slices, max_plausible, ring: Ring::new(slices, quota.deepest()) })
+        Ok(Self { quota, precision, slices, max_plausible, ring: SliceRing::new(slices, quota.deepest()) })
     }
 
     /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
@@ -137,7 +137,7 @@ impl SlidingSlices {
     /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let quota = self.quota.max_debt(max_debt)?;
-        Ok(Self { quota, ring: Ring::new(self.slices, quota.deepest()), ..self })
+        Ok(Self { quota, ring: SliceRing::new(self.slices, quota.deepest()), ..self })
     }
 
     /// With only `initial` for a new key, as if the rest had just been spent.
@@ -217,21 +217,21 @@ impl SlidingSlices {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentSlice {
         let at = instant(now.wall());
         let end = state.get(0);
         let (sum, present) = self.counts(state);
         // The present slice, or one that the clock was set back from.
         if at < end && end <= at.saturating_add(self.max_plausible) {
-            return Current { end, left: end - at, sum, present, turn: Turn::Same };
+            return CurrentSlice { end, left: end - at, sum, present, turn: Turn::Same };
         }
         self.enter(state, at, end, sum)
     }
 
     /// The slice around `at`, for counts kept in another one, which ended or ends at `end`.
-    fn enter<S: Cells + ?Sized>(&self, state: &S, at: u64, end: u64, sum: u64) -> Current {
+    fn enter<S: Cells + ?Sized>(&self, state: &S, at: u64, end: u64, sum: u64) -> CurrentSlice {
         let next = at.saturating_add(self.precision - at % self.precision);
-        let current = |sum, present, turn| Current { end: next, left: next - at, sum, present, turn };
+        let current = |sum, present, turn| CurrentSlice { end: next, left: next - at, sum, present, turn };
         let Some(gap) = next.checked_sub(end) else {
             // The clock was set back: all of it belongs to the present slice.
             return current(sum, sum, Turn::Anew);
@@ -270,7 +270,7 @@ impl SlidingSlices {
 
     /// Writes what is counted, with the slices moved on to the present one.
     #[inline]
-    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, sum: u64, present: u64) {
+    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, sum: u64, present: u64) {
         if current.turn != Turn::Same {
             self.turn(state, current.turn);
         }
@@ -294,7 +294,7 @@ impl SlidingSlices {
     fn older<'a, S: Cells + ?Sized>(
         &'a self,
         state: &'a S,
-        current: &'a Current,
+        current: &'a CurrentSlice,
     ) -> impl DoubleEndedIterator<Item = (u64, u64)> + 'a {
         let ring = self.ring;
         let (number, slices) = (self.number(current.end), self.slices);
@@ -315,18 +315,18 @@ impl SlidingSlices {
     }
 
     /// Whole units that fit on top of the sum.
-    const fn available(&self, current: &Current) -> u64 {
+    const fn available(&self, current: &CurrentSlice) -> u64 {
         self.quota.limit().saturating_sub(current.sum)
     }
 
     /// How long until `cost` fits under `ceiling`.
-    fn retry<S: Cells + ?Sized>(&self, state: &S, current: &Current, cost: Cost, ceiling: u64) -> Retry {
+    fn retry<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, cost: Cost, ceiling: u64) -> Retry {
         let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
         Retry::After(Nanos::from_nanos(self.wait(state, current, room)))
     }
 
     /// How long until no more than `room` is counted.
-    fn wait<S: Cells + ?Sized>(&self, state: &S, current: &Current, room: u64) -> u64 {
+    fn wait<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, room: u64) -> u64 {
         let mut sum = current.sum;
         if sum <= room {
             return 0;
@@ -342,18 +342,11 @@ impl SlidingSlices {
 
     /// Decides, once it is known what is counted.
     #[inline]
-    fn judge<S: Cells + ?Sized>(&self, state: &S, current: &Current, ask: Ask) -> Verdict {
+    fn judge<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, ask: Ask) -> Verdict {
         let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
-        let (cost, ceiling) = match ask {
-            Ask::Exactly(cost) => (cost, self.quota.limit()),
-            Ask::Regardless(cost) => (cost, self.quota.deepest()),
-            Ask::UpTo(cost) => {
-                let taken = cost.min(Cost::new(self.available(current)));
-                if taken > Cost::ZERO || cost == Cost::ZERO {
-                    return pass(taken);
-                }
-                (Cost::ONE, self.quota.limit())
-            }
+        let (cost, ceiling) = match self.quota.resolve(ask, || self.available(current)) {
+            Demand::Take(taken) => return pass(taken),
+            Demand::Fit { cost, ceiling } => (cost, ceiling),
         };
         match ceiling.checked_sub(cost.get()) {
             Some(room) if current.sum <= room => pass(cost),
@@ -363,7 +356,7 @@ impl SlidingSlices {
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, verdict: &Verdict) {
         // Only a clock that was set back makes a slice end earlier, and even a refusal writes that down: the wait it
         // told counts from here.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
@@ -392,25 +385,6 @@ impl Algorithm for SlidingSlices {
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
-    }
-
-    #[inline]
-    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        self.judge(state, &self.current(state, now), ask)
-    }
-
-    #[inline]
-    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        let current = self.current(state, now);
-        self.settle(state, &current, verdict);
-    }
-
-    #[inline]
-    fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
-        let current = self.current(state, now);
-        let verdict = self.judge(state, &current, ask);
-        self.settle(state, &current, &verdict);
-        verdict
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
@@ -479,6 +453,7 @@ impl Algorithm for SlidingSlices {
         self.write_head(state, before.end, self.quota.deepest() - room, present);
     }
 
+    decide_by_current!();
     changed_parameters!();
 }
 

@@ -43,12 +43,12 @@
 
 use core::time::Duration;
 
-use super::{Algorithm, Cells, CellsMut};
+use super::{Algorithm, Cells, CellsMut, decide_by_current};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Quota, instant};
+use crate::quota::{Demand, Quota, instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -71,7 +71,7 @@ pub struct SlidingWindow {
 }
 
 /// The window that a request is counted in, and the count of the one before.
-struct Current {
+struct WindowPair {
     /// Its first instant after.
     end: u64,
     /// How long until then, at least 1; more than the length if the clock was set back.
@@ -168,20 +168,20 @@ impl SlidingWindow {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Current {
+    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> WindowPair {
         let at = instant(now.wall());
         let end = state.get(0);
         let (previous, used) = self.counts(state);
         let length = self.quota.length();
         // The present window, or one that the clock was set back from.
         if at < end && end <= at.saturating_add(length + self.quota.slack(length)) {
-            return Current { end, left: end - at, previous, used };
+            return WindowPair { end, left: end - at, previous, used };
         }
         self.enter(at, end, previous, used)
     }
 
     /// The window around `at`, for counts kept in another one, which ended or ends at `end`.
-    fn enter(&self, at: u64, end: u64, previous: u64, used: u64) -> Current {
+    fn enter(&self, at: u64, end: u64, previous: u64, used: u64) -> WindowPair {
         let next = at.saturating_add(self.quota.until_next(at, 0));
         let (previous, used) = match next.checked_sub(end) {
             // The clock was set back: the counts are those of the present window.
@@ -189,7 +189,7 @@ impl SlidingWindow {
             Some(gap) if gap <= self.quota.length() => (used, 0),
             Some(_) => (0, 0),
         };
-        Current { end: next, left: next - at, previous, used }
+        WindowPair { end: next, left: next - at, previous, used }
     }
 
     /// The end of the window around now.
@@ -216,30 +216,30 @@ impl SlidingWindow {
 
     /// The estimate of what the last `length` holds, times the length.
     #[inline]
-    fn estimate(&self, current: &Current) -> u128 {
+    fn estimate(&self, current: &WindowPair) -> u128 {
         let overlap = current.left.min(self.quota.length());
         u128::from(current.previous) * u128::from(overlap) + self.scaled(current.used)
     }
 
     /// Whole units that fit on top of the estimate.
-    fn available(&self, current: &Current) -> u64 {
+    fn available(&self, current: &WindowPair) -> u64 {
         let room = self.scaled(self.quota.limit()).saturating_sub(self.estimate(current));
         // At most the limit, of which this is a part.
         (room / u128::from(self.quota.length())) as u64
     }
 
     #[inline]
-    fn fits(&self, current: &Current, cost: Cost, ceiling: u64) -> bool {
+    fn fits(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> bool {
         cost.get() <= ceiling && self.estimate(current) + self.scaled(cost.get()) <= self.scaled(ceiling)
     }
 
     /// How long until `cost` fits under `ceiling`.
-    fn retry(&self, current: &Current, cost: Cost, ceiling: u64) -> Retry {
+    fn retry(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.scaled(room))))
     }
 
     /// How long until the estimate is no more than `room`, which is an amount times the length.
-    fn wait(&self, current: &Current, room: u128) -> Nanos {
+    fn wait(&self, current: &WindowPair, room: u128) -> Nanos {
         if self.estimate(current) <= room {
             return Nanos::ZERO;
         }
@@ -261,18 +261,11 @@ impl SlidingWindow {
 
     /// Decides, once it is known what is counted.
     #[inline]
-    fn judge(&self, current: &Current, ask: Ask) -> Verdict {
+    fn judge<S: Cells + ?Sized>(&self, _: &S, current: &WindowPair, ask: Ask) -> Verdict {
         let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
-        let (cost, ceiling) = match ask {
-            Ask::Exactly(cost) => (cost, self.quota.limit()),
-            Ask::Regardless(cost) => (cost, self.quota.deepest()),
-            Ask::UpTo(cost) => {
-                let taken = cost.min(Cost::new(self.available(current)));
-                if taken > Cost::ZERO || cost == Cost::ZERO {
-                    return pass(taken);
-                }
-                (Cost::ONE, self.quota.limit())
-            }
+        let (cost, ceiling) = match self.quota.resolve(ask, || self.available(current)) {
+            Demand::Take(taken) => return pass(taken),
+            Demand::Fit { cost, ceiling } => (cost, ceiling),
         };
         if self.fits(current, cost, ceiling) {
             return pass(cost);
@@ -282,7 +275,7 @@ impl SlidingWindow {
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &Current, verdict: &Verdict) {
+    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &WindowPair, verdict: &Verdict) {
         // Only a clock that was set back makes a window end earlier, and even a refusal writes that down: the wait it
         // told counts from here.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
@@ -310,24 +303,6 @@ impl Algorithm for SlidingWindow {
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
-    }
-
-    #[inline]
-    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        self.judge(&self.current(state, now), ask)
-    }
-
-    #[inline]
-    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        self.settle(state, &self.current(state, now), verdict);
-    }
-
-    #[inline]
-    fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
-        let current = self.current(state, now);
-        let verdict = self.judge(&current, ask);
-        self.settle(state, &current, &verdict);
-        verdict
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
@@ -382,6 +357,7 @@ impl Algorithm for SlidingWindow {
         self.write(state, current.end, current.previous, current.used.min(self.quota.deepest()));
     }
 
+    decide_by_current!();
     changed_parameters!();
 }
 

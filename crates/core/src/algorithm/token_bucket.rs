@@ -31,16 +31,19 @@
 //! most 7), otherwise two. **Cost**: three multiplications, no division unless refused or asked for a report.
 //!
 //! **Poor choice** when what passes in any one window must never exceed the count (up to `burst` more can), or when quotas
-//! must begin anew at midnight: use a log or a window.
+//! must restart at midnight: use a log or a window.
 
-use super::{Algorithm, Cells, CellsMut};
-use crate::bucket::Bucket;
+mod word;
+
+use core::num::NonZeroU64;
+
+use super::{Algorithm, Cells, CellsMut, STALE};
 use crate::change::changed_parameters;
 use crate::error::LimitError;
-use crate::params::{DecodedState, Params};
+use crate::params::{BucketParams, DecodedState, Params};
 use crate::quantity::{Cost, Mono, Now, Time};
 use crate::rate::Rate;
-use crate::ticks::Ticks;
+use crate::ticks::{Flow, HORIZON, Ticks};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
@@ -58,95 +61,243 @@ use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
-    /// What it owes are the tokens spent and not yet refilled.
-    bucket: Bucket,
+    flow: Flow,
+    burst: NonZeroU64,
+    max_debt: u64,
+    initial: u64,
+    /// `burst` in ticks.
+    capacity: Ticks,
+    /// `burst + max_debt` in ticks: the most that can be owed.
+    deepest: Ticks,
+    /// A state in which more than this is owed was written before the clock stepped back.
+    max_plausible: Ticks,
+    one_word: bool,
+    /// The end of the time that a state of one word can hold; zero if the state has two words.
+    word_until: u64,
 }
 
 impl TokenBucket {
-    /// `rate` with at most `burst` at one instant. Starts full; debt is bounded by another burst.
+    /// Makes a bucket of `burst` tokens that refills at `rate`. It starts full; debt is bounded by another burst.
     ///
     /// # Errors
-    /// When `burst` is zero or takes longer than [`Rate::MAX_FILL`] to refill.
+    /// If `burst` is zero or takes longer than [`Rate::MAX_FILL`] to refill.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
-        Ok(Self { bucket: Bucket::new(rate, burst)? })
+        let Some(at_least_one) = NonZeroU64::new(burst) else {
+            return Err(LimitError::Zero { what: "the burst" });
+        };
+        let flow = Flow::new(rate);
+        let longest = flow.most_within(Rate::MAX_FILL);
+        if burst > longest {
+            return Err(LimitError::FillTooLong { amount: burst, max: longest });
+        }
+        let bucket = Self {
+            flow,
+            burst: at_least_one,
+            max_debt: 0,
+            initial: burst,
+            capacity: flow.ticks(burst),
+            deepest: 0,
+            max_plausible: 0,
+            one_word: false,
+            word_until: 0,
+        };
+        Ok(bucket.with_max_debt(burst.min(longest - burst)))
     }
 
-    /// With at most `max_debt` taken beyond empty by [`Ask::Regardless`].
+    /// Sets how much [`Ask::Regardless`] may take beyond empty.
     ///
     /// # Errors
-    /// When paying it back takes longer than [`Rate::MAX_FILL`].
+    /// If paying it back takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        Ok(Self { bucket: self.bucket.max_debt(max_debt)? })
+        let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst.get();
+        if max_debt > longest {
+            return Err(LimitError::FillTooLong { amount: max_debt, max: longest });
+        }
+        Ok(self.with_max_debt(max_debt))
     }
 
-    /// With `initial` tokens for a new key instead of a full burst.
+    fn with_max_debt(self, max_debt: u64) -> Self {
+        let deepest = self.flow.ticks(self.burst.get() + max_debt);
+        let max_plausible = deepest + self.flow.instant(Time::from_nanos(STALE.as_nanos()));
+        let one_word = self.flow.fits_a_word(deepest);
+        let word_until = if one_word { HORIZON } else { 0 };
+        Self { max_debt, deepest, max_plausible, one_word, word_until, ..self }
+    }
+
+    /// Sets how many tokens a new key has instead of a full burst.
     ///
-    /// An entry that has refilled is forgotten as any other is, and then starts with `initial` again.
+    /// An entry that has refilled may be forgotten, and then starts with `initial` again.
     ///
     /// # Errors
-    /// When it is more than the burst.
+    /// If it is more than the burst.
     pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
-        Ok(Self { bucket: self.bucket.initial(initial)? })
+        if initial > self.burst.get() {
+            let max = self.burst.get();
+            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max });
+        }
+        Ok(Self { initial, ..self })
     }
 
-    /// The rate, in lowest terms.
-    pub fn rate(&self) -> Rate {
-        self.bucket.flow().rate()
+    /// Returns the rate, in lowest terms.
+    pub const fn rate(&self) -> Rate {
+        self.flow.rate()
     }
 
-    /// The most that can pass at one instant.
+    /// Returns the most that can pass at one instant.
     pub const fn burst(&self) -> u64 {
-        self.bucket.burst()
+        self.burst.get()
     }
 
-    /// Whether the state is a single word, which can be updated without a lock.
+    /// Returns whether the state is a single word, which can be updated without a lock.
     pub const fn fits_a_word(&self) -> bool {
-        self.bucket.fits_a_word()
+        self.one_word
     }
 
     pub(crate) const fn params(&self) -> Params {
-        Params::TokenBucket(self.bucket.params())
+        Params::TokenBucket(self.bucket_params())
+    }
+
+    pub(crate) const fn bucket_params(&self) -> BucketParams {
+        BucketParams { rate: self.rate(), burst: self.burst(), max_debt: self.max_debt, initial: self.initial }
+    }
+
+    pub(crate) const fn flow(&self) -> Flow {
+        self.flow
     }
 
     pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
-        self.bucket.decode(state)
+        DecodedState::Bucket { ticks: self.flow.load(state, self.one_word) }
     }
 
     pub(crate) fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, ticks: Ticks) {
-        self.bucket.encode(state, ticks);
+        self.flow.store(state, self.one_word, ticks);
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
-        self.bucket.rebase(state, from, to);
+        let (ticks, from, to) = (self.flow.load(state, self.one_word), self.flow.instant(from), self.flow.instant(to));
+        // An instant before the other clock's zero becomes zero: nothing is owed at either.
+        self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
+    }
+
+    /// Writes a state in which `used` is used up, rounded up to a tick.
+    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
+        self.set_owed(state, now, used.units_ceil(self.ticks_per_token()).min(self.deepest));
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        self.bucket.used(state, now)
+        self.tokens(self.owed(state, now))
     }
 
+    /// Returns how long until no more than `at_most` is used up.
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        self.bucket.until_used(state, now, at_most)
+        self.retry(self.owed(state, now), Some(at_most.units_floor(self.ticks_per_token())))
     }
 
-    pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        self.bucket.start_with(state, now, used);
-    }
-
-    fn tokens(&self, ticks: Ticks) -> Tokens {
-        Tokens::of(ticks, self.rate().per().as_nanos())
-    }
-
-    /// The most that may be used up for `ask` to fit; `None` if it never does.
+    /// Returns the most that may be used up for `ask` to fit; `None` if it never does.
     pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        self.bucket.room_for(ask).map(|room| self.tokens(room))
+        let room = match ask {
+            Ask::Exactly(cost) => self.room(cost),
+            Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
+            Ask::Regardless(cost) => self.room_with_debt(cost),
+        };
+        room.map(|room| self.tokens(room))
     }
-}
 
-impl TokenBucket {
-    /// See [`Limits::take_and_report`](crate::Limits::take_and_report).
+    pub(crate) fn tokens(&self, ticks: Ticks) -> Tokens {
+        Tokens::of(ticks, self.ticks_per_token())
+    }
+
+    pub(crate) const fn ticks_per_token(&self) -> u64 {
+        self.rate().per().as_nanos()
+    }
+
+    /// Returns what the state says is owed now; after the clock stepped back that may be any amount.
     #[inline]
-    pub(crate) fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
-        self.bucket.take_and_report(word, now, cost)
+    fn ahead<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
+        self.flow.load(state, self.one_word).saturating_sub(self.flow.instant(now.mono()))
+    }
+
+    /// Returns what is owed now, the tokens spent and not yet refilled. If the clock stepped back it is as much as can be owed:
+    /// that grants nothing, and refuses for no longer than all of it takes to refill.
+    #[inline]
+    pub(crate) fn owed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
+        let ahead = self.ahead(state, now);
+        if ahead <= self.max_plausible { ahead } else { self.deepest }
+    }
+
+    #[inline]
+    fn set_owed<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
+        self.flow.store(state, self.one_word, self.flow.instant(now.mono()) + owed);
+    }
+
+    /// Returns the most that may be owed for `cost` to fit the burst; `None` if it never does.
+    #[inline]
+    pub(crate) fn room(&self, cost: Cost) -> Option<Ticks> {
+        // The cost is compared first: the ticks of a larger one might overflow.
+        (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks(cost.get()))
+    }
+
+    /// Returns the most that may be owed for `cost` to fit the burst and the debt; `None` if it never does.
+    #[inline]
+    pub(crate) fn room_with_debt(&self, cost: Cost) -> Option<Ticks> {
+        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks(cost.get()))
+    }
+
+    /// Returns how many whole tokens fit on top of `owed`.
+    pub(crate) fn available(&self, owed: Ticks) -> u64 {
+        self.flow.tokens(self.capacity.saturating_sub(owed))
+    }
+
+    /// Returns how long until no more than `room` is owed.
+    #[inline]
+    pub(crate) fn retry(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
+        room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
+    }
+
+    /// Returns how long until no more than `room` is owed, after `ahead` has been taken.
+    pub(crate) fn retry_after<S: Cells + ?Sized>(
+        &self,
+        state: &S,
+        now: &Now<'_>,
+        ahead: Cost,
+        room: Option<Ticks>,
+    ) -> Retry {
+        self.retry(self.owed(state, now).saturating_add(self.flow.ticks(ahead.get())), room)
+    }
+
+    pub(crate) fn report_owed(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
+        Report { limit: self.burst.get(), remaining, retry: self.retry(owed, room), reset: self.flow.wait(owed) }
+    }
+
+    /// Takes `amount` from a state in which `owed` is owed.
+    #[inline]
+    pub(crate) fn take<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks, amount: Cost) {
+        if amount > Cost::ZERO {
+            self.set_owed(state, now, owed + self.flow.ticks(amount.get()));
+        } else if self.ahead(state, now) > self.max_plausible {
+            // Even a refusal writes that the clock stepped back: what is owed refills from this instant on.
+            self.set_owed(state, now, self.deepest);
+        }
+    }
+
+    /// Decides, given what is owed.
+    #[inline]
+    fn judge(&self, owed: Ticks, ask: Ask) -> Verdict {
+        let room = match ask {
+            Ask::Exactly(cost) => self.room(cost),
+            Ask::Regardless(cost) => self.room_with_debt(cost),
+            Ask::UpTo(cost) => {
+                let taken = cost.min(Cost::new(self.available(owed)));
+                if taken > Cost::ZERO || cost == Cost::ZERO {
+                    return Verdict::allow(taken);
+                }
+                self.room(Cost::ONE)
+            }
+        };
+        match room {
+            Some(room) if owed <= room => Verdict::allow(ask.cost()),
+            _ => Verdict::deny(self.retry(owed, room)),
+        }
     }
 }
 
@@ -154,71 +305,72 @@ impl Algorithm for TokenBucket {
     type Stamp = Stamp;
 
     fn words(&self) -> usize {
-        self.bucket.words()
+        if self.one_word { 1 } else { 2 }
     }
 
     fn capacity(&self) -> u64 {
-        self.bucket.burst()
+        self.burst.get()
     }
 
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.bucket.init(state, now);
+        self.set_owed(state, now, self.flow.ticks(self.burst.get() - self.initial));
     }
 
     #[inline]
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        let owed = self.bucket.owed(state, now);
-        let room = match ask {
-            Ask::Exactly(cost) => self.bucket.room(cost),
-            Ask::Regardless(cost) => self.bucket.room_with_debt(cost),
-            Ask::UpTo(cost) => {
-                let taken = cost.min(Cost::new(self.bucket.available(owed)));
-                if taken > Cost::ZERO || cost == Cost::ZERO {
-                    return Verdict::allow(taken);
-                }
-                self.bucket.room(Cost::ONE)
-            }
-        };
-        match room {
-            Some(room) if owed <= room => Verdict::allow(ask.cost()),
-            _ => Verdict::deny(self.bucket.retry(owed, room)),
-        }
+        self.judge(self.owed(state, now), ask)
     }
 
     #[inline]
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        self.bucket.take(state, now, verdict.taken());
+        self.take(state, now, self.owed(state, now), verdict.taken());
+    }
+
+    #[inline(never)]
+    fn decide_slow<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
+        let owed = self.owed(state, now);
+        let verdict = self.judge(owed, ask);
+        self.take(state, now, owed, verdict.taken());
+        verdict
     }
 
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
-        self.bucket.take_from_word(word, now, cost)
+        self.word_after(word, now, cost)
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
-        self.bucket.refund(state, now, cost)
+        let owed = self.owed(state, now);
+        // A part of a token is owed until all of it has refilled, so it can be given back.
+        let spent = self.flow.tokens(owed + (self.flow.ticks(1) - 1));
+        let accepted = cost.min(Cost::new(spent));
+        // A refund of nothing writes nothing: it would only move the state along with the clock.
+        if accepted > Cost::ZERO {
+            self.set_owed(state, now, owed.saturating_sub(self.flow.ticks(accepted.get())));
+        }
+        accepted
     }
 
     #[inline]
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        if let Some(report) = self.bucket.report_of_word(state.get(0), now, cost) {
+        if let Some(report) = self.report_word(state.get(0), now, cost) {
             return report;
         }
-        let owed = self.bucket.owed(state, now);
-        self.bucket.report(owed, self.bucket.available(owed), self.bucket.room(cost))
+        let owed = self.owed(state, now);
+        self.report_owed(owed, self.available(owed), self.room(cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        self.bucket.spent(self.bucket.owed(state, now))
+        Spent::of(self.owed(state, now), self.capacity)
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.bucket.owed(state, now) == 0
+        self.owed(state, now) == 0
     }
 
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        self.bucket.retry_behind(state, now, ahead, self.bucket.room(cost))
+        self.retry_after(state, now, ahead, self.room(cost))
     }
 
     /// What is owed stays owed, rounded up to a tick of the new rate.

@@ -49,11 +49,11 @@ pub(super) trait Counter {
 }
 
 /// Takes 1 from `counter`.
-#[inline]
+#[inline(always)]
 pub(super) fn take<C: Counter>(counter: &C, release: Release, config: &Arc<LayerConfig>) -> Decision {
     if config.send_headers == SendHeaders::OnRefusal {
         let verdict = counter.check();
-        if verdict.outcome() == Outcome::Allow && release == Release::Never {
+        if verdict.is_allowed() && release == Release::Never {
             return Decision::Pass(Note::Nothing, None);
         }
         return carry_out(counter, verdict, None, release, config);
@@ -62,6 +62,7 @@ pub(super) fn take<C: Counter>(counter: &C, release: Release, config: &Arc<Layer
     carry_out(counter, verdict, Some(report), release, config)
 }
 
+#[inline(never)]
 fn carry_out<C: Counter>(
     counter: &C,
     verdict: Verdict<C::Stamp>,

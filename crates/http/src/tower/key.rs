@@ -93,7 +93,7 @@ where
 {
     type Stamp = A::Stamp;
 
-    #[inline]
+    #[inline(always)]
     fn check(&self) -> Verdict<A::Stamp> {
         self.keyed.check(self.key, 1)
     }

@@ -1,6 +1,8 @@
 //! From a fingerprint to the state of its key, and what is decided there: the fast path, the slow path, and reading.
 
-use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Report, Retry, Spent, Verdict};
+use tollgate_core::{
+    Algorithm, Ask, Cells, CellsMut, Cost, Mono, Nanos, Now, Report, Retry, Spent, Time, Verdict, Wall,
+};
 
 use super::Keyed;
 use crate::account::Account;
@@ -9,9 +11,16 @@ use crate::fingerprint::{Fingerprint, Key};
 use crate::table::{Presence, State};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
+    /// Takes the clock's readings one by one: a `Now` would be put together in memory on the fast path.
     #[inline(never)]
-    pub(super) fn check_slow(&self, fingerprint: Fingerprint, now: Now<'_>, cost: Cost) -> Verdict<A::Stamp> {
-        self.decide_at(fingerprint, now, Ask::Exactly(cost), |_, verdict| verdict)
+    pub(super) fn check_slow(
+        &self,
+        fingerprint: Fingerprint,
+        mono: Time<Mono>,
+        wall: Time<Wall>,
+        cost: Cost,
+    ) -> Verdict<A::Stamp> {
+        self.decide_at(fingerprint, Now::new(mono, wall), Ask::Exactly(cost), |_, verdict| verdict)
     }
 
     #[inline]

@@ -274,7 +274,7 @@ fn numbers_that_make_no_limit_are_told_with_what_would() {
 
 #[test]
 fn no_words_no_time_and_no_cost_make_it_panic() {
-    let long = Concurrency::new(3, Rate::MAX_PERIOD).unwrap();
+    let long = Concurrency::new(3, crate::Rate::MAX_PERIOD).unwrap();
     let limits = [leases(1, 1), leases(3, 10).max_debt(4).unwrap(), long];
     let extremes = [0, 1, 2, 1 << 12 | 1, 2 << 24 | 1 << 12 | 2, u64::MAX / 2, u64::MAX - 1, u64::MAX];
     let mut seed = 1;

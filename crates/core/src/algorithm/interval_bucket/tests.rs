@@ -191,7 +191,7 @@ fn the_short_way_is_the_long_way() {
         for cost in 0..10 {
             let mut state = [mark];
             let short = limit.take_from_word(mark, &Now::at(at), Cost::new(cost));
-            let long = limit.decide_at_length(&mut state, &Now::at(at), Ask::Exactly(Cost::new(cost)));
+            let long = limit.decide_slow(&mut state, &Now::at(at), Ask::Exactly(Cost::new(cost)));
             match short {
                 Some(word) => assert_eq!((word, long.is_admitted()), (state[0], true)),
                 None => assert!(cost == 0 || !long.is_admitted()),

@@ -4,7 +4,7 @@ use crate::algorithm::{Cells, CellsMut};
 
 /// Where the counts of the slices before the present one are, several to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ring {
+pub(super) struct SliceRing {
     pub(super) head: Head,
     /// The first of its words.
     pub(super) first: usize,
@@ -22,7 +22,7 @@ pub(super) enum Head {
     Wide,
 }
 
-impl Ring {
+impl SliceRing {
     /// For counts up to `largest`.
     #[inline]
     pub(super) const fn new(slices: u64, largest: u64) -> Self {
