@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing};
 use tollgate_redis::{Config, RedisStore};
-use tollgate_testkit::history::{Bound, Seen, excess_seen};
+use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Kind, Server};
 
 type Node = Engine<RedisStore>;
@@ -60,7 +60,7 @@ const RULES: &str = "domain: d\nrules:\n\
 /// What the clients of one key were told.
 #[derive(Default)]
 struct Told {
-    admitted: Vec<Seen>,
+    admitted: Vec<ObservedRequest>,
     by_fallback: u64,
     refused_by_fallback: u64,
     refused: u64,
@@ -91,7 +91,7 @@ async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicB
         let fell_back = u64::from(standing == Standing::Fallback);
         told.by_fallback += fell_back;
         if passed {
-            told.admitted.push(Seen { asked, answered, cost: 1 });
+            told.admitted.push(ObservedRequest { asked, answered, cost: 1 });
         } else {
             told.refused += 1;
             told.refused_by_fallback += fell_back;
@@ -180,11 +180,11 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
         // All costs are 1, so no share goes into debt.
         let refill = client.limit.min(rate(stalled));
         let (during, after) = (client.limit * (nodes - 1) / nodes + nodes + refill, client.limit + nodes + refill);
-        let mut seen = vec![Seen { asked: 0, answered: before, cost: client.used }];
+        let mut seen = vec![ObservedRequest { asked: 0, answered: before, cost: client.used }];
         seen.extend(&told.admitted);
-        let check = |excess: u64, seen: &[Seen]| {
+        let check = |excess: u64, seen: &[ObservedRequest]| {
             let bound = Bound::new(client.limit + excess, client.limit, client.per.as_nanos() as u64);
-            assert_eq!(excess_seen(&bound, seen), None, "{name}: {}", client.rule);
+            assert_eq!(excess_observed(&bound, seen), None, "{name}: {}", client.rule);
         };
         check(after, &seen);
         seen.retain(|seen| u128::from(seen.answered) <= resumed.as_nanos());

@@ -7,7 +7,7 @@ use std::thread;
 
 use common::{Client, Rules, Server};
 use tollgate::clock::{Clock, PreciseClock};
-use tollgate_testkit::history::{Bound, Seen, excess_seen};
+use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 /// A burst that all clients fight for, and a rate that is low beside the time an answer takes: what is unknown about when
@@ -51,14 +51,14 @@ impl Caller {
 }
 
 /// Everything that was let pass, each with one clock's time before the question and after the answer.
-fn history(servers: &[Server]) -> Vec<Seen> {
+fn history(servers: &[Server]) -> Vec<ObservedRequest> {
     let (clock, passed) = (PreciseClock::new(), AtomicU64::new(0));
     let ask = |mut caller: Caller| {
         let mut seen = Vec::new();
         while passed.load(Ordering::Relaxed) < ENOUGH {
             let asked = clock.mono().as_nanos();
             if caller.is_let_pass() {
-                seen.push(Seen { asked, answered: clock.mono().as_nanos(), cost: 1 });
+                seen.push(ObservedRequest { asked, answered: clock.mono().as_nanos(), cost: 1 });
                 passed.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -81,9 +81,9 @@ fn two_servers_together_let_pass_what_the_limit_allows_in_any_interval_and_no_mo
     let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
     let mut history = history(&[Server::start(&args), Server::start(&args)]);
     assert!(history.len() as u64 >= ENOUGH);
-    assert_eq!(excess_seen(&bound(), &history), None);
+    assert_eq!(excess_observed(&bound(), &history), None);
 
     // One more than was let pass, and the same judge finds it.
     history.push(history[history.len() / 2]);
-    assert!(excess_seen(&bound(), &history).is_some(), "one too many was not noticed");
+    assert!(excess_observed(&bound(), &history).is_some(), "one too many was not noticed");
 }

@@ -1,32 +1,34 @@
-//! A clock that tests move by hand: both readings at once, as a decision takes them.
+//! A manual clock with a monotonic and a wall reading.
 
 use tollgate_core::{Mono, Nanos, Now, Time, Wall};
 
-/// Two readings that stand still until moved. Moving on moves both; only the wall clock can be stepped alone, as people do.
+/// Both readings stay fixed until a test moves them. `advance` moves both; only the wall clock can
+/// be stepped alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandClock {
+pub struct TestClock {
     mono: Time<Mono>,
     wall: Time<Wall>,
 }
 
-impl HandClock {
-    /// Reads `mono` and `wall` nanoseconds.
+impl TestClock {
+    /// Returns a clock that reads `mono` and `wall` nanoseconds.
     pub const fn new(mono: u64, wall: u64) -> Self {
         Self { mono: Time::from_nanos(mono), wall: Time::from_nanos(wall) }
     }
 
-    /// The present.
+    /// Returns the current readings.
     pub const fn now(&self) -> Now<'static> {
         Now::new(self.mono, self.wall)
     }
 
-    /// Time passes on both clocks.
+    /// Advances both clocks.
     pub const fn advance(&mut self, by: Nanos) {
         self.mono = self.mono.saturating_add(by);
         self.wall = self.wall.saturating_add(by);
     }
 
-    /// Somebody sets the wall clock forward, or back if `by` is negative. The monotonic clock does not notice.
+    /// Steps the wall clock forward, or back if `by` is negative. The monotonic clock does not
+    /// change.
     pub const fn step_wall(&mut self, by: i64) {
         self.wall = Time::from_nanos(self.wall.as_nanos().saturating_add_signed(by));
     }
@@ -38,7 +40,7 @@ mod tests {
 
     #[test]
     fn only_the_wall_clock_can_be_stepped() {
-        let mut clock = HandClock::new(5, 100);
+        let mut clock = TestClock::new(5, 100);
         clock.advance(Nanos::from_nanos(3));
         clock.step_wall(-50);
         assert_eq!((clock.now().mono().as_nanos(), clock.now().wall().as_nanos()), (8, 53));

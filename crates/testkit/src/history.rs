@@ -1,10 +1,11 @@
-//! Checks a history after the fact: was more admitted in any interval than the bound allows?
+//! Checks a recorded history: did any interval admit more than its bound?
 //!
-//! The bound is `burst + rate × T` for every interval of length `T`, its ends included. Looking at all pairs of events
-//! takes n² comparisons; replaying the history through an envelope finds the same violations in n: the envelope is what
-//! the fullest interval ending now has used of its burst. It sinks at the rate, is never below zero (an interval
-//! need not begin before it pays), rises with each event, and the bound is broken exactly when it rises above the burst.
-//! Only instants and amounts go in, so any store, front end or simulation can be judged by what it let pass.
+//! The bound is `burst + rate × T` for every closed interval of length `T`. Comparing all pairs of
+//! events takes n² steps. Replaying the history through an envelope finds the same violations in n
+//! steps. The envelope is the most that any interval ending now has used of the burst. It decreases
+//! at the rate, is never below zero (such an interval would do better to start now), and increases
+//! with each event. The bound is violated exactly when the envelope exceeds the burst. The input is
+//! instants and amounts only, so the checker applies to any store, front end or simulation.
 
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};
@@ -12,7 +13,8 @@ use tollgate_core::Rate;
 
 use crate::model::Exact;
 
-/// At most `burst + count × T / per` in any interval of length `T`. All amounts are kept times `per`, as whole numbers.
+/// At most `burst + count × T / per` in any interval of length `T`. All amounts are multiplied by
+/// `per`, so that they are integers.
 #[derive(Clone, Debug)]
 pub struct Bound {
     burst: BigInt,
@@ -21,12 +23,12 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// `burst` at once and `count` per `per` nanoseconds.
+    /// Returns the bound for `burst` at one instant and `count` per `per` nanoseconds.
     pub fn new(burst: u64, count: u64, per: u64) -> Self {
         Self { burst: BigInt::from(burst) * per, count: count.into(), per: per.into() }
     }
 
-    /// `burst` at once and `rate`.
+    /// Returns the bound for `burst` at one instant and `rate`.
     pub fn of(rate: Rate, burst: u64) -> Self {
         Self::new(burst, rate.count().into(), rate.per().as_nanos())
     }
@@ -41,36 +43,37 @@ impl Bound {
 pub struct Excess {
     /// The first instant of the interval, in nanoseconds.
     pub from: u64,
-    /// Its last instant, that of the event which broke the bound.
+    /// The last instant of the interval, that of the violating event.
     pub to: u64,
-    /// By how much the bound was exceeded.
+    /// The excess over the bound.
     pub by: Exact,
 }
 
-/// Takes admitted events in order of time and finds the first that breaks the bound.
+/// Reads admitted events in order of time and reports those that violate the bound.
 #[derive(Clone, Debug)]
 pub struct Checker<'a> {
     bound: &'a Bound,
     /// The most that any interval ending at `at` admitted beyond the rate.
     envelope: BigInt,
-    /// Where such an interval begins.
+    /// The start of that interval.
     since: u64,
     at: u64,
 }
 
 impl<'a> Checker<'a> {
-    /// Nothing admitted yet.
+    /// Returns a checker without events.
     pub fn new(bound: &'a Bound) -> Self {
         Self { bound, envelope: BigInt::zero(), since: 0, at: 0 }
     }
 
-    /// Takes one more event.
+    /// Adds an event.
     ///
     /// # Errors
-    /// With the interval that ends here and admitted too much. The event is counted all the same.
+    /// Returns the interval that ends here and violates the bound. The event is counted
+    /// nevertheless.
     ///
     /// # Panics
-    /// When the event is earlier than the one before: sort the history first.
+    /// If the event is earlier than the previous one: sort the history first.
     pub fn admit(&mut self, instant: u64, cost: u64) -> Result<(), Excess> {
         assert!(instant >= self.at, "events go in by time: {instant} after {}", self.at);
         self.envelope -= &self.bound.count * (instant - self.at);
@@ -85,16 +88,16 @@ impl<'a> Checker<'a> {
         Err(self.bound.excess(self.since, instant, &self.envelope))
     }
 
-    /// Takes a whole history in order of time and stops at the first excess.
+    /// Adds a whole history in order of time and stops at the first violation.
     ///
     /// # Errors
-    /// As [`Checker::admit`].
+    /// As for [`Checker::admit`].
     pub fn admit_all(&mut self, events: &[(u64, u64)]) -> Result<(), Excess> {
         events.iter().try_for_each(|&(instant, cost)| self.admit(instant, cost))
     }
 }
 
-/// The same by looking at every pair of events: slow, and obviously right.
+/// Finds the first violation by comparing all pairs of events: slow, and obviously correct.
 pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
     (0..events.len()).find_map(|last| {
         let to = events[last].0;
@@ -111,20 +114,22 @@ pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
     })
 }
 
-/// Something admitted, as seen from outside: when it was decided is only known to lie between asking and the answer.
+/// An admitted request as its client sees it: the instant of the decision lies between sending and
+/// receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// Just before it was asked, in nanoseconds.
+pub struct ObservedRequest {
+    /// The time just before the request was sent, in nanoseconds.
     pub asked: u64,
-    /// Just after it was answered, by the same clock.
+    /// The time just after the reply arrived, by the same clock.
     pub answered: u64,
-    /// How much was admitted.
+    /// The amount admitted.
     pub cost: u64,
 }
 
-/// An interval in which more was asked, decided and answered than the bound allows. Whatever lies in it as a whole was also decided in
-/// it, so no clock but the observer's is needed, and an answer that came late is nobody's excess.
-pub fn excess_seen(bound: &Bound, seen: &[Seen]) -> Option<Excess> {
+/// Finds an interval in which more was sent, decided and received than the bound allows. Requests
+/// that lie within the interval were also decided in it, so only the client's clock is needed, and
+/// a late reply cannot cause a false violation.
+pub fn excess_observed(bound: &Bound, seen: &[ObservedRequest]) -> Option<Excess> {
     let mut seen = seen.to_vec();
     seen.sort_by_key(|event| event.answered);
     seen.iter().find_map(|first| {

@@ -1,4 +1,5 @@
-//! What the tests of Tollgate are made of. Never published; used from `tests/`, never from `src/` of another crate.
+//! Test support for Tollgate: models, conformance suites, replays and starters of real servers. Not
+//! published; used from `tests/`, never from `src/` of another crate.
 
 pub mod clock;
 pub mod conformance;

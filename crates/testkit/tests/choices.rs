@@ -6,7 +6,7 @@
 mod key;
 
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Pacing, Phase, Retry, Steps, Time};
-use tollgate_testkit::clock::HandClock;
+use tollgate_testkit::clock::TestClock;
 
 use key::{
     Key, SECOND, START, concurrency, fixed_window, for_each_algorithm, interval_bucket, leaky_bucket, millis,
@@ -170,7 +170,7 @@ fn clock_steps_neither_grant_nor_lock_out_beyond_one_burst() {
         let mut key = Key::new(limit);
         key.wait(Nanos::from_secs(172_800));
         assert!(key.passes(10));
-        key.clock = HandClock::new(START, START);
+        key.clock = TestClock::new(START, START);
         assert!(!key.passes(1), "a step back grants nothing");
         assert!(key.report(1).reset <= longest, "{:?} until unused", key.report(1).reset);
         assert!(key.wait(longest).passes(10), "and does not lock out until the clock has caught up");

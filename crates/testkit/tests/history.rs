@@ -1,7 +1,7 @@
 //! The history checker finds exactly the violations that looking at all pairs of events finds.
 
 use proptest::prelude::*;
-use tollgate_testkit::history::{Bound, Checker, Excess, Seen, excess_seen, fullest_excess};
+use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, fullest_excess};
 use tollgate_testkit::model::exact;
 use tollgate_testkit::model::script::{any_size, cases, rates};
 
@@ -52,12 +52,12 @@ fn more_than_the_burst_at_one_instant_is_an_excess() {
 
 #[test]
 fn what_is_seen_from_outside_is_an_excess_only_if_it_must_have_been_one() {
-    let seen = |asked, answered| Seen { asked, answered, cost: 10 };
+    let seen = |asked, answered| ObservedRequest { asked, answered, cost: 10 };
     let late = [seen(0, SECOND / 2), seen(SECOND / 4, SECOND)];
-    assert_eq!(excess_seen(&ten(), &late), None, "they may have been decided at 0 s and at 1 s");
+    assert_eq!(excess_observed(&ten(), &late), None, "they may have been decided at 0 s and at 1 s");
     let close = [seen(1, SECOND / 2), seen(SECOND / 4, SECOND)];
     let excess = Excess { from: 1, to: SECOND, by: exact(1) / exact(100_000_000) };
-    assert_eq!(excess_seen(&ten(), &close), Some(excess));
+    assert_eq!(excess_observed(&ten(), &close), Some(excess));
 }
 
 proptest! {
@@ -71,8 +71,8 @@ proptest! {
         let history: Vec<_> = steps.iter().map(|&(pause, cost)| { at += pause; (at, cost) }).collect();
         let found = Checker::new(&bound).admit_all(&history).err();
         let slow = fullest_excess(&bound, &history);
-        let seen: Vec<_> = history.iter().map(|&(at, cost)| Seen { asked: at, answered: at, cost }).collect();
-        prop_assert_eq!(excess_seen(&bound, &seen).is_some(), slow.is_some(), "seen at the instant it happened");
+        let seen: Vec<_> = history.iter().map(|&(at, cost)| ObservedRequest { asked: at, answered: at, cost }).collect();
+        prop_assert_eq!(excess_observed(&bound, &seen).is_some(), slow.is_some(), "seen at the instant it happened");
         prop_assert_eq!(found.map(|excess| (excess.to, excess.by)), slow.map(|excess| (excess.to, excess.by)));
     }
 }

@@ -5,31 +5,29 @@ use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Phase, Stamp, Stamps};
 use tollgate_testkit::model::laws::{OneClock, garbage_is_survived};
 use tollgate_testkit::model::lockstep::Lockstep;
 use tollgate_testkit::model::script::{any_size, any_word, cases, rates, scripts, starts};
-use tollgate_testkit::model::{
-    GroupModel, LeakyNumbers, LeaseNumbers, LogNumbers, Member, TokenNumbers, WindowNumbers,
-};
+use tollgate_testkit::model::{GroupModel, LeakyParams, LeaseParams, LogParams, Member, TokenParams, WindowParams};
 
 /// A limit of any kind that holds about a dozen.
 fn members() -> impl Strategy<Value = Member> {
     let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
     let buckets = (rates(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
         if !leaky {
-            return Member::TokenBucket(TokenNumbers { rate, burst, max_debt, initial: burst });
+            return Member::TokenBucket(TokenParams { rate, burst, max_debt, initial: burst });
         }
         let (free, max_wait) = (max_debt.min(burst), Nanos::MAX);
-        Member::LeakyBucket(LeakyNumbers { rate, burst, free, max_wait, max_debt, initial: burst })
+        Member::LeakyBucket(LeakyParams { rate, burst, free, max_wait, max_debt, initial: burst })
     });
     let windows = (1_u64..15, lengths(), 0_u64..5, 0_u8..3).prop_map(|(limit, length, max_debt, kind)| {
         let phase = if kind == 0 { Phase::FirstRequest } else { Phase::Epoch };
-        let numbers = WindowNumbers { limit, length, max_debt, initial: limit, phase };
-        if kind == 1 { Member::SlidingWindow(numbers) } else { Member::FixedWindow(numbers) }
+        let params = WindowParams { limit, length, max_debt, initial: limit, phase };
+        if kind == 1 { Member::SlidingWindow(params) } else { Member::FixedWindow(params) }
     });
     let logs =
         (1_u64..15, lengths(), 0_u64..5, prop::bool::weighted(0.3)).prop_map(|(limit, length, max_debt, all)| {
-            Member::SlidingLog(LogNumbers { limit, length, max_debt, initial: limit, gap: 0, count_refused: all })
+            Member::SlidingLog(LogParams { limit, length, max_debt, initial: limit, gap: 0, count_refused: all })
         });
     let leases = (1_u64..15, lengths(), 0_u64..5).prop_map(|(limit, lease, max_debt)| {
-        Member::Concurrency(LeaseNumbers { limit, lease: Nanos::from_nanos(lease), max_debt })
+        Member::Concurrency(LeaseParams { limit, lease: Nanos::from_nanos(lease), max_debt })
     });
     prop_oneof![2 => buckets, 2 => windows, 1 => logs, 1 => leases].prop_filter("valid", |member| {
         // Slow rates have less room for debt.
@@ -48,7 +46,7 @@ proptest! {
     /// says what it would say alone after the same takings.
     #[test]
     fn all_are_charged_or_none(members in groups(), start in starts(), script in scripts(30)) {
-        let limits = Member::limits(&members).expect("valid numbers");
+        let limits = Member::limits(&members).expect("valid params");
         let mut lockstep = Lockstep::new(&limits, GroupModel::new(&members, &Now::at(start)), &OneClock, start);
         for step in &script {
             lockstep.step(step);

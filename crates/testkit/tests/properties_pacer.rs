@@ -56,7 +56,7 @@ proptest! {
     fn a_bursty_pacer_equals_its_model(
         rate in rates(), store in any_size(Pacing::MAX_STORE.as_nanos()), start in starts(), calls in calls(),
     ) {
-        let pacing = Pacing::bursty(rate, Nanos::from_nanos(store)).expect("valid numbers");
+        let pacing = Pacing::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
         walk(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
     }
 
@@ -68,7 +68,7 @@ proptest! {
         permits in prop::collection::vec(1_u64..1_000, 1..30),
     ) {
         let warm_up = warm_up.max(1);
-        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), cold).expect("valid numbers");
+        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), cold).expect("valid params");
         let calls: Vec<_> = permits.into_iter().map(|permits| (Idle::Nanos(0), permits)).collect();
         walk(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
     }
@@ -79,7 +79,7 @@ proptest! {
         rate in rates(), warm_up in any_size(1 << 40), start in starts(), calls in calls(),
     ) {
         let warm_up = warm_up.max(1);
-        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid numbers");
+        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid params");
         let mut calls = calls;
         calls.iter_mut().for_each(|(idle, _)| {
             if let Idle::Told(_) = idle {

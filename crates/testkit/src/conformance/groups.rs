@@ -1,4 +1,4 @@
-//! Charges that pass together or not at all, and groups that have nothing to do with each other.
+//! Groups: charges admitted all or none, and groups that are independent of each other.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -7,101 +7,106 @@ use tollgate_core::{Limit, Outcome, Retry, TokenBucket};
 use tollgate_engine::store::Verb;
 
 use super::Subject;
-use super::desk::Desk;
+use super::harness::Harness;
 
-/// So slow that nothing comes back while a case runs.
+/// A bucket so slow that nothing is refilled during a case.
 pub(super) fn bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().expect("a rate"), burst).expect("a bucket").into()
 }
 
-/// What one refuses, none is charged for.
-pub async fn all_pass_or_none_is_charged(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let (a, b) = (desk.about(bucket(5), "a"), desk.about(bucket(2), "b"));
+/// If one charge is refused, none is charged.
+pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let (a, b) = (harness.of_limit(bucket(5), "a"), harness.of_limit(bucket(2), "b"));
     let both = [a.clone(), b.clone()];
     for left in [4, 3] {
-        let told = desk.group(Verb::Check, &both).await;
-        assert!(told.iter().all(|told| told.passed() && told.taken == 1));
-        assert_eq!(told[0].remaining(), [left]);
+        let answers = harness.group(Verb::Check, &both).await;
+        assert!(answers.iter().all(|answer| answer.passed() && answer.taken == 1));
+        assert_eq!(answers[0].remaining(), [left]);
     }
-    let told = desk.group(Verb::Check, &both).await;
-    assert!(!told.iter().all(|told| told.passed()));
-    assert!(told.iter().all(|told| told.taken == 0), "a refused group takes nothing");
-    assert_eq!(desk.peek(&a).await.remaining(), [3]);
-    // In the other order, too.
-    desk.group(Verb::Check, &[b, a.clone()]).await;
-    assert_eq!(desk.peek(&a).await.remaining(), [3]);
+    let answers = harness.group(Verb::Check, &both).await;
+    assert!(!answers.iter().all(|answer| answer.passed()));
+    assert!(answers.iter().all(|answer| answer.taken == 0), "a refused group takes nothing");
+    assert_eq!(harness.peek(&a).await.remaining(), [3]);
+    // The same with the refusing charge first.
+    harness.group(Verb::Check, &[b, a.clone()]).await;
+    assert_eq!(harness.peek(&a).await.remaining(), [3]);
 }
 
 /// Each charge has its own answer.
-pub async fn a_refused_group_says_who_refused(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let (rich, poor) = (desk.about(bucket(5), "rich"), desk.about(bucket(1), "poor"));
-    let told = desk.group(Verb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
-    assert_eq!(told[1].outcome, Outcome::Deny(Retry::Never));
-    assert!(told[0].passed(), "by itself it would have passed");
-    assert_eq!((told[0].remaining(), told[1].remaining()), (vec![5], vec![1]));
-    assert_eq!(desk.check(&poor).await.outcome, Outcome::Allow);
-    let told = desk.group(Verb::Check, &[poor, rich]).await;
-    assert!(!told[0].passed() && told[0].wait() > tollgate_core::Nanos::ZERO);
+pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let (rich, poor) = (harness.of_limit(bucket(5), "rich"), harness.of_limit(bucket(1), "poor"));
+    let answers = harness.group(Verb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
+    assert_eq!(answers[1].outcome, Outcome::Deny(Retry::Never));
+    assert!(answers[0].passed(), "by itself it would have passed");
+    assert_eq!((answers[0].remaining(), answers[1].remaining()), (vec![5], vec![1]));
+    assert_eq!(harness.check(&poor).await.outcome, Outcome::Allow);
+    let answers = harness.group(Verb::Check, &[poor, rich]).await;
+    assert!(!answers[0].passed() && answers[0].wait() > tollgate_core::Nanos::ZERO);
 }
 
-/// One may be refused and the next one pass.
+/// A refused group does not affect the next one.
 pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let (a, b) = (desk.about(bucket(1), "a"), desk.about(bucket(1), "b"));
+    let mut harness = Harness::new(subject);
+    let (a, b) = (harness.of_limit(bucket(1), "a"), harness.of_limit(bucket(1), "b"));
     let (two, one, both) = ([a.clone().cost(2)], [b.clone()], [a, b]);
-    let told = desk.batch(&[(Verb::Check, &two), (Verb::Check, &one), (Verb::Check, &both), (Verb::Peek, &both)]).await;
+    let answers =
+        harness.batch(&[(Verb::Check, &two), (Verb::Check, &one), (Verb::Check, &both), (Verb::Peek, &both)]).await;
     let passed: Vec<Vec<bool>> =
-        told.iter().map(|told| told.as_ref().unwrap().iter().map(|told| told.passed()).collect()).collect();
+        answers.iter().map(|group| group.as_ref().unwrap().iter().map(|answer| answer.passed()).collect()).collect();
     assert_eq!(passed[..2], [vec![false], vec![true]]);
     assert!(!passed[2].iter().all(|passed| *passed));
     assert_eq!(passed[3], [true, false], "the third group was refused and left a as it was");
 }
 
-/// They are decided in order.
-pub async fn a_later_group_sees_what_an_earlier_one_took(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let question = [desk.about(bucket(5), "k")];
-    let told = desk.batch(&[(Verb::Check, &question[..]); 7]).await;
-    let passed = told.iter().map(|told| told.as_ref().unwrap()[0].passed());
+/// Groups of a batch are decided in order.
+pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let charge = [harness.of_limit(bucket(5), "k")];
+    let answers = harness.batch(&[(Verb::Check, &charge[..]); 7]).await;
+    let passed = answers.iter().map(|answer| answer.as_ref().unwrap()[0].passed());
     assert_eq!(passed.collect::<Vec<_>>(), [true, true, true, true, true, false, false]);
-    let left = told.iter().map(|told| told.as_ref().unwrap()[0].remaining()[0]);
+    let left = answers.iter().map(|answer| answer.as_ref().unwrap()[0].remaining()[0]);
     assert_eq!(left.collect::<Vec<_>>(), [4, 3, 2, 1, 0, 0, 0]);
 }
 
-/// Twenty charges, keys of any bytes and any length.
-pub async fn large_groups_and_odd_keys_are_no_exception(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let numbers = desk.limit(bucket(2));
-    let mut questions: Vec<_> = (0..20).map(|n| desk.question(numbers, &format!("k{n}"))).collect();
-    questions[3].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':', 0]);
-    questions[4].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':']);
-    questions[5].key.extend(vec![b'x'; 8_000]);
+/// Groups of twenty charges, and keys of arbitrary bytes and lengths.
+pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let limits_id = harness.limit(bucket(2));
+    let mut charges: Vec<_> = (0..20).map(|n| harness.of_key(limits_id, &format!("k{n}"))).collect();
+    charges[3].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':', 0]);
+    charges[4].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':']);
+    charges[5].key.extend(vec![b'x'; 8_000]);
     for passes in [true, true, false] {
-        let told = desk.group(Verb::Check, &questions).await;
-        assert_eq!(told.iter().all(|told| told.passed()), passes);
+        let answers = harness.group(Verb::Check, &charges).await;
+        assert_eq!(answers.iter().all(|answer| answer.passed()), passes);
     }
-    let other = desk.question(numbers, "k20");
-    assert!(desk.check(&other).await.passed(), "no key is taken for another");
+    let other = harness.of_key(limits_id, "k20");
+    assert!(harness.check(&other).await.passed(), "no key is taken for another");
 }
 
-/// However they interleave, a burst is a burst.
-pub async fn callers_at_the_same_time_get_no_more_than_there_is(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let (shared, other) = (desk.about(bucket(30), "shared"), desk.about(bucket(100), "other"));
-    let desk = &desk;
+/// Concurrent callers together get no more than the burst.
+pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let (shared, other) = (harness.of_limit(bucket(30), "shared"), harness.of_limit(bucket(100), "other"));
+    let harness = &harness;
     let groups = [[shared.clone()].to_vec(), [shared.clone(), other.clone()].to_vec()];
-    let callers = (0..50).map(|n| desk.group(Verb::Check, &groups[n % 2]));
-    let told = all(callers.collect()).await;
-    let passed = |told: &&Vec<super::desk::Told>| told.iter().all(|told| told.passed());
-    assert_eq!(told.iter().filter(passed).count(), 30);
-    let with_other = told.iter().filter(|told| told.len() == 2).filter(passed).count() as u64;
-    assert_eq!(desk.peek(&shared).await.remaining(), [0]);
-    assert_eq!(desk.peek(&other).await.remaining(), [100 - with_other], "refused groups took nothing from the other");
+    let callers = (0..50).map(|n| harness.group(Verb::Check, &groups[n % 2]));
+    let answers = all(callers.collect()).await;
+    let passed = |answer: &&Vec<super::harness::ChargeAnswer>| answer.iter().all(|answer| answer.passed());
+    assert_eq!(answers.iter().filter(passed).count(), 30);
+    let with_other = answers.iter().filter(|answer| answer.len() == 2).filter(passed).count() as u64;
+    assert_eq!(harness.peek(&shared).await.remaining(), [0]);
+    assert_eq!(
+        harness.peek(&other).await.remaining(),
+        [100 - with_other],
+        "refused groups took nothing from the other"
+    );
 }
 
-/// Waits for all futures at once, in one task.
+/// Waits for all futures in one task.
 async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut waiting: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<T>> = waiting.iter().map(|_| None).collect();

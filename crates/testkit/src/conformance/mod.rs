@@ -1,8 +1,8 @@
-//! What every store must do, whatever it is made of.
+//! The conformance suite: what every store must do.
 //!
-//! A store passes when all cases do, unchanged. They ask through the [`Store`] contract alone; of time they only demand that
-//! some can pass, on a clock that is moved by hand or by really waiting. With a real clock they assume that a few calls
-//! take less than a [unit](Subject::unit), and check fewer things to the tick.
+//! A store passes if all cases pass unchanged. The cases use only the [`Store`] contract. Time passes on a manual clock or by
+//! waiting. With a real clock the cases assume that a few calls take less than a [unit](Subject::unit), and make fewer exact
+//! comparisons.
 //!
 //! ```ignore
 //! tollgate_testkit::store_conformance!(run);
@@ -15,8 +15,8 @@
 #![allow(clippy::unwrap_used, reason = "what a store fails to do here ends the test")]
 
 mod change;
-mod desk;
 mod groups;
+mod harness;
 mod limits;
 mod time;
 mod undo;
@@ -30,62 +30,64 @@ pub use limits::*;
 pub use time::*;
 pub use undo::*;
 
-/// A store under test, and its time.
+/// A store under test with its clock.
 pub trait Subject {
-    /// The store.
+    /// The type of the store.
     type Store: Store;
 
-    /// The store.
+    /// Returns the store.
     fn store(&self) -> &Self::Store;
 
-    /// A time in which a few calls are answered for certain, and that can be waited for a few times.
+    /// Returns a time within which a few calls are certainly answered, and for which a test can
+    /// wait a few times.
     fn unit(&self) -> Nanos;
 
-    /// Whether time stands still between calls.
+    /// Returns whether time stands still between calls.
     fn stands_still(&self) -> bool;
 
-    /// The shortest time that the store's clock can tell.
+    /// Returns the resolution of the store's clock.
     fn tick(&self) -> Nanos;
 
     /// Lets time pass on the store's clock.
     fn wait(&mut self, length: Nanos) -> impl Future<Output = ()>;
 }
 
-/// A test for each case. `$run` takes an async function of the subject, makes a subject and runs it.
+/// Defines a test for each case. `$run` takes an async function of the subject, creates a subject
+/// and runs the function.
 #[macro_export]
 macro_rules! store_conformance {
     ($run:path) => {
         $crate::store_conformance! {
             $run:
-            all_pass_or_none_is_charged
-            a_refused_group_says_who_refused
+            group_is_charged_all_or_none
+            refused_group_answers_each_charge
             groups_of_a_batch_are_independent
-            a_later_group_sees_what_an_earlier_one_took
-            large_groups_and_odd_keys_are_no_exception
-            callers_at_the_same_time_get_no_more_than_there_is
+            later_group_sees_earlier_group
+            large_groups_and_unusual_keys_are_decided
+            concurrent_callers_get_no_more_than_the_limit
             every_algorithm_counts_to_its_limit
-            costs_are_weighed
+            costs_are_counted
             several_limits_on_one_key_decide_as_one
             reports_come_in_the_order_of_the_limits
-            as_much_as_fits_and_more_than_there_is_can_be_taken
-            a_leaky_bucket_tells_each_how_long_to_wait
-            a_log_keeps_its_minimum_gap_and_counts_refusals_if_told_to
-            what_was_used_comes_back_with_time
-            the_advertised_wait_is_true
-            a_lost_lease_comes_back
-            windows_handed_in_are_used_and_must_fit
-            the_store_tells_its_time
-            peeking_changes_nothing
-            a_refund_gives_back_what_was_taken
-            a_lease_is_given_back_once
-            a_lease_is_renewed_as_long_as_it_is_held
-            a_refund_reaches_only_the_window_it_was_taken_in
-            what_one_does_not_accept_another_may
-            reset_forgets_one_key_and_no_other
-            changed_numbers_keep_what_was_spent
-            another_algorithm_keeps_what_was_spent
-            more_and_fewer_limits_keep_what_was_spent
-            ordinary_numbers_are_accepted
+            up_to_and_regardless_take_less_and_more
+            leaky_bucket_returns_delays
+            log_keeps_minimum_gap_and_counts_refusals_if_configured
+            used_amount_is_restored_over_time
+            advertised_wait_is_true
+            lost_lease_expires
+            given_windows_must_contain_the_store_time
+            answers_carry_the_store_time
+            peek_changes_nothing
+            refund_returns_what_was_taken
+            lease_is_released_once
+            lease_is_renewed_while_held
+            refund_applies_only_to_its_window
+            refunds_of_a_group_are_independent
+            reset_affects_one_key
+            changed_parameters_keep_the_amount_spent
+            another_algorithm_keeps_the_amount_spent
+            more_and_fewer_limits_keep_the_amount_spent
+            ordinary_parameters_are_accepted
         }
     };
     ($run:path: $($case:ident)*) => {

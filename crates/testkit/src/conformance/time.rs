@@ -1,4 +1,4 @@
-//! What comes back with time, and windows that are handed in.
+//! Refill over time, and calendar windows.
 
 use tollgate_core::{
     Concurrency, FixedWindow, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry, SlidingLog, SlidingWindow, Time,
@@ -7,14 +7,14 @@ use tollgate_core::{
 use tollgate_engine::store::{StoreError, Verb};
 
 use super::Subject;
-use super::desk::Desk;
+use super::harness::Harness;
 use super::limits::YEAR;
 
 fn times(unit: Nanos, n: u64) -> Nanos {
     Nanos::from_nanos(unit.as_nanos() * n)
 }
 
-/// Two per `length`, in every way that tells how long to wait.
+/// Returns limits of two per `length`, of every algorithm that reports a wait.
 fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
     let rate = Rate::new(2, length).expect("a rate");
     let fixed = FixedWindow::new(2, length).expect("a window").phase(Phase::FirstRequest);
@@ -27,93 +27,95 @@ fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
     ]
 }
 
-/// Two windows later, everything is as new.
-pub async fn what_was_used_comes_back_with_time(subject: &mut impl Subject) {
+/// After two windows every key is unused.
+pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
     let length = times(subject.unit(), 2);
-    let mut desk = Desk::new(subject);
+    let mut harness = Harness::new(subject);
     for (name, limit) in two_per(length) {
-        let question = desk.about(limit, name);
-        assert!(desk.check(&question.clone().cost(2)).await.passed(), "{name}");
-        assert!(!desk.check(&question.clone().cost(2)).await.passed(), "{name}");
-        desk.subject.wait(times(length, 2)).await;
-        let told = desk.peek(&question).await;
-        assert_eq!((told.remaining(), told.reports[0].reset), (vec![2], Nanos::ZERO), "{name}");
-        assert!(desk.check(&question.cost(2)).await.passed(), "{name}");
+        let charge = harness.of_limit(limit, name);
+        assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
+        assert!(!harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
+        harness.subject.wait(times(length, 2)).await;
+        let answer = harness.peek(&charge).await;
+        assert_eq!((answer.remaining(), answer.reports[0].reset), (vec![2], Nanos::ZERO), "{name}");
+        assert!(harness.check(&charge.cost(2)).await.passed(), "{name}");
     }
 }
 
-/// Waiting it succeeds; one tick less does not, where time stands still enough to try.
-pub async fn the_advertised_wait_is_true(subject: &mut impl Subject) {
+/// A request passes after the advertised wait; on a manual clock, not one tick earlier.
+pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     let (unit, tick) = (subject.unit(), subject.tick());
-    let mut desk = Desk::new(subject);
+    let mut harness = Harness::new(subject);
     for (name, limit) in two_per(times(unit, 3)) {
-        let question = desk.about(limit, name);
-        assert!(desk.check(&question.clone().cost(2)).await.passed(), "{name}");
-        let wait = desk.check(&question).await.wait();
+        let charge = harness.of_limit(limit, name);
+        assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
+        let wait = harness.check(&charge).await.wait();
         assert!(wait <= times(unit, 6), "{name}: {wait}");
-        if desk.subject.stands_still() {
-            desk.subject.wait(wait.saturating_sub(tick)).await;
-            let sooner = desk.check(&question).await;
+        if harness.subject.stands_still() {
+            harness.subject.wait(wait.saturating_sub(tick)).await;
+            let sooner = harness.check(&charge).await;
             assert_eq!((sooner.passed(), sooner.wait()), (false, tick), "{name}");
-            desk.subject.wait(tick).await;
+            harness.subject.wait(tick).await;
         } else {
-            desk.subject.wait(wait).await;
+            harness.subject.wait(wait).await;
         }
-        assert!(desk.check(&question).await.passed(), "{name}");
+        assert!(harness.check(&charge).await.passed(), "{name}");
     }
 }
 
-/// What a holder does not give back is taken back.
-pub async fn a_lost_lease_comes_back(subject: &mut impl Subject) {
+/// A slot that is not released becomes free when its lease ends.
+pub async fn lost_lease_expires(subject: &mut impl Subject) {
     let lease = times(subject.unit(), 2);
-    let mut desk = Desk::new(subject);
-    let question = desk.about(Concurrency::new(1, lease).expect("leases"), "k");
-    let lost = desk.check(&question).await;
+    let mut harness = Harness::new(subject);
+    let charge = harness.of_limit(Concurrency::new(1, lease).expect("leases"), "k");
+    let lost = harness.check(&charge).await;
     assert!(lost.passed());
-    assert_eq!(desk.check(&question).await.outcome, Outcome::Deny(Retry::OnRelease));
-    desk.subject.wait(lease).await;
-    assert!(desk.check(&question).await.passed());
-    assert_eq!(desk.refund(&question.clone().back(&lost)).await, 0, "the slot is somebody else's now");
-    assert!(!desk.check(&question).await.passed());
+    assert_eq!(harness.check(&charge).await.outcome, Outcome::Deny(Retry::OnRelease));
+    harness.subject.wait(lease).await;
+    assert!(harness.check(&charge).await.passed());
+    assert_eq!(harness.refund(&charge.clone().refund_of(&lost)).await, 0, "the slot is somebody else's now");
+    assert!(!harness.check(&charge).await.passed());
 }
 
-/// The calendar is the caller's, the time is the store's.
-pub async fn windows_handed_in_are_used_and_must_fit(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let question = desk.about(FixedWindow::new(2, YEAR).expect("a window").phase(Phase::Given(0)), "k");
-    let now = desk.peek(&desk.question(question.numbers, "clock").windows(&[around(Time::ZERO, u64::MAX)])).await.at;
+/// Calendar windows come from the caller, the time from the store.
+pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let charge = harness.of_limit(FixedWindow::new(2, YEAR).expect("a window").phase(Phase::Given(0)), "k");
+    let now =
+        harness.peek(&harness.of_key(charge.limits_id, "clock").windows(&[around(Time::ZERO, u64::MAX)])).await.at;
     let hour = 3_600_000_000_000;
     let this = around(now, hour);
-    let question = question.windows(&[this]);
-    assert!(desk.check(&question.clone().cost(2)).await.passed());
-    let told = desk.check(&question).await;
-    assert!(!told.passed() && told.wait() <= Nanos::from_nanos(hour));
+    let charge = charge.windows(&[this]);
+    assert!(harness.check(&charge.clone().cost(2)).await.passed());
+    let answer = harness.check(&charge).await;
+    assert!(!answer.passed() && answer.wait() <= Nanos::from_nanos(hour));
 
     let past = Window::new(Time::from_nanos(now.as_nanos() - 2 * hour), Time::from_nanos(now.as_nanos() - hour));
-    let stale = question.clone().windows(&[past.expect("an hour")]);
-    let answer = desk.batch(&[(Verb::Check, std::slice::from_ref(&stale))]).await.swap_remove(0);
-    let Err(StoreError::Stale { store_time }) = answer else { panic!("stale was expected, and not {answer:?}") };
+    let stale = charge.clone().windows(&[past.expect("an hour")]);
+    let answer = harness.batch(&[(Verb::Check, std::slice::from_ref(&stale))]).await.swap_remove(0);
+    let Err(StoreError::Stale { store_time }) = answer else { panic!("expected stale, got {answer:?}") };
     assert!(store_time >= now && store_time < this.end());
-    assert_eq!(desk.peek(&question).await.remaining(), [0], "and nothing was changed");
+    assert_eq!(harness.peek(&charge).await.remaining(), [0], "nothing was changed");
 }
 
-/// So much on either side, as far as there is time.
+/// Returns the window from `nanos` before `time` to `nanos` after it, as far as time is
+/// representable.
 fn around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
     let (start, end) = (time.as_nanos().saturating_sub(nanos), time.as_nanos().saturating_add(nanos));
     Window::new(Time::from_nanos(start), Time::from_nanos(end)).expect("a window")
 }
 
-/// It goes on as time does.
-pub async fn the_store_tells_its_time(subject: &mut impl Subject) {
+/// The time in answers advances with the store's clock.
+pub async fn answers_carry_the_store_time(subject: &mut impl Subject) {
     let unit = subject.unit();
-    let mut desk = Desk::new(subject);
-    let question = desk.about(super::groups::bucket(5), "k");
-    let first = desk.check(&question).await.at;
-    desk.subject.wait(unit).await;
-    let second = desk.check(&question).await.at;
+    let mut harness = Harness::new(subject);
+    let charge = harness.of_limit(super::groups::bucket(5), "k");
+    let first = harness.check(&charge).await.at;
+    harness.subject.wait(unit).await;
+    let second = harness.check(&charge).await.at;
     let passed = second.since(first);
-    assert!(passed >= unit.saturating_sub(desk.subject.tick()), "{passed} for {unit}");
-    if desk.subject.stands_still() {
+    assert!(passed >= unit.saturating_sub(harness.subject.tick()), "{passed} for {unit}");
+    if harness.subject.stands_still() {
         assert_eq!(passed, unit);
     }
 }

@@ -1,115 +1,115 @@
-//! Looking without touching, giving back, forgetting.
+//! Peeks, refunds, renewals and resets.
 
 use tollgate_core::{Cost, FixedWindow, Nanos, Phase};
 use tollgate_engine::store::Verb;
 
 use super::Subject;
-use super::desk::Desk;
 use super::groups::bucket;
+use super::harness::Harness;
 use super::limits::one_of_each;
 
-/// Not the state, and not the answer to the next one.
-pub async fn peeking_changes_nothing(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
+/// A peek changes neither the state nor the next decision.
+pub async fn peek_changes_nothing(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
     for (name, limit) in one_of_each(3) {
-        let question = desk.about(limit, name);
+        let charge = harness.of_limit(limit, name);
         for _ in 0..2 {
-            let told = desk.peek(&question).await;
-            assert_eq!((told.passed(), told.taken, told.remaining()), (true, 0, vec![3]), "{name}");
+            let answer = harness.peek(&charge).await;
+            assert_eq!((answer.passed(), answer.taken, answer.remaining()), (true, 0, vec![3]), "{name}");
         }
-        assert_eq!(desk.check(&question.clone().cost(3)).await.remaining(), [0], "{name}");
+        assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [0], "{name}");
         for _ in 0..2 {
-            let told = desk.peek(&question).await;
-            assert_eq!((told.passed(), told.taken, told.remaining()), (false, 0, vec![0]), "{name}");
+            let answer = harness.peek(&charge).await;
+            assert_eq!((answer.passed(), answer.taken, answer.remaining()), (false, 0, vec![0]), "{name}");
         }
     }
 }
 
-/// And not more.
-pub async fn a_refund_gives_back_what_was_taken(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
+/// A refund returns what was taken, and never more than full.
+pub async fn refund_returns_what_was_taken(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
     for (name, limit) in one_of_each(5) {
-        let question = desk.about(limit, name);
-        let first = desk.check(&question.clone().cost(2)).await;
-        assert!(desk.check(&question.clone().cost(2)).await.passed(), "{name}");
-        assert_eq!(desk.refund(&question.clone().back(&first)).await, 2, "{name}");
-        assert_eq!(desk.peek(&question).await.remaining(), [3], "{name}");
-        desk.refund(&question.clone().back(&first)).await;
-        desk.refund(&question.clone().back(&first)).await;
-        assert!(desk.peek(&question).await.remaining()[0] <= 5, "{name}: never above full");
+        let charge = harness.of_limit(limit, name);
+        let first = harness.check(&charge.clone().cost(2)).await;
+        assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
+        assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 2, "{name}");
+        assert_eq!(harness.peek(&charge).await.remaining(), [3], "{name}");
+        harness.refund(&charge.clone().refund_of(&first)).await;
+        harness.refund(&charge.clone().refund_of(&first)).await;
+        assert!(harness.peek(&charge).await.remaining()[0] <= 5, "{name}: never above full");
     }
 }
 
-/// A number names one lease and no other.
-pub async fn a_lease_is_given_back_once(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let question = desk.about(tollgate_core::Concurrency::new(3, Nanos::from_secs(3_600)).expect("leases"), "k");
-    let first = desk.check(&question.clone().cost(2)).await;
-    let second = desk.check(&question).await;
-    assert!(!desk.check(&question).await.passed());
-    assert_eq!(desk.refund(&question.clone().back(&first)).await, 2);
-    assert_eq!(desk.refund(&question.clone().back(&first)).await, 0);
-    assert_eq!(desk.peek(&question).await.remaining(), [2]);
-    assert!(desk.check(&question.clone().cost(2)).await.passed(), "the slots are somebody else's now");
-    assert_eq!(desk.refund(&question.clone().back(&first)).await, 0);
-    assert_eq!(desk.refund(&question.clone().back(&second)).await, 1);
+/// A stamp identifies one lease.
+pub async fn lease_is_released_once(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let charge = harness.of_limit(tollgate_core::Concurrency::new(3, Nanos::from_secs(3_600)).expect("leases"), "k");
+    let first = harness.check(&charge.clone().cost(2)).await;
+    let second = harness.check(&charge).await;
+    assert!(!harness.check(&charge).await.passed());
+    assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 2);
+    assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 0);
+    assert_eq!(harness.peek(&charge).await.remaining(), [2]);
+    assert!(harness.check(&charge.clone().cost(2)).await.passed(), "the slots are somebody else's now");
+    assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 0);
+    assert_eq!(harness.refund(&charge.clone().refund_of(&second)).await, 1);
 }
 
-/// Who holds on to a slot keeps it; who lost it is told.
-pub async fn a_lease_is_renewed_as_long_as_it_is_held(subject: &mut impl Subject) {
+/// A renewed lease is held; the holder of an expired one is informed.
+pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     let unit = subject.unit();
-    let mut desk = Desk::new(subject);
+    let mut harness = Harness::new(subject);
     let leases = tollgate_core::Concurrency::new(2, Nanos::from_nanos(4 * unit.as_nanos())).expect("leases");
-    let question = desk.about(leases, "k");
-    let (kept, lost) = (desk.check(&question).await, desk.check(&question).await);
+    let charge = harness.of_limit(leases, "k");
+    let (kept, lost) = (harness.check(&charge).await, harness.check(&charge).await);
     for _ in 0..2 {
-        desk.subject.wait(Nanos::from_nanos(3 * unit.as_nanos())).await;
-        assert_eq!(desk.renew(&question.clone().back(&kept)).await, 1);
+        harness.subject.wait(Nanos::from_nanos(3 * unit.as_nanos())).await;
+        assert_eq!(harness.renew(&charge.clone().refund_of(&kept)).await, 1);
     }
-    assert_eq!(desk.renew(&question.clone().back(&lost)).await, 0);
-    assert_eq!(desk.peek(&question).await.remaining(), [1]);
-    assert_eq!(desk.refund(&question.clone().back(&kept)).await, 1);
-    assert_eq!(desk.renew(&question.clone().back(&kept)).await, 0);
-    let (bucket, fresh) = (desk.about(bucket(5), "bucket"), desk.about(leases, "fresh"));
-    let taken = desk.check(&bucket).await;
-    assert_eq!(desk.renew(&bucket.clone().back(&taken)).await, 0, "there is no lease");
-    assert_eq!(desk.renew(&fresh.back(&kept)).await, 0, "nobody holds anything");
+    assert_eq!(harness.renew(&charge.clone().refund_of(&lost)).await, 0);
+    assert_eq!(harness.peek(&charge).await.remaining(), [1]);
+    assert_eq!(harness.refund(&charge.clone().refund_of(&kept)).await, 1);
+    assert_eq!(harness.renew(&charge.clone().refund_of(&kept)).await, 0);
+    let (bucket, fresh) = (harness.of_limit(bucket(5), "bucket"), harness.of_limit(leases, "fresh"));
+    let taken = harness.check(&bucket).await;
+    assert_eq!(harness.renew(&bucket.clone().refund_of(&taken)).await, 0, "there is no lease");
+    assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "nobody holds anything");
 }
 
-/// What was taken from yesterday's quota is not given to today's.
-pub async fn a_refund_reaches_only_the_window_it_was_taken_in(subject: &mut impl Subject) {
+/// A refund applies only to the window of its taking.
+pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
     let unit = subject.unit();
-    let mut desk = Desk::new(subject);
+    let mut harness = Harness::new(subject);
     let window = FixedWindow::new(5, Nanos::from_nanos(2 * unit.as_nanos())).expect("a window");
-    let question = desk.about(window.phase(Phase::FirstRequest), "k");
-    let old = desk.check(&question.clone().cost(2)).await;
-    desk.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
-    assert_eq!(desk.check(&question).await.remaining(), [4]);
-    assert_eq!(desk.refund(&question.clone().back(&old)).await, 0);
-    assert_eq!(desk.peek(&question).await.remaining(), [4]);
+    let charge = harness.of_limit(window.phase(Phase::FirstRequest), "k");
+    let old = harness.check(&charge.clone().cost(2)).await;
+    harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
+    assert_eq!(harness.check(&charge).await.remaining(), [4]);
+    assert_eq!(harness.refund(&charge.clone().refund_of(&old)).await, 0);
+    assert_eq!(harness.peek(&charge).await.remaining(), [4]);
 }
 
-/// Refunds of a group are not all or none.
-pub async fn what_one_does_not_accept_another_may(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
-    let (used, new) = (desk.about(bucket(5), "used"), desk.about(bucket(5), "new"));
-    let taken = desk.check(&used.clone().cost(3)).await;
-    let told = desk.group(Verb::Refund, &[new.clone().back(&taken), used.clone().back(&taken)]).await;
-    assert_eq!(told.iter().map(|told| told.taken).collect::<Vec<_>>(), [0, 3]);
-    assert_eq!(desk.peek(&used).await.remaining(), [5]);
-    assert_eq!(desk.check(&new.cost(5)).await.taken, Cost::new(5).get());
+/// Refunds of a group are independent of each other.
+pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let (used, new) = (harness.of_limit(bucket(5), "used"), harness.of_limit(bucket(5), "new"));
+    let taken = harness.check(&used.clone().cost(3)).await;
+    let answers = harness.group(Verb::Refund, &[new.clone().refund_of(&taken), used.clone().refund_of(&taken)]).await;
+    assert_eq!(answers.iter().map(|answer| answer.taken).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!(harness.peek(&used).await.remaining(), [5]);
+    assert_eq!(harness.check(&new.cost(5)).await.taken, Cost::new(5).get());
 }
 
-/// As good as new.
-pub async fn reset_forgets_one_key_and_no_other(subject: &mut impl Subject) {
-    let mut desk = Desk::new(subject);
+/// A reset key is unused.
+pub async fn reset_affects_one_key(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
     for (name, limit) in one_of_each(3) {
-        let numbers = desk.limit(limit);
-        let (question, other) = (desk.question(numbers, name), desk.question(numbers, &format!("other {name}")));
-        desk.group(Verb::Check, &[question.clone().cost(3), other.clone().cost(2)]).await;
-        desk.reset(&question).await;
-        assert_eq!(desk.peek(&question).await.remaining(), [3], "{name}");
-        assert_eq!(desk.peek(&other).await.remaining(), [1], "{name}");
-        assert!(desk.check(&question.cost(3)).await.passed(), "{name}");
+        let limits_id = harness.limit(limit);
+        let (charge, other) = (harness.of_key(limits_id, name), harness.of_key(limits_id, &format!("other {name}")));
+        harness.group(Verb::Check, &[charge.clone().cost(3), other.clone().cost(2)]).await;
+        harness.reset(&charge).await;
+        assert_eq!(harness.peek(&charge).await.remaining(), [3], "{name}");
+        assert_eq!(harness.peek(&other).await.remaining(), [1], "{name}");
+        assert!(harness.check(&charge.cost(3)).await.passed(), "{name}");
     }
 }

@@ -1,4 +1,5 @@
-//! The fixed window by its definition: what was counted in which window, and what of it is debt for the next ones.
+//! The definition of a fixed window: the count of each window, and the debt that it leaves to later
+//! windows.
 
 use std::collections::BTreeMap;
 
@@ -8,65 +9,65 @@ use super::{Answer, Model, first_wait};
 
 /// `limit` per window of `length`, fixed or sliding.
 #[derive(Clone, Copy, Debug)]
-pub struct WindowNumbers {
+pub struct WindowParams {
     /// The most per window.
     pub limit: u64,
-    /// How long a window is.
+    /// The length of a window.
     pub length: u64,
-    /// How much more may be counted by charges.
+    /// The additional amount that charges may count.
     pub max_debt: u64,
-    /// What a new key has left.
+    /// The amount that a new key has left.
     pub initial: u64,
-    /// Where the windows lie; at multiples of the length if they slide.
+    /// The alignment of the windows; sliding windows are aligned to multiples of the length.
     pub phase: Phase,
 }
 
-impl WindowNumbers {
-    /// The same numbers for the implementation.
+impl WindowParams {
+    /// Returns the fixed window with these parameters.
     ///
     /// # Errors
-    /// As the implementation says.
+    /// As for the constructor of the limit.
     pub fn fixed(&self) -> Result<FixedWindow, LimitError> {
         let limit = FixedWindow::new(self.limit, Nanos::from_nanos(self.length))?.phase(self.phase);
         limit.max_debt(self.max_debt)?.initial(self.initial)
     }
 
-    /// The same numbers for the implementation that slides.
+    /// Returns the sliding window with these parameters.
     ///
     /// # Errors
-    /// As the implementation says.
+    /// As for the constructor of the limit.
     pub fn sliding(&self) -> Result<SlidingWindow, LimitError> {
         SlidingWindow::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 
-/// Counts by window. Windows of irregular length are handed in, and have no debt here.
+/// Counts by window. Calendar windows, which have irregular lengths, carry no debt here.
 #[derive(Clone, Debug)]
 pub struct FixedWindowModel {
-    numbers: WindowNumbers,
-    /// Where windows counted from the first request began, or where those at multiples would have.
+    params: WindowParams,
+    /// The start of a window: that of the first request, or an aligned instant.
     origin: u64,
-    /// What was taken in each window, by its first instant, less what was given back in it.
+    /// The amount taken in each window, by the start of the window, less the amount refunded in it.
     counts: BTreeMap<i128, i128>,
-    /// The window of each taking, by its end.
+    /// The end of the window of each taking.
     takings: Vec<u64>,
 }
 
 impl FixedWindowModel {
-    /// Nothing counted but what a new key does not have.
-    pub fn new(numbers: WindowNumbers, now: &Now<'_>) -> Self {
-        let mut new = Self { numbers, origin: 0, counts: BTreeMap::new(), takings: Vec::new() };
+    /// Returns a model of a new key, with all but `initial` used.
+    pub fn new(params: WindowParams, now: &Now<'_>) -> Self {
+        let mut new = Self { params, origin: 0, counts: BTreeMap::new(), takings: Vec::new() };
         new.restart(now);
         new
     }
 
-    /// Other numbers from now on. What was used stays used, in the same window if windows lie as they did; what is above the
-    /// new limit without having been debt is not debt now.
-    pub fn change(&mut self, numbers: WindowNumbers, now: &Now<'_>) {
+    /// Changes the parameters. The amount used stays used, in the same window if the alignment is
+    /// unchanged. An excess over the new limit that was not debt does not become debt.
+    pub fn change(&mut self, params: WindowParams, now: &Now<'_>) {
         let used = self.used(now, self.at(now));
-        let same = (self.numbers.phase, self.numbers.length) == (numbers.phase, numbers.length);
+        let same = (self.params.phase, self.params.length) == (params.phase, params.length);
         let origin = self.origin;
-        self.numbers = numbers;
+        self.params = params;
         self.anchor(now);
         if same && used > 0 {
             self.origin = origin;
@@ -74,41 +75,41 @@ impl FixedWindowModel {
         self.add(now, used);
     }
 
-    /// The instant on the clock that the windows are told by.
+    /// Returns the instant on the clock that the windows follow.
     fn at(&self, now: &Now<'_>) -> u64 {
-        if self.numbers.phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
+        if self.params.phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
     }
 
-    /// Begins anew, with windows that lie as they do around now.
+    /// Clears all counts and aligns the windows at `now`.
     fn anchor(&mut self, now: &Now<'_>) {
         self.counts.clear();
-        self.origin = match self.numbers.phase {
+        self.origin = match self.params.phase {
             Phase::Epoch | Phase::Given(_) => 0,
-            Phase::Spread => now.spread() % self.numbers.length,
+            Phase::Spread => now.spread() % self.params.length,
             Phase::FirstRequest => self.at(now),
         };
     }
 
-    /// The first instant of the window around `at`, and the first after it.
+    /// Returns the start and the end of the window that contains `at`.
     fn window(&self, now: &Now<'_>, at: u64) -> (i128, i128) {
-        if let Phase::Given(position) = self.numbers.phase {
+        if let Phase::Given(position) = self.params.phase {
             let window = now.window(position).expect("a window handed in");
             return (window.start().as_nanos().into(), window.end().as_nanos().into());
         }
-        let (length, origin) = (i128::from(self.numbers.length), i128::from(self.origin));
+        let (length, origin) = (i128::from(self.params.length), i128::from(self.origin));
         let start = origin + (i128::from(at) - origin).div_euclid(length) * length;
         (start, start + length)
     }
 
-    /// What counts as used at `at`: what was taken in that window, and the debt of earlier ones, which each window pays
-    /// one limit of.
+    /// Returns the amount used at `at`: what was taken in that window plus the debt of earlier
+    /// windows, of which each window pays one limit.
     fn used(&self, now: &Now<'_>, at: u64) -> i128 {
-        if let Phase::Given(_) = self.numbers.phase {
+        if let Phase::Given(_) = self.params.phase {
             let (start, end) = self.window(now, self.at(now));
             let counted = self.counts.range(start..).map(|(_, count)| count).sum();
             return if i128::from(at) < end { counted } else { 0 };
         }
-        let (limit, length) = (i128::from(self.numbers.limit), i128::from(self.numbers.length));
+        let (limit, length) = (i128::from(self.params.limit), i128::from(self.params.length));
         let (mut used, mut last) = (0, 0);
         let present = self.window(now, at).0;
         for (&start, count) in &self.counts {
@@ -131,16 +132,16 @@ impl FixedWindowModel {
 impl Model for FixedWindowModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
         let at = self.at(now);
-        if self.numbers.phase == Phase::FirstRequest && self.used(now, at) == 0 {
+        if self.params.phase == Phase::FirstRequest && self.used(now, at) == 0 {
             self.anchor(now);
         }
-        let (limit, used) = (i128::from(self.numbers.limit), self.used(now, at));
-        let deepest = limit + i128::from(self.numbers.max_debt);
+        let (limit, used) = (i128::from(self.params.limit), self.used(now, at));
+        let deepest = limit + i128::from(self.params.max_debt);
         let cost = i128::from(ask.cost().get());
         let (cost, ceiling) = match ask {
             Ask::Exactly(_) => (cost, limit),
             Ask::Regardless(_) => (cost, deepest),
-            // Nothing asked for is nothing refused, even in debt.
+            // A cost of 0 is never refused here, even in debt.
             Ask::UpTo(_) if cost == 0 => (0, i128::MAX),
             Ask::UpTo(_) => (cost.min((limit - used).max(1)), limit),
         };
@@ -158,7 +159,7 @@ impl Model for FixedWindowModel {
         Answer { outcome: Outcome::Deny(retry), taken: 0, receipt }
     }
 
-    /// Only in the present window, and no more than is used in it.
+    /// Only in the current window, and no more than is used in it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let used = self.used(now, self.at(now));
         if used == 0 || receipt.is_some_and(|receipt| self.takings[receipt] != self.end(now)) {
@@ -170,7 +171,7 @@ impl Model for FixedWindowModel {
     }
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
-        let (at, limit) = (self.at(now), i128::from(self.numbers.limit));
+        let (at, limit) = (self.at(now), i128::from(self.params.limit));
         let cost = i128::from(cost);
         let retry = if cost > limit {
             Retry::Never
@@ -178,7 +179,7 @@ impl Model for FixedWindowModel {
             Retry::After(first_wait(at, |later| self.used(now, later) + cost <= limit))
         };
         Report {
-            limit: self.numbers.limit,
+            limit: self.params.limit,
             remaining: (limit - self.used(now, at)).max(0) as u64,
             retry,
             reset: first_wait(at, |later| self.used(now, later) == 0),
@@ -188,6 +189,6 @@ impl Model for FixedWindowModel {
     fn restart(&mut self, now: &Now<'_>) {
         self.takings.clear();
         self.anchor(now);
-        self.add(now, (self.numbers.limit - self.numbers.initial).into());
+        self.add(now, (self.params.limit - self.params.initial).into());
     }
 }

@@ -1,72 +1,72 @@
-//! Several limits together by their definition: ask each of them, and keep their answers only if all of them agree.
+//! The definition of several limits together: ask each, and keep the answers only if all admit.
 
 use tollgate_core::{Ask, Cost, Limit, LimitError, Limits, Nanos, Now, Outcome, Report, Retry};
 
 use super::{
-    Answer, ConcurrencyModel, FixedWindowModel, Law, LeakyBucketModel, LeakyNumbers, LeaseNumbers, LogNumbers, Model,
-    SlidingLogModel, SlidingWindowModel, TokenBucketModel, TokenNumbers, WindowNumbers,
+    Answer, ConcurrencyModel, FixedWindowModel, Law, LeakyBucketModel, LeakyParams, LeaseParams, LogParams, Model,
+    SlidingLogModel, SlidingWindowModel, TokenBucketModel, TokenParams, WindowParams,
 };
 
-/// The numbers of one limit of a group.
+/// The parameters of one limit of a group.
 #[derive(Clone, Copy, Debug)]
 pub enum Member {
     /// A token bucket.
-    TokenBucket(TokenNumbers),
+    TokenBucket(TokenParams),
     /// A leaky bucket.
-    LeakyBucket(LeakyNumbers),
+    LeakyBucket(LeakyParams),
     /// A fixed window.
-    FixedWindow(WindowNumbers),
+    FixedWindow(WindowParams),
     /// A sliding window.
-    SlidingWindow(WindowNumbers),
+    SlidingWindow(WindowParams),
     /// A sliding log.
-    SlidingLog(LogNumbers),
-    /// So many at a time.
-    Concurrency(LeaseNumbers),
+    SlidingLog(LogParams),
+    /// A concurrency limit.
+    Concurrency(LeaseParams),
 }
 
 impl Member {
-    /// The same numbers for the implementation.
+    /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As the implementation says.
+    /// As for the constructor of the limit.
     pub fn limit(&self) -> Result<Limit, LimitError> {
         Ok(match self {
-            Self::TokenBucket(numbers) => numbers.limit()?.into(),
-            Self::LeakyBucket(numbers) => numbers.limit()?.into(),
-            Self::FixedWindow(numbers) => numbers.fixed()?.into(),
-            Self::SlidingWindow(numbers) => numbers.sliding()?.into(),
-            Self::SlidingLog(numbers) => numbers.limit()?.into(),
-            Self::Concurrency(numbers) => numbers.limit()?.into(),
+            Self::TokenBucket(params) => params.limit()?.into(),
+            Self::LeakyBucket(params) => params.limit()?.into(),
+            Self::FixedWindow(params) => params.fixed()?.into(),
+            Self::SlidingWindow(params) => params.sliding()?.into(),
+            Self::SlidingLog(params) => params.limit()?.into(),
+            Self::Concurrency(params) => params.limit()?.into(),
         })
     }
 
-    /// The implementation of a group.
+    /// Returns the limits of a group.
     ///
     /// # Errors
-    /// As the implementation says.
+    /// As for the constructors of the limits.
     pub fn limits(members: &[Self]) -> Result<Limits, LimitError> {
         Limits::new(members.iter().map(Self::limit).collect::<Result<Vec<_>, _>>()?)
     }
 
-    fn model(self, now: &Now<'_>) -> Box<dyn Twin> {
+    fn model(self, now: &Now<'_>) -> Box<dyn ClonableModel> {
         match self {
-            Self::TokenBucket(numbers) => Box::new(TokenBucketModel::new(numbers, now)),
-            Self::LeakyBucket(numbers) => Box::new(LeakyBucketModel::new(numbers, now)),
-            Self::FixedWindow(numbers) => Box::new(FixedWindowModel::new(numbers, now)),
-            Self::SlidingWindow(numbers) => Box::new(SlidingWindowModel::new(numbers, now)),
-            Self::SlidingLog(numbers) => Box::new(SlidingLogModel::new(numbers, now)),
-            Self::Concurrency(numbers) => Box::new(ConcurrencyModel::new(numbers)),
+            Self::TokenBucket(params) => Box::new(TokenBucketModel::new(params, now)),
+            Self::LeakyBucket(params) => Box::new(LeakyBucketModel::new(params, now)),
+            Self::FixedWindow(params) => Box::new(FixedWindowModel::new(params, now)),
+            Self::SlidingWindow(params) => Box::new(SlidingWindowModel::new(params, now)),
+            Self::SlidingLog(params) => Box::new(SlidingLogModel::new(params, now)),
+            Self::Concurrency(params) => Box::new(ConcurrencyModel::new(params)),
         }
     }
 }
 
-/// A model that can be tried out on a copy.
-trait Twin: Model {
-    fn twin(&self) -> Box<dyn Twin>;
+/// A model that can be cloned to try a request.
+trait ClonableModel: Model {
+    fn twin(&self) -> Box<dyn ClonableModel>;
 }
 
-impl<M: Model + Clone + 'static> Twin for M {
-    fn twin(&self) -> Box<dyn Twin> {
+impl<M: Model + Clone + 'static> ClonableModel for M {
+    fn twin(&self) -> Box<dyn ClonableModel> {
         Box::new(self.clone())
     }
 }
@@ -74,24 +74,25 @@ impl<M: Model + Clone + 'static> Twin for M {
 /// The models of all limits, in order.
 #[expect(missing_debug_implementations, reason = "models of any kind")]
 pub struct GroupModel {
-    members: Vec<Box<dyn Twin>>,
+    members: Vec<Box<dyn ClonableModel>>,
     /// The receipts of each taking, by limit.
     takings: Vec<Vec<usize>>,
 }
 
 impl GroupModel {
-    /// All new.
+    /// Returns a group of new models.
     pub fn new(members: &[Member], now: &Now<'_>) -> Self {
         Self { members: members.iter().map(|member| member.model(now)).collect(), takings: Vec::new() }
     }
 
-    /// What is told about each limit.
+    /// Returns the report of each limit.
     pub fn reports(&self, now: &Now<'_>, cost: u64) -> Vec<Report> {
         self.members.iter().map(|member| member.report(now, cost)).collect()
     }
 
-    /// What all say, and how each would be if all agreed, or if it alone was told that it refused.
-    fn try_out(&self, now: &Now<'_>, ask: Ask) -> Vec<(Answer, Box<dyn Twin>)> {
+    /// Returns the common outcome, and the state of each model if all admit, and if only this one
+    /// refuses.
+    fn try_out(&self, now: &Now<'_>, ask: Ask) -> Vec<(Answer, Box<dyn ClonableModel>)> {
         let twins = self.members.iter().map(|member| member.twin());
         twins.map(|mut twin| (twin.ask(now, ask), twin)).collect()
     }
@@ -102,7 +103,7 @@ impl Model for GroupModel {
         let mut tried = self.try_out(now, ask);
         let least = tried.iter().map(|(answer, _)| answer.taken).min().unwrap_or(0);
         if matches!(ask, Ask::UpTo(_)) && least > 0 {
-            // As much as the tightest has, from all of them.
+            // As much as the tightest limit has, from all of them.
             tried = self.try_out(now, Ask::Exactly(Cost::new(least)));
         }
         let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::and).unwrap_or(Outcome::Allow);
@@ -110,7 +111,7 @@ impl Model for GroupModel {
         let taken = if passes { least } else { 0 };
         self.takings.push(tried.iter().map(|(answer, _)| answer.receipt).collect());
         for (member, (answer, twin)) in self.members.iter_mut().zip(tried) {
-            // Who refused may count it; nobody else hears of it.
+            // The limit that refused may count the refusal; the others do not see the request.
             if passes || !answer.outcome.is_admitted() {
                 *member = twin;
             }

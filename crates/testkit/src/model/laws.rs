@@ -1,16 +1,16 @@
-//! What holds for every algorithm in every state, whatever its numbers: no model is needed to check it.
+//! Laws that hold for every algorithm in every state and with any parameters. They need no model.
 
 use tollgate_core::{Algorithm, Ask, Cells, Cost, Nanos, Now, Outcome, Retry, Time, Window};
 
 use super::Law;
 
-/// Makes the present out of an instant: which clock, which spread and which windows belong to it.
+/// Builds the present from an instant: the clock readings, the spread and the windows.
 pub trait Clock {
-    /// The present at `instant` nanoseconds.
+    /// Returns the present at `instant` nanoseconds.
     fn at(&self, instant: u64) -> Now<'_>;
 }
 
-/// Both clocks the same, nothing handed in.
+/// Equal clocks, no spread, no windows.
 #[derive(Clone, Copy, Debug)]
 pub struct OneClock;
 
@@ -20,14 +20,14 @@ impl Clock for OneClock {
     }
 }
 
-/// A wall clock that is ahead of the monotonic one, a key's number for spreading, and windows that are handed in.
+/// A wall clock ahead of the monotonic one, a spread value of the key, and calendar windows.
 #[derive(Clone, Debug)]
 pub struct Calendar {
-    /// By how much the wall clock is ahead.
+    /// The offset of the wall clock.
     pub ahead: u64,
-    /// The key's number.
+    /// The spread value of the key.
     pub spread: u64,
-    /// One after another from the beginning of time; the one around the present is handed in.
+    /// Consecutive windows from time zero; the present has the one that contains it.
     pub windows: Vec<Window>,
 }
 
@@ -39,29 +39,30 @@ impl Clock for Calendar {
     }
 }
 
-/// A limit in a state at an instant, and a clock to look ahead with.
+/// A limit in a state at an instant, with a clock for looking ahead.
 #[derive(Debug)]
 pub struct Place<'a, A, C> {
     /// The limit.
     pub limit: &'a A,
     /// Its state.
     pub state: &'a [u64],
-    /// What makes the present out of an instant.
+    /// The clock.
     pub clock: &'a C,
     /// The instant.
     pub instant: u64,
 }
 
 impl<A: Algorithm, C: Clock> Place<'_, A, C> {
-    /// What would be answered `later`.
+    /// Returns what a request `later` would get.
     fn outcome(&self, later: u64, ask: Ask) -> Outcome {
         self.limit.weigh(self.state, &self.clock.at(self.instant + later), ask).outcome()
     }
 }
 
-/// Waiting the advertised time passes, one nanosecond less does not, no refusal says zero, and never is never.
+/// After the advertised wait the request passes, and one nanosecond earlier it does not. No refusal
+/// advertises a wait of zero, and `Never` holds at any time.
 pub fn the_advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, ask: Ask) {
-    // Limits that count refused attempts promise the wait to who then waits quietly.
+    // Limits that count refusals advertise the wait of a caller that sends nothing meanwhile.
     let mut state = place.state.to_vec();
     let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.at(place.instant), ask);
     let Outcome::Deny(retry) = verdict.outcome() else { return };
@@ -76,7 +77,7 @@ pub fn the_advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, 
             );
             assert!(!place.outcome(wait - 1, ask).is_admitted(), "{ask:?} passes one nanosecond before {wait} ns");
         }
-        // Everybody has let go by then, at the latest.
+        // All leases have ended by then.
         Retry::OnRelease => {
             let reset = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE).reset;
             assert!(place.outcome(reset.as_nanos(), ask).is_admitted(), "{ask:?} is refused when all are released");
@@ -89,7 +90,7 @@ pub fn the_advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, 
     }
 }
 
-/// Exactly what remains passes, and one more does not.
+/// Exactly the remaining amount passes.
 pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
     let report = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE);
     let exactly = |n: u64| place.outcome(0, Ask::Exactly(Cost::new(n)));
@@ -100,7 +101,7 @@ pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Plac
     assert!(!exactly(report.remaining.saturating_add(1)).is_admitted(), "more passes than remains: {report:?}");
 }
 
-/// As good as new when the report says so and not a nanosecond earlier.
+/// The key is unused at the reported reset and not a nanosecond earlier.
 pub fn reset_is_when_it_is_new<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
     let reset = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE).reset.as_nanos();
     let is_new = |later: u64| place.limit.is_new(place.state, &place.clock.at(place.instant + later));
@@ -111,8 +112,8 @@ pub fn reset_is_when_it_is_new<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) 
     assert!(reset == 0 || !is_new(reset - 1), "as good as new one nanosecond before the reset of {reset} ns");
 }
 
-/// When `n` at once pass, so do `n` singly, and nothing can tell the difference afterwards: the words are the same or, where
-/// each taking is known, what is reported from then on.
+/// If a cost of `n` passes, so do `n` requests of cost 1, and both leave the same words, or, for
+/// algorithms that store each taking, the same later reports.
 pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
     place: &Place<'_, A, C>,
     n: Cost,
@@ -142,7 +143,7 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
     }
 }
 
-/// Whatever the words, the time, the cost and the stamp: no panic, and no nonsense in what is said.
+/// For any words, time, cost and stamp: no panic, and consistent results.
 pub fn garbage_is_survived<A: Algorithm>(limit: &A, old: &A, words: &[u64], now: &Now<'_>, ask: Ask, stamp: A::Stamp) {
     let limit_of = |state: &[u64]| limit.report(state, now, ask.cost());
     let mut state = words.to_vec();

@@ -1,4 +1,4 @@
-//! Walks an algorithm and its model through one script, side by side, comparing everything they say.
+//! Runs an algorithm and its model through one script and compares all results.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report};
 
@@ -6,17 +6,17 @@ use super::laws::{self, Clock};
 use super::script::{Act, Amount, Pause, Step};
 use super::{Law, Model};
 
-/// How far scripts go: 73 years, as far as every state is exact.
+/// The latest instant of scripts: 73 years, up to which every state is exact.
 pub const HORIZON: u64 = 1 << 61;
 
-/// Something that passed.
+/// An admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// When it was asked for, in nanoseconds.
+    /// The time of the request, in nanoseconds.
     pub asked: u64,
-    /// When it passes: later than asked if it was told to wait.
+    /// The time at which it passes: later than `asked` if it is delayed.
     pub passes: u64,
-    /// How much.
+    /// The amount.
     pub cost: u64,
 }
 
@@ -30,7 +30,7 @@ impl Admitted {
     }
 }
 
-/// Walks an algorithm alone through a script that only takes, from `start` to the end of time, and returns what passed.
+/// Runs only the algorithm through a script of takes, from `start`, and returns what was admitted.
 pub fn walk<A: Algorithm, C: Clock>(limit: &A, clock: &C, start: u64, script: &[Step]) -> Vec<Admitted> {
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
@@ -64,14 +64,14 @@ pub struct Lockstep<'a, A: Algorithm, M, C> {
     clock: &'a C,
     instant: u64,
     state: Vec<u64>,
-    /// What can be refunded: our stamp and the model's receipt.
+    /// Takings that can be refunded: the stamp of the algorithm and the receipt of the model.
     takings: Vec<(A::Stamp, usize)>,
     /// The waits that `Pause` refers to.
     last: Report,
 }
 
 impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
-    /// Both new at `instant`, to which `clock` gives the present.
+    /// Returns both, new at `instant`, with `clock` for the present.
     pub fn new(limit: &'a A, model: M, clock: &'a C, instant: u64) -> Self {
         let mut state = vec![0; limit.words()];
         limit.init(state.as_mut_slice(), &clock.at(instant));
@@ -86,13 +86,14 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         }
     }
 
-    /// The state, the model and the present, for what is particular to an algorithm.
+    /// Returns the state, the model and the present, for checks of a single algorithm.
     pub fn look(&self) -> (&[u64], &M, Now<'a>) {
         (&self.state, &self.model, self.clock.at(self.instant))
     }
 
-    /// Goes on with other parameters, as when a request is admitted under them: the state is converted, the model by `change`. If
-    /// more is used up than the new parameters can hold, no request is ever admitted that would convert it, and the old ones stay.
+    /// Changes the parameters as an admitted request does: converts the state, and the model by
+    /// `change`. If more is used than the new parameters can hold, no request can be admitted under
+    /// them, and the old ones stay.
     pub fn change(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
@@ -139,7 +140,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         laws::reset_is_when_it_is_new(&place);
     }
 
-    /// Waits, unless that would end beyond what any state can tell; the end of time has its own tests.
+    /// Waits, unless that would exceed the range of states; the end of time has its own tests.
     fn wait(&mut self, pause: Pause) {
         let next = self.instant.saturating_add(pause.nanos(&self.last));
         if next <= HORIZON {
@@ -147,12 +148,12 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         }
     }
 
-    /// Decides on both sides and returns what was asked for.
+    /// Decides on both sides and returns the ask.
     fn decide(&mut self, now: &Now<'_>, ask: Ask) -> u64 {
         let place = laws::Place { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
         laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.lifts(law));
         let before = self.state.clone();
-        // Deciding may go a shorter way than weighing and committing, but to the same end.
+        // `decide` may have a faster path than `weigh` and `commit`, with the same result.
         let mut at_length = before.clone();
         let told = self.limit.weigh(before.as_slice(), now, ask);
         self.limit.commit(at_length.as_mut_slice(), now, &told);

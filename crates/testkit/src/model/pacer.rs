@@ -1,11 +1,12 @@
-//! The pacers by their definition: permits that are stored while idle and cost the area under a curve, in rational numbers.
+//! The definition of pacers: permits that are stored while idle and cost the area under a curve, in
+//! rational params.
 
 use num_traits::Zero;
 use tollgate_core::Rate;
 
 use super::{Exact, ceil, exact, per_nano};
 
-/// What is stored, and when the next caller may pass.
+/// The stored permits, and when the next caller may pass.
 #[derive(Clone, Debug)]
 pub struct PacerModel {
     /// Nanoseconds per permit.
@@ -15,24 +16,26 @@ pub struct PacerModel {
     next_free: Exact,
 }
 
-/// How much is stored, and what a stored permit costs.
+/// The capacity for stored permits, and the cost of a stored permit.
 #[derive(Clone, Debug)]
 enum Curve {
-    /// Nothing, up to so many.
+    /// Stored permits cost nothing; the capacity is given.
     Free { max: Exact },
-    /// As much as a new one up to the threshold, and from there on more and more, up to `cold` times as much at most.
+    /// Stored permits cost as much as new ones up to the threshold, and above it linearly more, up
+    /// to `cold` times as much.
     Ramp { threshold: Exact, max: Exact, cold: Exact, warm_up: Exact },
 }
 
 impl PacerModel {
-    /// With permits of `store` nanoseconds stored at most, none of them at first.
+    /// Returns a pacer that stores permits of at most `store` nanoseconds, with none stored.
     pub fn bursty(rate: Rate, store: u64, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let max = exact(store) / &interval;
         Self { interval, curve: Curve::Free { max }, stored: Exact::zero(), next_free: exact(now) }
     }
 
-    /// As Guava defines it: half of the warm-up's permits below the threshold, and above it as many as take the warm-up.
+    /// As Guava defines it: half of the permits of the warm-up are below the threshold, and the
+    /// permits above it take the warm-up time.
     pub fn warm_up(rate: Rate, warm_up: u64, cold_permille: u32, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let (warm_up, cold) = (exact(warm_up), Exact::new(cold_permille.into(), 1_000.into()));
@@ -42,12 +45,12 @@ impl PacerModel {
         Self { interval, curve: Curve::Ramp { threshold, max, cold, warm_up }, stored, next_free: exact(now) }
     }
 
-    /// How long somebody waits who comes now, rounded up.
+    /// Returns the wait of a caller that comes now, rounded up.
     pub fn earliest(&self, now: u64) -> u64 {
         ceil(&(&self.next_free - exact(now)))
     }
 
-    /// Takes permits, and moves on when the next may pass.
+    /// Takes permits and moves the time at which the next caller may pass.
     pub fn reserve(&mut self, now: u64, permits: u64) {
         if permits == 0 {
             return;
@@ -65,14 +68,14 @@ impl PacerModel {
         }
         let (max, cooling) = match &self.curve {
             Curve::Free { max } => (max, self.interval.clone()),
-            // All of them in the time it takes to warm up.
+            // The capacity refills within the warm-up time.
             Curve::Ramp { max, warm_up, .. } => (max, warm_up / max),
         };
         self.stored = (&self.stored + (&now - &self.next_free) / cooling).min(max.clone());
         self.next_free = now;
     }
 
-    /// What the last `spent` of what is stored cost.
+    /// Returns the cost of the last `spent` stored permits.
     fn area(&self, spent: &Exact) -> Exact {
         let Curve::Ramp { threshold, max, cold, .. } = &self.curve else { return Exact::zero() };
         let price = |stored: &Exact| {

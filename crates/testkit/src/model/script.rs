@@ -1,7 +1,8 @@
-//! What is done to a limiter, as data that proptest can make up and shrink.
+//! Scripts of operations on a limiter, as data that proptest generates and shrinks.
 //!
-//! Random numbers alone would almost never meet an edge, so steps may refer to what the limiter last said: wait exactly the
-//! advertised time, or one nanosecond less; ask for exactly what remains, or one more.
+//! Random params alone would rarely hit an edge, so steps may refer to the last result of the
+//! limiter: wait exactly the advertised time, or one nanosecond less; ask for exactly what remains,
+//! or one more.
 
 use std::env;
 
@@ -18,55 +19,55 @@ const DAY: u64 = 86_400_000_000_000;
 pub enum Pause {
     /// This many nanoseconds.
     Nanos(u64),
-    /// As long as the last answer said for the same cost, and this much longer.
+    /// The wait advertised for the same cost, and this much longer.
     Retry(i64),
-    /// Until as good as new, and this much longer.
+    /// Until the key is unused, and this much longer.
     Reset(i64),
 }
 
-/// How much.
+/// An amount.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// This much.
+    /// This amount.
     Of(u64),
     /// What remains, and this much more.
     Remaining(i64),
-    /// What the limit holds at most, and this much more.
+    /// The capacity, and this much more.
     Capacity(i64),
-    /// What the limit holds twice, and this much more: where debt ends, unless it was chosen.
+    /// Twice the capacity, and this much more: where the default debt ends.
     Twice(i64),
 }
 
-/// What to do.
+/// An operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// All or nothing.
+    /// Takes all or nothing.
     Check(Amount),
-    /// Only ask.
+    /// Peeks.
     Peek(Amount),
-    /// As much as fits.
+    /// Takes as much as fits, up to this.
     TakeUpTo(Amount),
-    /// Everything that fits.
+    /// Takes everything that fits.
     Drain,
-    /// Regardless, into debt.
+    /// Takes regardless, into debt.
     Charge(Amount),
-    /// Give back, to the taking so many takings ago if there is one.
+    /// Refunds the taking that lies this many takings back, if there is one.
     Refund(Amount, Option<usize>),
-    /// Start again as new.
+    /// Resets the key.
     Reset,
 }
 
-/// Wait, then act.
+/// A wait followed by an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// How long to wait before acting.
+    /// The wait.
     pub pause: Pause,
-    /// What to do then.
+    /// The operation.
     pub act: Act,
 }
 
 impl Pause {
-    /// The nanoseconds to wait, after the limiter said `last`.
+    /// Returns the nanoseconds to wait if the limiter last said `last`.
     pub fn nanos(self, last: &Report) -> u64 {
         match (self, last.retry) {
             (Self::Nanos(n), _) => n,
@@ -78,7 +79,7 @@ impl Pause {
 }
 
 impl Amount {
-    /// The units, where the limiter says `seen`.
+    /// Returns the amount if the limiter reports `seen`.
     pub fn units(self, seen: &Report) -> u64 {
         match self {
             Self::Of(n) => n,
@@ -89,7 +90,8 @@ impl Amount {
     }
 }
 
-/// This many cases, unless `PROPTEST_CASES` says otherwise; what failed once is kept beside the test and tried first.
+/// Returns a configuration with this many cases, unless `PROPTEST_CASES` is set. Failing cases are
+/// stored beside the test and tried first.
 pub fn cases(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let cases = if env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
@@ -100,28 +102,28 @@ pub fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Numbers of every size equally often, up to `max`.
+/// Generates params up to `max`, every order of magnitude equally often.
 pub fn any_size(max: u64) -> impl Strategy<Value = u64> {
     (0..=max.leading_zeros().abs_diff(64), any::<u64>())
         .prop_map(move |(bits, n)| if bits == 0 { 0 } else { (n >> (64 - bits)).min(max) })
 }
 
-/// Numbers of every size, and often the largest there are.
+/// Generates params of every order of magnitude, and often the largest.
 pub fn any_word() -> impl Strategy<Value = u64> {
     prop_oneof![4 => any_size(u64::MAX), 1 => Just(u64::MAX), 1 => any_size(16).prop_map(|n| u64::MAX - n)]
 }
 
-/// Where scripts may start for every state to be exact.
+/// Generates start times at which every state is exact.
 pub fn starts() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(HORIZON)]
 }
 
-/// Amounts from one up, small ones as often as any.
+/// Generates amounts from 1 up, small ones as often as any.
 pub fn some() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), 1_u64..20, any_size(u64::MAX).prop_map(|n| n.max(1))]
 }
 
-/// Rates that divide badly, rates that divide well, and any other.
+/// Generates rates that divide a second evenly, rates that do not, and arbitrary ones.
 pub fn rates() -> impl Strategy<Value = Rate> {
     let named = ["7777/s", "86399/day", "999983/s", "1000000007/day", "1/week", "3G/s", "10/s", "1/s", "3/s", "20/h"]
         .map(|text| text.parse::<Rate>().expect("a rate"));
@@ -159,7 +161,8 @@ fn amounts() -> impl Strategy<Value = Amount> {
     ]
 }
 
-/// Acts that only take: what an interval admitted can be read off their answers.
+/// Generates operations that only take, so that what an interval admitted follows from their
+/// results.
 fn takings() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => amounts().prop_map(Act::Check),
@@ -169,7 +172,7 @@ fn takings() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Every act there is.
+/// Generates operations of every kind.
 fn acts() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => takings(),
@@ -179,12 +182,12 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Up to `length` steps of any kind.
+/// Generates up to `length` steps of any kind.
 pub fn scripts(length: usize) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((pauses(), acts()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
 }
 
-/// Up to `length` steps that only take.
+/// Generates up to `length` steps that only take.
 pub fn greedy_scripts(length: usize) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((pauses(), takings()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
 }

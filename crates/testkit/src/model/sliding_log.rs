@@ -1,42 +1,43 @@
-//! The sliding log by its definition: everything that passed is written down, and counted anew on every question.
+//! The definition of a sliding log: every unit that passed is stored, and counted again for every
+//! request.
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingLog};
 
 use super::{Answer, Law, Model, first_wait};
 
-/// A list of units, each with the instant at which it passed and the taking it belongs to, oldest first.
+/// A list of units, each with its instant and its taking, oldest first.
 #[derive(Clone, Debug)]
 pub struct SlidingLogModel {
-    numbers: LogNumbers,
+    params: LogParams,
     units: Vec<u64>,
-    /// How many of them, the oldest, stand for no request.
+    /// How many of them, the oldest, belong to no request: the used part of a new key.
     opening: usize,
-    /// When each taking was made.
+    /// The instant of each taking.
     takings: Vec<u64>,
 }
 
-/// At most `limit` inside any window of `length`.
+/// At most `limit` in any window of `length`.
 #[derive(Clone, Copy, Debug)]
-pub struct LogNumbers {
-    /// The most inside a window.
+pub struct LogParams {
+    /// The most in a window.
     pub limit: u64,
     /// The length of the window.
     pub length: u64,
-    /// How much more may be inside by charges.
+    /// The additional amount that charges may take.
     pub max_debt: u64,
-    /// What a new key has left.
+    /// The amount that a new key has left.
     pub initial: u64,
-    /// How long after the previous unit the next may pass.
+    /// The minimum time between two units.
     pub gap: u64,
-    /// Whether refused attempts are written down as if they had passed.
+    /// Whether refused requests are recorded as if they had passed.
     pub count_refused: bool,
 }
 
-impl LogNumbers {
-    /// The same numbers for the implementation.
+impl LogParams {
+    /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As the implementation says.
+    /// As for the constructor of the limit.
     pub fn limit(&self) -> Result<SlidingLog, LimitError> {
         let limit = SlidingLog::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?;
         let limit = limit.initial(self.initial)?.minimum_gap(Nanos::from_nanos(self.gap))?;
@@ -45,30 +46,31 @@ impl LogNumbers {
 }
 
 impl SlidingLogModel {
-    /// A log of which all but `initial` was taken at `now`.
-    pub fn new(numbers: LogNumbers, now: &Now<'_>) -> Self {
-        let mut new = Self { numbers, units: Vec::new(), opening: 0, takings: Vec::new() };
+    /// Returns a log in which all but `initial` was taken at `now`.
+    pub fn new(params: LogParams, now: &Now<'_>) -> Self {
+        let mut new = Self { params, units: Vec::new(), opening: 0, takings: Vec::new() };
         new.restart(now);
         new
     }
 
-    /// Other numbers from now on: what was inside, or held back the next by the gap, is kept as far as it fits.
-    pub fn change(&mut self, numbers: LogNumbers, now: &Now<'_>) {
+    /// Changes the parameters. Units in the window, and the one that the minimum gap refers to, are
+    /// kept as far as they fit.
+    pub fn change(&mut self, params: LogParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let inside = self.inside(now);
         let kept = inside.max(usize::from(self.until_gap(now) > 0));
         self.drop_oldest(self.units.len() - kept);
-        // At this instant as much is used as before, though the new window may be shorter.
-        let oldest = (now + 1).saturating_sub(numbers.length);
+        // The amount used now stays the same, even if the new window is shorter.
+        let oldest = (now + 1).saturating_sub(params.length);
         let from = self.units.len() - inside;
         self.units[from..].iter_mut().for_each(|unit| *unit = oldest.max(*unit));
-        self.numbers = numbers;
+        self.params = params;
         self.forget();
     }
 
-    /// How many units passed in `(at − length, at]`.
+    /// Returns the number of units in `(at − length, at]`.
     fn inside(&self, at: u64) -> usize {
-        self.units.iter().filter(|&&unit| unit + self.numbers.length > at).count()
+        self.units.iter().filter(|&&unit| unit + self.params.length > at).count()
     }
 
     fn write(&mut self, at: u64, cost: u64) {
@@ -76,9 +78,9 @@ impl SlidingLogModel {
         self.forget();
     }
 
-    /// Only as many units are remembered as can matter: limit and debt.
+    /// Keeps only as many units as can matter: limit plus debt.
     fn forget(&mut self) {
-        let most = (self.numbers.limit + self.numbers.max_debt) as usize;
+        let most = (self.params.limit + self.params.max_debt) as usize;
         self.drop_oldest(self.units.len().saturating_sub(most));
     }
 
@@ -87,23 +89,24 @@ impl SlidingLogModel {
         self.opening = self.opening.saturating_sub(count);
     }
 
-    /// The last request, if there was any.
+    /// Returns the last request, if any.
     fn last_request(&self) -> Option<&u64> {
         self.units.last().filter(|_| self.units.len() > self.opening)
     }
 
     fn until_gap(&self, now: u64) -> u64 {
-        self.last_request().map_or(0, |last| (last + self.numbers.gap).saturating_sub(now))
+        self.last_request().map_or(0, |last| (last + self.params.gap).saturating_sub(now))
     }
 
-    /// Whether `cost` passes at `at`: it fits below `ceiling`, and comes `gap` after the previous.
+    /// Returns whether `cost` passes at `at`: it fits below `ceiling`, and the minimum gap has
+    /// passed.
     fn passes(&self, at: u64, cost: u64, ceiling: u64, gap: u64) -> bool {
         let apart = cost == 0 || self.last_request().is_none_or(|last| last + gap <= at);
         apart && cost <= ceiling && self.inside(at) as u64 <= ceiling - cost
     }
 
     fn until_new(&self, now: u64) -> u64 {
-        let inside = self.units.last().map_or(0, |last| (last + self.numbers.length).saturating_sub(now));
+        let inside = self.units.last().map_or(0, |last| (last + self.params.length).saturating_sub(now));
         inside.max(self.until_gap(now))
     }
 
@@ -117,7 +120,7 @@ impl SlidingLogModel {
         } else {
             Outcome::Deny(Retry::NOW)
         };
-        if outcome == Outcome::Allow || self.numbers.count_refused && cost <= ceiling {
+        if outcome == Outcome::Allow || self.params.count_refused && cost <= ceiling {
             self.write(now, cost);
         }
         let taken = if outcome == Outcome::Allow { cost } else { 0 };
@@ -127,7 +130,7 @@ impl SlidingLogModel {
 
 impl Model for SlidingLogModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
-        let (now, LogNumbers { limit, max_debt, gap, .. }) = (now.mono().as_nanos(), self.numbers);
+        let (now, LogParams { limit, max_debt, gap, .. }) = (now.mono().as_nanos(), self.params);
         let cost = ask.cost().get();
         let mut answer = match ask {
             Ask::Exactly(_) => self.take(now, cost, limit, gap),
@@ -138,7 +141,8 @@ impl Model for SlidingLogModel {
                 self.take(now, most.max(1), limit, gap)
             }
         };
-        // The wait is that of a caller who waits quietly from here on, with the attempt itself written down or not.
+        // The wait is that of a caller that sends nothing meanwhile, with the refused request
+        // itself recorded or not.
         if answer.outcome == Outcome::Deny(Retry::NOW) {
             let wait = first_wait(now, |later| match ask {
                 Ask::Exactly(_) => self.passes(later, cost, limit, gap),
@@ -150,11 +154,12 @@ impl Model for SlidingLogModel {
         answer
     }
 
-    /// With a receipt, units of that instant; without one, the oldest; only what is still inside.
+    /// With a receipt, refunds units of that instant; without one, the oldest; only units still in
+    /// the window.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let now = now.mono().as_nanos();
         let taken = receipt.map(|receipt| self.takings[receipt]);
-        let length = self.numbers.length;
+        let length = self.params.length;
         let given = (0..self.units.len()).filter(|place| {
             let unit = self.units[*place];
             unit + length > now && taken.is_none_or(|at| at == unit)
@@ -173,7 +178,7 @@ impl Model for SlidingLogModel {
     }
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
-        let (now, LogNumbers { limit, gap, .. }) = (now.mono().as_nanos(), self.numbers);
+        let (now, LogParams { limit, gap, .. }) = (now.mono().as_nanos(), self.params);
         let retry = if cost > limit {
             Retry::Never
         } else {
@@ -189,8 +194,8 @@ impl Model for SlidingLogModel {
 
     fn lifts(&self, law: Law) -> bool {
         match law {
-            Law::RefusalChangesNothing => self.numbers.count_refused,
-            Law::RemainingPasses | Law::SinglyPasses => self.numbers.gap > 0,
+            Law::RefusalChangesNothing => self.params.count_refused,
+            Law::RemainingPasses | Law::SinglyPasses => self.params.gap > 0,
             Law::SameWords => false,
         }
     }
@@ -198,7 +203,7 @@ impl Model for SlidingLogModel {
     fn restart(&mut self, now: &Now<'_>) {
         self.units.clear();
         self.takings.clear();
-        self.write(now.mono().as_nanos(), self.numbers.limit - self.numbers.initial);
+        self.write(now.mono().as_nanos(), self.params.limit - self.params.initial);
         self.opening = self.units.len();
     }
 }

@@ -1,33 +1,33 @@
-//! Sliding slices by their definition: a list of what passed in which slice, added up anew on every question.
+//! The definition of sliding slices: a list of amounts by slice, added up again for every request.
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingSlices};
 
-use super::{Answer, Model, WindowNumbers, first_wait};
+use super::{Answer, Model, WindowParams, first_wait};
 
 /// Counts by slice.
 #[derive(Clone, Debug)]
 pub struct SlidingSlicesModel {
-    numbers: WindowNumbers,
+    params: WindowParams,
     precision: u64,
-    /// What was taken in which slice, less what was given back.
+    /// The amount taken in each slice, less what was refunded.
     takings: Vec<(u64, u64)>,
     /// The end of the slice of each taking.
     receipts: Vec<u128>,
 }
 
-impl WindowNumbers {
-    /// The same numbers for the implementation that slides by slices.
+impl WindowParams {
+    /// Returns the sliding slices with these parameters.
     ///
     /// # Errors
-    /// As the implementation says.
+    /// As for the constructor of the limit.
     pub fn slices(&self, precision: u64) -> Result<SlidingSlices, LimitError> {
         let limit = SlidingSlices::new(self.limit, Nanos::from_nanos(self.length), Nanos::from_nanos(precision))?;
         limit.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 
-/// How long slices are: as long as asked for if they make up the length, else as much shorter as makes them, in as few as divide
-/// it.
+/// Returns the length of a slice: the requested precision if it divides the length, otherwise the
+/// length divided by the least number of slices that divides it and makes them no longer.
 fn slice_length(length: u64, precision: u64) -> u64 {
     let fewest = length.div_ceil(precision.min(length));
     let slices = (fewest..=SlidingSlices::MAX_SLICES).find(|slices| length.is_multiple_of(*slices)).unwrap_or(fewest);
@@ -35,31 +35,31 @@ fn slice_length(length: u64, precision: u64) -> u64 {
 }
 
 impl SlidingSlicesModel {
-    /// Nothing counted but what a new key does not have.
-    pub fn new(numbers: WindowNumbers, precision: u64, now: &Now<'_>) -> Self {
-        let precision = slice_length(numbers.length, precision);
-        let mut new = Self { numbers, precision, takings: Vec::new(), receipts: Vec::new() };
+    /// Returns a model of a new key, with all but `initial` used.
+    pub fn new(params: WindowParams, precision: u64, now: &Now<'_>) -> Self {
+        let precision = slice_length(params.length, precision);
+        let mut new = Self { params, precision, takings: Vec::new(), receipts: Vec::new() };
         new.restart(now);
         new
     }
 
-    /// Other parameters from now on. Slices as long as before, in a window at least as long, keep what is in it; otherwise it all
-    /// counts in the present one.
-    pub fn change(&mut self, numbers: WindowNumbers, precision: u64, now: &Now<'_>) {
-        let (at, precision) = (now.wall().as_nanos(), slice_length(numbers.length, precision));
+    /// Changes the parameters. If slices have the same length and the window is not shorter, their
+    /// counts are kept; otherwise the whole amount counts in the current slice.
+    pub fn change(&mut self, params: WindowParams, precision: u64, now: &Now<'_>) {
+        let (at, precision) = (now.wall().as_nanos(), slice_length(params.length, precision));
         let inside: Vec<_> = self.takings.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
-        let shorter = numbers.length.div_ceil(precision) < self.numbers.length.div_ceil(self.precision);
+        let shorter = params.length.div_ceil(precision) < self.params.length.div_ceil(self.precision);
         self.takings = if precision != self.precision || shorter {
             vec![(at / precision, inside.iter().map(|(_, count)| *count).sum())]
         } else {
             inside
         };
-        (self.numbers, self.precision) = (numbers, precision);
+        (self.params, self.precision) = (params, precision);
     }
 
-    /// A slice counts until all of it is a whole window ago.
+    /// A slice counts until a whole window has passed since its end.
     fn is_inside(&self, slice: u64, at: u64) -> bool {
-        let slices = u128::from(self.numbers.length.div_ceil(self.precision));
+        let slices = u128::from(self.params.length.div_ceil(self.precision));
         u128::from(at) < (u128::from(slice) + 1 + slices) * u128::from(self.precision)
     }
 
@@ -79,14 +79,14 @@ impl SlidingSlicesModel {
 impl Model for SlidingSlicesModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
         let at = now.wall().as_nanos();
-        let (limit, used) = (u128::from(self.numbers.limit), self.used(at));
+        let (limit, used) = (u128::from(self.params.limit), self.used(at));
         let receipt = self.receipts.len();
         let cost = ask.cost().get();
         let available = limit.saturating_sub(used) as u64;
         let (cost, ceiling) = match ask {
             Ask::Exactly(_) => (cost, limit),
-            Ask::Regardless(_) => (cost, limit + u128::from(self.numbers.max_debt)),
-            // Nothing asked for is nothing refused, even in debt.
+            Ask::Regardless(_) => (cost, limit + u128::from(self.params.max_debt)),
+            // A cost of 0 is never refused here, even in debt.
             Ask::UpTo(_) if cost == 0 => (0, u128::MAX),
             Ask::UpTo(_) => (cost.min(available.max(1)), limit),
         };
@@ -98,8 +98,8 @@ impl Model for SlidingSlicesModel {
         Answer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt }
     }
 
-    /// Only in the slice it was taken in, or in the present one, and no more than is counted in it. Where slices lie otherwise by
-    /// now, there may be none that ends where that one did.
+    /// Only in the slice of the taking, or in the current one without a receipt, and no more than
+    /// is counted in it. After a change of the alignment there may be no slice with that end.
     fn refund(&mut self, now: &Now<'_>, mut cost: u64, receipt: Option<usize>) -> u64 {
         let at = now.wall().as_nanos();
         let slice = match receipt.map(|receipt| self.receipts[receipt]) {
@@ -121,9 +121,9 @@ impl Model for SlidingSlicesModel {
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
         let at = now.wall().as_nanos();
-        let limit = u128::from(self.numbers.limit);
+        let limit = u128::from(self.params.limit);
         Report {
-            limit: self.numbers.limit,
+            limit: self.params.limit,
             remaining: limit.saturating_sub(self.used(at)) as u64,
             retry: self.retry(at, cost, limit),
             reset: first_wait(at, |later| self.used(later) == 0),
@@ -132,6 +132,6 @@ impl Model for SlidingSlicesModel {
 
     fn restart(&mut self, now: &Now<'_>) {
         self.receipts.clear();
-        self.takings = vec![(now.wall().as_nanos() / self.precision, self.numbers.limit - self.numbers.initial)];
+        self.takings = vec![(now.wall().as_nanos() / self.precision, self.params.limit - self.params.initial)];
     }
 }

@@ -1,51 +1,52 @@
-//! The sliding window by its definition: the present window's count, and the previous one's by how much it overlaps.
+//! The definition of a sliding window: the count of the current window, plus that of the previous
+//! one in proportion to its overlap.
 
 use std::collections::BTreeMap;
 
 use tollgate_core::{Ask, Nanos, Now, Outcome, Report, Retry};
 
-use super::{Answer, Model, WindowNumbers, first_wait};
+use super::{Answer, Model, WindowParams, first_wait};
 
-/// Counts by window, in windows that lie at multiples of the length.
+/// Counts by window; windows start at multiples of the length.
 #[derive(Clone, Debug)]
 pub struct SlidingWindowModel {
-    numbers: WindowNumbers,
+    params: WindowParams,
     counts: BTreeMap<u64, u64>,
-    /// The window of each taking, by its end.
+    /// The end of the window of each taking.
     takings: Vec<u64>,
 }
 
 impl SlidingWindowModel {
-    /// Nothing counted but what a new key does not have.
-    pub fn new(numbers: WindowNumbers, now: &Now<'_>) -> Self {
-        let mut new = Self { numbers, counts: BTreeMap::new(), takings: Vec::new() };
+    /// Returns a model of a new key, with all but `initial` used.
+    pub fn new(params: WindowParams, now: &Now<'_>) -> Self {
+        let mut new = Self { params, counts: BTreeMap::new(), takings: Vec::new() };
         new.restart(now);
         new
     }
 
-    /// Other numbers from now on. Windows of the same length keep their counts, otherwise the estimate, rounded up, counts in
-    /// the present one; no count is above limit and debt.
-    pub fn change(&mut self, numbers: WindowNumbers, now: &Now<'_>) {
+    /// Changes the parameters. Windows of the same length keep their counts; otherwise the
+    /// estimate, rounded up, counts in the current window. No count exceeds limit plus debt.
+    pub fn change(&mut self, params: WindowParams, now: &Now<'_>) {
         let at = now.wall().as_nanos();
-        let most = numbers.limit + numbers.max_debt;
+        let most = params.limit + params.max_debt;
         let before = self.window(at).checked_sub(1).and_then(|before| self.counts.get(&before));
-        if self.numbers.length == numbers.length && before.is_none_or(|before| *before <= most) {
-            self.numbers = numbers;
+        if self.params.length == params.length && before.is_none_or(|before| *before <= most) {
+            self.params = params;
             return;
         }
-        let spent = self.estimate(at).div_ceil(self.numbers.length.into());
-        self.numbers = numbers;
+        let spent = self.estimate(at).div_ceil(self.params.length.into());
+        self.params = params;
         let kept = spent.min(most.into()) as u64;
         self.counts = BTreeMap::from([(self.window(at), kept)]);
     }
 
-    /// Which window, counted from the beginning of time.
+    /// Returns the index of the window that contains `at`.
     fn window(&self, at: u64) -> u64 {
-        at / self.numbers.length
+        at / self.params.length
     }
 
     fn end(&self, window: u64) -> u64 {
-        (window + 1) * self.numbers.length
+        (window + 1) * self.params.length
     }
 
     fn count(&self, window: u64) -> u64 {
@@ -56,14 +57,14 @@ impl SlidingWindowModel {
         self.window(at).checked_sub(1).map_or(0, |window| self.count(window))
     }
 
-    /// What the last `length` is supposed to hold, times `length`, so that it is a whole number.
+    /// Returns the estimate of the last `length`, multiplied by `length`, so that it is an integer.
     fn estimate(&self, at: u64) -> u128 {
         let overlap = self.end(self.window(at)) - at;
         u128::from(self.previous(at)) * u128::from(overlap) + self.scaled(self.count(self.window(at)))
     }
 
     fn scaled(&self, amount: u64) -> u128 {
-        u128::from(amount) * u128::from(self.numbers.length)
+        u128::from(amount) * u128::from(self.params.length)
     }
 
     fn passes(&self, at: u64, cost: u64, ceiling: u64) -> bool {
@@ -71,8 +72,8 @@ impl SlidingWindowModel {
     }
 
     fn remaining(&self, at: u64) -> u64 {
-        let room = self.scaled(self.numbers.limit).saturating_sub(self.estimate(at));
-        (room / u128::from(self.numbers.length)) as u64
+        let room = self.scaled(self.params.limit).saturating_sub(self.estimate(at));
+        (room / u128::from(self.params.length)) as u64
     }
 
     fn retry(&self, at: u64, cost: u64, ceiling: u64) -> Retry {
@@ -85,12 +86,12 @@ impl SlidingWindowModel {
 
 impl Model for SlidingWindowModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
-        let (at, limit) = (now.wall().as_nanos(), self.numbers.limit);
+        let (at, limit) = (now.wall().as_nanos(), self.params.limit);
         let receipt = self.takings.len();
         let (cost, ceiling) = match ask {
             Ask::Exactly(cost) => (cost.get(), limit),
-            Ask::Regardless(cost) => (cost.get(), limit + self.numbers.max_debt),
-            // Nothing asked for is nothing refused, even in debt.
+            Ask::Regardless(cost) => (cost.get(), limit + self.params.max_debt),
+            // A cost of 0 is never refused here, even in debt.
             Ask::UpTo(cost) if cost.get() == 0 => return Answer { outcome: Outcome::Allow, taken: 0, receipt },
             Ask::UpTo(cost) => (cost.get().min(self.remaining(at).max(1)), limit),
         };
@@ -103,8 +104,8 @@ impl Model for SlidingWindowModel {
         Answer { outcome: Outcome::Allow, taken: cost, receipt }
     }
 
-    /// In the window it was taken in, if that still counts, and no more than is counted there; without a receipt in the
-    /// present one.
+    /// In the window of the taking, if that still counts, and no more than is counted there;
+    /// without a receipt, in the current window.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let present = self.window(now.wall().as_nanos());
         let end = receipt.map_or(self.end(present), |receipt| self.takings[receipt]);
@@ -126,7 +127,7 @@ impl Model for SlidingWindowModel {
         } else {
             0
         };
-        let limit = self.numbers.limit;
+        let limit = self.params.limit;
         Report {
             limit,
             remaining: self.remaining(at),
@@ -137,7 +138,7 @@ impl Model for SlidingWindowModel {
 
     fn restart(&mut self, now: &Now<'_>) {
         self.takings.clear();
-        let used = self.numbers.limit - self.numbers.initial;
+        let used = self.params.limit - self.params.initial;
         self.counts = BTreeMap::from([(self.window(now.wall().as_nanos()), used)]);
     }
 }

@@ -4,7 +4,7 @@ use tollgate_core::{
     Algorithm, Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Outcome, Report, SlidingLog,
     SlidingSlices, SlidingWindow, TokenBucket, Verdict,
 };
-use tollgate_testkit::clock::HandClock;
+use tollgate_testkit::clock::TestClock;
 
 pub(crate) const SECOND: Nanos = Nanos::SECOND;
 /// The start of every test, in nanoseconds: a whole second, and not a whole minute.
@@ -20,12 +20,12 @@ pub(crate) struct Key<A> {
     /// The limit that the state belongs to, if it is not `limit`.
     own: Option<A>,
     pub(crate) state: Vec<u64>,
-    pub(crate) clock: HandClock,
+    pub(crate) clock: TestClock,
 }
 
 impl<A: Algorithm> Key<A> {
     pub(crate) fn new(limit: A) -> Self {
-        let clock = HandClock::new(START, START);
+        let clock = TestClock::new(START, START);
         // Large enough for the states of all limits that a test changes to.
         let mut state = vec![0; limit.words() + 64];
         limit.init(state.as_mut_slice(), &clock.now());

@@ -1,8 +1,8 @@
 use crate::*;
 
-properties!(LeaseNumbers);
+properties!(LeaseParams);
 
-impl Subject for LeaseNumbers {
+impl Subject for LeaseParams {
     row!(
         Concurrency,
         ConcurrencyModel,
@@ -14,7 +14,7 @@ impl Subject for LeaseNumbers {
     fn any() -> BoxedStrategy<Self> {
         let limits = prop_oneof![4 => 1_u64..8, 1 => 1_u64..60];
         let parameters = (limits, lengths(), prop_oneof![Just(0), 0_u64..8]);
-        let parameters = parameters.prop_map(|(limit, lease, max_debt)| LeaseNumbers {
+        let parameters = parameters.prop_map(|(limit, lease, max_debt)| LeaseParams {
             limit,
             lease: Nanos::from_nanos(lease),
             max_debt,
@@ -71,8 +71,8 @@ proptest! {
 
     /// Stamps are never forgotten here: one of a lease that is over must not touch whoever has its slot now.
     #[test]
-    fn renewing_and_releasing_touch_the_named_lease_alone(numbers in LeaseNumbers::any(), start in starts(), acts in acts()) {
-        let (limit, mut model) = (numbers.limit().expect("valid"), ConcurrencyModel::new(numbers));
+    fn renewing_and_releasing_touch_the_named_lease_alone(params in LeaseParams::any(), start in starts(), acts in acts()) {
+        let (limit, mut model) = (params.limit().expect("valid"), ConcurrencyModel::new(params));
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
         limit.init(state, &Now::at(start));
@@ -109,15 +109,15 @@ proptest! {
                 }
             }
             prop_assert_eq!(limit.report(state, &now, Cost::ONE), model.report(&now, 1));
-            prop_assert!(model.held(at) <= numbers.limit + numbers.max_debt);
+            prop_assert!(model.held(at) <= params.limit + params.max_debt);
         }
     }
 
     #[test]
     fn renewing_garbage_does_not_panic(
-        numbers in LeaseNumbers::any(), words in garbage(), (now, stamp) in (any_word(), any_word()),
+        params in LeaseParams::any(), words in garbage(), (now, stamp) in (any_word(), any_word()),
     ) {
         let mut state = words;
-        numbers.limit().expect("valid").renew(state.as_mut_slice(), &Now::at(now), Stamp::from_bits(stamp));
+        params.limit().expect("valid").renew(state.as_mut_slice(), &Now::at(now), Stamp::from_bits(stamp));
     }
 }

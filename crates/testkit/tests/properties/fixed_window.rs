@@ -3,7 +3,7 @@ use crate::*;
 properties!(Fixed);
 
 #[derive(Clone, Copy, Debug)]
-struct Fixed(WindowNumbers);
+struct Fixed(WindowParams);
 
 impl Subject for Fixed {
     row!(
@@ -20,17 +20,17 @@ impl Subject for Fixed {
         let parameters = parameters.prop_map(|(limit, length, max_debt, initial, phase)| {
             // How debt is paid in windows of irregular length is about, not exact.
             let max_debt = if phase == Phase::Given(0) { 0 } else { max_debt };
-            let numbers = WindowNumbers { limit, length, max_debt, initial: initial.min(limit), phase };
-            match numbers.fixed() {
-                Err(LimitError::FillTooLong { max, .. }) => Fixed(WindowNumbers { max_debt: max, ..numbers }),
-                Ok(_) | Err(_) => Fixed(numbers),
+            let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase };
+            match params.fixed() {
+                Err(LimitError::FillTooLong { max, .. }) => Fixed(WindowParams { max_debt: max, ..params }),
+                Ok(_) | Err(_) => Fixed(params),
             }
         });
         parameters.boxed()
     }
 
     fn on_grid_of(self, old: &Self) -> Self {
-        Self(WindowNumbers { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
+        Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
     /// Windows of about the length around the start, and all time before and after.
@@ -68,7 +68,7 @@ impl Subject for Fixed {
     }
 
     fn for_clock_steps(self) -> Self {
-        Self(WindowNumbers { max_debt: 0, ..self.0 })
+        Self(WindowParams { max_debt: 0, ..self.0 })
     }
 
     fn at_first(&self) -> Exact {

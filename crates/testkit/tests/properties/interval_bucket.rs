@@ -1,8 +1,8 @@
 use crate::*;
 
-properties!(IntervalNumbers);
+properties!(IntervalParams);
 
-impl Subject for IntervalNumbers {
+impl Subject for IntervalParams {
     row!(
         IntervalBucket,
         IntervalBucketModel,
@@ -22,7 +22,7 @@ impl Subject for IntervalNumbers {
             let limit = limit.burst(burst).expect("valid");
             let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
             let steps = offset.map_or(Steps::FirstRequest, |offset| Steps::Aligned(Nanos::from_nanos(offset % period)));
-            IntervalNumbers { refill, period, burst, steps, max_wait, max_debt, initial: initial.min(burst) }
+            IntervalParams { refill, period, burst, steps, max_wait, max_debt, initial: initial.min(burst) }
         });
         parameters.boxed()
     }
@@ -88,6 +88,6 @@ impl Subject for IntervalNumbers {
 fn grid_of_the_first_request_survives_steps_back() {
     let burst = 57_784_698_448_605;
     let steps = Steps::FirstRequest;
-    let numbers = IntervalNumbers { refill: 1, period: 2, burst, steps, max_wait: 0, max_debt: 0, initial: burst };
-    check_clock_steps(&numbers, &[180_809_181, 0, 1_000_001_501, 0].map(|at| (at, u64::MAX))).unwrap();
+    let params = IntervalParams { refill: 1, period: 2, burst, steps, max_wait: 0, max_debt: 0, initial: burst };
+    check_clock_steps(&params, &[180_809_181, 0, 1_000_001_501, 0].map(|at| (at, u64::MAX))).unwrap();
 }

@@ -1,8 +1,8 @@
 use crate::*;
 
-properties!(LeakyNumbers);
+properties!(LeakyParams);
 
-impl Subject for LeakyNumbers {
+impl Subject for LeakyParams {
     row!(
         LeakyBucket,
         LeakyBucketModel,
@@ -19,7 +19,7 @@ impl Subject for LeakyNumbers {
             let burst = largest_valid(burst, |n| LeakyBucket::new(rate, n));
             let limit = LeakyBucket::new(rate, burst).expect("valid");
             let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
-            LeakyNumbers { rate, burst, free: free.min(burst), max_wait, max_debt, initial: initial.min(burst) }
+            LeakyParams { rate, burst, free: free.min(burst), max_wait, max_debt, initial: initial.min(burst) }
         });
         parameters.boxed()
     }
@@ -59,18 +59,18 @@ proptest! {
     /// What has its turn within `T` is at most `free + cost of the first + rate × (T + 1 ns)`, in the order of arrival, and no
     /// request waits longer than allowed.
     #[test]
-    fn what_goes_out_is_steady(numbers in LeakyNumbers::any(), start in starts(), script in greedy_scripts(60)) {
-        let mut events = walk(&numbers.limit().expect("valid"), &OneClock, start, &script);
+    fn what_goes_out_is_steady(params in LeakyParams::any(), start in starts(), script in greedy_scripts(60)) {
+        let mut events = walk(&params.limit().expect("valid"), &OneClock, start, &script);
         events.retain(|event| event.passes < u64::MAX);
-        // All amounts times the period, so that they are whole numbers.
-        let (count, per) = (u128::from(numbers.rate.count()), u128::from(numbers.rate.per().as_nanos()));
+        // All amounts times the period, so that they are whole params.
+        let (count, per) = (u128::from(params.rate.count()), u128::from(params.rate.per().as_nanos()));
         for (nth, last) in events.iter().enumerate() {
-            prop_assert!(last.passes - last.asked <= numbers.max_wait.as_nanos());
+            prop_assert!(last.passes - last.asked <= params.max_wait.as_nanos());
             let mut after_first = u128::from(last.cost) * per;
             for first in events[..nth].iter().rev() {
                 prop_assert!(first.passes <= last.passes, "{first:?} overtaken by {last:?}");
                 let flows = u128::from(last.passes - first.passes + 1) * count;
-                prop_assert!(after_first <= u128::from(numbers.free) * per + flows, "too much from {first:?} to {last:?}");
+                prop_assert!(after_first <= u128::from(params.free) * per + flows, "too much from {first:?} to {last:?}");
                 after_first += u128::from(first.cost) * per;
             }
         }

@@ -1,8 +1,8 @@
 use crate::*;
 
-properties!(LogNumbers);
+properties!(LogParams);
 
-impl Subject for LogNumbers {
+impl Subject for LogParams {
     row!(
         SlidingLog,
         SlidingLogModel,
@@ -19,7 +19,7 @@ impl Subject for LogNumbers {
         let parameters = (limits, lengths(), debts, initials, gaps, prop::bool::weighted(0.25));
         let parameters = parameters.prop_map(|(limit, length, max_debt, initial, gap, count_refused)| {
             let initial = initial.min(limit);
-            LogNumbers { limit, length, max_debt, initial, gap, count_refused }
+            LogParams { limit, length, max_debt, initial, gap, count_refused }
         });
         parameters.boxed()
     }

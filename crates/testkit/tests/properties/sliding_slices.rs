@@ -4,7 +4,7 @@ properties!(Slices);
 
 #[derive(Clone, Copy, Debug)]
 struct Slices {
-    numbers: WindowNumbers,
+    params: WindowParams,
     precision: u64,
 }
 
@@ -12,27 +12,27 @@ impl Subject for Slices {
     row!(
         SlidingSlices,
         SlidingSlicesModel,
-        |own, model, now| own.numbers.slices(own.precision),
-        SlidingSlicesModel::new(own.numbers, own.precision, now),
-        model.change(own.numbers, own.precision, now)
+        |own, model, now| own.params.slices(own.precision),
+        SlidingSlicesModel::new(own.params, own.precision, now),
+        model.change(own.params, own.precision, now)
     );
 
     fn any() -> BoxedStrategy<Self> {
         let parameters = (some(), lengths(), 1..=SlidingSlices::MAX_SLICES, debts(), initials());
         let parameters = parameters.prop_map(|(limit, length, slices, max_debt, initial)| {
-            let numbers = WindowNumbers { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
+            let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
             let precision = length.div_ceil(slices);
-            let numbers = match numbers.slices(precision) {
-                Err(LimitError::FillTooLong { max, .. }) => WindowNumbers { max_debt: max, ..numbers },
-                Ok(_) | Err(_) => numbers,
+            let params = match params.slices(precision) {
+                Err(LimitError::FillTooLong { max, .. }) => WindowParams { max_debt: max, ..params },
+                Ok(_) | Err(_) => params,
             };
-            Slices { numbers, precision }
+            Slices { params, precision }
         });
         parameters.boxed()
     }
 
     fn on_grid_of(self, old: &Self) -> Self {
-        let (length, precision) = (self.numbers.length, old.precision);
+        let (length, precision) = (self.params.length, old.precision);
         let fits = length.div_ceil(precision) <= SlidingSlices::MAX_SLICES && precision <= length;
         if fits { Self { precision, ..self } } else { self }
     }
@@ -42,29 +42,29 @@ impl Subject for Slices {
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = || events.iter().filter(|event| event.passes < 1 << 63);
         for last in events() {
-            let inside = |at: u64| at <= last.passes && last.passes - at < self.numbers.length;
+            let inside = |at: u64| at <= last.passes && last.passes - at < self.params.length;
             let sum: u128 = events().filter(|event| inside(event.passes)).map(|event| u128::from(event.cost)).sum();
-            prop_assert!(sum <= self.numbers.limit.into(), "{sum} in the window up to {last:?}");
+            prop_assert!(sum <= self.params.limit.into(), "{sum} in the window up to {last:?}");
         }
         Ok(())
     }
 
     fn for_clock_steps(self) -> Self {
-        Self { numbers: WindowNumbers { max_debt: 0, ..self.numbers }, ..self }
+        Self { params: WindowParams { max_debt: 0, ..self.params }, ..self }
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.numbers.limit)
+        exact(self.params.limit)
     }
 
     /// Only steps forward let anything leave.
     fn after_step(&self, from: u64, to: u64) -> Exact {
-        exact(windows_begun(from, to, self.numbers.length)) * exact(self.numbers.limit)
+        exact(windows_begun(from, to, self.params.length)) * exact(self.params.limit)
     }
 
     /// One window longer than a window and a slice, or the second by which threads may race.
     fn longest_reset(&self) -> u64 {
-        let window = self.numbers.length.div_ceil(self.precision) * self.precision;
+        let window = self.params.length.div_ceil(self.precision) * self.precision;
         window + self.precision + window.max(Nanos::SECOND.as_nanos())
     }
 }

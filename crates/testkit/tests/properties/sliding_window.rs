@@ -3,7 +3,7 @@ use crate::*;
 properties!(Sliding);
 
 #[derive(Clone, Copy, Debug)]
-struct Sliding(WindowNumbers);
+struct Sliding(WindowParams);
 
 impl Subject for Sliding {
     row!(
@@ -16,17 +16,17 @@ impl Subject for Sliding {
 
     fn any() -> BoxedStrategy<Self> {
         let parameters = (some(), lengths(), debts(), initials()).prop_map(|(limit, length, max_debt, initial)| {
-            let numbers = WindowNumbers { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
-            match numbers.sliding() {
-                Err(LimitError::FillTooLong { max, .. }) => Sliding(WindowNumbers { max_debt: max, ..numbers }),
-                Ok(_) | Err(_) => Sliding(numbers),
+            let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
+            match params.sliding() {
+                Err(LimitError::FillTooLong { max, .. }) => Sliding(WindowParams { max_debt: max, ..params }),
+                Ok(_) | Err(_) => Sliding(params),
             }
         });
         parameters.boxed()
     }
 
     fn on_grid_of(self, old: &Self) -> Self {
-        Self(WindowNumbers { length: old.0.length, max_debt: 0, ..self.0 })
+        Self(WindowParams { length: old.0.length, max_debt: 0, ..self.0 })
     }
 
     /// In any interval at most `limit + limit / length × T`, and in any window of the grid at most `limit`. Up to the year
@@ -46,7 +46,7 @@ impl Subject for Sliding {
     }
 
     fn for_clock_steps(self) -> Self {
-        Self(WindowNumbers { max_debt: 0, ..self.0 })
+        Self(WindowParams { max_debt: 0, ..self.0 })
     }
 
     fn at_first(&self) -> Exact {

@@ -1,8 +1,8 @@
 use crate::*;
 
-properties!(TokenNumbers);
+properties!(TokenParams);
 
-impl Subject for TokenNumbers {
+impl Subject for TokenParams {
     row!(
         TokenBucket,
         TokenBucketModel,
@@ -16,7 +16,7 @@ impl Subject for TokenNumbers {
             let burst = largest_valid(burst, |n| TokenBucket::new(rate, n));
             let limit = TokenBucket::new(rate, burst).expect("valid");
             let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
-            TokenNumbers { rate, burst, max_debt, initial: initial.min(burst) }
+            TokenParams { rate, burst, max_debt, initial: initial.min(burst) }
         });
         parameters.boxed()
     }
@@ -50,9 +50,9 @@ proptest! {
 
     #[test]
     fn no_state_owes_more_than_burst_and_debt(
-        numbers in TokenNumbers::any(), words in [any_word(), any_word()], now in any_word(),
+        params in TokenParams::any(), words in [any_word(), any_word()], now in any_word(),
     ) {
-        let report = numbers.limit().expect("valid").report(&words, &Now::at(now), Cost::ONE);
-        prop_assert!(report.reset.as_nanos() <= numbers.longest_reset(), "{:?}", report);
+        let report = params.limit().expect("valid").report(&words, &Now::at(now), Cost::ONE);
+        prop_assert!(report.reset.as_nanos() <= params.longest_reset(), "{:?}", report);
     }
 }

@@ -1,0 +1,201 @@
+//! Builds charges for the conformance cases and runs them on the store.
+
+use std::hash::{BuildHasher, RandomState};
+
+use tollgate_core::{Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Retry, Stamps, Time, Wall, Window};
+use tollgate_engine::Store;
+use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, Verb};
+
+use super::Subject;
+
+/// A store, the limits known to it, and a namespace for keys.
+pub(super) struct Harness<'s, S> {
+    pub(super) subject: &'s mut S,
+    limits_by_id: LimitList,
+    /// Distinguishes this run from all others on the same store.
+    name: u64,
+}
+
+/// Limits by id, which is their index.
+struct LimitList(Vec<Limits>);
+
+impl tollgate::ledger::LimitTable for LimitList {
+    fn get(&self, id: u32) -> Option<&Limits> {
+        self.0.get(id as usize)
+    }
+}
+
+/// A charge of one key.
+#[derive(Clone, Debug)]
+pub(super) struct TestCharge {
+    pub(super) limits_id: u32,
+    pub(super) key: Vec<u8>,
+    pub(super) ask: Ask,
+    pub(super) stamps: Option<Stamps>,
+    pub(super) earlier: Vec<u32>,
+    pub(super) windows: Vec<Window>,
+}
+
+impl TestCharge {
+    pub(super) fn cost(mut self, cost: u64) -> Self {
+        self.ask = Ask::Exactly(Cost::new(cost));
+        self
+    }
+
+    pub(super) fn ask(mut self, ask: Ask) -> Self {
+        self.ask = ask;
+        self
+    }
+
+    /// Returns the same charge under other limits.
+    pub(super) fn under(mut self, limits_id: u32) -> Self {
+        self.earlier.insert(0, self.limits_id);
+        self.limits_id = limits_id;
+        self
+    }
+
+    pub(super) fn windows(mut self, windows: &[Window]) -> Self {
+        self.windows = windows.to_vec();
+        self
+    }
+
+    /// Returns a refund of what `answer` took.
+    pub(super) fn refund_of(mut self, answer: &ChargeAnswer) -> Self {
+        self.ask = Ask::Exactly(Cost::new(answer.taken));
+        self.stamps = Some(answer.stamps);
+        self
+    }
+}
+
+/// The answer to one charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChargeAnswer {
+    pub(super) outcome: Outcome,
+    pub(super) taken: u64,
+    pub(super) stamps: Stamps,
+    pub(super) reports: Vec<Report>,
+    pub(super) at: Time<Wall>,
+}
+
+impl ChargeAnswer {
+    pub(super) fn passed(&self) -> bool {
+        self.outcome.is_admitted()
+    }
+
+    pub(super) fn remaining(&self) -> Vec<u64> {
+        self.reports.iter().map(|report| report.remaining).collect()
+    }
+
+    /// Returns the wait of a refusal.
+    pub(super) fn wait(&self) -> Nanos {
+        match self.outcome {
+            Outcome::Deny(Retry::After(wait)) => wait,
+            Outcome::Allow | Outcome::Delay(_) | Outcome::Deny(Retry::OnRelease | Retry::Never) => {
+                panic!("expected a wait, got {:?}", self.outcome)
+            }
+        }
+    }
+}
+
+impl<'s, S: Subject> Harness<'s, S> {
+    pub(super) fn new(subject: &'s mut S) -> Self {
+        Self { subject, limits_by_id: LimitList(Vec::new()), name: RandomState::new().hash_one("harness") }
+    }
+
+    /// Registers limits and returns their id.
+    pub(super) fn limits(&mut self, limits: impl IntoIterator<Item = Limit>) -> u32 {
+        self.limits_by_id.0.push(Limits::new(limits).expect("one to eight limits"));
+        self.limits_by_id.0.len() as u32 - 1
+    }
+
+    pub(super) fn limit(&mut self, limit: impl Into<Limit>) -> u32 {
+        self.limits([limit.into()])
+    }
+
+    /// Returns a charge of a key at a cost of 1.
+    pub(super) fn of_key(&self, limits_id: u32, key: &str) -> TestCharge {
+        let key = [&self.name.to_le_bytes(), key.as_bytes()].concat();
+        let ask = Ask::Exactly(Cost::ONE);
+        TestCharge { limits_id, key, ask, stamps: None, earlier: Vec::new(), windows: Vec::new() }
+    }
+
+    /// Registers one limit and returns a charge of a key under it.
+    pub(super) fn of_limit(&mut self, limit: impl Into<Limit>, key: &str) -> TestCharge {
+        let limits_id = self.limit(limit);
+        self.of_key(limits_id, key)
+    }
+
+    pub(super) async fn check(&self, charge: &TestCharge) -> ChargeAnswer {
+        self.one(Verb::Check, charge).await
+    }
+
+    pub(super) async fn peek(&self, charge: &TestCharge) -> ChargeAnswer {
+        self.one(Verb::Peek, charge).await
+    }
+
+    /// Refunds and returns the accepted amount.
+    pub(super) async fn refund(&self, charge: &TestCharge) -> u64 {
+        self.one(Verb::Refund, charge).await.taken
+    }
+
+    /// Renews leases and returns the cost if all of them were still held, else 0.
+    pub(super) async fn renew(&self, charge: &TestCharge) -> u64 {
+        self.one(Verb::Renew, charge).await.taken
+    }
+
+    pub(super) async fn reset(&self, charge: &TestCharge) {
+        self.one(Verb::Reset, charge).await;
+    }
+
+    async fn one(&self, verb: Verb, charge: &TestCharge) -> ChargeAnswer {
+        self.group(verb, std::slice::from_ref(charge)).await.swap_remove(0)
+    }
+
+    /// Runs one group.
+    pub(super) async fn group(&self, verb: Verb, charges: &[TestCharge]) -> Vec<ChargeAnswer> {
+        let answers = self.batch(&[(verb, charges)]).await;
+        answers.into_iter().next().expect("an answer for the group").expect("a store that answers")
+    }
+
+    /// Runs several groups in one call.
+    pub(super) async fn batch(&self, groups: &[(Verb, &[TestCharge])]) -> Vec<Result<Vec<ChargeAnswer>, StoreError>> {
+        let charges: Vec<Vec<Charge<'_>>> =
+            groups.iter().map(|(_, charges)| charges.iter().map(|charge| self.to_store(charge)).collect()).collect();
+        let store_groups: Vec<Group<'_>> =
+            groups.iter().zip(&charges).map(|((verb, _), charges)| Group { verb: *verb, charges }).collect();
+        let mut answers = Answers::default();
+        self.subject.store().run(Batch { numbers: &self.limits_by_id, groups: &store_groups }, &mut answers).await;
+        assert_eq!(answers.len(), groups.len(), "every group is answered");
+        (0..groups.len()).map(|index| self.answer(&answers, index, groups[index].1)).collect()
+    }
+
+    fn answer(&self, answers: &Answers, index: usize, charges: &[TestCharge]) -> Result<Vec<ChargeAnswer>, StoreError> {
+        let group = answers.group(index)?;
+        assert_eq!(group.charges().len(), charges.len(), "every charge is answered");
+        let charge_answers = group.charges().iter().zip(charges).map(|(answer, charge)| {
+            let reports = group.reports(answer).to_vec();
+            let limits = self.limits_by_id.0[charge.limits_id as usize].as_slice().len();
+            assert_eq!(reports.len(), limits, "there is a report for every limit");
+            ChargeAnswer {
+                outcome: answer.outcome,
+                taken: answer.taken.get(),
+                stamps: group.stamps(answer),
+                reports,
+                at: group.at(),
+            }
+        });
+        Ok(charge_answers.collect())
+    }
+
+    fn to_store<'q>(&'q self, charge: &'q TestCharge) -> Charge<'q> {
+        Charge {
+            key: &charge.key,
+            numbers: charge.limits_id,
+            limits: &self.limits_by_id.0[charge.limits_id as usize],
+            earlier: &charge.earlier,
+            ask: charge.ask,
+            stamps: charge.stamps.as_ref(),
+            windows: &charge.windows,
+        }
+    }
+}
