@@ -1,7 +1,9 @@
-//! The same limits for all instances of an app, by rules, with the state in Redis or Valkey and no server of ours in between.
+//! The same limits for all instances of an app, by rules, with the counters in Redis or Valkey and
+//! without a Tollgate server.
 //!
-//! `cargo run -p tollgate-http --features engine --example shared_redis -- redis://127.0.0.1:6379 3000`, once more with port 3001, and
-//! then `curl -i -H 'x-api-key: alice' http://127.0.0.1:3000/hello`, in turns with port 3001.
+//! `cargo run -p tollgate-http --features engine --example shared_redis -- redis://127.0.0.1:6379
+//! 3000`, again with port 3001, and then `curl -i -H 'x-api-key: alice'
+//! http://127.0.0.1:3000/hello`, alternating with port 3001.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_http::{Attributes, ByHeader, LimitLayer, Styles};
 use tollgate_redis::{Config, RedisStore};
 
-/// What is limited. It can be replaced while the app runs, with `Engine::put`.
+/// The rules. `Engine::put` replaces them while the app runs.
 const RULES: &str = "
 domain: app
 rules:
@@ -25,7 +27,7 @@ rules:
     on_fault: local    # while Redis does not answer, each instance allows its share
 ";
 
-/// Every instance that is given the same store counts together with the others.
+/// All instances with the same store share their counters.
 pub async fn app(config: Config) -> Result<Router, Box<dyn Error>> {
     let engine = Engine::new(RedisStore::connect(config).await)?;
     engine.put(&Rules::read(&[Source { name: "rules.yaml", text: RULES.as_bytes() }])?)?;

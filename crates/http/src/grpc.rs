@@ -1,4 +1,4 @@
-//! gRPC refusals: the status stands in the headers of a response without a body ("trailers only"), with the wait in the two forms
+//! gRPC refusals: the status is in the headers of a response without a body ("trailers only"), with the wait in the two forms
 //! that clients read.
 //!
 //! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`. OpenTelemetry exporters retry only if it is
@@ -70,7 +70,7 @@ fn status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     field_number(&mut out, 1, code as u64);
     field_bytes(&mut out, 2, message.as_bytes());
     if let Some(wait) = wait {
-        // A `google.protobuf.Duration`: seconds 1, nanos 2. protobuf leaves zeroes out.
+        // A `google.protobuf.Duration`: seconds 1, nanos 2. protobuf omits zeroes.
         let mut duration = Vec::new();
         field_number(&mut duration, 1, (wait.as_nanos() / 1_000_000_000).min(MAX_SECONDS));
         field_number(&mut duration, 2, wait.as_nanos() % 1_000_000_000);

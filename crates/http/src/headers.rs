@@ -52,7 +52,7 @@ pub const UNNAMED: &str = "default";
 /// The maximum length of a name in a header; longer names are cut.
 pub const MAX_NAME: usize = 128;
 
-/// `Retry-After` of a request that never passes: an hour, since the header cannot say never.
+/// `Retry-After` of a request that never passes: an hour, since the header has no value for never.
 pub const NEVER_SECONDS: u64 = 3_600;
 
 /// The rate-limit headers to send. `Retry-After` is not among them: every refusal has it.
@@ -101,7 +101,7 @@ pub struct LimitStatus<'a> {
     pub index: usize,
     /// What is left of it.
     pub report: Report,
-    /// The time in which the whole limit comes back; `None` for a limit on concurrency.
+    /// The time in which the whole limit is refilled; `None` for a concurrency limit.
     pub window: Option<Nanos>,
     /// Whether this limit refused the request.
     pub refused: bool,

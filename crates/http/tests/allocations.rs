@@ -1,4 +1,5 @@
-//! What the layer allocates, counted. The numbers are those of the table in the crate's documentation.
+//! Counts the allocations of the layer. The numbers are those of the table in the crate's
+//! documentation.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -9,7 +10,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-// The counting allocator is a crate of its own because writing one takes unsafe code. It counts what this thread allocates.
+// The counting allocator is a separate crate because it needs unsafe code. It counts the
+// allocations of this thread.
 use allocation_counter::measure;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -20,7 +22,7 @@ use tollgate_http::{ByCookie, ByHeader, ClientIp, ForwardedBy, LimitLayer, SendH
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// A request as a server would have made it, whose own allocations do not count.
+/// Builds a request as a server would, outside of the count.
 fn request() -> Request<Body> {
     let request = Request::builder()
         .header("x-api-key", "0123456789abcdef")
@@ -30,7 +32,7 @@ fn request() -> Request<Body> {
     request.body(Full::default()).unwrap()
 }
 
-/// How often a call allocates, from the request to the answer, with the answer itself kept out of it.
+/// Returns how often a call allocates, from request to response, without dropping the response.
 #[track_caller]
 fn allocations<S, R>(mut service: S, status: u16) -> u64
 where
@@ -38,7 +40,7 @@ where
     S::Error: std::fmt::Debug,
 {
     let mut context = Context::from_waker(Waker::noop());
-    // Once to have everything in place.
+    // One warm-up call.
     for count in [false, true] {
         let request = request();
         let (mut answer, mut counted) = (None, 0);
@@ -61,7 +63,7 @@ fn keyed(burst: u64) -> Keyed {
     Keyed::new(TokenBucket::new("1/h".parse().unwrap(), burst).unwrap(), 1_000).unwrap()
 }
 
-/// Without headers on allowed responses, whose allocations are counted by a test of their own.
+/// Without headers on allowed responses; another test counts those.
 fn quiet<G>(layer: LimitLayer<G>) -> LimitLayer<G> {
     layer.send_headers(SendHeaders::OnRefusal)
 }
@@ -81,7 +83,7 @@ fn passing_allocates_nothing_however_the_client_is_identified() {
 }
 
 #[test]
-fn telling_allocates_one_value_for_each_header_that_changes_and_the_room_for_headers() {
+fn headers_allocate_one_value_each_and_space_in_the_map() {
     let layer = LimitLayer::by_key(keyed(99), KEY);
     assert_eq!(allocations(layer.clone().layer(Inner::default()), 200), 3);
     let both = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
@@ -89,13 +91,13 @@ fn telling_allocates_one_value_for_each_header_that_changes_and_the_room_for_hea
 }
 
 #[test]
-fn a_place_in_flight_allocates_what_it_takes_to_give_it_back() {
+fn slot_in_flight_allocates_its_guard() {
     let keyed = Keyed::new(Concurrency::new(9, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
     assert_eq!(allocations(quiet(LimitLayer::in_flight(keyed, KEY)).layer(Inner::default()), 200), 2);
 }
 
 #[test]
-fn a_refusal_allocates_its_answer() {
+fn refusal_allocates_its_response() {
     let layer = LimitLayer::by_key(Arc::new(keyed(1)), KEY);
     let mut service = layer.layer(Inner::default());
     drop(service.call(request()));
@@ -103,7 +105,7 @@ fn a_refusal_allocates_its_answer() {
 }
 
 #[test]
-fn waiting_allocates_what_it_takes_to_wait_and_to_give_the_turn_back() {
+fn waiting_allocates_the_timer_and_the_guard() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
     let keyed = Keyed::new(LeakyBucket::new("1/h".parse().unwrap(), 9).unwrap(), 1_000).unwrap();

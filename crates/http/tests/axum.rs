@@ -1,4 +1,4 @@
-//! Limits per address in an axum app that is served on a real port, for clients at different addresses of the loopback network.
+//! Limits per address in an axum app on a real port, with clients at different loopback addresses.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 

@@ -31,7 +31,7 @@ async fn serve(app: Router) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn an_axum_app_limits_by_user_and_by_address() {
+async fn axum_app_limits_by_user_and_by_address() {
     let server = serve(axum_limits::app(TrustedProxies::private()).unwrap()).await;
     let hello = async |user: &str, address: &str| {
         ask(server, "GET /hello", &[("x-api-key", user), ("x-forwarded-for", address)]).await
@@ -46,7 +46,7 @@ async fn an_axum_app_limits_by_user_and_by_address() {
     assert_eq!((refused.status, refused.header("retry-after")), (429, "20"));
     assert_eq!(refused.header("content-type"), "application/problem+json");
     assert!(refused.body.contains(r#""violated-policies":["per-user"]"#));
-    // Three of six are left to the address, whoever asks from there and whatever it claims.
+    // Three of six are left to the address, with any key and any forwarding header.
     assert_eq!(hello("bob", "203.0.113.7").await.status, 200);
     assert_eq!(hello("carol", "9.9.9.9, 203.0.113.7").await.status, 200);
     assert_eq!(ask(server, "GET /hello", &[("x-forwarded-for", "203.0.113.7")]).await.status, 200);
@@ -59,7 +59,7 @@ async fn an_axum_app_limits_by_user_and_by_address() {
 #[tokio::test]
 async fn logins_are_limited_more_strictly_than_the_rest() {
     let server = serve(axum_limits::app(TrustedProxies::none()).unwrap()).await;
-    // Nobody is believed, so a made-up address does not help.
+    // No proxy is trusted, so a forged address has no effect.
     let login = async |claimed: &str| ask(server, "POST /login", &[("x-forwarded-for", claimed)]).await.status;
     assert_eq!([login("1.1.1.1").await, login("1.1.1.2").await, login("1.1.1.3").await], [200, 200, 429]);
     assert_eq!(ask(server, "GET /hello", &[]).await.status, 200);
@@ -68,7 +68,7 @@ async fn logins_are_limited_more_strictly_than_the_rest() {
 #[tokio::test]
 async fn instances_of_an_app_share_their_limits_through_redis() {
     let mut redis = Server::start(Kind::Redis);
-    // A loaded machine may be late, and this is about something else.
+    // A slow machine may be late, and this test is not about time.
     let config = || Config::from_url(&redis.url()).unwrap().deadline(Duration::from_secs(5));
     let first = serve(shared_redis::app(config()).await.unwrap()).await;
     let second = serve(shared_redis::app(config()).await.unwrap()).await;
@@ -84,7 +84,7 @@ async fn instances_of_an_app_share_their_limits_through_redis() {
         assert!((1..=15).contains(&wait), "{wait}");
         assert_eq!(hello(server, "bob").await.status, 200);
     }
-    // Without Redis the app decides by itself, and says no word about it to its clients.
+    // Without Redis the app decides locally, and its clients do not notice.
     redis.kill();
     assert_eq!(hello(first, "carol").await.status, 200);
 }

@@ -1,4 +1,4 @@
-//! The layer around a service in this process, on clocks that are moved by hand.
+//! The layer around a service in this process, with manual clocks.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -146,9 +146,10 @@ async fn leaky_bucket_makes_requests_wait() {
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
-    // The timers of the runtime go by whole milliseconds, and are never early.
+    // The timers of the runtime have a resolution of a millisecond and never fire early.
     assert!((100..=101).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
-    // The limiter's own clock stands still: the third waits for two, and the fourth does not fit.
+    // The limiter's clock stands still: the third request waits for two, and the fourth does not
+    // fit.
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
     assert!((300..=302).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -208,7 +209,7 @@ async fn stream_is_in_flight_until_its_last_frame() {
         let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Streaming(frames));
         let mut body = call(&mut service, get("alice")).await.into_body();
         for places in places_after_each {
-            // Whether it is one, the last, or a failure.
+            // Whether the body has ended: one frame, the last frame, or an error.
             let _ = body.frame().await;
             assert_eq!(keyed.report("alice", 1).remaining, *places, "{frames}");
         }
@@ -233,7 +234,7 @@ async fn slot_in_flight_is_freed_for_clients_without_a_table_slot() {
     let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
     let limit = Concurrency::new(2, Nanos::from_secs(60)).unwrap();
     let keyed = Arc::new(Keyed::with_clock(limit, 1, clock).unwrap());
-    // Nobody who has an entry gives way to somebody who would hold less.
+    // An entry is not evicted for a key that would hold less.
     (0..100_u64).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), 2).is_allowed()));
     let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(Inner::default());
     for round in 0..10 {
@@ -293,7 +294,7 @@ async fn unknown_peer_address_is_a_visible_misconfiguration() {
     // Observing never refuses, and reports what it would have done.
     let observed = call(&mut layer().observe().layer(Inner::default()), get("alice")).await;
     assert_eq!(observed.extensions().get::<Observed>().unwrap().0, Outcome::Deny(Retry::Never));
-    // A deliberate choice is respected: behind a Unix socket there is no address.
+    // An explicit choice is respected: behind a Unix socket there is no address.
     let mut together = layer().on_unidentified(OnUnidentified::CountTogether).layer(Inner::default());
     assert_eq!(header(&call(&mut together, get("alice")).await, "ratelimit"), r#""default";r=8;t=1"#);
 }

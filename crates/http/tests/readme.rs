@@ -1,4 +1,4 @@
-//! The Rust of the README, compiled and run here, and the same there word for word.
+//! The Rust code of the README, compiled and run here, and compared with the README word for word.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -10,7 +10,7 @@ async fn hello() -> &'static str {
 
 #[tokio::test]
 #[rustfmt::skip]
-async fn what_the_readme_shows_runs() -> Result<(), Box<dyn std::error::Error>> {
+async fn readme_code_runs() -> Result<(), Box<dyn std::error::Error>> {
     // README:
     use std::{sync::Arc, time::Duration};
     use tollgate::{Keyed, TokenBucket};      // in Cargo.toml: tollgate = { path = "crates/tollgate" }
@@ -27,7 +27,7 @@ async fn what_the_readme_shows_runs() -> Result<(), Box<dyn std::error::Error>> 
 }
 
 #[test]
-fn the_readme_shows_what_runs() {
+fn readme_code_equals_this_file() {
     let (readme, here) = (include_str!("../../../README.md"), include_str!("readme.rs"));
     let shown: Vec<&str> = readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     let between = here.split("    // README:\n").skip(1).filter_map(|rest| rest.split("    // :README\n").next());

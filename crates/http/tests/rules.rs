@@ -1,4 +1,4 @@
-//! The layer by rules, with the state in memory and on a clock that is moved by hand.
+//! The layer by rules, with counters in memory and a manual clock.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -22,7 +22,7 @@ use tower_layer::Layer;
 type Memory = MemoryStore<ManualClock>;
 type Rig = (LimitLayer<ByRules<Memory, Memory>>, Arc<Engine<Memory, Memory>>);
 
-/// A layer with all attributes, and these rules.
+/// Returns a layer with all attributes and these rules.
 fn rig(rules: &str) -> Rig {
     let clock = Arc::new(ManualClock::at(1_700_000_000_000_000_000));
     let memory = || MemoryStore::with_clock(1_000, clock.clone()).unwrap();
@@ -126,7 +126,7 @@ async fn abandoned_wait_of_a_rule_refunds_its_tokens() {
     let entries = [Entry::new("path", "/")];
     let items = [Item::new(&entries)];
     let mut decisions = Decisions::default();
-    // The task that gives it back has its turn.
+    // Lets the refunding task run.
     let mut left = 0;
     for _ in 0..100 {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! A real tonic server with limits around it, and a real tonic client that understands their refusals.
+//! A real tonic server behind limits, and a real tonic client that understands the refusals.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -23,7 +23,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt;
 use tower_service::Service;
 
-/// Messages are bytes: what they say is of no interest here.
+/// Messages are bytes; their content does not matter here.
 #[derive(Clone, Copy, Default)]
 struct Plain;
 
@@ -61,7 +61,7 @@ impl Decoder for Plain {
     }
 }
 
-/// Answers what it is sent.
+/// Echoes its input.
 #[derive(Clone, Copy)]
 struct Echo;
 
@@ -92,7 +92,8 @@ impl Service<http::Request<Body>> for Echo {
     }
 }
 
-/// Serves the echo inside of `layer`, which is `$layer`; a macro, because the type of a server with layers is a long one.
+/// Serves the echo service behind `$layer`. A macro, because the type of a server with layers is
+/// long.
 macro_rules! serve {
     ($layer:expr) => {{
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -121,7 +122,7 @@ async fn echo(channel: &Channel, user: Option<&'static str>) -> Result<Vec<u8>, 
 const USER: ByHeader = ByHeader::named("x-user");
 
 #[tokio::test]
-async fn a_client_sees_that_it_is_limited_and_when_to_come_back() {
+async fn client_sees_the_limit_and_when_to_retry() {
     let keyed = Keyed::new(TokenBucket::new("2/m".parse().unwrap(), 2).unwrap(), 1_000).unwrap();
     let channel = serve!(LimitLayer::by_key(keyed, USER).name("per-user"));
     for _ in 0..2 {
@@ -138,7 +139,7 @@ async fn a_client_sees_that_it_is_limited_and_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn the_peer_is_found_where_tonic_puts_it() {
+async fn peer_is_read_from_tonic_extensions() {
     let keyed = Keyed::new(TokenBucket::new("1/m".parse().unwrap(), 1).unwrap(), 1_000).unwrap();
     let client =
         ClientIp::direct().peer(|request| Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip()));
@@ -148,14 +149,14 @@ async fn the_peer_is_found_where_tonic_puts_it() {
 }
 
 #[tokio::test]
-async fn who_is_not_known_has_made_a_mistake_where_that_is_wanted() {
+async fn unidentified_request_is_refused_if_configured() {
     let keyed = Keyed::new(TokenBucket::new("1/m".parse().unwrap(), 1).unwrap(), 1_000).unwrap();
     let channel = serve!(LimitLayer::by_key(keyed, USER).on_unidentified(OnUnidentified::Refuse));
     assert_eq!(echo(&channel, None).await.unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[tokio::test]
-async fn calls_one_after_the_other_are_one_at_a_time() {
+async fn sequential_calls_use_one_slot() {
     let keyed = Keyed::new(Concurrency::new(1, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
     let channel = serve!(LimitLayer::in_flight(keyed, USER));
     for _ in 0..20 {

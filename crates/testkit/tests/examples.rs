@@ -32,7 +32,7 @@ impl Bucket {
 }
 
 #[test]
-fn six_then_five_of_ten_at_ten_per_second_leave_four_then_one_and_are_back_after_900_ms() {
+fn taking_six_then_five_of_ten_at_ten_per_second_leaves_four_then_one() {
     let mut bucket = Bucket::new("10/s", 10);
     assert!(bucket.passes(0, 6));
     assert_eq!(bucket.remaining(0), 4);
@@ -44,14 +44,14 @@ fn six_then_five_of_ten_at_ten_per_second_leave_four_then_one_and_are_back_after
 }
 
 #[test]
-fn a_cost_of_ten_passes_a_full_bucket_of_ten() {
+fn cost_of_ten_passes_a_full_bucket_of_ten() {
     let mut bucket = Bucket::new("10/s", 10);
     assert!(bucket.passes(0, 10));
     assert_eq!(bucket.remaining(0), 0);
 }
 
 #[test]
-fn after_idling_no_more_than_ten_of_capacity_ten_pass_at_one_instant() {
+fn after_a_pause_at_most_the_capacity_passes_at_one_instant() {
     let mut bucket = Bucket::new("10/s", 10);
     for idle_until in [0, 3_600_000, 86_400_000] {
         let passed = (0..100).filter(|_| bucket.passes(idle_until, 1)).count();

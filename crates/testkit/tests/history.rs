@@ -19,12 +19,12 @@ fn fullest_history() -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_history_as_full_as_allowed_is_accepted() {
+fn history_at_the_bound_is_accepted() {
     assert_eq!(Checker::new(&ten()).admit_all(&fullest_history()), Ok(()));
 }
 
 #[test]
-fn one_planted_excess_is_found_where_it_is() {
+fn planted_excess_is_found() {
     let mut history = fullest_history();
     history.insert(5000, (history[5000].0 - 1, 1));
     let found = Checker::new(&ten()).admit_all(&history);
@@ -51,7 +51,7 @@ fn more_than_the_burst_at_one_instant_is_an_excess() {
 }
 
 #[test]
-fn what_is_seen_from_outside_is_an_excess_only_if_it_must_have_been_one() {
+fn observed_excess_is_reported_only_if_certain() {
     let seen = |asked, answered| ObservedRequest { asked, answered, cost: 10 };
     let late = [seen(0, SECOND / 2), seen(SECOND / 4, SECOND)];
     assert_eq!(excess_observed(&ten(), &late), None, "they may have been decided at 0 s and at 1 s");
@@ -64,7 +64,7 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn the_envelope_and_all_pairs_agree(
+    fn envelope_and_all_pairs_agree(
         rate in rates(), burst in 0_u64..30, steps in prop::collection::vec((any_size(1 << 40), 0_u64..12), 1..40),
     ) {
         let (bound, mut at) = (Bound::of(rate, burst), 0);

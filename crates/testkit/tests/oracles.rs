@@ -9,7 +9,7 @@ fn cases(replay: &Replay) -> Vec<Case> {
 }
 
 #[test]
-fn we_decide_as_the_references_did() {
+fn decisions_equal_those_of_the_references() {
     let tallies: Vec<_> = REPLAYS.iter().map(|replay| replay.run(&cases(replay))).collect();
     for tally in &tallies {
         print!("{tally}");
@@ -54,7 +54,7 @@ fn plain_case(replay: &Replay) -> (Case, usize) {
 }
 
 #[test]
-fn a_flipped_verdict_is_reported_as_differing() {
+fn flipped_verdict_is_reported_as_a_difference() {
     for replay in REPLAYS {
         let (mut case, step) = plain_case(replay);
         flip(&mut case.steps[step]).expect("it has a verdict");
@@ -67,6 +67,6 @@ fn a_flipped_verdict_is_reported_as_differing() {
 }
 
 #[test]
-fn traces_that_are_not_there_are_an_error() {
+fn missing_traces_are_an_error() {
     assert!(Directory::chosen().read("no_such_reference").is_err());
 }

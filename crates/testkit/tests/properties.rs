@@ -95,7 +95,7 @@ macro_rules! properties {
             #![proptest_config(cases(1500))]
 
             #[test]
-            fn every_answer_equals_the_models(
+            fn every_decision_equals_the_model(
                 subject in <$subject>::any(), start in starts(), (ahead, spread, halves) in calendars(), script in scripts(40),
             ) {
                 let (limit, clock) = (Subject::limit(&subject).expect("valid"), subject.calendar(start, ahead, spread, &halves));
@@ -111,7 +111,7 @@ macro_rules! properties {
             }
 
             #[test]
-            fn garbage_neither_panics_nor_answers_nonsense(
+            fn arbitrary_state_neither_panics_nor_gives_inconsistent_results(
                 (new, old) in (<$subject>::any(), <$subject>::any()),
                 words in garbage(),
                 (mono, wall, spread) in (any_word(), any_word(), any_word()),
@@ -137,7 +137,7 @@ macro_rules! properties {
 
             /// Both are changed in the middle of a history; from then on every answer is that of a limit that had spent as much.
             #[test]
-            fn change_of_parameters_keeps_what_was_spent(
+            fn changed_parameters_keep_the_amount_spent(
                 (old, new, same_grid) in (<$subject>::any(), <$subject>::any(), any::<bool>()),
                 (start, (ahead, spread, halves)) in (starts(), calendars()),
                 (before, after) in (scripts(10), scripts(10)),

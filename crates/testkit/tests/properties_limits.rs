@@ -45,7 +45,7 @@ proptest! {
     /// The whole group answers as its definition does, a refusal changes no word of any, and after each step each limit
     /// says what it would say alone after the same takings.
     #[test]
-    fn all_are_charged_or_none(members in groups(), start in starts(), script in scripts(30)) {
+    fn group_is_charged_all_or_none(members in groups(), start in starts(), script in scripts(30)) {
         let limits = Member::limits(&members).expect("valid params");
         let mut lockstep = Lockstep::new(&limits, GroupModel::new(&members, &Now::at(start)), &OneClock, start);
         for step in &script {
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_neither_panics_nor_answers_nonsense(
+    fn arbitrary_state_neither_panics_nor_gives_inconsistent_results(
         (members, old) in (groups(), groups()),
         words in prop::collection::vec(any_word(), 0..40),
         (now, cost) in (any_word(), any_word()),
@@ -72,7 +72,7 @@ proptest! {
 
     /// A limit keeps what was spent when its neighbours come, go or change, and words move.
     #[test]
-    fn a_change_of_the_group_keeps_what_was_spent_in_each_place(
+    fn changed_group_keeps_the_amount_spent_at_each_position(
         members in groups(), others in groups(), start in starts(), cost in 0_u64..10,
     ) {
         let mut new = members.clone();

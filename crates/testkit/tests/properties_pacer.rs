@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn a_bursty_pacer_equals_its_model(
+    fn bursty_pacer_equals_its_model(
         rate in rates(), store in any_size(Pacing::MAX_STORE.as_nanos()), start in starts(), calls in calls(),
     ) {
         let pacing = Pacing::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
@@ -63,7 +63,7 @@ proptest! {
     /// Each reservation is rounded up to a tick, a nanosecond at most. Who comes a little later by that also finds it a little
     /// less cold, never more than that again: so the error is at most a nanosecond per call, and a second one where it is told.
     #[test]
-    fn a_pacer_that_warms_up_is_never_faster_than_its_model_and_a_tick_per_call_slower(
+    fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
         rate in rates(), warm_up in any_size(Pacing::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in starts(),
         permits in prop::collection::vec(1_u64..1_000, 1..30),
     ) {
@@ -75,7 +75,7 @@ proptest! {
 
     /// Idling in between: what is stored is exact, only when the next is free is rounded.
     #[test]
-    fn a_pacer_that_cools_down_in_between_stays_as_near(
+    fn warming_pacer_that_cools_down_stays_within_the_same_error(
         rate in rates(), warm_up in any_size(1 << 40), start in starts(), calls in calls(),
     ) {
         let warm_up = warm_up.max(1);
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn no_numbers_break_it(
+    fn no_parameters_cause_a_panic(
         rate in rates(), (store, cold) in (any_word(), any::<u32>()),
         calls in prop::collection::vec((any_word(), any_word()), 1..20), other in rates(),
     ) {

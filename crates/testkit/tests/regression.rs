@@ -8,7 +8,7 @@ const ONE: Ask = Ask::Exactly(Cost::ONE);
 /// A state of one word ends after some decades; an instant beyond was kept as the last word, and believed to refuse. But the
 /// ticks of the present had passed that word as well, so nothing seemed spent, and everything passed.
 #[test]
-fn beyond_the_horizon_of_a_word_a_bucket_refuses() {
+fn bucket_refuses_beyond_the_range_of_a_word() {
     let limit = TokenBucket::new("7/s".parse().unwrap(), 3).unwrap();
     assert!(limit.fits_a_word());
     let century = Now::at(100 * 365 * 86_400 * SECOND);
@@ -21,20 +21,20 @@ fn beyond_the_horizon_of_a_word_a_bucket_refuses() {
 /// What is spent was cut to burst and debt when read, and believed to last no longer after the clock stepped back. But a
 /// refusal wrote nothing, so the next one read the same, until the clock was where it had been.
 #[test]
-fn a_refusal_writes_down_that_the_clock_stepped_back() {
+fn refusal_records_a_clock_step_back() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().max_debt(0).unwrap();
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(3600 * SECOND));
     assert!(limit.decide(&mut state, &Now::at(3600 * SECOND), Ask::Exactly(Cost::new(10))).is_admitted());
     let told = limit.decide(&mut state, &Now::at(0), ONE).outcome();
     assert_eq!(told, Outcome::Deny(Retry::After(Nanos::from_millis(100))));
-    assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the wait it was told");
+    assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the advertised wait");
 }
 
 /// Somebody who takes what fits, refused by the gap, was told to wait until all that fitted then would fit again, behind the
 /// attempt itself. But it takes less when less fits.
 #[test]
-fn who_takes_what_fits_waits_for_one_unit_only() {
+fn take_up_to_waits_for_one_unit() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();
     let limit = limit.count_refused();
     let mut state = [0; 4];
@@ -49,7 +49,7 @@ fn who_takes_what_fits_waits_for_one_unit_only() {
 /// A group asked its limits for exactly what the tightest could give. But exactly nothing is refused by a limit in debt,
 /// while nothing at all of what fits is not.
 #[test]
-fn taking_up_to_nothing_from_a_group_in_debt_passes_as_it_does_from_one_limit() {
+fn take_up_to_zero_passes_in_debt() {
     let window = FixedWindow::new(8, Nanos::SECOND).unwrap().max_debt(4).unwrap();
     let limits = Limits::new([window.into()]).unwrap();
     let nothing = Ask::UpTo(Cost::ZERO);

@@ -109,7 +109,7 @@ fn refused_request_changes_no_other_answer() {
 }
 
 #[test]
-fn there_and_back_again_without_charging_changes_nothing() {
+fn changing_a_limit_and_back_without_charging_changes_nothing() {
     for_traces(&[], |trace, deeds| {
         let (mut longer, mut next) = (Vec::new(), deeds.len());
         let mut in_force = None;

@@ -1,5 +1,5 @@
-//! A link that carries a million bytes a second, fed by senders who know nothing of each other: packets leave evenly, old
-//! ones are dropped rather than delivered late.
+//! A link with a rate of a million bytes a second and independent senders: packets leave evenly,
+//! and old ones are dropped rather than delivered late.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -19,7 +19,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         .overflow(Overflow::Oldest)
         .max_age(Duration::from_millis(50));
 
-    // A burst of 120 packets of 1500 bytes: 180,000 bytes at once.
+    // A burst of 120 packets of 1500 bytes: 180,000 bytes.
     let mut displaced = Vec::new();
     for number in 0..120 {
         match link.push_weighing(Packet { number, bytes: 1_500 }, 1_500) {
@@ -30,7 +30,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(displaced, (0..20).collect::<Vec<_>>(), "the oldest made room");
     link.close();
 
-    // What a task on the other side would do with `while let Some(packet) = link.next().await`.
+    // The receiving side: `while let Some(packet) = link.next().await`.
     let mut sent = Vec::new();
     let mut next = Box::pin(link.next());
     loop {
@@ -44,7 +44,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    // One every 1.5 ms, and none that had waited longer than 50 ms.
+    // One packet every 1.5 ms, and none that waited longer than 50 ms.
     assert!(sent.windows(2).all(|pair| pair[1].0 - pair[0].0 == 1_500));
     let bytes: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
     assert_eq!((sent.len(), bytes, link.expired()), (34, 51_000, 66));

@@ -1,5 +1,5 @@
-//! A budget of language-model tokens: the longest answer is reserved before the call, and what it really was is settled
-//! afterwards.
+//! A budget of language-model tokens: reserve the longest possible answer before the call, and
+//! settle the actual number afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,13 @@ use tollgate::{AcquireError, Keyed, TokenBucket};
 
 type Budget = Arc<Keyed<TokenBucket, Arc<ManualClock>>>;
 
-/// Asks the model and returns how many tokens were charged.
+/// Calls the model and returns how many tokens were charged.
 fn ask(budget: &Budget, customer: &str, prompt: u64, longest: u64, answer: u64) -> Result<Option<u64>, AcquireError> {
-    // Waits up to two seconds for so many; if it takes longer, that is known at once.
+    // Waits up to two seconds for the tokens; fails immediately if they cannot be available by
+    // then.
     let patience = Duration::from_secs(2);
     let held = budget.acquire(customer, prompt + longest).within(patience).wait_held()?;
-    // Should this program die in the middle, the tokens count as used after half a minute.
+    // If this program crashes before settling, the tokens count as used after half a minute.
     let reserved = held.expires_after(Duration::from_secs(30));
     Ok(reserved.commit(prompt + answer))
 }
@@ -25,17 +26,17 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let budget = Arc::new(Keyed::with_clock(per_customer, 1_000, Arc::clone(&clock))?);
     let left = || budget.report("acme", 1).remaining;
 
-    // 500 in, at most 4,000 out, 300 in fact: 800 are charged.
+    // 500 in and at most 4,000 out; actually 300 out: 800 are charged.
     assert_eq!((ask(&budget, "acme", 500, 4_000, 300)?, left()), (Some(800), 9_200));
-    // One that ran longer than it was allowed to is charged in full, into debt if need be.
+    // A call that used more than was reserved is charged in full, into debt if necessary.
     assert_eq!((ask(&budget, "acme", 500, 1_000, 2_500)?, left()), (Some(3_000), 6_200));
 
-    // Nothing is reserved for what could not begin in time.
+    // A call that could not start in time reserves nothing.
     let refused = ask(&budget, "acme", 1_000, 8_000, 0);
     assert!(matches!(refused, Err(AcquireError::TooLate { .. })) && left() == 6_200);
     assert_eq!(ask(&budget, "acme", 8_000, 8_000, 0), Err(AcquireError::NeverFits));
 
-    // A reservation that nobody settled counts as used once it has expired.
+    // A reservation that is not settled counts as used once it has expired.
     let lost = budget.acquire("acme", 1_000).wait_held()?.expires_after(Duration::from_secs(30));
     clock.advance(Duration::from_secs(30));
     assert_eq!(lost.commit(10), None);

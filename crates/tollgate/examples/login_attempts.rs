@@ -1,4 +1,4 @@
-//! Five failed logins a minute for each account; successful ones cost nothing, however many.
+//! Five failed logins a minute for each account; successful logins cost nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,18 @@ use tollgate::{Keyed, SlidingLog};
 enum Login {
     Welcome,
     WrongPassword,
-    /// To be told before the password is looked at: who may not try learns nothing.
+    /// Returned before the password is checked, so a refused client learns nothing about it.
     TooMany,
 }
 
 type Failures = Arc<Keyed<SlidingLog, Arc<ManualClock>>>;
 
 fn login(failures: &Failures, account: &str, password: &str) -> Login {
-    // Charged before the password is checked: a hundred attempts at the same moment are not a hundred guesses.
+    // Charged before the password is checked: a hundred concurrent attempts are not a hundred
+    // guesses.
     let Ok(attempt) = failures.acquire(account, 1).at_once().wait_held() else { return Login::TooMany };
     if password == "correct horse" {
-        // Dropping the attempt gives it back.
+        // Dropping the attempt refunds it.
         return Login::Welcome;
     }
     attempt.keep();

@@ -1,6 +1,7 @@
-//! Calls to a partner's service, which is slow after a pause: start slowly, speed up, and never overrun it.
+//! Calls to a partner's service that is slow after a pause: start slowly, speed up, and never
+//! exceed its rate.
 //!
-//! By virtual time, so that it takes no time; with `Pacer::warming_up` it is real.
+//! On a virtual clock, so that the example does not wait; `Pacer::warming_up` uses real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tollgate::Pacer;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::Pacing;
 
-/// When each of so many calls is made, in milliseconds.
+/// Returns the time of each of `count` calls, in milliseconds.
 fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, calls: usize) -> Vec<u64> {
     let start = clock.mono();
     (0..calls)
@@ -30,11 +31,11 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cold = make_calls(&clock, &pacer, 8);
     assert_eq!(cold, [0, 1_375, 2_500, 3_375, 4_000, 4_500, 5_000, 5_500]);
 
-    // The partner doubles what we may do, and it holds from the call after the next.
+    // The partner doubles the rate; it applies from the call after the next.
     pacer.set_rate("4/s".parse()?);
     assert_eq!(make_calls(&clock, &pacer, 4), [500, 750, 1_000, 1_250]);
 
-    // After a pause as long as the warm-up it is cold again.
+    // After a pause as long as the warm-up the service is cold again.
     clock.advance(Duration::from_secs(5));
     let gaps: Vec<u64> = make_calls(&clock, &pacer, 4).windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.is_sorted_by(|before, after| before > after) && gaps[0] > 650, "{gaps:?}");

@@ -1,17 +1,17 @@
-//! The walk through forwarded headers.
+//! Finds the client address in forwarding headers.
 //!
-//! Every proxy on the way adds, at the right end, the address that called it. What it received from there stays to the left
-//! of it, and may be anything: the client wrote it. So the list is read from the right, for as long as the one who wrote
-//! an element is trusted:
+//! Every proxy on the way appends, at the right end, the address that called it. What it received stays to the left of it and
+//! may be anything, because the client wrote it. The list is therefore read from the right, as long as the writer of an
+//! element is trusted:
 //!
 //! ```text
 //!   X-Forwarded-For: 9.9.9.9, 203.0.113.7, 10.0.0.2      peer: 10.0.0.1
 //!                    └ forged  └ client     └ proxy       └ proxy
-//!                                 ◀──────────┴─────────────┘ trusted, so what they say is believed
+//!                                 ◀──────────┴─────────────┘ trusted, so their elements are accepted
 //! ```
 //!
-//! Quotes are respected from the right as well. Read from the left, a quote that the client opened and never closed would
-//! swallow what the proxies added.
+//! Quotes are matched from the right as well. Read from the left, a quote that the client opened and never closed would
+//! hide what the proxies added.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str;
@@ -23,16 +23,18 @@ use super::network::TrustedProxies;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// How many elements are looked at, empty ones included. Longer chains of trusted proxies do not occur; the client is then
-/// whoever was reached.
+/// The maximum number of elements that are read, including empty ones. Longer chains of trusted
+/// proxies do not occur; the client is then the last address that was reached.
 pub const MAX_HOPS: usize = 32;
 
-/// How long an element may be, with spaces around it. The longest that is of use is shorter than a hundred bytes.
+/// The maximum length of an element, with the spaces around it. Valid elements are shorter than a
+/// hundred bytes.
 pub const MAX_ELEMENT: usize = 256;
 
 /// The header that the trusted proxies write.
 ///
-/// There is no "whichever is there": a proxy that writes the one passes the other on as the client sent it.
+/// There is no option to accept either: a proxy that writes one header passes the other on as the
+/// client sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedBy {
     /// `X-Forwarded-For: 203.0.113.7, 10.0.0.2`, which nearly all proxies write.
@@ -42,18 +44,18 @@ pub enum ForwardedBy {
     Forwarded,
 }
 
-/// The address of the client, by the word of the proxies that are trusted: `peer`, which opened the connection, or whoever it
-/// says it speaks for, and so on.
+/// Returns the address of the client: `peer`, which opened the connection, or, if the peer is trusted, the address that it
+/// forwards for, and so on.
 ///
-/// | what is found | who is the client |
+/// | case | the client |
 /// |---|---|
-/// | the peer is not trusted | the peer; the header is not looked at |
+/// | the peer is not trusted | the peer; the header is not read |
 /// | the header is missing or ends among trusted proxies | the last of them: the request came from inside |
-/// | an element that is no address: malformed, `unknown`, hidden (`_x`), longer than [`MAX_ELEMENT`] | the proxy that wrote it |
-/// | more than [`MAX_HOPS`] elements | whoever was reached |
+/// | an element is not an address: malformed, `unknown`, hidden (`_x`), longer than [`MAX_ELEMENT`] | the proxy that wrote it |
+/// | more than [`MAX_HOPS`] elements | the last address that was reached |
 ///
-/// So whatever a client sends, it is counted under an address from which it can really send, or under that of a proxy of
-/// yours; never under one of its choice. IPv4 addresses in IPv6 clothes come out as IPv4.
+/// A client is therefore counted under an address from which it can really send, or under that of a trusted proxy; never under
+/// one of its choice. IPv4-mapped IPv6 addresses are returned as IPv4.
 pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxies, by: ForwardedBy) -> IpAddr {
     let mut client = peer.to_canonical();
     if !proxies.contains(client) {
@@ -64,7 +66,7 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxie
         ForwardedBy::Forwarded => FORWARDED,
     };
     let mut hops = 0;
-    // Several lines are one list, the later lines to the right.
+    // Several header lines are one list; later lines continue it to the right.
     for line in headers.get_all(name).iter().rev() {
         let mut rest = Some(line.as_bytes());
         while let Some(list) = rest {
@@ -88,13 +90,15 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxie
     client
 }
 
-/// The last element of a list, and what comes before the comma in front of it; none if it is too long.
+/// Returns the last element of a list and the rest before its comma, or `None` if the element is
+/// too long.
 fn split_last(list: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let mut quoted = false;
     for (length, byte) in list.iter().rev().take(MAX_ELEMENT + 1).enumerate() {
         match byte {
-            // An escaped quote is taken for one that ends or begins a text, which may cut the element in the wrong place. The
-            // part at hand then has the backslash in it, and an element with a backslash is no address.
+            // An escaped quote is taken for the end or the beginning of a quoted string, which may
+            // split the element in the wrong place. The part then contains the backslash, and an
+            // element with a backslash is not an address.
             b'"' => quoted = !quoted,
             b',' if !quoted => {
                 let comma = list.len() - 1 - length;
@@ -115,7 +119,8 @@ fn address_in(element: &[u8], by: ForwardedBy) -> Option<IpAddr> {
     node_address(node)
 }
 
-/// The value of `for` in an element of `Forwarded`; none if it is missing, doubled or not written as it should be.
+/// Returns the value of `for` in an element of `Forwarded`, or `None` if it is missing, repeated or
+/// malformed.
 fn node_of(element: &str) -> Option<&str> {
     if element.contains('\\') {
         return None;
@@ -152,7 +157,7 @@ fn unquoted(value: &str) -> Option<&str> {
     }
 }
 
-/// An address as proxies write it: bare, in brackets, with a port or without.
+/// Parses an address as proxies write it: with or without brackets and port.
 fn node_address(node: &str) -> Option<IpAddr> {
     let address = match node.strip_prefix('[') {
         Some(inner) => match inner.strip_suffix(']') {

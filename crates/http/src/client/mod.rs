@@ -56,8 +56,8 @@ impl ClientIp {
         Self { proxies, by, ipv6_prefix: Self::IPV6_PREFIX, peer: peer_in_extensions }
     }
 
-    /// Sets the IPv6 prefix length: 56 or 48 where customers are given such networks, 128 to count each address by itself.
-    /// Values above 128 mean 128.
+    /// Sets the IPv6 prefix length: 56 or 48 where customers get such networks, 128 to count each
+    /// address separately. Values above 128 mean 128.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { ipv6_prefix: bits.min(128), ..self }

@@ -1,4 +1,4 @@
-//! Networks, and lists of those whose word is taken.
+//! Networks, and lists of trusted proxies.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A range of addresses: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
 ///
-/// IPv4 addresses written in the IPv6 way (`::ffff:10.0.0.0/104`) are the IPv4 network they stand for.
+/// An IPv4-mapped network (`::ffff:10.0.0.0/104`) is the IPv4 network that it maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
@@ -14,10 +14,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// The addresses that agree with `address` in their first `prefix` bits.
+    /// Returns the network of the addresses that share the first `prefix` bits of `address`.
     ///
     /// # Errors
-    /// When the address has not so many bits, or has some set after them.
+    /// If `prefix` exceeds the bits of the address, or bits after the prefix are set.
     pub fn new(address: IpAddr, prefix: u8) -> Result<Self, NetworkError> {
         let bits = bits_of(address);
         if prefix > bits {
@@ -27,14 +27,15 @@ impl Network {
             let network = masked(address, prefix);
             return Err(NetworkError::HostBits { network, prefix });
         }
-        // A mapped network shorter than 96 bits holds all of IPv4 and some of IPv6; it stays what it is.
+        // A mapped network with a prefix below 96 contains all of IPv4 and a part of IPv6; it stays
+        // an IPv6 network.
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) if bits == 128 && prefix >= 96 => Ok(Self { address: v4, prefix: prefix - 96 }),
             _ => Ok(Self { address, prefix }),
         }
     }
 
-    /// Whether `address` lies in it. An IPv4 address counts as such however it is written.
+    /// Returns whether the network contains `address`. An IPv4-mapped address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => (own.to_bits() ^ other.to_bits()) & mask_v4(self.prefix) == 0,
@@ -55,7 +56,7 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| unreadable())?;
         let prefix = match prefix {
-            // Digits only: the standard library would take a plus sign.
+            // Digits only: the standard library would accept a plus sign.
             Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => {
                 digits.parse().map_err(|_| unreadable())?
             }
@@ -72,24 +73,24 @@ impl fmt::Display for Network {
     }
 }
 
-/// Why something is no network. Whoever wrote it has to change it.
+/// Why a string is not a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkError {
-    /// It is not written as one.
+    /// The syntax is wrong.
     Unreadable {
-        /// What was written, cut to a readable length.
+        /// The string, truncated to a readable length.
         text: String,
     },
-    /// The address has fewer bits.
+    /// The prefix exceeds the bits of the address.
     PrefixTooLong {
         /// The string that was parsed.
         prefix: u8,
-        /// What the address has.
+        /// The bits of the address.
         bits: u8,
     },
-    /// There are bits set after the prefix, so that it is not clear which of the two was meant.
+    /// Bits after the prefix are set, so it is unclear whether the address or the network is meant.
     HostBits {
-        /// The address without them.
+        /// The address with these bits cleared.
         network: IpAddr,
         /// The prefix.
         prefix: u8,
@@ -101,7 +102,7 @@ pub enum NetworkError {
 impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable { text } => write!(f, "`{text}` is no network, write one as `10.0.0.0/8`"),
+            Self::Unreadable { text } => write!(f, "`{text}` is not a network; write it as `10.0.0.0/8`"),
             Self::PrefixTooLong { prefix, bits } => write!(f, "a prefix of {prefix} bits, the address has {bits}"),
             Self::HostBits { network, prefix } => {
                 write!(f, "the address has bits set after the prefix, write `{network}/{prefix}`")
@@ -113,33 +114,34 @@ impl fmt::Display for NetworkError {
 
 impl std::error::Error for NetworkError {}
 
-/// The proxies whose word is taken for who called them.
+/// The proxies whose forwarding headers are trusted.
 ///
-/// Whoever is in this list can claim to speak for any address, so it should hold the proxies and nobody else.
+/// A member of this list can claim to forward for any address, so the list must contain the proxies
+/// and nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies {
     networks: Vec<Network>,
 }
 
 impl TrustedProxies {
-    /// How many networks there may be: they are looked through one by one.
+    /// The maximum number of networks; they are searched one by one.
     pub const MAX: usize = 256;
 
-    /// Nobody: who connects is the client.
+    /// Trusts no proxy: the peer is the client.
     pub const fn none() -> Self {
         Self { networks: Vec::new() }
     }
 
-    /// The proxies in these networks.
+    /// Trusts the proxies in these networks.
     ///
     /// # Errors
-    /// When there are more than [`TrustedProxies::MAX`].
+    /// If there are more than [`TrustedProxies::MAX`].
     pub fn new(networks: impl IntoIterator<Item = Network>) -> Result<Self, NetworkError> {
         let networks: Vec<Network> = networks.into_iter().take(Self::MAX + 1).collect();
         if networks.len() > Self::MAX { Err(NetworkError::TooMany) } else { Ok(Self { networks }) }
     }
 
-    /// From networks as they are written.
+    /// Parses a list of networks.
     ///
     /// ```
     /// use tollgate_http::TrustedProxies;
@@ -152,15 +154,15 @@ impl TrustedProxies {
     /// ```
     ///
     /// # Errors
-    /// When one of them is not a network, or there are more than [`TrustedProxies::MAX`].
+    /// If one of them is not a network, or there are more than [`TrustedProxies::MAX`].
     pub fn parse<'a>(networks: impl IntoIterator<Item = &'a str>) -> Result<Self, NetworkError> {
         let read: Result<Vec<Network>, NetworkError> =
             networks.into_iter().take(Self::MAX + 1).map(str::parse).collect();
         Self::new(read?)
     }
 
-    /// Everybody in the networks that nobody reaches from outside: loopback, private, link-local and unique local ones. For
-    /// services that only their own proxies can reach.
+    /// Trusts all networks that are not reachable from outside: loopback, private, link-local and
+    /// unique local ones. For services that only their own proxies can reach.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| Network { address: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
         let v6 = |first, last, prefix| Network { address: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last).into(), prefix };
@@ -177,13 +179,13 @@ impl TrustedProxies {
         Self { networks }
     }
 
-    /// Whether this is one of them.
+    /// Returns whether `address` is a trusted proxy.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(address))
     }
 }
 
-/// The address with all bits after the prefix cleared.
+/// Returns the address with all bits after the prefix cleared.
 pub(crate) fn masked(address: IpAddr, prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & mask_v4(prefix)).into(),
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_in_a_network_or_not() {
+    fn network_contains_its_addresses() {
         for (network, inside, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
             ("10.0.0.0/8", "::ffff:10.1.2.3", "::10.1.2.3"),
@@ -229,15 +231,15 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn errors_name_the_correction() {
         for (text, expected) in [
-            ("", "`` is no network, write one as `10.0.0.0/8`"),
-            ("10.0.0.0/", "`10.0.0.0/` is no network"),
-            ("10.0.0.0/+8", "`10.0.0.0/+8` is no network"),
+            ("", "`` is not a network; write it as `10.0.0.0/8`"),
+            ("10.0.0.0/", "`10.0.0.0/` is not a network"),
+            ("10.0.0.0/+8", "`10.0.0.0/+8` is not a network"),
             ("10.0.0.0/33", "a prefix of 33 bits, the address has 32"),
-            ("10.0.0.0/256", "`10.0.0.0/256` is no network"),
+            ("10.0.0.0/256", "`10.0.0.0/256` is not a network"),
             ("2001:db8::1/64", "the address has bits set after the prefix, write `2001:db8::/64`"),
-            ("localhost", "`localhost` is no network"),
+            ("localhost", "`localhost` is not a network"),
         ] {
             let error = text.parse::<Network>().unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text}: {error}");
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn private_networks_are_those_that_nobody_reaches_from_outside() {
+    fn private_networks_are_not_reachable_from_outside() {
         let private = TrustedProxies::private();
         for inside in
             ["127.0.0.1", "10.0.0.1", "172.31.255.255", "192.168.1.1", "169.254.0.1", "::1", "fd00::1", "fe80::1"]

@@ -25,14 +25,14 @@ fn some_limits() -> [LimitStatus<'static>; 3] {
 }
 
 #[test]
-fn limits_are_told_as_the_draft_has_them() {
+fn limits_are_written_as_in_the_draft() {
     let expected = r#""api";q=100;w=60, "api:2";q=999999999999999;w=1, "a\"?";q=3;qu="concurrent-requests""#;
     assert_eq!(text(write_policy, &some_limits()), expected);
     assert_eq!(text(write_status, &some_limits()), r#""api";r=99;t=1, "api:2";r=0;t=1, "a\"?";r=2;t=0"#);
 }
 
 #[test]
-fn a_reader_of_structured_headers_understands_them() {
+fn structured_header_parser_reads_them() {
     for text in [text(write_policy, &some_limits()), text(write_status, &some_limits())] {
         let list: List = Parser::new(&text).parse().unwrap();
         let names = list.iter().map(|entry| match entry {
@@ -44,7 +44,7 @@ fn a_reader_of_structured_headers_understands_them() {
 }
 
 #[test]
-fn a_long_name_is_cut_and_a_missing_one_replaced() {
+fn long_name_is_cut_and_missing_name_replaced() {
     let long = "x".repeat(MAX_NAME + 1);
     let report = report(1, 1, 0, 0);
     assert_eq!(
@@ -88,7 +88,7 @@ fn styles_can_be_chosen_and_combined() {
 }
 
 #[test]
-fn a_refusal_tells_of_what_refused() {
+fn refusal_lists_only_the_limits_that_refused() {
     let wait = Some(Retry::After(Nanos::from_millis(2_500)));
     let status = [
         status("a", 0, report(10, 0, 0, 9_000), Some(10_000), false),
@@ -102,7 +102,7 @@ fn a_refusal_tells_of_what_refused() {
 }
 
 #[test]
-fn no_more_is_told_than_fits_and_nothing_of_what_is_unlimited() {
+fn number_of_limits_is_bounded_and_unlimited_is_omitted() {
     let unlimited = status("u", 0, report(u64::MAX, u64::MAX, 0, 0), None, false);
     check(Styles::IETF.and(Styles::X_RATE_LIMIT), None, &[unlimited], &[]);
     let mut headers = HeaderMap::new();
@@ -111,7 +111,7 @@ fn no_more_is_told_than_fits_and_nothing_of_what_is_unlimited() {
 }
 
 #[test]
-fn what_another_limiter_told_stays() {
+fn headers_of_another_limiter_are_kept() {
     let mut headers = HeaderMap::new();
     for (name, remaining) in [("inner", 1), ("outer", 2)] {
         let status = [status(name, 0, report(9, remaining, 0, 0), Some(1), false)];

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-/// What a response holds until its body has ended; dropping it gives it back.
+/// What a response holds until its body has ended; dropping it returns it.
 pub(super) type Held = Box<dyn Any + Send + Sync>;
 
 pin_project! {
@@ -57,7 +57,8 @@ where
             KindProjection::Inner { body } => ready!(body.poll_frame(context)),
             KindProjection::Refusal { text } => text.take().map(|text| Ok(Frame::data(text.into()))),
         };
-        // Let go before the last of it is handed on: whoever has it may come back faster than the body is dropped.
+        // Released before the last frame is passed on: the client may send its next request before
+        // the body is dropped.
         if this.held.is_some() {
             let more_follows = match &frame {
                 Some(Ok(frame)) => !frame.is_trailers() && !this.kind.is_end_stream(),

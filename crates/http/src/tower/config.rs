@@ -21,7 +21,7 @@ use crate::request::RequestView;
 /// Which responses carry rate-limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
-    /// All of them, as the server sends them. The default: clients can slow down before they are refused.
+    /// All of them, as the server does. The default: clients can slow down before they are refused.
     #[default]
     Always,
     /// Refusals only. Writing headers takes several times as long as deciding.

@@ -1,4 +1,5 @@
-//! Decisions in process: the steps that a limit per key and a global limit share, and the service that carries them out.
+//! Decisions in process: the steps that a limit per key and a global limit share, and the service
+//! that runs them.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -28,10 +29,10 @@ pub(super) enum Decision {
     Refuse(Reason, Option<Report>),
 }
 
-/// When a request gives back what it took.
+/// When a request returns what it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
-    /// Never: a rate is used up.
+    /// Never: a rate is consumed.
     Never,
     /// When the body of the response has ended, or was dropped.
     AtEnd,

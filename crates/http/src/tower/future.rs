@@ -1,4 +1,5 @@
-//! The future of a decided request: the response of the service, at once or after a wait, or a refusal.
+//! The future of a decided request: the response of the service, immediately or after a wait, or a
+//! refusal.
 
 use std::fmt;
 use std::pin::Pin;
@@ -58,7 +59,8 @@ impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
         Self { state: State::Passing { future, note, held } }
     }
 
-    /// Calls the ready `service` when the wait is over. Dropped before, it gives back what the request took.
+    /// Calls the ready `service` after the wait. If it is dropped before, the request returns what
+    /// it took.
     pub(super) fn waiting(sleep: Sleep, service: S, request: Q, note: Note, grant: Box<dyn Grant>) -> Self {
         let waiting = Waiting { sleep, service, request: Some(request), note: Some(note), grant };
         Self { state: State::Waiting { waiting: Box::pin(waiting) } }
@@ -93,7 +95,7 @@ where
                 StateProjection::Waiting { waiting } => {
                     let waiting = waiting.as_mut().project();
                     ready!(waiting.sleep.poll(context));
-                    // Neither is taken twice: the future leaves this state at once.
+                    // Neither is taken twice: the future leaves this state immediately.
                     let (Some(request), Some(note)) = (waiting.request.take(), waiting.note.take()) else {
                         return Poll::Pending;
                     };

@@ -1,7 +1,7 @@
-//! What a decision took, with the way to give it back.
+//! What a decision took, with a way to return it.
 
-/// Gives back what a decision took when it is dropped, unless it was committed: a slot in flight, or the turn of a request that
-/// was abandoned while it waited.
+/// Returns what a decision took when it is dropped, unless it was committed: a slot in flight, or
+/// the turn of a request that was abandoned while waiting.
 pub(super) struct Taken<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Taken<F> {
@@ -20,7 +20,7 @@ impl<F: FnOnce()> Drop for Taken<F> {
 
 /// A [`Taken`] of any type.
 pub(super) trait Grant: Send + Sync {
-    /// Keeps what was taken: dropping the grant no longer gives it back.
+    /// Keeps what was taken: dropping the grant does not return it.
     fn commit(&mut self);
 }
 

@@ -31,9 +31,10 @@ where
 {
     /// Takes 1 from the limit of the client for each request.
     ///
-    /// Where the limit says to wait, as a [`LeakyBucket`](tollgate::LeakyBucket) does, the request waits before the service sees
-    /// it, at most for the limit's `max_wait`, or as long as its burst takes to flow out. A request that is abandoned
-    /// while it waits gives its turn back. Waiting needs a tokio runtime with time enabled.
+    /// If the limit delays, as a [`LeakyBucket`](tollgate::LeakyBucket) does, the request waits
+    /// before the service sees it, at most for the limit's `max_wait`, or as long as its burst
+    /// takes to drain. A request that is abandoned while waiting returns its turn. Waiting needs a
+    /// tokio runtime with time enabled.
     pub fn by_key(keyed: impl Into<Arc<Keyed<A, C>>>, identify: I) -> Self {
         Self::per_key(keyed.into(), identify, Release::Never)
     }

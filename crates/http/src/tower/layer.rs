@@ -54,15 +54,16 @@ impl<G> LimitLayer<G> {
         self.configure(|config| config.on_unidentified = Some(choice))
     }
 
-    /// Sets the function that makes the response to a refused request, except for gRPC. The layer adds the rate-limit headers,
-    /// and `Retry-After` unless the response has one.
+    /// Sets the function that makes the response to a refused request, except for gRPC. The layer
+    /// adds the rate-limit headers, and `Retry-After` unless the response has one.
     #[must_use]
     pub fn answer(self, answer: impl Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static) -> Self {
         self.configure(|config| config.answer = Some(Arc::new(answer)))
     }
 
-    /// Lets all requests pass at once, and puts what the layer would have done into the extensions of the response, as
-    /// [`Observed`](super::Observed): for trying a limit before enforcing it.
+    /// Lets all requests pass immediately, and puts what the layer would have done into the
+    /// extensions of the response, as [`Observed`](super::Observed): for trying a limit before
+    /// enforcing it.
     #[must_use]
     pub fn observe(self) -> Self {
         self.configure(|config| config.observing = true)

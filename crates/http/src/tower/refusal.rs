@@ -42,7 +42,8 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// What an observing layer would have done with a request. Stands in the extensions of the response, for metrics and logs.
+/// What an observing layer would have done with a request. It is in the extensions of the response,
+/// for metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed(
     /// The refusal or the wait.

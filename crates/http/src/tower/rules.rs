@@ -26,19 +26,19 @@ pub struct ByRules<T, F> {
     engine: Arc<Engine<T, F>>,
     domain: String,
     attributes: Attributes,
-    /// Relaxed: a count that orders nothing.
+    /// Relaxed: the counter orders nothing.
     without_rules: AtomicU64,
 }
 
 impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// Decides each request by the rules of `domain`, which see its `attributes`.
     ///
-    /// - Where a rule says to wait, the request waits before the service sees it. A request that is abandoned while it waits
-    ///   gives back what it took, in a task of its own.
+    /// - If a rule delays, the request waits before the service sees it. A request that is abandoned while waiting refunds what it
+    ///   took, in a separate task.
     /// - If the store does not answer, `on_fault` of the rule decides; there is always a decision.
     /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass, uncounted.
     ///   [`passed_without_rules`](Self::passed_without_rules) counts them: watch it.
-    /// - A concurrency slot that a rule takes comes back when its lease ends; [`in_flight`](LimitLayer::in_flight) frees slots
+    /// - A concurrency slot that a rule takes becomes free when its lease ends; [`in_flight`](LimitLayer::in_flight) frees slots
     ///   at the end of the response.
     ///
     /// ```no_run
@@ -160,7 +160,7 @@ impl<T: Store + 'static, F: Store + 'static> Drop for Reserved<T, F> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let gate = self.gate.clone();
-            // If the refund fails, the tokens stay taken, as those of every abandoned request.
+            // If the refund fails, the tokens stay taken.
             runtime.spawn(async move { _ = gate.engine.refund(&receipt).await });
         }
     }
@@ -178,7 +178,7 @@ where
 {
     type Response = Response<LimitedBody<R>>;
     type Error = S::Error;
-    // Boxed, because the future of a store has no name.
+    // Boxed, because the type of a store's future cannot be named.
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {

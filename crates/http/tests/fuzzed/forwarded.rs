@@ -1,12 +1,12 @@
-// What must hold for any headers that are sent. Included by the fuzz target, which invents them, and by the test that replays
-// those it found worth keeping.
+// Properties that hold for any headers. Included by the fuzz target, which generates headers, and
+// by the test that replays the corpus.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue};
 use tollgate_http::{ByCookie, ForwardedBy, Identify, MAX_IDENTITY, RequestView, TrustedProxies, client_address};
 
-/// The lines of the input are those of the header; what cannot be part of one is left out.
+/// The lines of the input are the lines of the header; invalid ones are skipped.
 pub fn check(input: &[u8]) {
     let proxies = TrustedProxies::parse(["10.0.0.0/8", "fd00::/8"]).expect("two networks");
     let (proxy, stranger) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([203, 0, 113, 7]));
@@ -15,14 +15,15 @@ pub fn check(input: &[u8]) {
     for (by, name) in [(ForwardedBy::XForwardedFor, "x-forwarded-for"), (ForwardedBy::Forwarded, "forwarded")] {
         let mut headers = HeaderMap::new();
         lines.iter().for_each(|line| _ = headers.append(name, line.clone()));
-        // Nobody who is not trusted is believed, nor is anybody by the other header.
+        // Untrusted peers are not believed, and the other header is never read.
         assert_eq!(client_address(&headers, stranger, &proxies, by), stranger);
         let other = if by == ForwardedBy::Forwarded { ForwardedBy::XForwardedFor } else { ForwardedBy::Forwarded };
         assert_eq!(client_address(&headers, proxy, &proxies, other), proxy);
         let client = client_address(&headers, proxy, &proxies, by);
         assert_eq!(client, client.to_canonical(), "an IPv4 address has one form");
 
-        // What the client sends does not matter once a proxy has added where it came from: on the same line, or on another.
+        // What the client sends has no effect once a proxy has added its address, on the same line
+        // or on another.
         let added = match by {
             ForwardedBy::XForwardedFor => "203.0.113.7, 10.0.0.2",
             ForwardedBy::Forwarded => "for=203.0.113.7;proto=https, for=\"10.0.0.2:80\"",

@@ -1,11 +1,11 @@
-//! A client that writes HTTP/1.1 by hand, so that it can say what no proper client would.
+//! An HTTP/1.1 client that writes requests by hand, so that it can send invalid ones.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -14,7 +14,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The value of a header, or nothing.
+    /// Returns the value of a header, or an empty string.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
     }

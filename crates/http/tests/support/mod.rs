@@ -1,4 +1,4 @@
-//! Services to put limits around.
+//! Services for the tests of the layer.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tower_service::Service;
 
 pub(crate) type Body = Full<Bytes>;
 
-/// Answers `hello` and counts how often.
+/// Answers `hello` and counts its calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inner {
     calls: Arc<AtomicUsize>,

@@ -49,7 +49,7 @@ pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
         let answer = harness.check(&charge).await;
         assert!(!answer.passed() && answer.taken == 0, "{name}");
         assert_eq!(answer.remaining(), [0], "{name}");
-        assert_ne!(answer.outcome, Outcome::Deny(Retry::NOW), "{name}: a refusal never says that there is no wait");
+        assert_ne!(answer.outcome, Outcome::Deny(Retry::NOW), "{name}: a refusal never has a wait of zero");
         assert_ne!(answer.reports[0].reset, Nanos::ZERO, "{name}");
     }
 }

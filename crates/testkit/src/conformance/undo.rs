@@ -50,7 +50,7 @@ pub async fn lease_is_released_once(subject: &mut impl Subject) {
     assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 2);
     assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 0);
     assert_eq!(harness.peek(&charge).await.remaining(), [2]);
-    assert!(harness.check(&charge.clone().cost(2)).await.passed(), "the slots are somebody else's now");
+    assert!(harness.check(&charge.clone().cost(2)).await.passed(), "the slots have other holders");
     assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 0);
     assert_eq!(harness.refund(&charge.clone().refund_of(&second)).await, 1);
 }
@@ -73,7 +73,7 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     let (bucket, fresh) = (harness.of_limit(bucket(5), "bucket"), harness.of_limit(leases, "fresh"));
     let taken = harness.check(&bucket).await;
     assert_eq!(harness.renew(&bucket.clone().refund_of(&taken)).await, 0, "there is no lease");
-    assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "nobody holds anything");
+    assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "no slot is held");
 }
 
 /// A refund applies only to the window of its taking.

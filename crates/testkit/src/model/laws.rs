@@ -73,7 +73,7 @@ pub fn the_advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, 
             assert!(wait > 0, "a refusal of {ask:?} says to wait for nothing");
             assert!(
                 place.outcome(wait, ask).is_admitted(),
-                "{ask:?} is refused after the wait of {wait} ns it was told"
+                "{ask:?} is refused after the advertised wait of {wait} ns"
             );
             assert!(!place.outcome(wait - 1, ask).is_admitted(), "{ask:?} passes one nanosecond before {wait} ns");
         }
@@ -108,8 +108,8 @@ pub fn reset_is_when_it_is_new<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) 
     if reset == Nanos::MAX.as_nanos() {
         return;
     }
-    assert!(is_new(reset), "not as good as new after the reset of {reset} ns");
-    assert!(reset == 0 || !is_new(reset - 1), "as good as new one nanosecond before the reset of {reset} ns");
+    assert!(is_new(reset), "not unused after the reset of {reset} ns");
+    assert!(reset == 0 || !is_new(reset - 1), "unused one nanosecond before the reset of {reset} ns");
 }
 
 /// If a cost of `n` passes, so do `n` requests of cost 1, and both leave the same words, or, for
@@ -130,16 +130,20 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
         if !verdict.is_admitted() && lifts(Law::SinglyPasses) {
             return;
         }
-        assert!(verdict.is_admitted(), "{n:?} passes at once, but number {nth} does not");
+        assert!(verdict.is_admitted(), "{n:?} passes as one request, but unit {nth} does not");
     }
     if !lifts(Law::SameWords) {
-        assert_eq!(at_once, singly, "{n:?} at once and singly differ, from {:?} at {now:?}", place.state);
+        assert_eq!(
+            at_once, singly,
+            "{n:?} as one request and in single units differ, from {:?} at {now:?}",
+            place.state
+        );
     }
     let report = limit.report(at_once.as_slice(), now, n);
     for later in [0, report.reset.as_nanos() / 2, report.reset.as_nanos()] {
         let now = &place.clock.at(place.instant + later);
         let (at_once, singly) = (limit.report(at_once.as_slice(), now, n), limit.report(singly.as_slice(), now, n));
-        assert_eq!(at_once, singly, "{n:?} at once and singly differ at {now:?}");
+        assert_eq!(at_once, singly, "{n:?} as one request and in single units differ at {now:?}");
     }
 }
 

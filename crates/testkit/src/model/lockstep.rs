@@ -158,11 +158,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         let told = self.limit.weigh(before.as_slice(), now, ask);
         self.limit.commit(at_length.as_mut_slice(), now, &told);
         let verdict = self.limit.decide(self.state.as_mut_slice(), now, ask);
-        assert_eq!(
-            (told.outcome(), told.taken()),
-            (verdict.outcome(), verdict.taken()),
-            "peeking at {ask:?} told otherwise"
-        );
+        assert_eq!((told.outcome(), told.taken()), (verdict.outcome(), verdict.taken()), "peek of {ask:?} differs");
         assert_eq!(at_length, self.state, "{ask:?} at {now:?} leads elsewhere than weighing and committing");
         let answer = self.model.ask(now, ask);
         let expected = (answer.outcome, Cost::new(answer.taken));

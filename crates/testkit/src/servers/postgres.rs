@@ -36,7 +36,10 @@ impl Postgres {
         let mut server = Self { port: 0, directory, process: None };
         if is_root() {
             let given = Command::new("chown").arg("postgres").arg(&server.directory).status();
-            assert!(given.is_ok_and(|status| status.success()), "there is no user `postgres` to run the server as");
+            assert!(
+                given.is_ok_and(|status| status.success()),
+                "the user `postgres`, which runs the server, does not exist"
+            );
         }
         let made = server
             .program("initdb")

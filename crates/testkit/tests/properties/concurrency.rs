@@ -71,7 +71,7 @@ proptest! {
 
     /// Stamps are never forgotten here: one of a lease that is over must not touch whoever has its slot now.
     #[test]
-    fn renewing_and_releasing_touch_the_named_lease_alone(params in LeaseParams::any(), start in starts(), acts in acts()) {
+    fn renewing_and_releasing_affect_only_the_named_lease(params in LeaseParams::any(), start in starts(), acts in acts()) {
         let (limit, mut model) = (params.limit().expect("valid"), ConcurrencyModel::new(params));
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();

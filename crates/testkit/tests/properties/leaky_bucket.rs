@@ -59,7 +59,7 @@ proptest! {
     /// What has its turn within `T` is at most `free + cost of the first + rate × (T + 1 ns)`, in the order of arrival, and no
     /// request waits longer than allowed.
     #[test]
-    fn what_goes_out_is_steady(params in LeakyParams::any(), start in starts(), script in greedy_scripts(60)) {
+    fn outflow_is_steady(params in LeakyParams::any(), start in starts(), script in greedy_scripts(60)) {
         let mut events = walk(&params.limit().expect("valid"), &OneClock, start, &script);
         events.retain(|event| event.passes < u64::MAX);
         // All amounts times the period, so that they are whole params.

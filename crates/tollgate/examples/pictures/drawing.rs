@@ -1,26 +1,27 @@
-//! A story as a picture: who passed, waited and was refused, above the state of the limit at that time.
+//! Draws a timeline: requests that passed, waited and were refused, above the state of the limit.
 //!
-//! The colours are of middle brightness, so that they can be told from a white page and from a black one.
+//! The colours have medium brightness, so that they are visible on white and on black pages.
 
 use std::fmt::Write;
 
 use super::traffic::{LENGTH, Story};
 
 const WIDTH: u64 = 760;
-/// Where time begins and ends, in the picture.
+/// The left and right ends of the time axis, in the picture.
 const LEFT: u64 = 112;
 const RIGHT: u64 = 744;
-/// Where the first lane begins, how high a stroke is, and how far below it the next lane begins.
+/// The top of the first lane, the height of a stroke, and the distance to the next lane.
 const LANES: u64 = 46;
 const TICK: u64 = 16;
 const SPACE: u64 = 8;
-/// How far those who wait come down meanwhile.
+/// The height of the line of a waiting request.
 const WAIT: u64 = 26;
-/// How high the chart of the state is, and how far below the last lane.
+/// The height of the chart of the state, and its distance from the last lane.
 const CHART: u64 = 96;
 const GAP: u64 = 18;
 
-/// Everything begins with the class of the picture, for it may be part of a page that has a style of its own.
+/// Every rule begins with the class of the picture, because the picture may be embedded in a page
+/// with its own style.
 const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui,sans-serif;fill:#7b8492}\
     .tg .t{font-size:15px;font-weight:600}.tg .e{text-anchor:end}.tg .m{text-anchor:middle}\
     .tg path,.tg line{fill:none;stroke-width:1.6}.tg .g{stroke:#7b8492;stroke-opacity:.35;stroke-width:1}\
@@ -28,7 +29,7 @@ const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui
     .tg .w{stroke-width:1;stroke-opacity:.6}.tg .r{stroke:#e5534b}.tg .s{stroke:#2da66f}\
     .tg .a{fill:#2da66f;fill-opacity:.15}";
 
-/// The picture, as SVG.
+/// Returns the picture as SVG.
 pub(crate) fn draw(title: &str, story: &Story) -> String {
     let (mut lanes, mut y) = (String::new(), LANES);
     ticks(&mut lanes, "passed", "p", &story.passed, &mut y);
@@ -49,14 +50,15 @@ pub(crate) fn draw(title: &str, story: &Story) -> String {
     svg + "</svg>\n"
 }
 
-/// A lane with a stroke for each moment.
+/// Draws a lane with a stroke for each instant.
 fn ticks(svg: &mut String, name: &str, class: &str, moments: &[u64], y: &mut u64) {
     label(svg, &format!("{name} {}", moments.len()), *y + 13);
     path(svg, class, moments.iter().map(|at| format!("M{} {y}v{TICK}", x(*at))));
     *y += TICK + SPACE;
 }
 
-/// A lane with a line for each that waits: from when it came, on top, to when it went, where it has its stroke.
+/// Draws a lane with a line for each request that waits, from its arrival at the top to its
+/// departure, where it has a stroke.
 fn waits(svg: &mut String, delayed: &[(u64, u64)], y: &mut u64) {
     let end = *y + WAIT;
     label(svg, &format!("delayed {}", delayed.len()), *y + 10);
@@ -75,7 +77,7 @@ fn label(svg: &mut String, text: &str, y: u64) {
     let _ = writeln!(svg, "<text class=\"e\" x=\"{}\" y=\"{y}\">{text}</text>", LEFT - 12);
 }
 
-/// Lines at every fourth second, and a number at every second one.
+/// Draws a line at every fourth second and a number at every second one.
 fn grid(svg: &mut String, bottom: u64) {
     for second in (0..=LENGTH / 1_000).step_by(2) {
         let x = x(second * 1_000);
@@ -88,14 +90,14 @@ fn grid(svg: &mut String, bottom: u64) {
     let _ = writeln!(svg, "<line class=\"g\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{bottom}\" y2=\"{bottom}\"/>");
 }
 
-/// The state as a line, under the most it can be.
+/// Draws the state as a line, below its maximum.
 fn chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
     let most = story.line.iter().map(|(_, level)| *level).chain([story.limit * 100]).max().unwrap_or(1);
     let y = |level: u64| tenths(bottom * 10 - level * CHART * 10 / most);
     let mut path = String::new();
     for place in 0..story.line.len() {
         let (at, level) = story.line[place];
-        // Where the line goes straight on, nothing need be said.
+        // Points on a straight line are omitted.
         let before = place.checked_sub(1).map(|place| story.line[place]);
         let after = story.line.get(place + 1);
         if let (Some(before), Some(after)) = (before, after)
@@ -115,7 +117,7 @@ fn chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
     label(svg, "0", bottom + 4);
 }
 
-/// Where a moment is, from left to right.
+/// Returns the horizontal position of an instant.
 fn x(at: u64) -> String {
     tenths(LEFT * 10 + at.min(LENGTH) * (RIGHT - LEFT) * 10 / LENGTH)
 }

@@ -1,4 +1,4 @@
-//! Which pictures there are. Another algorithm is another line.
+//! The list of pictures, one line for each algorithm.
 
 use tollgate::core::{Nanos, Pacing};
 use tollgate::{
@@ -9,14 +9,15 @@ use tollgate::{
 use super::drawing::draw;
 use super::traffic::{Shown, limited, paced};
 
-/// A file to be.
+/// A picture file.
 pub(crate) struct Picture {
-    /// Of the file, without its ending.
+    /// The name of the file, without its extension.
     pub(crate) name: &'static str,
     pub(crate) svg: String,
 }
 
-/// All pictures. Every limit lets about three a second pass, as far as its algorithm can be made to.
+/// Returns all pictures. Every limit admits about three requests a second, as far as its algorithm
+/// allows.
 pub(crate) fn all() -> Result<Vec<Picture>, LimitError> {
     let rate = Rate::per_second(3)?;
     let length = Nanos::from_secs(4);

@@ -1,10 +1,10 @@
-//! Draws every algorithm from its own decisions: the same traffic through each of them, on a clock that is moved by hand.
+//! Draws every algorithm from its own decisions: the same traffic through each of them, on a manual clock.
 //!
 //! ```text
 //! cargo run -p tollgate --example pictures
 //! ```
 //!
-//! The pictures are in `docs/pictures`; a test fails when one of them is not what this program draws.
+//! The pictures are in `docs/pictures`; a test fails if one of them differs from what this program draws.
 
 mod drawing;
 mod gallery;

@@ -6,53 +6,53 @@ use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Mono, Nanos, Pace, Pacing, Time};
 use tollgate::{Limit, Limiter, Outcome, Retry, Verdict};
 
-/// How long the pictures are, in milliseconds.
+/// The length of the pictures, in milliseconds.
 pub(crate) const LENGTH: u64 = 16_000;
-/// How often the state is looked at.
+/// How often the state is sampled.
 const STEP: u64 = 10;
-/// How long whoever holds a lease works.
+/// How long the holder of a lease works.
 const WORK: u64 = 1_000;
 /// Aligned windows begin here, so that one begins with the picture.
 const START: u64 = 1_600_000_000_000;
 
-/// How long the callers of a pacer have: those who would wait longer are refused.
+/// The longest wait of callers of a pacer; those that would wait longer are refused.
 const PATIENCE: Nanos = Nanos::from_secs(2);
 
-/// Which line is drawn, and what it is called.
+/// The quantity that the line shows, and its label.
 #[derive(Clone, Copy)]
 pub(crate) enum Shown {
-    /// What is left.
+    /// The remaining amount.
     Left(&'static str),
-    /// What is used up.
+    /// The amount used.
     Used(&'static str),
 }
 
-/// Whatever the traffic goes through.
+/// A limiter or a pacer.
 trait Gate {
-    /// Tells it that it is so late.
+    /// Sets the time.
     fn advance(&mut self, at: u64);
-    /// A request.
+    /// Handles a request.
     fn arrive(&mut self) -> Outcome;
-    /// The state, in hundredths of a unit.
+    /// Returns the state, in hundredths of a unit.
     fn level(&self) -> u64;
 }
 
-/// What happened, all in milliseconds since the beginning.
+/// What happened, in milliseconds since the beginning.
 pub(crate) struct Story {
-    /// Who passed at once.
+    /// Requests that passed immediately.
     pub(crate) passed: Vec<u64>,
-    /// Who was told to wait: when they came, and when they went.
+    /// Requests that waited: arrival and departure.
     pub(crate) delayed: Vec<(u64, u64)>,
     pub(crate) refused: Vec<u64>,
-    /// The state, in hundredths of a unit, after each step.
+    /// The state after each step, in hundredths of a unit.
     pub(crate) line: Vec<(u64, u64)>,
-    /// What the line is called, and the most it can be, in units.
+    /// The label of the line, and its maximum in units.
     pub(crate) shown: &'static str,
     pub(crate) limit: u64,
 }
 
-/// When requests come. First quietly; then much at once, before and after the fourth second; then steadily more than the
-/// limits let pass; nothing for a while; and much at once again.
+/// Returns the times of the requests: few at first; bursts before and after the fourth second; then
+/// steadily more than the limits admit; a pause; and another burst.
 pub(crate) fn arrivals() -> Vec<u64> {
     let every = |from: u64, until: u64, gap: u64| (from..until).step_by(gap as usize);
     let parts = [
@@ -66,7 +66,7 @@ pub(crate) fn arrivals() -> Vec<u64> {
     parts.into_iter().flatten().collect()
 }
 
-/// The traffic through a limit.
+/// Runs the traffic through a limit.
 pub(crate) fn limited(limit: Limit, shown: Shown) -> Story {
     let clock = Arc::new(ManualClock::default());
     let limiter = Limiter::with_clock(limit, clock.clone());
@@ -78,7 +78,7 @@ pub(crate) fn limited(limit: Limit, shown: Shown) -> Story {
     tell(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), is_left }, name, most)
 }
 
-/// The traffic through a pacer that stores so many permits.
+/// Runs the traffic through a pacer that stores this many permits.
 pub(crate) fn paced(pacing: Pacing, stored_most: u64) -> Story {
     let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START).as_nanos()));
     tell(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
@@ -98,7 +98,7 @@ fn tell(gate: &mut dyn Gate, shown: &'static str, limit: u64) -> Story {
                 Outcome::Deny(_) => story.refused.push(at),
             }
         }
-        // Again where it jumped, so that the line does too.
+        // Sampled again at a jump, so that the line jumps too.
         let after = gate.level();
         if story.line.last().is_some_and(|(_, before)| *before != after) {
             story.line.push((at, after));
@@ -112,7 +112,7 @@ struct Limited {
     limiter: Limiter<Limit, Arc<ManualClock>>,
     clock: Arc<ManualClock>,
     at: u64,
-    /// What whoever passed took, and until when the work goes on.
+    /// The cost of each request in progress, and when its work ends.
     held: Vec<(u64, Verdict)>,
     is_left: bool,
 }
@@ -122,7 +122,7 @@ impl Gate for Limited {
         self.at = at;
         self.clock.set(Nanos::from_millis(START + at).as_nanos());
         if let Limit::Concurrency(_) = self.limit {
-            // Only leases are given back when the work is done.
+            // Only leases are returned when the work is done.
             let done = self.held.iter().take_while(|(until, _)| *until <= at).count();
             for (_, lease) in self.held.drain(..done) {
                 self.limiter.refund(&lease);
@@ -136,7 +136,7 @@ impl Gate for Limited {
         verdict.outcome()
     }
 
-    /// Of a bucket the time until it is as good as new says more than what is left of it in whole units.
+    /// For a bucket, the time until it is full is more precise than the remaining whole units.
     fn level(&self) -> u64 {
         let report = self.limiter.report(0);
         let rate = match &self.limit {

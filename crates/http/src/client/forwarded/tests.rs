@@ -2,7 +2,8 @@ use http::HeaderValue;
 
 use super::*;
 
-/// Who the client is when a proxy at 10.0.0.1 sends these lines, with `10.0.0.0/8` and `fd00::/8` trusted.
+/// Returns the client if a proxy at 10.0.0.1 sends these lines, with `10.0.0.0/8` and `fd00::/8`
+/// trusted.
 #[track_caller]
 fn check(by: ForwardedBy, lines: &[&[u8]], expected: &str) {
     let mut headers = HeaderMap::new();
@@ -38,7 +39,7 @@ fn x_forwarded_for_is_walked_from_the_right_through_trusted_proxies() {
 }
 
 #[test]
-fn what_is_no_address_counts_with_the_proxy_that_wrote_it() {
+fn element_that_is_not_an_address_counts_as_its_proxy() {
     for malformed in [
         "unknown",
         "203.0.113.7x",
@@ -60,7 +61,7 @@ fn what_is_no_address_counts_with_the_proxy_that_wrote_it() {
 }
 
 #[test]
-fn empty_elements_are_passed_over() {
+fn empty_elements_are_skipped() {
     for list in ["203.0.113.7,", "203.0.113.7, ,", ",,203.0.113.7,, ,10.0.0.2"] {
         check(ForwardedBy::XForwardedFor, &[list.as_bytes()], "203.0.113.7");
     }
@@ -69,7 +70,7 @@ fn empty_elements_are_passed_over() {
 }
 
 #[test]
-fn the_number_of_hops_and_the_length_of_an_element_are_bounded() {
+fn hops_and_element_length_are_bounded() {
     let through = |proxies: usize| format!("203.0.113.7{}", ", 10.0.0.2".repeat(proxies));
     check(ForwardedBy::XForwardedFor, &[through(MAX_HOPS - 1).as_bytes()], "203.0.113.7");
     check(ForwardedBy::XForwardedFor, &[through(MAX_HOPS).as_bytes()], "10.0.0.2");
@@ -80,12 +81,12 @@ fn the_number_of_hops_and_the_length_of_an_element_are_bounded() {
         check(ForwardedBy::XForwardedFor, &[format!("{before}{}", wide(MAX_ELEMENT)).as_bytes()], "203.0.113.7");
         check(ForwardedBy::XForwardedFor, &[format!("{before}{}", wide(MAX_ELEMENT + 1)).as_bytes()], "10.0.0.1");
     }
-    // However long what the client wrote is, it is not looked at.
+    // The part that the client wrote is not read, however long it is.
     check(ForwardedBy::XForwardedFor, &[format!("{}, 203.0.113.7", "x,".repeat(100_000)).as_bytes()], "203.0.113.7");
 }
 
 #[test]
-fn forwarded_is_read_as_the_standard_has_it() {
+fn forwarded_header_is_parsed_as_in_the_standard() {
     for (list, expected) in [
         ("for=203.0.113.7", "203.0.113.7"),
         ("For=\"203.0.113.7:4711\"", "203.0.113.7"),
@@ -94,7 +95,7 @@ fn forwarded_is_read_as_the_standard_has_it() {
         ("proto=https;for=203.0.113.7;host=\"a;for=9.9.9.9,b\"", "203.0.113.7"),
         ("for=9.9.9.9, for=203.0.113.7;proto=https, for=10.0.0.2", "203.0.113.7"),
         ("for=203.0.113.7 ; proto=https", "203.0.113.7"),
-        // What the client left open does not swallow what the proxies wrote.
+        // A quote that the client left open does not hide what the proxies wrote.
         ("for=\"9.9.9.9, for=203.0.113.7, for=10.0.0.2", "203.0.113.7"),
         ("for=9.9.9.9;host=\"x, for=203.0.113.7", "203.0.113.7"),
     ] {
@@ -103,7 +104,7 @@ fn forwarded_is_read_as_the_standard_has_it() {
 }
 
 #[test]
-fn what_is_not_written_as_the_standard_has_it_counts_with_the_proxy_that_wrote_it() {
+fn malformed_forwarded_element_counts_as_its_proxy() {
     for malformed in [
         "for=unknown",
         "for=_hidden",
@@ -117,7 +118,8 @@ fn what_is_not_written_as_the_standard_has_it_counts_with_the_proxy_that_wrote_i
         "for=203.0.113.7\"",
         "for=\"203.0.113.7\"\"\"",
         "for=\"203.0.\\113.7\"",
-        // One quoted text with escaped quotes in it: seen from the right it falls apart, and the part is no address.
+        // One quoted string with escaped quotes: read from the right it is split, and the part is
+        // not an address.
         "for=203.0.113.7;host=\"a\\\", for=9.9.9.9;x=\\\"b\"",
     ] {
         check(ForwardedBy::Forwarded, &[malformed.as_bytes()], "10.0.0.1");
@@ -125,7 +127,7 @@ fn what_is_not_written_as_the_standard_has_it_counts_with_the_proxy_that_wrote_i
 }
 
 #[test]
-fn the_header_of_whoever_is_not_trusted_is_not_looked_at() {
+fn header_of_an_untrusted_peer_is_not_read() {
     let mut headers = HeaderMap::new();
     headers.insert(X_FORWARDED_FOR, HeaderValue::from_static("9.9.9.9"));
     let proxies = TrustedProxies::parse(["10.0.0.0/8"]).unwrap();
@@ -133,6 +135,6 @@ fn the_header_of_whoever_is_not_trusted_is_not_looked_at() {
     assert_eq!(client("203.0.113.7", ForwardedBy::XForwardedFor), "203.0.113.7");
     assert_eq!(client("::ffff:203.0.113.7", ForwardedBy::XForwardedFor), "203.0.113.7");
     assert_eq!(client("::ffff:10.0.0.1", ForwardedBy::XForwardedFor), "9.9.9.9");
-    // Nor is the other header.
+    // The other header is not read either.
     assert_eq!(client("10.0.0.1", ForwardedBy::Forwarded), "10.0.0.1");
 }
