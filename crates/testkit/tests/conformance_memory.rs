@@ -1,4 +1,4 @@
-//! The store in memory does what every store must, on a clock that is moved by hand.
+//! The conformance suite on the memory store, with a manual clock.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

@@ -1,4 +1,4 @@
-//! The history checker finds exactly the violations that looking at all pairs of events finds.
+//! The history checker finds exactly the violations that comparing all pairs of events finds.
 
 use proptest::prelude::*;
 use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, fullest_excess};
@@ -7,12 +7,12 @@ use tollgate_testkit::model::script::{any_size, cases, rates};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// 10 at once and 10 per second.
+/// 10 at one instant and 10 per second.
 fn ten() -> Bound {
     Bound::of("10/s".parse().expect("a rate"), 10)
 }
 
-/// A burst of 10, then one every 100 ms, for 1000 s: as much as the bound allows, everywhere.
+/// A burst of 10, then one every 100 ms, for 1000 s: at the bound in every interval.
 fn fullest_history() -> Vec<(u64, u64)> {
     let steady = (1..=10_000).map(|nth| (nth * SECOND / 10, 1));
     [(0, 10)].into_iter().chain(steady).collect()
@@ -30,7 +30,8 @@ fn planted_excess_is_found() {
     let found = Checker::new(&ten()).admit_all(&history);
     let excess = found.expect_err("one too many");
     assert_eq!((excess.from, excess.to), (0, 500 * SECOND - 1));
-    // The planted one came a nanosecond before its token, and the regular one beside it is still to come.
+    // The planted event came a nanosecond before its token, and the regular event beside it is
+    // still to come.
     assert_eq!(excess.by, exact(1) / exact(100_000_000));
     assert_eq!(fullest_excess(&ten(), &history), Some(excess));
 }

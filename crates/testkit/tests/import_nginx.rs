@@ -1,10 +1,9 @@
-//! nginx's own decisions, as recorded, and those of the rules that its lines are imported as: from the first request of a case
-//! to the last, each on its own state.
+//! Compares recorded decisions of nginx with those of the imported rules, each on its own state.
 //!
-//! nginx keeps thousandths of a request and its rate in whole thousandths a second. With rates per second nothing is lost by
-//! that at whole milliseconds, and everything must be equal. With rates per minute nginx loses a little to its clients at
-//! every step; there it may refuse, or delay longer, where we do not, never the other way round, and the case ends when
-//! the two have drifted apart.
+//! nginx counts thousandths of a request and keeps its rate in whole thousandths per second. For
+//! rates per second this loses nothing at whole milliseconds, and all decisions must be equal. For
+//! rates per minute nginx gives its clients slightly less at every step: it may refuse or delay
+//! longer where we do not, never the other way round, and a case ends when the two have diverged.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,7 +16,7 @@ use tollgate_testkit::oracle::{Case, Directory, Fields, Step};
 
 const MILLI: u64 = 1_000_000;
 
-/// The lines that a case was recorded with.
+/// The configuration lines that a case was recorded with.
 fn config(case: &Case) -> String {
     let lines = case.config.list("limits").iter().enumerate().map(|(place, limit)| {
         let (rate, burst) = (limit.text("rate"), limit.count("burst"));
@@ -34,7 +33,7 @@ fn config(case: &Case) -> String {
     lines.collect()
 }
 
-/// Outcome and delay in milliseconds, which nginx rounds down.
+/// The outcome, and the delay in milliseconds, which nginx rounds down.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Passed { delay_ms: u64 },

@@ -1,5 +1,5 @@
-//! Every recorded decision of the reference limiters, replayed. `TOLLGATE_ORACLES` names another directory of traces, and
-//! `--nocapture` shows the counts.
+//! Replays all recorded decisions of the reference limiters. `TOLLGATE_ORACLES` names another
+//! directory of traces, and `--nocapture` shows the counts.
 
 use serde_json::{Value, json};
 use tollgate_testkit::oracle::{Case, Directory, REPLAYS, Replay, Step};
@@ -24,7 +24,7 @@ fn decisions_equal_those_of_the_references() {
     }
 }
 
-/// The opposite of a recorded verdict, if the step has one.
+/// Returns the opposite of a recorded verdict, if the step has one.
 fn flip(step: &mut Step) -> Option<()> {
     let result = step.result.as_object_mut()?;
     for name in ["ok", "blocked"] {
@@ -42,7 +42,7 @@ fn flip(step: &mut Step) -> Option<()> {
     Some(())
 }
 
-/// A case that is equal from end to end, and the first of its steps that has a verdict.
+/// Returns a case without differences, and its first step with a verdict.
 fn plain_case(replay: &Replay) -> (Case, usize) {
     let is_plain = |case: &Case| {
         let tally = replay.run(std::slice::from_ref(case));

@@ -1,5 +1,5 @@
-//! The eight algorithms against their exact models, and the laws they keep where no model can follow: one table of properties, and a
-//! file per algorithm with its parameters, its bound, and what is particular to it.
+//! The eight algorithms against their exact models, and laws that need no model: one table of
+//! properties, and a file per algorithm with its parameters, its bound and its special cases.
 
 use std::fmt::Debug;
 
@@ -15,57 +15,60 @@ use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, walk};
 use tollgate_testkit::model::script::{any_size, any_word, cases, greedy_scripts, rates, scripts, some, starts};
 use tollgate_testkit::model::*;
 
-/// An algorithm with its model and its guarantee: what the properties need to know of it.
+/// An algorithm with its model and its guarantee.
 trait Subject: Copy + Debug {
     type Limit: Algorithm<Stamp = Stamp>;
     type Model: Model;
 
-    /// Parameters of every kind, all of them valid.
+    /// Generates valid parameters of every kind.
     fn any() -> BoxedStrategy<Self>;
     fn limit(&self) -> Result<Self::Limit, LimitError>;
     fn model(&self, now: &Now<'_>) -> Self::Model;
     /// Changes the model to these parameters.
     fn change(&self, model: &mut Self::Model, now: &Now<'_>);
 
-    /// The same parameters on the grid of `old`, if the algorithm has one: a change that keeps the grid keeps more.
+    /// Returns the same parameters with the alignment of `old`, if the algorithm has one: such a
+    /// change rounds less.
     fn on_grid_of(self, old: &Self) -> Self {
         let _ = old;
         self
     }
 
-    /// The clock around `start`, with the windows that are handed in.
+    /// Returns the clock around `start`, with calendar windows.
     fn calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
         let _ = (start, spread, halves);
         Calendar { ahead, spread: 0, windows: Vec::new() }
     }
 
-    /// Where histories for [`check_admitted`](Self::check_admitted) begin.
+    /// Returns the start of histories for [`check_admitted`](Self::check_admitted).
     fn starts() -> BoxedStrategy<u64> {
         any_word().boxed()
     }
 
-    /// Checks the guarantee on everything that passed in one history.
+    /// Checks the guarantee on all admitted requests of one history.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError>;
 
-    /// The parameters without what makes the bounds under clock steps inexact: debt, waits.
+    /// Returns the parameters without debt and waits, which make the bounds under clock steps
+    /// inexact.
     fn for_clock_steps(self) -> Self {
         self
     }
 
-    /// What may pass in the beginning.
+    /// Returns the amount that may pass at the beginning.
     fn at_first(&self) -> Exact;
-    /// What more may pass after the clock stepped from one instant to another, in either direction.
+    /// Returns the additional amount that may pass after the clock stepped from one instant to
+    /// another, in either direction.
     fn after_step(&self, from: u64, to: u64) -> Exact;
-    /// The longest time in nanoseconds until the limit is full again, however the clock was stepped.
+    /// Returns the longest time in nanoseconds until the limit is full, after any clock steps.
     fn longest_reset(&self) -> u64;
-    /// What else holds for a verdict under clock steps.
+    /// Checks further laws for a verdict under clock steps.
     fn check_verdict(&self, verdict: &Verdict) -> Result<(), TestCaseError> {
         let _ = verdict;
         Ok(())
     }
 }
 
-/// The types of a subject, its limit, its model, and how the model comes under its parameters.
+/// The types of a subject: its limit, its model, and how the model changes its parameters.
 macro_rules! row {
     ($limit:ty, $model:ty, |$own:ident, $changed:ident, $now:ident| $make:expr, $new:expr, $change:expr) => {
         type Limit = $limit;
@@ -88,7 +91,7 @@ macro_rules! row {
     };
 }
 
-/// What every algorithm keeps.
+/// Laws that every algorithm satisfies.
 macro_rules! properties {
     ($subject:ty) => {
         proptest! {
@@ -128,14 +131,15 @@ macro_rules! properties {
                 }
             }
 
-            /// What passes is bounded by the steps of the clock, and however it was stepped, nobody is locked out for longer than
-            /// the longest reset.
+            /// The amount admitted is bounded by the steps of the clock, and after any steps no key
+            /// is locked out for longer than the longest reset.
             #[test]
             fn clock_steps_neither_grant_nor_lock_out(subject in <$subject>::any(), steps in clock_steps()) {
                 check_clock_steps(&subject.for_clock_steps(), &steps)?;
             }
 
-            /// Both are changed in the middle of a history; from then on every answer is that of a limit that had spent as much.
+            /// Both are changed in the middle of a history; from then on every decision is that of
+            /// a limit with the same amount spent.
             #[test]
             fn changed_parameters_keep_the_amount_spent(
                 (old, new, same_grid) in (<$subject>::any(), <$subject>::any(), any::<bool>()),
@@ -168,7 +172,8 @@ mod subjects {
     mod token_bucket;
 }
 
-/// By how much the wall clock is ahead, the number of the key, and the lengths of windows that are handed in, in halves.
+/// The offset of the wall clock, the spread value of the key, and the lengths of calendar windows,
+/// in halves.
 fn calendars() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
     (any_size(1 << 60), any_word(), prop::collection::vec(1_u64..6, 20))
 }
@@ -178,7 +183,7 @@ fn garbage() -> impl Strategy<Value = Vec<u64>> {
     prop_oneof![prop::collection::vec(any_word(), 0..5), prop::collection::vec(any_word(), 0..70)]
 }
 
-/// Instants in any order, with what is asked for at each.
+/// Instants in any order, with an ask for each.
 fn clock_steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((any_size(HORIZON), prop_oneof![Just(u64::MAX), any_size(u64::MAX)]), 1..30)
 }
@@ -203,7 +208,7 @@ fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<()
     Ok(())
 }
 
-/// Makes an amount valid by going down to the largest that the error names.
+/// Makes an amount valid by reducing it to the largest that the error names.
 fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) -> u64 {
     match make(amount) {
         Ok(_) => amount,
@@ -215,7 +220,8 @@ fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) ->
     }
 }
 
-/// Lengths of windows, periods and leases in nanoseconds, short ones as often as all others.
+/// Generates lengths of windows, periods and leases in nanoseconds, short ones as often as all
+/// others.
 fn lengths() -> impl Strategy<Value = u64> {
     prop_oneof![1_u64..100, any_size(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))]
 }
@@ -224,12 +230,12 @@ fn debts() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(u64::MAX)]
 }
 
-/// What new keys start with; more than the limit stands for all of it.
+/// Generates initial amounts; an amount above the limit means the limit.
 fn initials() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 1 => any_size(u64::MAX)]
 }
 
-/// How many windows of this length can have begun while the clock stepped.
+/// Returns how many windows of this length can have begun during the clock steps.
 fn windows_begun(from: u64, to: u64, length: u64) -> u64 {
     if to > from { (to - from) / length + 1 } else { 0 }
 }

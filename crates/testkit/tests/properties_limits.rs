@@ -7,7 +7,7 @@ use tollgate_testkit::model::lockstep::Lockstep;
 use tollgate_testkit::model::script::{any_size, any_word, cases, rates, scripts, starts};
 use tollgate_testkit::model::{GroupModel, LeakyParams, LeaseParams, LogParams, Member, TokenParams, WindowParams};
 
-/// A limit of any kind that holds about a dozen.
+/// Generates a limit of any kind with a capacity of about a dozen.
 fn members() -> impl Strategy<Value = Member> {
     let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
     let buckets = (rates(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
@@ -30,7 +30,7 @@ fn members() -> impl Strategy<Value = Member> {
         Member::Concurrency(LeaseParams { limit, lease: Nanos::from_nanos(lease), max_debt })
     });
     prop_oneof![2 => buckets, 2 => windows, 1 => logs, 1 => leases].prop_filter("valid", |member| {
-        // Slow rates have less room for debt.
+        // Slow rates can hold less debt.
         member.limit().is_ok()
     })
 }
@@ -42,8 +42,8 @@ fn groups() -> impl Strategy<Value = Vec<Member>> {
 proptest! {
     #![proptest_config(cases(800))]
 
-    /// The whole group answers as its definition does, a refusal changes no word of any, and after each step each limit
-    /// says what it would say alone after the same takings.
+    /// The group decides as its definition does, a refusal changes no word, and after each step
+    /// each limit reports what it would report alone after the same takings.
     #[test]
     fn group_is_charged_all_or_none(members in groups(), start in starts(), script in scripts(30)) {
         let limits = Member::limits(&members).expect("valid params");
@@ -70,7 +70,8 @@ proptest! {
         }
     }
 
-    /// A limit keeps what was spent when its neighbours come, go or change, and words move.
+    /// A limit keeps the amount spent when other limits of the group are added, removed or changed,
+    /// and words move.
     #[test]
     fn changed_group_keeps_the_amount_spent_at_each_position(
         members in groups(), others in groups(), start in starts(), cost in 0_u64..10,

@@ -5,7 +5,7 @@ use tollgate_core::{Cost, Nanos, Pace, Pacing, Time};
 use tollgate_testkit::model::PacerModel;
 use tollgate_testkit::model::script::{any_size, any_word, cases, rates, starts};
 
-/// How long after the last call, and how many permits.
+/// The time after the last call, and the number of permits.
 fn calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
     let idles = prop_oneof![
         Just(Idle::Nanos(0)),
@@ -20,7 +20,7 @@ fn calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
 enum Idle {
     /// This many nanoseconds.
     Nanos(u64),
-    /// As long as is told, and this much longer.
+    /// The advertised wait, and this much longer.
     Told(i64),
 }
 
@@ -43,7 +43,7 @@ fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)
     }
 }
 
-/// Never less than exact, and at most so much more.
+/// Never less than exact, and at most this much more.
 fn prop_assert_within(ours: u64, exact: u64, tolerance: u64) {
     assert!(ours >= exact, "{ours} ns, exactly {exact}");
     assert!(ours - exact <= tolerance, "{ours} ns, exactly {exact}, and {tolerance} more are allowed");
@@ -60,8 +60,9 @@ proptest! {
         walk(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
     }
 
-    /// Each reservation is rounded up to a tick, a nanosecond at most. Who comes a little later by that also finds it a little
-    /// less cold, never more than that again: so the error is at most a nanosecond per call, and a second one where it is told.
+    /// Each reservation is rounded up to a tick, at most a nanosecond. A call that comes later by
+    /// that finds the pacer slightly less cold, by no more than that again. The error is therefore
+    /// at most a nanosecond per call, and another where it is reported.
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
         rate in rates(), warm_up in any_size(Pacing::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in starts(),
@@ -73,7 +74,8 @@ proptest! {
         walk(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
     }
 
-    /// Idling in between: what is stored is exact, only when the next is free is rounded.
+    /// Pauses between calls: the stored permits are exact, only the time of the next call is
+    /// rounded.
     #[test]
     fn warming_pacer_that_cools_down_stays_within_the_same_error(
         rate in rates(), warm_up in any_size(1 << 40), start in starts(), calls in calls(),
@@ -89,7 +91,7 @@ proptest! {
         let (mut pace, mut model, mut now) =
             (pacing.start(Time::from_nanos(start)), PacerModel::warm_up(rate, warm_up, 3_000, start), start);
         for (idle, permits) in calls {
-            // Only idling that ends all waiting: then both are free now.
+            // Only pauses that end all waiting: then both are free now.
             if let Idle::Nanos(nanos) = idle
                 && nanos > 0
             {
@@ -102,7 +104,8 @@ proptest! {
             pacing.reserve(&mut pace, Time::from_nanos(now), Cost::new(permits));
             model.reserve(now, permits);
             let (ours, exact) = (pacing.earliest(&pace, Time::from_nanos(now)).as_nanos(), model.earliest(now));
-            // What a nanosecond of rounding stores less is worth at most the cold factor, for each call so far.
+            // A nanosecond of rounding stores fewer permits, worth at most the cold factor for each
+            // call so far.
             prop_assert!(ours.abs_diff(exact) <= 4 * 40, "{ours} ns, exactly {exact}");
         }
     }

@@ -1,12 +1,12 @@
-//! One test per bug that the properties found, with what was believed before.
+//! One test per bug that the properties found.
 
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, Outcome, Retry, SlidingLog, TokenBucket};
 
 const SECOND: u64 = 1_000_000_000;
 const ONE: Ask = Ask::Exactly(Cost::ONE);
 
-/// A state of one word ends after some decades; an instant beyond was kept as the last word, and believed to refuse. But the
-/// ticks of the present had passed that word as well, so nothing seemed spent, and everything passed.
+/// A state of one word covers some decades, and a later instant is stored as the largest word. That
+/// must refuse; comparing it with a present beyond that word would make the bucket appear full.
 #[test]
 fn bucket_refuses_beyond_the_range_of_a_word() {
     let limit = TokenBucket::new("7/s".parse().unwrap(), 3).unwrap();
@@ -18,8 +18,9 @@ fn bucket_refuses_beyond_the_range_of_a_word() {
     assert!(passed <= 3, "{passed} passed at one instant");
 }
 
-/// What is spent was cut to burst and debt when read, and believed to last no longer after the clock stepped back. But a
-/// refusal wrote nothing, so the next one read the same, until the clock was where it had been.
+/// The amount spent is capped to burst and debt when read after a clock step. A refusal must write
+/// that too: otherwise each further refusal reads the original state again, until the clock has
+/// caught up.
 #[test]
 fn refusal_records_a_clock_step_back() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().max_debt(0).unwrap();
@@ -31,8 +32,8 @@ fn refusal_records_a_clock_step_back() {
     assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the advertised wait");
 }
 
-/// Somebody who takes what fits, refused by the gap, was told to wait until all that fitted then would fit again, behind the
-/// attempt itself. But it takes less when less fits.
+/// `take_up_to` refused by the minimum gap: its wait is until one unit fits, not until as much fits
+/// as did at the time of the request.
 #[test]
 fn take_up_to_waits_for_one_unit() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();
@@ -41,13 +42,13 @@ fn take_up_to_waits_for_one_unit() {
     limit.init(&mut state, &Now::at(0));
     assert!(limit.decide(&mut state, &Now::at(0), ONE).is_admitted());
     let told = limit.decide(&mut state, &Now::at(1), Ask::UpTo(Cost::MAX));
-    // The unit of 0 ns leaves at 29 ns; the attempt wrote down 2 more, at 1 ns.
+    // The unit of 0 ns expires at 29 ns; the refused request recorded 2 more, at 1 ns.
     assert_eq!(told.outcome(), Outcome::Deny(Retry::After(Nanos::from_nanos(28))));
     assert_eq!(limit.weigh(&state, &Now::at(29), Ask::UpTo(Cost::MAX)).taken(), Cost::ONE);
 }
 
-/// A group asked its limits for exactly what the tightest could give. But exactly nothing is refused by a limit in debt,
-/// while nothing at all of what fits is not.
+/// A group asks its limits for exactly what the tightest can give. A limit in debt refuses a cost
+/// of exactly 0, but not "up to" 0.
 #[test]
 fn take_up_to_zero_passes_in_debt() {
     let window = FixedWindow::new(8, Nanos::SECOND).unwrap().max_debt(4).unwrap();

@@ -1,4 +1,4 @@
-//! What the model of rules found, as named traces, on the memory store.
+//! Differences that the rule model found, as named traces, on the memory store.
 
 use tollgate_testkit::rule_model::findings;
 use tollgate_testkit::rule_model::memory::InMemory;

@@ -1,7 +1,8 @@
-//! Real servers for tests: on free ports of the loopback address, in temporary directories, gone when dropped.
+//! Real servers for tests: on free loopback ports, in temporary directories, stopped when dropped.
 //!
-//! `redis-server` is expected on the PATH. Valkey is found by the environment variable `TOLLGATE_VALKEY_SERVER`, which
-//! `scripts/test` sets. PostgreSQL is looked for where Debian has it, and on the PATH. A test that needs one that is missing fails with a sentence that says how to get it.
+//! `redis-server` must be on the PATH. The environment variable `TOLLGATE_VALKEY_SERVER`, which
+//! `scripts/test` sets, names Valkey. PostgreSQL is searched on the PATH and where Debian installs
+//! it. A test that needs a missing server fails with a message that says how to get it.
 
 mod postgres;
 mod proxy;
@@ -20,17 +21,17 @@ pub use proxy::Proxy;
 pub use resp::{Link, Reply};
 pub use tls::Certificates;
 
-/// Which server.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `redis-server` from the PATH.
     Redis,
-    /// What `TOLLGATE_VALKEY_SERVER` names.
+    /// The program named by `TOLLGATE_VALKEY_SERVER`.
     Valkey,
 }
 
 impl Kind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Redis, Self::Valkey];
 
     fn program(self) -> PathBuf {
@@ -57,7 +58,7 @@ impl Kind {
     }
 }
 
-/// A running server. It keeps nothing on disk.
+/// A running server without persistence.
 #[derive(Debug)]
 pub struct Server {
     kind: Kind,
@@ -68,15 +69,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of that kind, with nothing configured.
+    /// Starts a server of this kind with the default configuration.
     pub fn start(kind: Kind) -> Self {
         Self::start_with(kind, &[])
     }
 
-    /// A server of that kind, with more options such as `["--requirepass", "secret"]`.
+    /// Starts a server of this kind with further options such as `["--requirepass", "secret"]`.
     ///
     /// # Panics
-    /// When there is no such program, or it does not start.
+    /// If the program is missing or does not start.
     pub fn start_with(kind: Kind, options: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +85,7 @@ impl Server {
         std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
         let options = options.iter().map(|&option| option.into()).collect();
         let mut server = Self { kind, options, port: 0, directory, process: None };
-        // Somebody may take the port between our letting go of it and the server's taking it.
+        // Another process may take the port after it is released and before the server binds it.
         for _ in 0..10 {
             server.port = free_port();
             if server.try_run() {
@@ -94,73 +95,74 @@ impl Server {
         panic!("{kind:?} did not start on any of ten free ports");
     }
 
-    /// Where to reach it.
+    /// Returns the address.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Its port on the loopback address.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its own directory, for files it is to be given.
+    /// Returns the directory of the server, for files that it needs.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Kills it; what it held is lost. Nothing listens on its port until [`Server::restart`].
+    /// Kills the server; its data is lost. Nothing listens on its port until [`Server::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 
-    /// Starts it again on the same port, with nothing in it.
+    /// Starts the server again on the same port, empty.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_run(), "{:?} did not start again on port {}", self.kind, self.port);
     }
 
-    /// Stops it where it is: it keeps its connections and answers nothing.
+    /// Suspends the process: it keeps its connections and does not reply.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
 
-    /// Sends a command on a connection of its own.
+    /// Sends a command on a new connection.
     ///
     /// # Panics
-    /// When the server cannot be reached.
+    /// If the server cannot be reached.
     pub fn command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Reply {
         self.connect().command(arguments)
     }
 
-    /// A connection to send several commands on.
+    /// Opens a connection for several commands.
     ///
     /// # Panics
-    /// When the server cannot be reached.
+    /// If the server cannot be reached.
     pub fn connect(&self) -> Link {
         Link::to(self.port)
     }
 
-    /// The processor time it has taken so far, in steps of 10 ms.
+    /// Returns the CPU time used so far, in steps of 10 ms.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If the server does not run.
     pub fn processor_time(&self) -> Duration {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("a running server has a stat file");
-        // The name in parentheses may hold anything; user and system time are the 12th and 13th fields after it.
+        // The process name in parentheses may contain anything; user and system time are fields 12
+        // and 13 after it.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("ticks are a number")).sum();
         Duration::from_millis(ticks * 10)
@@ -175,7 +177,7 @@ impl Server {
         assert!(status.is_ok_and(|status| status.success()), "`kill {signal}` failed");
     }
 
-    /// Starts the program and waits until it says that it is ready; whether it is.
+    /// Starts the program and waits until it logs that it is ready. Returns whether it does.
     fn try_run(&mut self) -> bool {
         let mut command = Command::new(self.kind.program());
         let port = self.port.to_string();
@@ -184,7 +186,7 @@ impl Server {
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.how_to_get()));
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept connections"));
-        // Whatever else it says has to go somewhere; the thread ends with the server.
+        // Drains the rest of the output; the thread ends with the server.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         self.process = Some(process);
         if !ready {
@@ -197,15 +199,15 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-        // Only litter in the temporary directory if it fails.
+        // A failure only leaves files in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A port of the loopback address that nobody listens on at the moment.
+/// Returns a loopback port on which nothing listens at the moment.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
     listener.local_addr().expect("a listener has an address").port()

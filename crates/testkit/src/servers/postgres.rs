@@ -1,4 +1,4 @@
-//! A real PostgreSQL.
+//! A real PostgreSQL server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::free_port;
 
-/// Where the programs are on Debian and its like, newest first; after the PATH.
+/// The directories of the programs on Debian and similar systems, newest first; searched after the
+/// PATH.
 const FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/17/bin",
     "/usr/lib/postgresql/16/bin",
@@ -15,7 +16,8 @@ const FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/14/bin",
 ];
 
-/// A running PostgreSQL on a free port of the loopback address, with a cluster of its own that is gone when this is dropped.
+/// A running PostgreSQL on a free loopback port, with a cluster of its own that is deleted when
+/// this is dropped.
 #[derive(Debug)]
 pub struct Postgres {
     port: u16,
@@ -24,10 +26,10 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// A server with nothing in it but what every one has.
+    /// Starts a server with a new cluster.
     ///
     /// # Panics
-    /// When there is no such program, or it does not start.
+    /// If the program is missing or does not start.
     pub fn start() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -57,25 +59,26 @@ impl Postgres {
         panic!("PostgreSQL did not start on any of ten free ports");
     }
 
-    /// Where to reach it, and a database of that name in it, which is made.
+    /// Creates a database of this name and returns its URL.
     ///
     /// # Panics
-    /// When it does not make one.
+    /// If it cannot be created.
     pub fn database(&self, name: &str) -> String {
         let made = self.psql(&format!("CREATE DATABASE {name}"));
         assert!(made, "no database {name}");
         self.url(name)
     }
 
-    /// Where to reach a database.
+    /// Returns the URL of a database.
     pub fn url(&self, name: &str) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Kills it as a loss of power would; what was committed is on disk. Nothing listens on its port until [`Postgres::restart`].
+    /// Kills the server as a power failure would; committed data is on disk. Nothing listens on its
+    /// port until [`Postgres::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // Through `runuser` it is a child of our child; the file says which.
+            // Through `runuser` the server is a grandchild; the file contains its process id.
             let id = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
             if let Some(id) = id.lines().next() {
                 let _ = Command::new("kill").args(["-QUIT", id]).status();
@@ -84,10 +87,10 @@ impl Postgres {
         }
     }
 
-    /// Starts it again on the same port, with what it had.
+    /// Starts the server again on the same port with its data.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_run(), "PostgreSQL did not start again on port {}", self.port);
@@ -143,7 +146,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.kill();
-        // Only litter in the temporary directory if it fails.
+        // A failure only leaves files in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
@@ -157,7 +160,8 @@ fn is_root() -> bool {
     id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
-/// The server says that it is ready in its log only, and logs go where each system puts them: it is asked now and then.
+/// PostgreSQL reports readiness only in its log, whose location differs between systems, so it is
+/// polled.
 #[expect(clippy::disallowed_methods, reason = "there is nothing to be told by")]
 fn wait() {
     std::thread::sleep(Duration::from_millis(100));

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Passes bytes on, as it is told to. Its threads end with the connections.
+/// Forwards bytes as configured. Its threads end with the connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -25,14 +25,14 @@ struct Weather {
     streams: Vec<TcpStream>,
 }
 
-/// Bytes that are passed on at a time, after each delay.
+/// The number of bytes forwarded after each delay.
 const PIECE: usize = 1024;
 
 impl Proxy {
-    /// A proxy to a port of the loopback address; the bytes pass at once until told otherwise.
+    /// Starts a proxy to a loopback port; it forwards without delay at first.
     ///
     /// # Panics
-    /// When there is no free port.
+    /// If there is no free port.
     pub fn to(target: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
         let port = listener.local_addr().expect("a listener has an address").port();
@@ -40,7 +40,7 @@ impl Proxy {
         let passing = shared.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // If nobody listens there, the client is hung up on.
+                // If nothing listens there, the client's connection is closed.
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { continue };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (Ok(from), Ok(to), Ok(kept)) = (from.try_clone(), to.try_clone(), from.try_clone()) else {
@@ -55,32 +55,32 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// Where to connect to.
+    /// Returns the address to connect to.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// From now on every kilobyte takes so long.
+    /// Delays every kilobyte by this time.
     pub fn slow(&self, delay: Duration) {
         self.shared.weather().delay = delay;
     }
 
-    /// From now on nothing passes, and nobody is told.
+    /// Stalls: nothing is forwarded, and connections stay open.
     pub fn stall(&self) {
         self.shared.weather().stalled = true;
     }
 
-    /// Everything passes again, also what was held back.
+    /// Forwards everything again, including what was held back.
     pub fn clear(&self) {
         let mut weather = self.shared.weather();
         (weather.stalled, weather.delay) = (false, Duration::ZERO);
         self.shared.changed.notify_all();
     }
 
-    /// Breaks all connections there are.
+    /// Closes all connections.
     pub fn cut(&self) {
         for stream in self.shared.weather().streams.drain(..) {
-            // It may be over already.
+            // The connection may be closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.shared.changed.notify_all();

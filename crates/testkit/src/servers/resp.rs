@@ -1,30 +1,30 @@
-//! As much of the Redis protocol as a test needs to look into a server without the client that is being tested.
+//! A minimal Redis client, to inspect a server without the client under test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
-/// What a server answered.
+/// The reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A line such as OK.
+    /// A simple string such as OK.
     Status(String),
-    /// An error, with its code in front.
+    /// An error, with its code first.
     Error(String),
-    /// A number.
+    /// An integer.
     Number(i64),
-    /// Bytes.
+    /// A bulk string.
     Bytes(Vec<u8>),
-    /// Nothing.
+    /// A null.
     Nil,
-    /// Several.
+    /// An array.
     List(Vec<Self>),
 }
 
 impl Reply {
-    /// The number.
+    /// Returns the integer.
     ///
     /// # Panics
-    /// When it is something else.
+    /// If the reply is of another kind.
     #[track_caller]
     pub fn number(self) -> i64 {
         let shown = format!("{self:?}");
@@ -32,10 +32,10 @@ impl Reply {
         number
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Panics
-    /// When it is something else.
+    /// If the reply is of another kind.
     #[track_caller]
     pub fn bytes(self) -> Vec<u8> {
         let shown = format!("{self:?}");
@@ -43,10 +43,10 @@ impl Reply {
         bytes
     }
 
-    /// The list.
+    /// Returns the array.
     ///
     /// # Panics
-    /// When it is something else.
+    /// If the reply is of another kind.
     #[track_caller]
     pub fn list(self) -> Vec<Self> {
         let shown = format!("{self:?}");
@@ -62,20 +62,20 @@ pub struct Link {
 }
 
 impl Link {
-    /// To a port of the loopback address.
+    /// Connects to a loopback port.
     ///
     /// # Panics
-    /// When nobody listens there.
+    /// If nothing listens there.
     pub fn to(port: u16) -> Self {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("the server listens");
         stream.set_nodelay(true).expect("a socket takes options");
         Self { stream: BufReader::new(stream) }
     }
 
-    /// Sends a command and reads the answer.
+    /// Sends a command and reads the reply.
     ///
     /// # Panics
-    /// When the server hangs up.
+    /// If the server closes the connection.
     pub fn command<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Reply {
         let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
         for argument in arguments.iter().map(AsRef::as_ref) {

@@ -1,4 +1,4 @@
-//! Certificates for a server that is to speak TLS, made anew for each test.
+//! Certificates for a TLS server, created for each test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them in a directory, with the `openssl` program.
+    /// Creates them in a directory with the `openssl` program.
     ///
     /// # Panics
-    /// When it is missing or fails.
+    /// If it is missing or fails.
     pub fn make(directory: &Path) -> Self {
         let new = Self { directory: directory.to_owned() };
         let run = |arguments: &str| {
@@ -46,7 +46,7 @@ impl Certificates {
         self.directory.join("server.key")
     }
 
-    /// The options with which a server listens for TLS on that port.
+    /// Returns the options with which a server listens for TLS on this port.
     pub fn options(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.directory.join(name).display().to_string();
         let options = [

@@ -45,7 +45,7 @@ impl Subject for LeaseParams {
     }
 }
 
-/// What a holder does, and after how long.
+/// An action of a holder, and the time before it.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Take(u64),
@@ -69,7 +69,8 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
 proptest! {
     #![proptest_config(cases(1500))]
 
-    /// Stamps are never forgotten here: one of a lease that is over must not touch whoever has its slot now.
+    /// Stamps are never forgotten here: the stamp of an ended lease must not affect the current
+    /// holder of its slot.
     #[test]
     fn renewing_and_releasing_affect_only_the_named_lease(params in LeaseParams::any(), start in starts(), acts in acts()) {
         let (limit, mut model) = (params.limit().expect("valid"), ConcurrencyModel::new(params));

@@ -18,7 +18,8 @@ impl Subject for Fixed {
         let phases = prop::sample::select(vec![Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0)]);
         let parameters = (some(), lengths(), debts(), initials(), phases);
         let parameters = parameters.prop_map(|(limit, length, max_debt, initial, phase)| {
-            // How debt is paid in windows of irregular length is about, not exact.
+            // With calendar windows, which have irregular lengths, the payment of debt is
+            // approximate.
             let max_debt = if phase == Phase::Given(0) { 0 } else { max_debt };
             let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase };
             match params.fixed() {
@@ -33,7 +34,7 @@ impl Subject for Fixed {
         Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
-    /// Windows of about the length around the start, and all time before and after.
+    /// Windows of about the length around the start, and one each for all time before and after.
     fn calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
         let first = start + ahead + 1;
         let mut ends = vec![first];
@@ -47,15 +48,15 @@ impl Subject for Fixed {
         Calendar { ahead, spread, windows: starts.zip(ends).filter_map(window).collect() }
     }
 
-    /// In any interval at most `limit × (⌈T / length⌉ + 1)`, and in windows that lie at multiples at most `limit` each. Where
-    /// windows should be handed in but are not, the same holds.
+    /// In any interval at most `limit × (⌈T / length⌉ + 1)`, and in aligned windows at most `limit`
+    /// each. The same holds if a calendar window is missing.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let (limit, length) = (u128::from(self.0.limit), self.0.length);
         for (nth, last) in events.iter().enumerate() {
             let (mut sum, mut of_window) = (0, 0);
             for first in events[..=nth].iter().rev() {
                 sum += u128::from(first.cost);
-                // Both ends are inside.
+                // Both ends are included.
                 let windows = u128::from((last.passes - first.passes) / length + 2);
                 prop_assert!(sum <= limit.saturating_mul(windows), "{sum} from {first:?} to {last:?}");
                 if first.passes / length == last.passes / length {
@@ -80,7 +81,7 @@ impl Subject for Fixed {
         exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
     }
 
-    /// One window longer than the window, or the second by which threads may race.
+    /// One window longer than the window, or the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
     }

@@ -39,11 +39,12 @@ impl Subject for IntervalParams {
         any_size(1 << 62).boxed()
     }
 
-    /// In any interval at most the burst and what its steps bring, where with waits a step at the very beginning counts.
+    /// In any interval at most the burst plus the refill of its steps; with waits, a step at the
+    /// very beginning counts.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let period = i128::from(self.period);
         let steps_between = |from: i128, to: i128| match self.steps {
-            // Where the grid lies is not known here, only how many steps there can be.
+            // The alignment is not known here, only the largest possible number of steps.
             Steps::FirstRequest => (to - from) / period + 1,
             Steps::Aligned(offset) => {
                 let step = |at: i128| (at - i128::from(offset.as_nanos())).div_euclid(period);
@@ -71,19 +72,20 @@ impl Subject for IntervalParams {
         exact(self.initial)
     }
 
-    /// Only steps forward bring anything.
+    /// Only steps forward refill.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         exact(windows_begun(from, to, self.period)) * exact(self.refill)
     }
 
-    /// Until all that can be owed has been brought, and the second by which threads may race.
+    /// Until the largest possible debt is refilled, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         let owed = (self.burst + self.max_debt).div_ceil(self.refill);
         (owed + 2) * self.period + Nanos::SECOND.as_nanos()
     }
 }
 
-/// Found by the property above: the grid moved with the clock, and steps forward brought more than they should.
+/// Found by the property above: the alignment moved with the clock, and steps forward refilled too
+/// much.
 #[test]
 fn grid_of_the_first_request_survives_steps_back() {
     let burst = 57_784_698_448_605;

@@ -24,7 +24,7 @@ impl Subject for LeakyParams {
         parameters.boxed()
     }
 
-    /// At most `burst + rate × T` is let in during any interval `T`.
+    /// At most `burst + rate × T` is admitted in any interval `T`.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.asked, event.cost)).collect();
         prop_assert_eq!(fullest_excess(&Bound::of(self.rate, self.burst), &events), None);
@@ -39,7 +39,7 @@ impl Subject for LeakyParams {
         exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
-    /// Until a bucket as full as can be is empty, and the second by which threads may race.
+    /// Until a full bucket is empty, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         let outflow = ceil_nanos(&((exact(self.burst) + exact(self.max_debt)) / per_nano(self.rate)));
         outflow.saturating_add(Nanos::SECOND).as_nanos()
@@ -56,13 +56,13 @@ impl Subject for LeakyParams {
 proptest! {
     #![proptest_config(cases(1500))]
 
-    /// What has its turn within `T` is at most `free + cost of the first + rate × (T + 1 ns)`, in the order of arrival, and no
-    /// request waits longer than allowed.
+    /// At most `free + cost of the first + rate × (T + 1 ns)` leaves within `T`, in the order of
+    /// arrival, and no request waits longer than allowed.
     #[test]
     fn outflow_is_steady(params in LeakyParams::any(), start in starts(), script in greedy_scripts(60)) {
         let mut events = walk(&params.limit().expect("valid"), &OneClock, start, &script);
         events.retain(|event| event.passes < u64::MAX);
-        // All amounts times the period, so that they are whole params.
+        // All amounts are multiplied by the period, so that they are integers.
         let (count, per) = (u128::from(params.rate.count()), u128::from(params.rate.per().as_nanos()));
         for (nth, last) in events.iter().enumerate() {
             prop_assert!(last.passes - last.asked <= params.max_wait.as_nanos());

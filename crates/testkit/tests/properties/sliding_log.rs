@@ -24,7 +24,7 @@ impl Subject for LogParams {
         parameters.boxed()
     }
 
-    /// At most `limit` in any window, and never closer than the gap.
+    /// At most `limit` in any window, and never closer than the minimum gap.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |asked: u64| last.passes - asked < self.length;
@@ -47,7 +47,7 @@ impl Subject for LogParams {
         exact(windows) * exact(self.limit)
     }
 
-    /// As long as it remembers, and the second by which threads may race.
+    /// The window, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         self.length.max(self.gap) + Nanos::SECOND.as_nanos()
     }

@@ -37,8 +37,8 @@ impl Subject for Slices {
         if fits { Self { precision, ..self } } else { self }
     }
 
-    /// In any interval of the length at most the limit. Up to the year 2262: the last slice of all time may be cut short by
-    /// its end.
+    /// In any interval of the length at most the limit. Up to the year 2262: the last slice may be
+    /// cut short by the end of time.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = || events.iter().filter(|event| event.passes < 1 << 63);
         for last in events() {
@@ -57,12 +57,12 @@ impl Subject for Slices {
         exact(self.params.limit)
     }
 
-    /// Only steps forward let anything leave.
+    /// Only steps forward expire anything.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         exact(windows_begun(from, to, self.params.length)) * exact(self.params.limit)
     }
 
-    /// One window longer than a window and a slice, or the second by which threads may race.
+    /// One window longer than a window and a slice, or the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         let window = self.params.length.div_ceil(self.precision) * self.precision;
         window + self.precision + window.max(Nanos::SECOND.as_nanos())

@@ -29,8 +29,8 @@ impl Subject for Sliding {
         Self(WindowParams { length: old.0.length, max_debt: 0, ..self.0 })
     }
 
-    /// In any interval at most `limit + limit / length × T`, and in any window of the grid at most `limit`. Up to the year
-    /// 2262: the last window of all time may be cut short by its end.
+    /// In any interval at most `limit + limit / length × T`, and in any aligned window at most
+    /// `limit`. Up to the year 2262: the last window may be cut short by the end of time.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = events.iter().map(|event| (event.passes, event.cost)).filter(|&(at, _)| at < 1 << 63);
         let (events, length): (Vec<_>, _) = (events.collect(), self.0.length);
@@ -58,7 +58,7 @@ impl Subject for Sliding {
         exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
     }
 
-    /// One window longer than two windows, or the second by which threads may race.
+    /// One window longer than two windows, or the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         2 * self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
     }

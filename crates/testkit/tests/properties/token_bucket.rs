@@ -21,7 +21,7 @@ impl Subject for TokenParams {
         parameters.boxed()
     }
 
-    /// At most `burst + rate × T` in any interval `T`, to the end of time, where instants no longer fit.
+    /// At most `burst + rate × T` in any interval `T`, up to the end of the representable time.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.passes, event.cost)).collect();
         let bound = Bound::of(self.rate, self.burst);
@@ -38,7 +38,7 @@ impl Subject for TokenParams {
         exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
-    /// All that it can hold and owe, and the second by which threads may race.
+    /// The time to refill capacity and debt, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         let refill = ceil_nanos(&((exact(self.burst) + exact(self.max_debt)) / per_nano(self.rate)));
         refill.saturating_add(Nanos::SECOND).as_nanos()
