@@ -208,7 +208,7 @@ fn a_store_whose_time_fits_nothing_falls_back() {
 #[test]
 fn a_limit_sent_along_has_no_calendar() {
     let text = tollgate_engine::rules::LimitText { limit: "10/month", burst: None, algorithm: Some("fixed_window") };
-    assert_eq!(text.read().unwrap_err().to_string(), "limit: windows of the calendar need a rule");
+    assert_eq!(text.read().unwrap_err().to_string(), "limit: calendar windows are supported only in rules");
     let mut bench = bench("- {id: r, limit: 5/day, algorithm: fixed_window, zone: Asia/Tokyo}\n");
     assert_eq!(bench.remaining(&[]), [5]);
 }

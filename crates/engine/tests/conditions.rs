@@ -62,7 +62,7 @@ fn lists_may_be_in_files() {
     assert_eq!(bench.check(&[("ip", "192.0.2.8")]), "allow");
     let mistakes = Rules::read(&sources).unwrap_err().to_string();
     assert!(
-        mistakes.starts_with("etc/rules.yaml:3:29: `blocked.txt` cannot be read: files are not read here"),
+        mistakes.starts_with("etc/rules.yaml:3:29: cannot read `blocked.txt`: reading files is not supported here"),
         "{mistakes}"
     );
 }

@@ -52,7 +52,7 @@ impl Service {
         run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
     }
 
-    /// How many of a few requests with one descriptor pass now.
+    /// How many of a few requests that have it descriptor pass now.
     fn passing(&self, descriptor: Descriptor<'_>) -> usize {
         (0..MANY).take_while(|_| self.ask(&[descriptor])).count()
     }
@@ -360,12 +360,12 @@ fn what_is_not_carried_over_is_told_with_its_line() {
              unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r#2\n  rate_limit: {unit: day, requests_per_unit: 1}\n\
              - {key: s, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n"
         ),
-        "e:4:20: `detailed_metric` is not carried over; metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`\n\
-         e:5:20: `value_to_metric` is not carried over; metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`\n\
-         e:6:3: `metadata` is not carried over; answers have `rule`, by which a proxy can tell limits apart\n\
-         e:12:23: no limit is named `two`, so nothing is replaced; it has no effect there, either\n\
-         e:14:15: this limit is not carried over; a key that ends with `#` and a number stands for something else here\n\
-         e:15:24: `quota_mode` is not carried over; a shadow is never in the way of others, and what nobody may do must be kept by itself"
+        "e:4:20: `detailed_metric` is not imported; metrics have no labels with values from requests; `/v1/top` lists the values charged most\n\
+         e:5:20: `value_to_metric` is not imported; metrics have no labels with values from requests; `/v1/top` lists the values charged most\n\
+         e:6:3: `metadata` is not imported; a proxy can distinguish limits by `rule` in the answer\n\
+         e:12:23: no limit is named `two`, so nothing is replaced; it has no effect in Envoy either\n\
+         e:14:15: this limit is not imported; a key that ends with `#` and a number has another meaning here\n\
+         e:15:24: `quota_mode` is not imported; it has no effect on a shadow rule, and a limit of 0 is enforced alone"
     );
     assert_eq!(
         told("domain: d\ndescriptors:\n- {key: a, detailed_metric: false, rate_limit: {unlimited: true}}\n"),
@@ -381,7 +381,7 @@ fn what_is_not_carried_over_is_told_with_its_line() {
 fn mistakes_are_told_with_their_line_and_nothing_is_loaded() {
     for (config, expected) in [
         ("descriptors: []", "e:1:1: there is no `domain`"),
-        ("domain: d\ndescriptors: 7", "e:2:14: `descriptors` is a list, this is a text"),
+        ("domain: d\ndescriptors: 7", "e:2:14: `descriptors` must be a list, not a text"),
         ("domain: d\ndescriptors:\n- 7", "e:3:3: a descriptor is a map"),
         ("domain: d\ndescriptors:\n- value: 7", "e:3:3: a descriptor has a `key`"),
         ("domain: d\ndescriptors:\n- kye: 7", "e:3:3: `kye` is not a key of a descriptor; did you mean `key`?"),
@@ -398,11 +398,11 @@ fn mistakes_are_told_with_their_line_and_nothing_is_loaded() {
         ),
         (
             "domain: d\ndescriptors:\n- {key: a, rate_limit: {unlimited: true, unit: day}}",
-            "`unit` and `unlimited` exclude each other",
+            "`unit` and `unlimited` are mutually exclusive",
         ),
         (
             "domain: d\ndescriptors:\n- {key: a, value: b, share_threshold: true}",
-            "`share_threshold` is for values with a star",
+            "`share_threshold` needs a value with a star",
         ),
         (
             "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: x, replaces: [{name: x}]}}",

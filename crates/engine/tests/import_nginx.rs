@@ -46,7 +46,7 @@ fn keys_are_attributes_and_empty_ones_are_not_counted() {
         (
             "$plan",
             "- id: a\n  when: {plan: {present: true}}\n  per: [plan]\n",
-            "n:1:16: what `$plan` is, only nginx knows",
+            "n:1:16: the variable `$plan` is known only to nginx",
         ),
     ] {
         let config = format!("limit_req_zone {key} zone=a:1m rate=60r/m;\nlimit_req zone=a;");
@@ -74,7 +74,7 @@ fn locations_and_servers_are_conditions_and_limits_are_inherited_as_nginx_does()
         "- id: a\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  overrides:\n  - {when: {host: [a.example, b.example], path: {prefix: /api/slow}}, unlimited: true}\n  \
          - {when: {host: [a.example, b.example], path: {prefix: /api/}}, limit: 5/s, burst: 2}\n  status: 503\n\
          - id: a/api/slow\n  when: {host: [a.example, b.example], path: {prefix: /api/slow}}\n  per: [client_ip]\n  limit: 5/s\n  burst: 1\n  on_exceed: shadow\n",
-        "the zone `a` has several kinds of refusals; here each kind is counted by itself",
+        "the zone `a` has several kinds of refusals; here each kind has its own counter",
     );
 }
 
@@ -185,8 +185,8 @@ fn included_files_are_read_in_their_place() {
     let left_out = imported.left_out.unwrap();
     assert_eq!(
         left_out.to_string(),
-        "nginx.conf:2:10: `mime.types` is not included: there is no such file; limits in it are missing\n\
-         shared.inc:2:1: `limit_req_log_level` is not carried over: refusals are counted, not logged"
+        "nginx.conf:2:10: cannot include `mime.types`: there is no such file; its limits are missing\n\
+         shared.inc:2:1: `limit_req_log_level` is not imported: refusals are counted, not logged"
     );
     assert!(left_out.as_slice()[1].detailed().contains("  | limit_req_log_level warn;\n"), "with its own line");
 }
@@ -196,9 +196,9 @@ fn mistakes_in_included_files_are_told_with_their_names_and_their_number_is_boun
     let zone = "limit_req_zone $host zone=a:1m rate=5r/s;";
     for (files, expected) in [
         (vec![("n", "events { } include b;"), ("b", "limit_req zone=z;")], "b:1:1: there is no zone `z`"),
-        (vec![("n", "events { } include b;"), ("b", "server {")], "b:1:8: this brace is not closed"),
+        (vec![("n", "events { } include b;"), ("b", "server {")], "b:1:8: unclosed `{`"),
         (vec![("n", "events { } include b;"), ("b", zone), ("c", "")], ""),
-        (vec![("n", "events { } include n;")], "n:1:20: files include each other more than 8 deep"),
+        (vec![("n", "events { } include n;")], "n:1:20: includes are nested too deep (maximum 8)"),
     ] {
         let told = import_files(&files).err().unwrap_or_default();
         assert!(if expected.is_empty() { told.is_empty() } else { told.contains(expected) }, "{files:?}\n{told}");
@@ -215,10 +215,10 @@ fn what_is_not_carried_over_is_told() {
     for (config, left_out) in [
         (
             "location ~ \\.php$ { limit_req zone=a; }",
-            "n:2:21: limits in a location with a regular expression are not carried over",
+            "n:2:21: limits in a location with a regular expression are not imported",
         ),
         ("", "n:1:1: the zone `a` is used by no `limit_req`"),
-        ("limit_req zone=a; limit_req_log_level warn;", "`limit_req_log_level` is not carried over"),
+        ("limit_req zone=a; limit_req_log_level warn;", "`limit_req_log_level` is not imported"),
         ("server { server_name ~^a; limit_req zone=a; }", "names of servers that are regular expressions"),
     ] {
         let imported = import(&format!("{ZONE}{config}")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
@@ -233,15 +233,15 @@ fn what_is_not_carried_over_is_told() {
 #[test]
 fn mistakes_are_told_with_their_line() {
     for (config, expected) in [
-        ("limit_req zone=b;", "n:2:1: there is no zone `b` in this file; valid are `a`"),
+        ("limit_req zone=b;", "n:2:1: unknown zone `b`; valid are `a`"),
         ("limit_conn a 3;", "put the line that makes it"),
-        ("limit_req zone=a burst=x;", "n:2:18: `burst` is a whole number, this is `x`"),
+        ("limit_req zone=a burst=x;", "n:2:18: `burst` must be a whole number, not `x`"),
         ("limit_req_zone $host zone=c:1m;", "this zone has no rate"),
-        ("limit_req_zone $host zone=c:1m rate=0r/s;", "`0r/s` is not a rate of nginx"),
+        ("limit_req_zone $host zone=c:1m rate=0r/s;", "`0r/s` is not an nginx rate"),
         ("limit_req_zone zone=c:1m rate=1r/s;", "does not say what it counts"),
         ("limit_req_zone $host rate=1r/s;", "this zone has no name"),
         ("limit_req_status 200;", "is a status from 400 to 599"),
-        ("server { limit_req zone=a;", "this brace is not closed"),
+        ("server { limit_req zone=a;", "unclosed `{`"),
     ] {
         let told = import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{config} is refused"));
         assert!(told.contains(expected), "{config}\n{told}");

@@ -45,7 +45,7 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     overrides(&["set", "api", "plans", "acme", "--limit", "50/s"]).failed(
         1,
-        "tollgate: the rule counts by `api_key or client_ip`, and it is not said whose value `acme` is; name the attribute like \
+        "tollgate: the rule counts by `api_key or client_ip`, so it is ambiguous whose value `acme` is; name the attribute like \
          `attribute: api_key`, on the command line `--attribute api_key`\n",
     );
     let out = overrides(&["set", "api", "plans", "acme", "--limit", "50/s", "--attribute", "api_key"]).done();
@@ -72,13 +72,13 @@ fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
     let ran = set(&["--limit", "10/h"]);
     assert_eq!(
         ran.err,
-        "warning: a request never fits this override: it weighs 50, and there is room for 10 at once; write a `burst` of at least 50 \
+        "warning: a request never passes this override: its cost is 50, the capacity {capacity}; write a `burst` of at least 50 \
          beside the limit, or a smaller `cost`\n"
     );
     assert!(ran.done().starts_with("api/export: 10/h for user `acme`"));
     assert_eq!(
         set(&["--limit", "10/h", "--until", "2020-01-01T00:00:00Z", "--burst", "50"]).err,
-        "warning: this override has ended\n"
+        "warning: this override has expired\n"
     );
     assert_eq!(set(&["--limit", "10/h", "--burst", "50"]).err, "");
 }
@@ -113,7 +113,7 @@ fn an_override_that_is_for_nobody_is_warned_of() {
         assert_eq!(told(&["plans", value, "--deny", "--attribute", "client_ip"]), (Some(0), text));
     }
     assert_eq!(told(&["plans", "a/7", "--deny", "--attribute", "api_key"]).1, "");
-    let small = "warning: a request whose `size` is no whole number, or too large, never fits this override: it weighs 500, and there \
+    let small = "warning: a request whose `size` is invalid or too large never fits this override: it weighs 500, and there \
                  is room for 100 at once; write a `burst` of at least 500 beside the limit, or a smaller `max`\n";
     assert_eq!(told(&["bytes", "acme", "--limit", "100/h"]), (Some(0), small.into()));
     assert_eq!(told(&["bytes", "acme", "--limit", "500/h"]).1, "");
@@ -126,7 +126,7 @@ fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
     let ran = set(&["--limit", "5/s"]);
     assert_eq!(
         ran.err,
-        "tollgate: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years, not its \
+        "tollgate: `5/s` is not a calendar window: these are minutes, hours, days, weeks, months and years, not its \
          seconds; the rule follows the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`\n"
     );
     set(&["--limit", "5/s", "--algorithm", "token_bucket"]).done();

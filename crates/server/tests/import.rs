@@ -44,7 +44,7 @@ fn an_nginx_configuration_with_includes_becomes_rules_that_a_server_decides_by()
 
     let (rules, told) = imported(&folder, &["--domain", "web", &main]);
     assert!(told.contains("nginx.conf:5:13: `missing.conf` is not included"), "{told}");
-    assert!(told.contains("login.inc:1:38: `limit_req_log_level` is not carried over"), "{told}");
+    assert!(told.contains("login.inc:1:38: `limit_req_log_level` is not imported"), "{told}");
     let server = Server::start(&["--rules", &rules]);
     let mut client = server.connect_http();
     let mut asks = |host: &str, path: &str, address: &str| {

@@ -95,7 +95,7 @@ fn rules_that_cannot_be_loaded_leave_the_running_ones_in_force() {
     let too_large = vec![b'#'; (16 << 20) + 1];
     for (text, told) in [
         (&b"domain: api\nrules:\n- {id: all, limit: 5/x}\n"[..], ":3:"),
-        (b"domain: api\nrules: [", "cannot be read"),
+        (b"domain: api\nrules: [", "invalid YAML"),
         (b"\xff\xfe", "not UTF-8"),
         (b"", "rules.yaml:1:1"),
         (&too_large, "file too large"),

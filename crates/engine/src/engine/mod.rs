@@ -263,7 +263,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             for set in rule.all_limits() {
                 if let Err(why) = self.store.check_numbers(&set.limits) {
                     let problem = format!("the store cannot keep the limits of `{}`: {why}", rule.id());
-                    notes.turn_to(&rule.place().file);
+                    notes.set_file(&rule.place().file);
                     notes.add(rule.place().place, problem);
                     break;
                 }
@@ -275,7 +275,7 @@ impl<S: Store, F: Store> Engine<S, F> {
                 refusals.map_or(Ok(()), |refusals| self.store.check_numbers(&refusals.into()))
             });
             if let Some(Err(why)) = kept {
-                notes.turn_to(&rule.place().file);
+                notes.set_file(&rule.place().file);
                 notes.add(rule.place().place, format!("the store cannot keep the ban of `{}`: {why}", rule.id()));
             }
         }

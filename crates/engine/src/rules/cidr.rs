@@ -1,26 +1,28 @@
-//! Networks of addresses.
+//! IP networks.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A network like `10.0.0.0/8`. Both kinds of addresses are kept as the longer one, where the shorter ones have a place of their
-/// own: an IPv4 address is the same in either notation.
+/// A network like `10.0.0.0/8`. Addresses are kept as IPv6, IPv4 ones in their mapped form, so an
+/// IPv4 address is the same in either notation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr {
     network: u128,
-    /// How many of the 128 bits are given.
+    /// The length of the prefix, out of 128 bits.
     bits: u8,
 }
 
 impl Cidr {
+    /// Parses a network or a single address.
+    ///
     /// # Errors
-    /// What is wrong with the text.
+    /// If it is neither.
     pub fn new(text: &str) -> Result<Self, String> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| "it is no IP address or network".to_owned())?;
+        let address: IpAddr = address.parse().map_err(|_| "not an IP address or network".to_owned())?;
         let (longest, before) = match address {
             IpAddr::V4(_) => (32, 96),
             IpAddr::V6(_) => (128, 0),
@@ -32,22 +34,22 @@ impl Cidr {
                 .parse()
                 .ok()
                 .filter(|bits| *bits <= longest && digits(length))
-                .ok_or_else(|| format!("the length of its network is a number up to {longest}"))?,
+                .ok_or_else(|| format!("the prefix length must be a number up to {longest}"))?,
         };
         let (all, bits) = (number(address), before + length);
         let network = all & mask(bits);
         if network != all {
-            return Err(format!("it has bits beyond its length; the network is {}", Self { network, bits }));
+            return Err(format!("host bits are set; the network is {}", Self { network, bits }));
         }
         Ok(Self { network, bits })
     }
 
-    /// Whether an address is in it.
+    /// Whether an address is in the network.
     pub fn contains(&self, address: u128) -> bool {
         address & mask(self.bits) == self.network
     }
 
-    /// The network of that many bits that an address is in, in bytes that are the same only for the same network.
+    /// Returns the network with a prefix of `bits` that an address is in, as bytes.
     pub(crate) fn bytes_of(address: u128, bits: u8) -> [u8; 16] {
         (address & mask(bits)).to_be_bytes()
     }
@@ -61,9 +63,9 @@ impl Cidr {
     }
 }
 
-/// The address that a value is, if it is one.
+/// Parses a value as an address.
 pub(crate) fn address(value: &[u8]) -> Option<u128> {
-    // Addresses are short and begin with a digit, a letter up to f or a colon: most other values are told at once.
+    // A cheap test that excludes most other values.
     let first = value.first()?;
     if value.len() > 45 || !(first.is_ascii_hexdigit() || *first == b':') {
         return None;
@@ -128,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_told() {
+    fn invalid_networks_are_refused() {
         let problem = |text: &str| Cidr::new(text).unwrap_err();
-        assert_eq!(problem("10.0.0.0/33"), "the length of its network is a number up to 32");
-        assert_eq!(problem("10.0.0.0/+8"), "the length of its network is a number up to 32");
-        assert_eq!(problem("10.0.0.1/8"), "it has bits beyond its length; the network is 10.0.0.0/8");
-        assert_eq!(problem("localhost"), "it is no IP address or network");
+        assert_eq!(problem("10.0.0.0/33"), "the prefix length must be a number up to 32");
+        assert_eq!(problem("10.0.0.0/+8"), "the prefix length must be a number up to 32");
+        assert_eq!(problem("10.0.0.1/8"), "host bits are set; the network is 10.0.0.0/8");
+        assert_eq!(problem("localhost"), "not an IP address or network");
     }
 }

@@ -1,8 +1,9 @@
-//! Rules one by one, for whoever keeps them in a database.
+//! Single rules, for a database of rules.
 //!
-//! A rule is kept as one line of JSON in the order of keys that files are written in. Trees hold texts only, so what is
-//! surely a whole number or a truth is written as one: 200 comes back as 200, whether it was given as a number or as a text,
-//! and reading it again gives the same tree. Lists of values in files beside the rules have no place in a database and are
+//! A rule is stored as one line of JSON with its keys in the order in which files are written.
+//! Trees hold strings only, so a string that is exactly a whole number or a boolean is written as
+//! one: 200 is stored as 200, whether it was given as a number or as a string, and reading it again
+//! gives the same tree. A database has no files next to its rules, so lists of values in files are
 //! refused.
 
 mod overrides;
@@ -14,34 +15,34 @@ use super::text::{self, Node, Value};
 use super::write::{self, in_order, quoted};
 use super::{Rules, Source, check, import, raw};
 
-/// A rule by itself.
+/// A rule in a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleEntry {
-    /// Whose it is.
+    /// The domain of the rule.
     pub domain: String,
-    /// What it is known by.
+    /// The id of the rule.
     pub id: String,
     /// The rule with its id, as one line of JSON.
     pub json: String,
 }
 
-/// Rule files, taken apart after they were checked as a whole.
+/// Rule files that were checked as a whole and split into entries.
 #[derive(Debug)]
 pub struct TakenApart {
-    /// The domains, in the order in which they were first named, also those without rules.
+    /// The domains in the order in which they first occur, including those without rules.
     pub domains: Vec<String>,
     /// The rules, in order.
     pub entries: Vec<RuleEntry>,
-    /// The same, checked.
+    /// The same rules, checked.
     pub rules: Rules,
 }
 
 const START: Place = Place { line: 1, column: 1 };
 
-/// Why values in files are refused.
-const NO_FILES: &str = "a rules service has no files beside its rules; write the values into the rule";
+const NO_FILES: &str = "the rules service cannot read files; write the values into the rule";
 
-/// Reads a rule whose keys stand at the root of the text. It may have its `id`, which is then the one given.
+/// Reads a rule whose keys are at the root of the text. Its `id` is optional and must equal the one
+/// given.
 ///
 /// ```
 /// use tollgate_engine::rules::{Source, entry};
@@ -53,13 +54,13 @@ const NO_FILES: &str = "a rules service has no files beside its rules; write the
 /// ```
 ///
 /// # Errors
-/// Everything that is wrong with it, in the lines of the text.
+/// Every mistake, with its line in the text.
 pub fn one(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEntry, Mistakes> {
     let (entry, _) = one_checked(source, domain, id)?;
     Ok(entry)
 }
 
-/// [`one`], with what it means.
+/// Returns the entry of [`one`] and its checked rule.
 fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
     let mut notes = Notes::new(source.name);
     let told = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
@@ -75,7 +76,7 @@ fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry
     Ok((RuleEntry { domain: domain.into(), id: id.into(), json }, rules))
 }
 
-/// Puts the id into a rule, or sees that it is the right one.
+/// Inserts the id into a rule, or checks that it is the given one.
 fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
     let place = rule.place;
     let Value::Map(pairs) = &mut rule.value else { return };
@@ -84,23 +85,23 @@ fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
         None => pairs.insert(0, (text_node(place, "id"), text_node(place, id))),
         Some((_, given)) if is(given, id) => {}
         Some((_, given)) => {
-            let problem = format!("the rule is to be `{}`, and calls itself something else", raw::shorten(id));
-            notes.add_with_help(given.place, problem, "leave the `id` out, or write the same");
+            let problem = format!("the `id` differs from the id `{}` in the address", raw::shorten(id));
+            notes.add_with_help(given.place, problem, "omit `id`, or write the same");
         }
     }
 }
 
-/// Checks files together and takes them apart.
+/// Checks files together and splits them into entries.
 ///
 /// # Errors
-/// Everything that is wrong with any of them.
+/// Every mistake in any of them.
 pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
     let mut taken: Vec<(String, Vec<RuleEntry>)> = Vec::new();
     for source in sources {
-        notes.turn_to(source.name);
-        left_out.turn_to(source.name);
+        notes.set_file(source.name);
+        left_out.set_file(source.name);
         let tree = text::read(source.text, &mut notes);
         let Some(tree) = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out)) else { continue };
         for domain in raw::read(&tree, &mut notes) {
@@ -126,10 +127,10 @@ pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
     Ok(TakenApart { domains, entries: entries.into_iter().flatten().collect(), rules })
 }
 
-/// A rule file in its one form of the rules of domains, each one as JSON.
+/// Writes the rules of domains, each given as JSON, as one rule file.
 ///
 /// # Errors
-/// When a rule is not what [`one`] or [`take_apart`] gave.
+/// If a rule is not an entry returned by [`one`] or [`take_apart`].
 pub fn to_yaml<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> Result<String, Mistakes>
 where
     R: IntoIterator<Item = &'e str>,
@@ -149,15 +150,15 @@ where
     Ok(write::write(&tree))
 }
 
-/// A rule in lines, to see what differs.
+/// Writes a rule in several lines, to show differences.
 ///
 /// # Errors
-/// When it is not what [`one`] or [`take_apart`] gave.
+/// If it is not an entry returned by [`one`] or [`take_apart`].
 pub fn lines(json: &str) -> Result<String, Mistakes> {
     Ok(tree_of(json)?.map(|tree| write::write(&tree)).unwrap_or_default())
 }
 
-/// A rule file as one line of JSON, of domains and their rules, each one as JSON.
+/// Writes domains and their rules, each given as JSON, as a rule file in one line of JSON.
 pub fn to_json<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> String
 where
     R: IntoIterator<Item = &'e str>,
@@ -181,11 +182,10 @@ where
         out.push_str("]}");
         return out;
     }
-    // A list of domains is not empty, and a set without any rules is one all the same.
+    // A list of domains must not be empty, but a set without rules is valid.
     r#"{"domain":"none","rules":[]}"#.into()
 }
 
-/// One thing of JSON, or nothing if it says nothing.
 fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
     let mut notes = Notes::new("rule");
     let tree = text::read(json.as_bytes(), &mut notes);
@@ -193,7 +193,7 @@ fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
     Ok(tree)
 }
 
-/// What a tree of a rule file means.
+/// Checks the tree of a rule file.
 fn checked(tree: &Node, notes: &mut Notes) -> Rules {
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
     for domain in raw::read(tree, notes) {
@@ -247,7 +247,6 @@ fn rules_of(domain: &Node) -> &[Node] {
     list_at(domain, "rules")
 }
 
-/// A tree in one line of JSON.
 fn json(node: &Node) -> String {
     let mut out = String::new();
     write_json(node, &mut out);
@@ -277,7 +276,7 @@ fn write_json(node: &Node, out: &mut String) {
                 }
                 match &key.value {
                     Value::Text(text) => quoted(text, out),
-                    // Keys of rules are texts, which was checked.
+                    // Keys were checked to be strings.
                     Value::Empty | Value::List(_) | Value::Map(_) => out.push_str("\"\""),
                 }
                 out.push(':');
@@ -288,7 +287,8 @@ fn write_json(node: &Node, out: &mut String) {
     }
 }
 
-/// Whether a text is a truth or a whole number in the one way that JSON writes it, and every reader of JSON keeps.
+/// Whether a string is a boolean, or a whole number in the canonical form that every JSON parser
+/// keeps.
 fn is_itself(text: &str) -> bool {
     const EXACT: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
     let number = || text.parse::<i64>().is_ok_and(|number| EXACT.contains(&number) && number.to_string() == text);

@@ -1,77 +1,81 @@
-//! Expressions, for conditions that the others cannot say: `size(path) > 200 || int(bytes) >= 4096 && plan != 'pro'`.
+//! Expressions, for conditions that `when` cannot express: `size(path) > 200
 //!
-//! They are written in the Common Expression Language, in the part of it that is about texts, whole numbers and truths. That
-//! part is small enough to be read and evaluated here, and that is done for three reasons: nothing is allocated in a
-//! decision, the time is bounded by the lengths of expression and values, since there is no loop and no regular
-//! expression, and types are checked when the rules are read. Numbers are whole, as everywhere on the way to a decision. The
-//! crate `cel` evaluates all of the language, with macros that loop within each other, floating point and values on the
-//! heap, and brings two dozen crates along.
+//! int(bytes) >= 4096 && plan != 'pro'`.
 //!
-//! As in that language, what cannot be computed (a missing attribute, `int` of something else, a division by zero, a
-//! number too large) spoils what it is part of, unless the other side of `&&` or `||` decides by itself. An expression that
-//! comes to nothing does not hold.
+//! They are a subset of the Common Expression Language (CEL): strings, whole numbers and booleans.
+//! Evaluating it here has three advantages: a decision allocates nothing; its time is bounded by
+//! the lengths of expression and values, since there are neither loops nor regular expressions; and
+//! types are checked when the rules are loaded. The crate `cel` evaluates the whole language, with
+//! nested loops, floating point and values on the heap, and adds two dozen crates.
 //!
-//! A part of an expression is looked at once at most, and there are fewer parts than the text has bytes; what a part does
-//! takes no longer than its values are.
+//! As in CEL, a part that cannot be computed (a missing attribute, `int` of something else, a
+//! division by zero, an overflow) makes the whole undefined, unless the other side of `&&` or `||`
+//! decides alone. An undefined expression does not hold.
+//!
+//! Each part is evaluated at most once, there are fewer parts than bytes in the text, and each
+//! takes time proportional to the lengths of its values.
 
 mod implied;
 mod parse;
 mod token;
 
-/// A condition that was read and whose types are right.
+/// A parsed and type-checked condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression {
-    truth: Truth,
+    condition: Bool,
     attributes: Vec<Box<str>>,
 }
 
 impl Expression {
-    /// The longest text.
+    /// Maximum length in bytes.
     pub const MAX_BYTES: usize = 1024;
-    /// How deep parentheses may lie in each other.
+    /// Maximum nesting of parentheses.
     pub const MAX_DEPTH: usize = 32;
 
+    /// Parses an expression.
+    ///
     /// # Errors
     /// What is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > Self::MAX_BYTES {
-            return Err(format!("an expression has at most {} bytes, this has {}", Self::MAX_BYTES, text.len()));
+            return Err(format!("expression too long: {} bytes (maximum {})", text.len(), Self::MAX_BYTES));
         }
         parse::read(text)
     }
 
-    /// The attributes it speaks of.
+    /// The attributes it refers to.
     pub fn attributes(&self) -> &[Box<str>] {
         &self.attributes
     }
 
-    /// Whether it holds for the values of its attributes, given by their places in [`attributes`](Self::attributes).
+    /// Whether it holds for the values of its attributes, given by their index in
+    /// [`attributes`](Self::attributes).
     pub fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> bool {
-        self.truth.of(value) == Some(true)
+        self.condition.of(value) == Some(true)
     }
 
-    /// Of the parts that `&&` joins, which is the first that does not hold, counted from one, and how many there are.
+    /// Returns the first operand of `&&` that does not hold, counted from 1, and the number of
+    /// operands.
     pub(crate) fn failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
         let mut parts = Vec::new();
-        self.truth.parts(&mut parts);
+        self.condition.parts(&mut parts);
         let failing = parts.iter().position(|part| part.of(value) != Some(true))?;
         Some((failing + 1, parts.len()))
     }
 }
 
-/// Something that is true or false, or cannot be told.
+/// A boolean expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Truth {
+enum Bool {
     Is(bool),
-    Not(Box<Truth>),
-    And(Box<Truth>, Box<Truth>),
-    Or(Box<Truth>, Box<Truth>),
-    If(Box<Choice<Truth>>),
+    Not(Box<Bool>),
+    And(Box<Bool>, Box<Bool>),
+    Or(Box<Bool>, Box<Bool>),
+    If(Box<Choice<Bool>>),
     Has(usize),
     Texts(Comparison, Text, Text),
     Numbers(Comparison, Number, Number),
-    /// Whether both are the same, or not.
-    Truths(Comparison, Box<Truth>, Box<Truth>),
+    Bools(Comparison, Box<Bool>, Box<Bool>),
     Among(Text, Vec<Box<[u8]>>),
     NumberAmong(Number, Vec<i64>),
     StartsWith(Text, Text),
@@ -89,7 +93,7 @@ enum Text {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Number {
     Literal(i64),
-    /// In characters, as the language has it; in bytes, if it is no text.
+    /// In characters, as in CEL; in bytes if it is not UTF-8.
     Size(Text),
     Int(Text),
     Negative(Box<Number>),
@@ -100,7 +104,7 @@ enum Number {
 /// `holds ? this : other`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Choice<T> {
-    holds: Truth,
+    holds: Bool,
     this: T,
     other: T,
 }
@@ -121,7 +125,7 @@ enum Operation {
 }
 
 impl Operation {
-    /// Division rounds towards zero, as in the language. What is too large, or divided by zero, is nothing.
+    /// Division rounds towards zero, as in CEL. An overflow or a division by zero is undefined.
     fn of(self, left: i64, right: i64) -> Option<i64> {
         match self {
             Self::Add => left.checked_add(right),
@@ -156,8 +160,8 @@ impl Comparison {
     }
 }
 
-impl Truth {
-    /// What `&&` joins, from left to right.
+impl Bool {
+    /// Collects the operands of `&&` from left to right.
     fn parts<'t>(&'t self, parts: &mut Vec<&'t Self>) {
         if let Self::And(left, right) = self {
             left.parts(parts);
@@ -169,7 +173,7 @@ impl Truth {
 
     fn of<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<bool> {
         Some(match self {
-            Self::Is(truth) => *truth,
+            Self::Is(boolean) => *boolean,
             Self::Not(inner) => !inner.of(value)?,
             Self::And(left, right) => match (left.of(value), right) {
                 (Some(false), _) => false,
@@ -185,7 +189,7 @@ impl Truth {
             Self::Has(attribute) => value(*attribute).is_some(),
             Self::Texts(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
             Self::Numbers(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
-            Self::Truths(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
+            Self::Bools(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
             Self::Among(text, list) => {
                 let text = text.of(value)?;
                 list.iter().any(|one| **one == *text)
@@ -198,9 +202,9 @@ impl Truth {
     }
 }
 
-/// Whether a part is somewhere in a value, in a time that grows with their lengths and not with their product. A part that
-/// is no text cannot be looked for. One that is begins with the first byte of a letter, and such a byte is never in the
-/// middle of what is no text: so it is found in the pieces of the value that are.
+/// Whether `text` contains `part`, in linear time. A part that is not UTF-8 is undefined. A part
+/// that is begins with the first byte of a character, which never occurs inside an invalid
+/// sequence, so it is enough to search the valid chunks.
 fn contains(text: &[u8], part: &[u8]) -> Option<bool> {
     let part = str::from_utf8(part).ok()?;
     Some(part.is_empty() || text.utf8_chunks().any(|chunk| chunk.valid().contains(part)))
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_say_what_they_say() {
+    fn expressions_evaluate_as_in_cel() {
         for text in [
             "true",
             "plan == 'pro'",
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_computed_spoils_only_what_depends_on_it() {
+    fn undefined_parts_affect_only_what_depends_on_them() {
         for text in [
             "user == 'a'",
             "user != 'a'",
@@ -304,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_part_that_does_not_hold_is_known() {
+    fn first_failing_operand_is_known() {
         for (text, failing) in [
             ("plan == 'pro'", None),
             ("plan == 'own'", Some((1, 1))),
@@ -321,55 +325,55 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_told_with_its_place() {
+    fn syntax_and_type_errors_have_positions() {
         let check = |text: &str, expected: &str| assert_eq!(Expression::new(text).unwrap_err(), expected, "{text}");
-        check("", "at character 1 something is missing");
-        check("plan == ", "at character 9 something is missing");
-        check("plan = 'pro'", "at character 6 `=` is no operator, write `==`");
-        check("plan == 'pro", "the text at character 9 does not end");
-        check("plan == 5", "at character 6 a text is compared with a number; a number is `int(plan)`");
-        check("plan", "at character 5 something is missing: a text by itself is neither true nor false");
-        check("plan == 'a' plan", "at character 13 `plan` is too much");
-        let methods = "there are `startsWith`, `endsWith`, `contains` and `size`";
+        check("", "character 1: unexpected end");
+        check("plan == ", "character 9: unexpected end");
+        check("plan = 'pro'", "character 6: `=` is not an operator; write `==`");
+        check("plan == 'pro", "character 9: unterminated string");
+        check("plan == 5", "character 6: cannot compare a string with a number; write `int(plan)` for a number");
+        check("plan", "character 5: incomplete: a string is neither true nor false");
+        check("plan == 'a' plan", "character 13: unexpected `plan`");
+        let methods = "available: `startsWith`, `endsWith`, `contains` and `size`";
         check(
             "path.matches('x')",
             &format!(
-                "at character 1 there is no `matches` (a regular expression may take any time, a pattern in `when` does not); {methods}"
+                "character 1: unknown function `matches` (regular expressions are not supported; use a pattern in `when`); {methods}"
             ),
         );
         check(
             "attributes['a'].exists(x, x > 1)",
             &format!(
-                "at character 17 there is no `exists` (nothing loops here, and the only lists are those after `in`); {methods}"
+                "character 17: unknown function `exists` (loops are not supported; lists occur only after `in`); {methods}"
             ),
         );
-        check("path.foo()", &format!("at character 1 there is no `foo`; {methods}"));
+        check("path.foo()", &format!("character 1: unknown function `foo`; {methods}"));
         check(
             "double(plan) > 1",
-            "at character 1 there is no `double` (numbers are whole, and `int` reads them); there are `size`, `int` and `has`",
+            "character 1: unknown function `double` (numbers are whole; `int` parses them); available: `size`, `int` and `has`",
         );
-        check("1.5 > int(plan)", "at character 1 there is a fraction; numbers are whole");
-        check("plan + 'x' == 'y'", "at character 6 `+` is for numbers; a number is `int(plan)`");
+        check("1.5 > int(plan)", "character 1: fractions are not supported");
+        check("plan + 'x' == 'y'", "character 6: `+` needs numbers; write `int(plan)` for a number");
         check(
             "header.x-id == '7'",
-            "at character 9 `-` is for numbers; a number is `int(header.x)`, a name with other letters `attributes['header.x-id']`",
+            "character 9: `-` needs numbers; write `int(header.x)` for a number, `attributes['header.x-id']` for a name",
         );
-        check("true ? 1 : 'a'", "at character 6 the choice is between a number and a text");
-        check("plan ? true : false", "at character 6 a text by itself is neither true nor false");
-        check("true < false", "at character 6 truths have no order");
-        check("true == 1", "at character 6 a truth is compared with a number");
-        check("5.size() == 1", "at character 1 there is a fraction; numbers are whole");
-        check("(1).size() == 1", "at character 5 `size` is for texts");
-        check("true in [1]", "at character 6 a truth is not looked for in lists");
-        check("max(plan) == 1", "at character 1 there is no `max`; there are `size`, `int` and `has`");
-        check("(plan == 'a'", "at character 13 a `)` is missing");
-        check("plan in ['a', 5]", "at character 15 the list is of texts");
-        check(&"(".repeat(40), "there are more than 32 parentheses in each other");
-        check(&"!".repeat(40), "there are more than 32 parentheses in each other");
-        check("bytes > 99999999999999999999", "at character 9 the number is too large");
+        check("true ? 1 : 'a'", "character 6: both branches must have the same type, not a number and a string");
+        check("plan ? true : false", "character 6: a string is neither true nor false");
+        check("true < false", "character 6: booleans have no order");
+        check("true == 1", "character 6: cannot compare a boolean with a number");
+        check("5.size() == 1", "character 1: fractions are not supported");
+        check("(1).size() == 1", "character 5: `size` needs a string");
+        check("true in [1]", "character 6: `in` needs a string or a number");
+        check("max(plan) == 1", "character 1: unknown function `max`; available: `size`, `int` and `has`");
+        check("(plan == 'a'", "character 13: missing `)`");
+        check("plan in ['a', 5]", "character 15: the list must contain only strings");
+        check(&"(".repeat(40), "nesting too deep (maximum 32)");
+        check(&"!".repeat(40), "nesting too deep (maximum 32)");
+        check("bytes > 99999999999999999999", "character 9: number too large");
     }
 
-    /// Parts of an expression, each of which is looked at once at most.
+    /// Counts how often a value is requested while evaluating.
     fn parts(text: &str) -> usize {
         let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{problem}"));
         let asked = std::cell::Cell::new(0);
@@ -382,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_expressions_ask_for_no_more_values_than_they_have_bytes() {
+    fn hostile_expressions_read_fewer_values_than_they_have_bytes() {
         let longest = |part: &str, between: &str| {
             let count = (Expression::MAX_BYTES + between.len()) / (part.len() + between.len());
             vec![part; count].join(between)
@@ -398,13 +402,13 @@ mod tests {
             let text = &text[..];
             match Expression::new(text) {
                 Ok(_) => assert!(parts(text) <= text.len(), "{text}"),
-                Err(problem) => assert!(problem.contains("parentheses") || problem.contains("at most"), "{problem}"),
+                Err(problem) => assert!(problem.contains("too deep") || problem.contains("too long"), "{problem}"),
             }
         }
     }
 
     #[test]
-    fn what_is_no_text_is_looked_through_in_pieces() {
+    fn invalid_utf8_is_searched_chunk_by_chunk() {
         for (text, part, found) in [
             (&b"abc"[..], &b"bc"[..], Some(true)),
             (b"abc", b"", Some(true)),

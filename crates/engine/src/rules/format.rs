@@ -1,7 +1,8 @@
 //! The canonical form of a rule file, with its comments.
 //!
-//! Trees hold no comments, so they are looked for in the text and belong to what is written behind or below them. Nothing is
-//! taken on trust: what comes out is read again, and has to say the same with as many comments.
+//! Trees have no comments, so these are found in the text and attached to what follows or precedes
+//! them on the line. The result is verified: it is parsed again and must have the same content and
+//! as many comments.
 
 use std::fmt;
 
@@ -16,13 +17,13 @@ mod comments;
 /// Why a file was not formatted.
 #[derive(Debug)]
 pub enum FormatError {
-    /// It cannot be read.
+    /// It cannot be parsed.
     Mistakes(Mistakes),
-    /// Something in it would be lost.
+    /// Formatting would lose something.
     Loses {
-        /// In this line.
+        /// The line.
         line: u32,
-        /// What it is.
+        /// What would be lost.
         what: &'static str,
     },
 }
@@ -50,15 +51,11 @@ impl std::error::Error for FormatError {}
 /// ```
 ///
 /// # Errors
-/// When it cannot be read, or when something in it would be lost.
+/// If it cannot be parsed, or if formatting would lose something.
 pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
     let mut notes = Notes::new(source.name);
     let tree = text::read(source.text, &mut notes);
-    let told = |notes: Notes| match notes.finish() {
-        Ok(()) => Ok(()),
-        Err(mistakes) => Err(FormatError::Mistakes(mistakes.with_snippets(std::slice::from_ref(source)))),
-    };
-    told(notes)?;
+    notes.finish().map_err(|mistakes| FormatError::Mistakes(mistakes.with_snippets(std::slice::from_ref(source))))?;
     let (Some(tree), Ok(text)) = (tree, str::from_utf8(source.text)) else {
         return Err(FormatError::Loses { line: 1, what: "everything" });
     };
@@ -69,7 +66,7 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
     Ok(formatted)
 }
 
-/// Whether nothing was lost, by reading what came out.
+/// Checks by parsing the result that nothing was lost.
 fn verify(tree: &Node, found: &[Found], formatted: &str) -> Result<(), FormatError> {
     let again = text::read(formatted.as_bytes(), &mut Notes::new(""));
     let same = again.is_some_and(|again| write(&again) == write(tree));
@@ -77,7 +74,7 @@ fn verify(tree: &Node, found: &[Found], formatted: &str) -> Result<(), FormatErr
     let kept = scan(formatted).is_ok_and(|again| count(&again) == count(found));
     match (same, kept) {
         (true, true) => Ok(()),
-        (false, _) => Err(FormatError::Loses { line: 1, what: "something that is written in an unusual way" }),
+        (false, _) => Err(FormatError::Loses { line: 1, what: "something written in an unusual way" }),
         (true, false) => {
             let line = found.iter().find(|found| !found.text.is_empty()).map_or(1, |found| found.place.line);
             Err(FormatError::Loses { line, what: "a comment" })
@@ -85,14 +82,15 @@ fn verify(tree: &Node, found: &[Found], formatted: &str) -> Result<(), FormatErr
     }
 }
 
-/// A key with its value, or an item of a list: what can have a line of its own.
+/// A key with its value, or an item of a list: whatever can have a line of its own.
 struct Unit {
     place: Place,
     last_line: u32,
     parent: Option<usize>,
 }
 
-/// Comments on lines of their own belong to what comes next, others to the largest thing that ends in their line.
+/// Attaches comments on their own lines to what follows, others to the largest unit that ends on
+/// their line.
 fn attach(tree: &Node, found: &[Found]) -> Comments {
     let mut units = Vec::new();
     collect(tree, None, &mut units);
@@ -105,13 +103,13 @@ fn attach(tree: &Node, found: &[Found]) -> Comments {
                 Some(unit) => comments.before.entry(unit.place).or_default(),
                 None => &mut comments.last,
             };
-            // One empty line says as much as several.
+            // Several empty lines become one.
             if !found.text.is_empty() || lines.last().is_none_or(|last| !last.is_empty()) {
                 lines.push(found.text.clone());
             }
             continue;
         }
-        // They are in the order of the file.
+        // Units are in the order of the file.
         let Some(mut unit) = units.partition_point(|unit| unit.place < at).checked_sub(1) else {
             comments.last.push(found.text.clone());
             continue;
@@ -120,12 +118,12 @@ fn attach(tree: &Node, found: &[Found]) -> Comments {
         while let Some(parent) = units[unit].parent.filter(|parent| within(&units[*parent])) {
             unit = parent;
         }
-        match comments.behind.entry(units[unit].place) {
+        match comments.after.entry(units[unit].place) {
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert(found.text.clone());
             }
             std::collections::hash_map::Entry::Occupied(mut entry) => {
-                // The second one of a value over several lines.
+                // The second comment of a value over several lines.
                 let both = format!("{} {}", entry.get(), found.text);
                 entry.insert(both);
             }

@@ -1,4 +1,5 @@
-//! Patterns for paths: `*` is any run of characters within a segment, `**` any number of whole segments.
+//! Patterns for paths: `*` matches any characters within a segment, `**` any number of whole
+//! segments.
 //!
 //! | pattern | matches | does not match |
 //! |---|---|---|
@@ -8,99 +9,100 @@
 //! | `/files/*.png` | `/files/a.png` | `/files/a/b.png` |
 //! | `/users/{user}/**` | `/users/7`, `/users/7/posts` | `/users` |
 //!
-//! A name in braces is a segment, whatever it is, that can be counted by.
+//! `{name}` matches one segment and captures it for `per`.
 //!
-//! Whether one matches is found without trying everything: of several stars only the last one passed ever needs to take in
-//! more, so the time is at most the product of both lengths.
+//! Matching never backtracks further than to the last star, so its time is at most the product of
+//! both lengths.
 
 use std::fmt;
 
-/// A pattern with at least one star or name.
+/// A pattern with at least one star or capture.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Glob {
-    /// With stars in place of the names.
+    /// The pattern with stars in place of the captures.
     text: Box<str>,
     captures: Box<[Capture]>,
 }
 
-/// A segment that has a name.
+/// A named segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Capture {
     name: Box<str>,
     place: CapturePlace,
 }
 
-/// Which segment.
+/// The index of a captured segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CapturePlace {
-    /// So many are before it.
+    /// Counted from the first segment.
     FromStart(usize),
-    /// So many are behind it.
+    /// Counted from the last segment.
     FromEnd(usize),
 }
 
 impl CapturePlace {
-    /// The segment of a value.
+    /// Returns the captured segment of a value.
     pub(crate) fn of(self, value: &[u8]) -> Option<&[u8]> {
         let mut segments = value.split(|byte| *byte == b'/');
         match self {
             Self::FromStart(before) => segments.nth(before),
-            Self::FromEnd(behind) => segments.nth_back(behind),
+            Self::FromEnd(after) => segments.nth_back(after),
         }
     }
 }
 
-/// What is between two slashes of a pattern.
+/// The part of a pattern between two slashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Segment<'g> {
-    /// Exactly this.
     Literal(&'g [u8]),
-    /// Anything without a slash: `*`.
+    /// `*`: any segment.
     Any,
-    /// Something with stars in it: `a*b`.
+    /// A segment that contains stars, like `a*b`.
     Starred(&'g [u8]),
-    /// Any number of segments: `**`.
+    /// `**`: any number of segments.
     Deep,
 }
 
 impl Glob {
-    /// The longest pattern.
+    /// Maximum length.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Whether a value is meant as a pattern.
+    /// Whether a value is a pattern: it contains a star or a brace.
     pub fn is_meant(text: &str) -> bool {
         text.contains(['*', '{', '}'])
     }
 
+    /// Parses a pattern.
+    ///
     /// # Errors
-    /// What is wrong with the pattern.
+    /// What is wrong with it.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         if text.len() > Self::MAX_BYTES {
-            return Err("a pattern has at most 1024 bytes");
+            return Err("pattern too long (maximum 1024 bytes)");
         }
         if text.split('/').any(|segment| segment != "**" && segment.contains("**")) {
-            return Err("`**` stands for whole segments, between slashes");
+            return Err("`**` must be a whole segment, between slashes");
         }
         let (text, captures) = take_names(text)?;
         let glob = Self { text, captures };
         let segments: Vec<Segment<'_>> = glob.segments().collect();
         if segments.windows(2).any(|pair| pair == [Segment::Deep, Segment::Deep]) {
-            return Err("`**/**` says no more than `**`");
+            return Err("`**/**` is the same as `**`");
         }
         Ok(glob)
     }
 
-    /// Where the segment of a name is.
+    /// Returns the segment that a name captures.
     pub(crate) fn capture(&self, name: &str) -> Option<CapturePlace> {
         self.captures.iter().find(|capture| *capture.name == *name).map(|capture| capture.place)
     }
 
-    /// The names of segments.
+    /// The names of the captures.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.captures.iter().map(|capture| &*capture.name)
     }
 
-    /// The pattern, with stars in place of names.
+    /// The pattern with stars in place of the captures.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -115,7 +117,7 @@ impl Glob {
     }
 }
 
-/// Puts stars in place of names, and says where they are.
+/// Replaces captures by stars and returns their segments.
 fn take_names(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
     let segments: Vec<&str> = text.split('/').collect();
     let deep: Vec<usize> = (0..segments.len()).filter(|place| segments[*place] == "**").collect();
@@ -131,16 +133,14 @@ fn take_names(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
         };
         let Some(name) = name.filter(is_name) else {
-            return Err(
-                "a name in braces stands for a whole segment, between slashes, and is made of letters and digits",
-            );
+            return Err("`{name}` must be a whole segment, between slashes, of letters and digits");
         };
         if captures.iter().any(|capture| *capture.name == *name) {
-            return Err("two segments have the same name");
+            return Err("duplicate name in braces");
         }
         let place = match (deep.first(), deep.last()) {
             (Some(first), Some(last)) if place > *first && place < *last => {
-                return Err("which segment a name between two `**` stands for cannot be told");
+                return Err("a name between two `**` is ambiguous");
             }
             (Some(first), _) if place > *first => CapturePlace::FromEnd(segments.len() - 1 - place),
             _ => CapturePlace::FromStart(place),
@@ -162,35 +162,36 @@ impl<'g> Segment<'g> {
     }
 }
 
-/// Whether what is left of a value matches what is left of a pattern: some segments, or none at all.
+/// Whether the rest of a value matches the rest of a pattern; `None` if no segments are left.
 pub(crate) fn matches_rest(pattern: Option<&[u8]>, value: Option<&[u8]>) -> bool {
     matches_in_steps(pattern, value, &mut || {})
 }
 
-/// [`matches_rest`], with a call for every byte of the value that is compared or passed over, so that a test can count them.
+/// Like [`matches_rest`], with a call for every byte that is compared or skipped, so that a test
+/// can count them.
 #[inline]
 fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: &mut impl FnMut()) -> bool {
-    // Where to go on if this does not work out: after the last `**`, which then takes in one segment more.
+    // Where to continue after a mismatch: after the last `**`, which then matches one segment more.
     let mut fallback: Option<(&[u8], &[u8])> = None;
     loop {
         match (pattern.map(split_segment), value) {
             (None, None) | (Some((b"**", None)), _) => return true,
-            (Some((b"**", Some(behind))), _) => {
-                pattern = Some(behind);
-                fallback = value.map(|value| (behind, value)).or(fallback);
+            (Some((b"**", Some(after))), _) => {
+                pattern = Some(after);
+                fallback = value.map(|value| (after, value)).or(fallback);
                 continue;
             }
-            (Some((segment, behind)), Some(left)) => {
+            (Some((segment, after)), Some(left)) => {
                 let (head, tail) = split_segment(left);
                 step();
                 if segment_in_steps(segment, head, step) {
-                    (pattern, value) = (behind, tail);
+                    (pattern, value) = (after, tail);
                     continue;
                 }
             }
             (Some(_), None) | (None, Some(_)) => {}
         }
-        // If it took in everything, nothing would be left for what is behind it.
+        // `**` cannot match the last segment as well, since a pattern follows it.
         let Some((after, tail)) = fallback.and_then(|(after, left)| Some((after, split_segment(left).1?))) else {
             return false;
         };
@@ -199,8 +200,8 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
     }
 }
 
-/// Whether a segment matches a pattern whose stars stand for any run of characters. Of several stars only the last one passed
-/// ever needs to take in more.
+/// Whether a segment matches a pattern whose stars match any characters. Only the last star ever
+/// has to match more.
 pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
     segment_in_steps(pattern, segment, &mut || {})
 }
@@ -227,7 +228,7 @@ fn segment_in_steps(pattern: &[u8], segment: &[u8], step: &mut impl FnMut()) -> 
     pattern[place..].iter().all(|byte| *byte == b'*')
 }
 
-/// Up to the first slash, and what is behind it, if there is one.
+/// Splits at the first slash.
 #[inline]
 pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
     match slash_in(value) {
@@ -236,19 +237,19 @@ pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Where the first slash is. Eight bytes are looked at together: those that were slashes are zero after the first step, and
-/// only of these does the subtraction, up to the first of them, borrow into the highest bit.
+/// Returns the index of the first slash, eight bytes at a time: bytes that are slashes become zero,
+/// and up to the first of them only a zero byte borrows into its highest bit.
 #[inline]
 fn slash_in(value: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let mut left = value;
-    while let Some((eight, behind)) = left.split_first_chunk() {
+    while let Some((eight, rest)) = left.split_first_chunk() {
         let differing = u64::from_le_bytes(*eight) ^ (ONES * b'/' as u64);
         let slashes = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
         if slashes != 0 {
             return Some(value.len() - left.len() + slashes.trailing_zeros() as usize / 8);
         }
-        left = behind;
+        left = rest;
     }
     left.iter().position(|byte| *byte == b'/').map(|place| value.len() - left.len() + place)
 }
@@ -306,15 +307,15 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_say_nothing_sensible_are_refused() {
-        assert_eq!(Glob::new("/v1**"), Err("`**` stands for whole segments, between slashes"));
-        assert_eq!(Glob::new("/***"), Err("`**` stands for whole segments, between slashes"));
-        assert_eq!(Glob::new("/**/**"), Err("`**/**` says no more than `**`"));
-        assert_eq!(Glob::new(&"*/".repeat(600)), Err("a pattern has at most 1024 bytes"));
+    fn invalid_patterns_are_refused() {
+        assert_eq!(Glob::new("/v1**"), Err("`**` must be a whole segment, between slashes"));
+        assert_eq!(Glob::new("/***"), Err("`**` must be a whole segment, between slashes"));
+        assert_eq!(Glob::new("/**/**"), Err("`**/**` is the same as `**`"));
+        assert_eq!(Glob::new(&"*/".repeat(600)), Err("pattern too long (maximum 1024 bytes)"));
     }
 
     #[test]
-    fn names_stand_for_segments() {
+    fn names_capture_segments() {
         check("/users/{user}/posts", &["/users/7/posts"], &["/users/posts", "/users/7/8/posts"]);
         let taken = |pattern: &str, name: &str, value: &'static str| {
             let glob = Glob::new(pattern).unwrap();
@@ -325,12 +326,12 @@ mod tests {
         assert_eq!(taken("/**/{folder}/{file}", "folder", "/a/b/c"), "b");
         assert_eq!(taken("/**/{folder}/{file}", "file", "/a/b/c"), "c");
         assert_eq!(taken("{tenant}", "tenant", "acme"), "acme");
-        assert_eq!(Glob::new("/{a}.json").unwrap_err()[..42], *"a name in braces stands for a whole segmen");
-        assert_eq!(Glob::new("/{a}/{a}"), Err("two segments have the same name"));
+        assert_eq!(Glob::new("/{a}.json").unwrap_err()[..32], *"`{name}` must be a whole segment");
+        assert_eq!(Glob::new("/{a}/{a}"), Err("duplicate name in braces"));
         assert!(Glob::new("/**/{a}/**").is_err() && Glob::new("/{}").is_err());
     }
 
-    /// How many steps it takes to say no, and the product of both lengths.
+    /// Returns the number of steps until a mismatch, and the product of both lengths.
     fn steps(pattern: &str, value: &str) -> (usize, usize) {
         let glob = Glob::new(pattern).unwrap();
         let mut steps = 0;
@@ -339,8 +340,8 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_patterns_take_no_more_steps_than_the_product_of_both_lengths() {
-        // As long as a pattern and a value may be, and such that every star has to take in more again and again.
+    fn worst_patterns_take_at_most_the_product_of_both_lengths() {
+        // The longest pattern and value, such that every star has to match more again and again.
         let stars = format!("{}b", "*a".repeat(511));
         let deep = format!("{}b", "**/a*/".repeat(170));
         let both = format!("/**/{}b", "a*".repeat(500));
@@ -357,7 +358,7 @@ mod tests {
         }
     }
 
-    /// Tries everything.
+    /// A slow reference matcher that tries everything.
     fn obviously(segments: &[Segment<'_>], value: &[&[u8]]) -> bool {
         match (segments, value) {
             ([], []) => true,
@@ -386,7 +387,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn matching_agrees_with_trying_everything(
+        fn matching_agrees_with_the_reference(
             pattern in "(/?(\\*\\*|[ab*]{0,3})){0,5}",
             value in "[ab/]{0,10}",
         ) {

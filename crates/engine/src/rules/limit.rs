@@ -1,4 +1,4 @@
-//! From the words of a limit to its numbers. The same words serve in rule files and in requests that bring their own limit.
+//! Parses the limit of a rule or of a request into its parameters.
 
 mod calendar;
 mod inline;
@@ -16,21 +16,21 @@ use super::words::{listed, valid_instead};
 use crate::calendar::Calendar;
 pub(crate) use calendar::{WEEKDAYS, read_zone};
 pub use inline::{LimitMistake, LimitText};
-pub(crate) use parse::{TRUTHS, not_a_count, not_a_truth, parse_count, parse_length, parse_truth};
+pub(crate) use parse::{BOOLEANS, not_a_boolean, not_a_count, parse_boolean, parse_count, parse_length};
 use parse::{as_written, parse_quota};
 
-/// The words of a limit, wherever they come from.
+/// The words of a limit, from a rule or a request.
 pub(crate) struct Words<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
-    /// How many windows of the calendar the limits before this one have.
+    /// How many calendar windows the limits before this one have.
     pub(crate) position: usize,
-    /// Whether an override took some of them over from its rule.
+    /// Whether an override inherits some of them from its rule.
     pub(crate) inherits: bool,
 }
 
-/// Each algorithm with the options it takes, and what it does in a line.
+/// Each algorithm with its options and a description.
 pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
     ("token_bucket", &["burst", "initial", "max_debt"], "refills continuously; admits `burst` at one instant"),
     (
@@ -58,20 +58,18 @@ pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
     ("concurrency", &["lease", "max_debt"], "counts slots held at the same time"),
 ];
 
-/// What rules have in place of a limit that is none.
-const NO_LIMIT: &str = "for no limit at all write `unlimited: true` in place of `limit`";
-/// What rules have in place of a limit of nothing.
-const NOTHING: &str = "for nothing at all write `deny: true` in place of `limit`";
+const NO_LIMIT: &str = "for no limit write `unlimited: true` instead of `limit`";
+const NOTHING: &str = "to refuse everything write `deny: true` instead of `limit`";
 
 const PHASES: &[&str] = &["epoch", "first_request", "spread"];
 
-/// How many slices a window is cut into, unless said otherwise.
+/// Default number of slices of a window.
 const DEFAULT_SLICES: u64 = 10;
 
-/// How long a slot is held for somebody who does not come back, unless said otherwise.
+/// Default time after which an unreleased slot is freed.
 const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
-/// The limit, or everything that is wrong with it, at least one thing.
+/// Returns the limit, or all mistakes, at least one.
 pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
     let mut reader = Reader { words, mistakes: Vec::new(), half_a_calendar: false };
     let calendar = reader.calendar();
@@ -80,7 +78,7 @@ pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<(Limit, Option<Calendar>)
         Some(limit) if reader.mistakes.is_empty() => Ok(limit),
         Some(_) | None => {
             if reader.mistakes.is_empty() {
-                reader.note("limit", "it makes no limit");
+                reader.note("limit", "invalid limit");
             }
             Err(reader.mistakes)
         }
@@ -90,11 +88,11 @@ pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<(Limit, Option<Calendar>)
 struct Reader<'w> {
     words: &'w Words<'w>,
     mistakes: Vec<LimitMistake>,
-    /// Whether a window of the calendar is meant of which something is wrong: then it is no use to complain of its rate.
+    /// Whether a calendar window with a mistake is meant, so that its rate is not checked.
     half_a_calendar: bool,
 }
 
-/// What the options say, each if it was given.
+/// The values of the given options.
 struct Options {
     burst: Option<u64>,
     free: Option<u64>,
@@ -110,7 +108,7 @@ struct Options {
 }
 
 impl<'w> Reader<'w> {
-    /// Every word is read before any limit is made of them, so that all that cannot be read is told.
+    /// Every word is parsed before the limit is built, so that all mistakes are found.
     fn limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
         let algorithm = self.algorithm();
         let quota = match (algorithm, calendar) {
@@ -128,12 +126,12 @@ impl<'w> Reader<'w> {
             offset: self.length("offset"),
             precision: self.length("precision"),
             minimum_gap: self.length("minimum_gap"),
-            count_refused: self.truth("count_refused"),
+            count_refused: self.boolean("count_refused"),
             lease: self.length("lease"),
             initial: self.count("initial"),
             max_debt: self.count("max_debt"),
         };
-        // Of a zone that there is not, the numbers do not depend.
+        // The parameters do not depend on an unknown zone.
         let (count, per) = quota.filter(|_| self.mistakes.iter().all(|mistake| mistake.word == "zone"))?;
         match algorithm? {
             "token_bucket" => self.token_bucket(count, per, &options),
@@ -147,7 +145,7 @@ impl<'w> Reader<'w> {
         }
     }
 
-    /// Which it is, if there is such; notes what it has no use for.
+    /// Returns the name of the algorithm, and reports options it does not take.
     fn algorithm(&mut self) -> Option<&'static str> {
         let name = self.words.algorithm.unwrap_or("token_bucket");
         let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {
@@ -160,8 +158,8 @@ impl<'w> Reader<'w> {
             if (self.words.option)(option).is_some() && !takes.contains(option) {
                 let takers = ALGORITHMS.iter().filter(|(_, takes, _)| takes.contains(option));
                 let takers: Vec<&str> = takers.map(|(name, ..)| *name).collect();
-                let help = format!("it is for {}; {name} takes {}", listed(&takers), listed(takes));
-                self.note_with_help(option, format!("`{option}` means nothing to {name}"), help);
+                let help = format!("it belongs to {}; {name} takes {}", listed(&takers), listed(takes));
+                self.note_with_help(option, format!("{name} has no option `{option}`"), help);
             }
         }
         Some(name)
@@ -190,13 +188,13 @@ impl<'w> Reader<'w> {
             (None | Some(Phase::Epoch), offset) => Steps::Aligned(offset.unwrap_or(Nanos::ZERO)),
             (Some(Phase::FirstRequest), None) => Steps::FirstRequest,
             (Some(Phase::FirstRequest), Some(_)) => {
-                let problem = "an `offset` means nothing to steps from the first request on";
-                self.note_with_help("offset", problem, "leave it out, or write `phase: epoch`");
+                let problem = "`offset` has no effect with `phase: first_request`";
+                self.note_with_help("offset", problem, "remove it, or write `phase: epoch`");
                 return None;
             }
             (Some(Phase::Spread | Phase::Given(_)), _) => {
-                let help = "valid are `epoch`, with an `offset` if they are to lie elsewhere, and `first_request`";
-                self.note_with_help("phase", "the steps of an interval bucket are not spread", help);
+                let help = "valid: `epoch`, optionally with an `offset`, and `first_request`";
+                self.note_with_help("phase", "an interval bucket has no `phase: spread`", help);
                 return None;
             }
         };
@@ -216,8 +214,8 @@ impl<'w> Reader<'w> {
         let window = match (calendar, options.phase) {
             (Some(_), None) => window.phase(Phase::Given(self.words.position)),
             (Some(_), Some(_)) => {
-                let problem = "`phase` means nothing to windows of the calendar";
-                self.note_with_help("phase", problem, "leave it out, or `zone` and `anchor`");
+                let problem = "`phase` has no effect on calendar windows";
+                self.note_with_help("phase", problem, "remove it, or `zone` and `anchor`");
                 return None;
             }
             (None, Some(phase)) => window.phase(phase),
@@ -257,7 +255,7 @@ impl<'w> Reader<'w> {
 
     fn given_limit(&mut self) -> Option<&'w str> {
         if self.words.limit.is_none() {
-            self.note_with_help("limit", "there is no `limit`", "write it like `limit: 100/s`, 5/15m or 10k/day");
+            self.note_with_help("limit", "missing `limit`", "write it like `limit: 100/s`, 5/15m or 10k/day");
         }
         self.words.limit
     }
@@ -267,16 +265,13 @@ impl<'w> Reader<'w> {
         let leases = parse_count(text);
         if leases.is_none() {
             let problem = format!("`{}` is not a number of leases", shorten(text));
-            self.note_with_help(
-                "limit",
-                problem,
-                "concurrency counts what is held at a time, write it like `limit: 10`",
-            );
+            self.note_with_help("limit", problem, "concurrency counts requests in progress; write it like `limit: 10`");
         }
         leases
     }
 
-    /// The count and the period as they were written: a window is as long as it says, though 5/15m is the rate of 20/h.
+    /// Returns count and period as written: a window of 5/15m is 15 minutes long, although its rate
+    /// is 20/h.
     fn quota(&mut self) -> Option<(u64, Nanos)> {
         let text = self.given_limit()?;
         if matches!(text, "unlimited" | "none" | "infinite") {
@@ -291,7 +286,7 @@ impl<'w> Reader<'w> {
         if let (Err(error), Some(written)) = (&quota, as_written(text)) {
             let error = error.to_string();
             let problem = error.split_once("; ").map_or(&*error, |(problem, _)| problem);
-            self.note_with_help("limit", problem, format!("a rate is written {written}"));
+            self.note_with_help("limit", problem, format!("write it as {written}"));
             return None;
         }
         self.make("limit", quota)
@@ -326,19 +321,19 @@ impl<'w> Reader<'w> {
         let text = (self.words.option)(option)?;
         let length = parse_length(text);
         if length.is_none() {
-            let problem = format!("`{}` is not a length of time", shorten(text));
+            let problem = format!("`{}` is not a duration", shorten(text));
             self.note_with_help(option, problem, "write it like 500ms, 30s or 5m");
         }
         length
     }
 
-    fn truth(&mut self, option: &'static str) -> Option<bool> {
+    fn boolean(&mut self, option: &'static str) -> Option<bool> {
         let text = (self.words.option)(option)?;
-        let truth = parse_truth(text);
-        if truth.is_none() {
-            self.note_with_help(option, not_a_truth(text), TRUTHS);
+        let boolean = parse_boolean(text);
+        if boolean.is_none() {
+            self.note_with_help(option, not_a_boolean(text), BOOLEANS);
         }
-        truth
+        boolean
     }
 
     fn make<T>(&mut self, word: &'static str, made: Result<T, LimitError>) -> Option<T> {
@@ -349,7 +344,7 @@ impl<'w> Reader<'w> {
         made.map_err(note).ok()
     }
 
-    /// With the option, if it was given.
+    /// Applies an option if it is given.
     fn apply<T, V>(
         &mut self,
         word: &'static str,

@@ -1,41 +1,41 @@
-//! What is wrong with a rule file, where, and what would be right.
+//! Mistakes in rule files: position, problem and suggestion.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A point in a rule file. Lines and columns count from 1, columns in characters.
+/// A position in a rule file. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Which line.
+    /// The line.
     pub line: u32,
-    /// Which character of it.
+    /// The column.
     pub column: u32,
 }
 
-/// One thing to put right.
+/// A mistake in a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// The name of the file, as it was given.
+    /// The name of the file, as given.
     pub file: Arc<str>,
-    /// Where in it.
+    /// The position in the file.
     pub place: Place,
     /// What is wrong.
     pub problem: String,
-    /// What would be right, where that can be said.
+    /// A suggestion, if there is one.
     pub help: Option<String>,
-    /// The line it is in, if that is at hand, and how many characters of it are before the place.
+    /// The line of the position, if known, and how many characters of it precede the position.
     pub snippet: Option<(Box<str>, usize)>,
 }
 
 impl Mistake {
-    /// With the line it is in, of the text it is in.
+    /// Adds the line of the position from the text of the file.
     #[must_use]
     pub fn in_text(mut self, text: &[u8]) -> Self {
         self.snippet = snippet(text, self.place);
         self
     }
 
-    /// Over several lines: the place, the line it is in, and what would be right.
+    /// Formats the mistake over several lines: position and problem, the line, and the suggestion.
     ///
     /// ```
     /// use tollgate_engine::rules::{Rules, Source};
@@ -63,7 +63,7 @@ impl Mistake {
     }
 }
 
-/// So much of a line is shown, and so much of that before the place.
+/// How many characters of a line are shown, and how many of these before the position.
 const SNIPPET_CHARS: usize = 100;
 const SNIPPET_BEFORE: usize = 60;
 
@@ -73,7 +73,7 @@ fn snippet(text: &[u8], place: Place) -> Option<(Box<str>, usize)> {
     let column = place.column.saturating_sub(1) as usize;
     let skipped = column.saturating_sub(SNIPPET_BEFORE);
     let shown = line.chars().skip(skipped).take(SNIPPET_CHARS);
-    // Whatever the terminal would make of it takes one place.
+    // Control characters are shown as spaces.
     let shown: String = shown.map(|char| if char.is_control() { ' ' } else { char }).collect();
     Some((shown.trim_end().into(), column - skipped))
 }
@@ -89,7 +89,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Everything found wrong at once. Nothing was loaded; the rules that were running still are.
+/// All mistakes of the files. Nothing was loaded; the running rules stay in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes {
     found: Vec<Mistake>,
@@ -97,15 +97,15 @@ pub struct Mistakes {
 }
 
 impl Mistakes {
-    /// More than this many are only counted: whoever has so many fixes the first ones first.
+    /// Maximum number of mistakes kept; further ones are only counted.
     pub const MAX: usize = 100;
 
-    /// In the order of the files and of the places in them, at most [`Mistakes::MAX`].
+    /// The mistakes in the order of files and positions, at most [`Mistakes::MAX`].
     pub fn as_slice(&self) -> &[Mistake] {
         &self.found
     }
 
-    /// With the line of each, from the texts they are in.
+    /// Adds the line of each mistake from the texts.
     pub(crate) fn with_snippets(mut self, sources: &[super::Source<'_>]) -> Self {
         for mistake in &mut self.found {
             let source = sources.iter().find(|source| *source.name == *mistake.file);
@@ -114,7 +114,7 @@ impl Mistakes {
         self
     }
 
-    /// How many more there are.
+    /// How many more were found.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
@@ -135,7 +135,7 @@ impl fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
-/// Where mistakes are put while a file is read: reading goes on, so that all are found.
+/// Collects mistakes while a file is parsed, so that parsing can continue.
 #[derive(Debug)]
 pub(crate) struct Notes {
     file: Arc<str>,
@@ -148,8 +148,8 @@ impl Notes {
         Self { file: file.into(), found: Vec::new(), left_out: 0 }
     }
 
-    /// Goes on with another file.
-    pub(crate) fn turn_to(&mut self, file: &str) {
+    /// Continues with another file.
+    pub(crate) fn set_file(&mut self, file: &str) {
         self.file = file.into();
     }
 
@@ -165,15 +165,14 @@ impl Notes {
         self.push(place, problem.into(), Some(help.into()));
     }
 
-    /// How many there are so far.
     pub(crate) fn count(&self) -> usize {
         self.found.len() + self.left_out
     }
 
     fn push(&mut self, place: Place, problem: String, help: Option<String>) {
-        // What overrides take over from their rule is looked at again with each of them, and told once.
-        let told = |known: &Mistake| known.place == place && known.problem == problem && known.file == self.file;
-        if self.found.iter().any(told) {
+        // Inherited options are checked again with each override, but reported once.
+        let is_same = |known: &Mistake| known.place == place && known.problem == problem && known.file == self.file;
+        if self.found.iter().any(is_same) {
             return;
         }
         if self.found.len() < Mistakes::MAX {
@@ -183,7 +182,7 @@ impl Notes {
         }
     }
 
-    /// Nothing, or everything that was noted, sorted by place within each file.
+    /// Returns `Ok`, or all mistakes sorted by position within each file.
     pub(crate) fn finish(self) -> Result<(), Mistakes> {
         if self.found.is_empty() {
             return Ok(());
@@ -192,7 +191,6 @@ impl Notes {
         Err(Mistakes { found: self.into_all(), left_out })
     }
 
-    /// Everything that was noted, sorted by place within each file.
     pub(crate) fn into_all(mut self) -> Vec<Mistake> {
         let mut files: Vec<Arc<str>> = Vec::new();
         for mistake in &self.found {

@@ -1,9 +1,9 @@
-//! The rule language: from text to checked rules.
+//! The rule language: parses text into checked rules.
 //!
 //! ```yaml
 //! domain: api
 //! rules:
-//!   - id: per-client               # what the rule is known by; its numbers may change
+//!   - id: per-client               # identity of the rule; its limits may change
 //!     when: { path: "/v1/**", method: [GET, POST] }
 //!     per: [api_key]               # counted separately for each value; empty: one counter for all
 //!     limit: 100/s
@@ -16,14 +16,15 @@
 //!     on_fault: closed             # local (default) | open | closed
 //! ```
 //!
-//! A request meets every rule whose `when` holds. A value in `when` is compared as text; a star makes it a pattern
-//! ([`Glob`]); of a list, one has to match. An attribute of `per` that a request does not have counts as a value of its
-//! own: all requests without an API key share one counter, so that leaving it out is no way around the limit. Who wants them left
-//! alone adds `api_key: { present: true }` to `when`.
+//! A request matches every rule whose `when` holds. A value in `when` is compared as a string; a
+//! star makes it a pattern ([`Glob`]); a list matches if one of its values does. A missing
+//! attribute in `per` counts as a value of its own: all requests without an API key share one
+//! counter, so omitting the key does not avoid the limit. To exempt such requests, add `api_key: {
+//! present: true }` to `when`.
 //!
-//! Reading goes in two stages, what was written and what it means, and does not stop at the first mistake: all of them are
-//! told, with file, line and column. Whatever the text, reading it neither panics nor takes more than a bounded amount of
-//! time and memory.
+//! Parsing has two stages, syntax and meaning, and does not stop at the first mistake: all are
+//! reported with file, line and column. No input makes it panic or take more than bounded time and
+//! memory.
 
 mod check;
 mod cidr;
@@ -68,22 +69,22 @@ pub(crate) use mistake::Notes;
 pub(crate) use nth::nth_of;
 pub use words::nearest;
 
-/// The most rules there may be, over all files.
+/// Maximum number of rules over all files.
 pub const MAX_RULES: usize = 100_000;
 
-/// The text of a rule file, and what to call it in messages.
+/// The text of a rule file and its name in messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Mostly its path.
+    /// Usually its path.
     pub name: &'a str,
     /// YAML or JSON.
     pub text: &'a [u8],
 }
 
-/// Reads a file with values that a rule file names.
+/// Reads a file of values that a rule file refers to, given the names of both.
 pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 
-/// Rules that have been checked, ready to be put in force.
+/// Checked rules, ready to be loaded.
 ///
 /// ```
 /// use tollgate_engine::rules::{Rules, Source};
@@ -107,16 +108,17 @@ impl Rules {
     /// Reads and checks all files together.
     ///
     /// # Errors
-    /// Everything that is wrong with any of them.
+    /// Every mistake in any of them.
     pub fn read(sources: &[Source<'_>]) -> Result<Self, Mistakes> {
-        Self::read_with(sources, &|_, _| Err("files are not read here".into()))
+        Self::read_with(sources, &|_, _| Err("reading files is not supported here".into()))
     }
 
-    /// [`read`](Self::read), with conditions that name files with values. `file` is given the name of the rule file and
-    /// the name of the file in it, and returns what is in it or why it cannot be read.
+    /// Like [`read`](Self::read), for rules that refer to files of values. `file` receives the
+    /// names of the rule file and of the file in it, and returns its content or why it cannot be
+    /// read.
     ///
     /// # Errors
-    /// Everything that is wrong with any of them.
+    /// Every mistake in any of them.
     pub fn read_with(sources: &[Source<'_>], file: ReadFile<'_>) -> Result<Self, Mistakes> {
         let (domains, notes, left_out) = read_files(sources, check::Checker::new(file));
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
@@ -124,62 +126,61 @@ impl Rules {
         Ok(Self { domains, left_out, kept: false, sound: false })
     }
 
-    /// The rules among others with mistakes that have none themselves, so that what is probably not meant can be told of these, too.
-    /// They are not to be put in force: who knows what the others would have been.
+    /// Returns only the rules without mistakes, so that warnings can be reported for them as well.
+    /// They must not be loaded, since the others are missing.
     #[must_use]
     pub fn sound(sources: &[Source<'_>], file: ReadFile<'_>) -> Self {
         let (domains, ..) = read_files(sources, check::Checker::of_sound_rules(file));
         Self { domains, left_out: None, kept: false, sound: true }
     }
 
-    /// Whether these are only the ones without mistakes.
+    /// Whether rules with mistakes were left out.
     pub(crate) fn are_only_sound(&self) -> bool {
         self.sound
     }
 
-    /// The same, of a text that nobody sees, such as that of a database: places in it mean nothing to people, who are told its
-    /// name instead.
+    /// Marks the text of the rules as not visible to users (for example in a database): messages
+    /// then give names instead of positions.
     #[must_use]
     pub fn kept(self) -> Self {
         Self { kept: true, ..self }
     }
 
-    /// Whether its text is one that nobody sees.
     pub(crate) fn is_kept(&self) -> bool {
         self.kept
     }
 
-    /// What files that were written for something else say and rules cannot, if there is something.
+    /// Returns what an imported file says that rules cannot express, if anything.
     pub fn left_out(&self) -> Option<&Mistakes> {
         self.left_out.as_ref()
     }
 
-    /// The domains, in the order in which they were first named.
+    /// The domains in the order in which they first occur.
     pub fn domains(&self) -> &[Domain] {
         &self.domains
     }
 
-    /// How many rules there are.
+    /// The number of rules.
     pub fn len(&self) -> usize {
         self.domains.iter().map(|domain| domain.rules.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The domains, what is wrong, and what cannot be carried over.
+/// Returns the domains, the mistakes, and what an import left out.
 fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<Domain>, Notes, Notes) {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
     for source in sources {
-        notes.turn_to(source.name);
-        left_out.turn_to(source.name);
+        notes.set_file(source.name);
+        left_out.set_file(source.name);
         let before = notes.count();
         let tree = text::read(source.text, &mut notes);
         let tree = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out));
-        // Of a file that could only be read in part, nobody knows which rules are meant as they are.
+        // If a file could be parsed only in part, its rules may not be complete.
         if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.only_sound()) {
             for domain in raw::read(&tree, &mut notes) {
                 checker.domain(&domain, &mut notes);
@@ -189,7 +190,7 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
     (checker.finish(), notes, left_out)
 }
 
-/// Rules under one name. Requests name the domain they belong to.
+/// Rules under one name. A request names its domain.
 #[derive(Clone, Debug)]
 pub struct Domain {
     pub(crate) name: Box<str>,
@@ -197,12 +198,12 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// What requests call it.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// In the order in which they were written.
+    /// The rules in the order in which they were written.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }

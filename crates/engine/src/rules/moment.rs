@@ -1,4 +1,4 @@
-//! Points in time as people write them.
+//! Parses points in time.
 
 use tollgate::core::{Time, Wall};
 
@@ -6,28 +6,28 @@ use super::limit::read_zone;
 use super::raw::shorten;
 use crate::calendar::Instant;
 
-/// Why a text is no time.
+/// Why a string is not a valid time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoMoment {
-    /// It cannot be read as one.
+    /// The syntax is wrong.
     Unreadable(NoMomentText),
-    /// It is in a zone that there is not.
+    /// The time zone does not exist.
     NoZone(NoMomentText),
-    /// It is before 1970, or so late that nanoseconds since then have no number: in 2554 or later.
+    /// It is before 1970 or after 2554, out of range of nanoseconds since 1970.
     Beyond(NoMomentText),
 }
 
-/// What is wrong with a time, and what would be right.
+/// A problem and a suggestion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoMomentText {
     /// What is wrong.
     pub problem: String,
-    /// What would be right.
+    /// A suggestion.
     pub help: String,
 }
 
 impl NoMoment {
-    /// What is wrong, and what would be right.
+    /// The problem and the suggestion.
     pub fn text(&self) -> &NoMomentText {
         match self {
             Self::Unreadable(text) | Self::NoZone(text) | Self::Beyond(text) => text,
@@ -35,8 +35,8 @@ impl NoMoment {
     }
 }
 
-/// Reads a time like `2030-01-31T18:00:00Z`, `2030-01-31T18:00:00+01:00`, or `2030-01-31T18:00[Europe/Paris]` in one of the zones that
-/// are brought along.
+/// Parses a time like `2030-01-31T18:00:00Z`, `2030-01-31T18:00:00+01:00`, or
+/// `2030-01-31T18:00[Europe/Paris]` with a built-in time zone.
 ///
 /// ```
 /// use tollgate_engine::rules::moment;
@@ -48,7 +48,7 @@ impl NoMoment {
 /// ```
 ///
 /// # Errors
-/// When it is none, or one before 1970 or after 2554.
+/// If it is not a time from 1970 to 2554.
 pub fn moment(text: &str) -> Result<Time<Wall>, NoMoment> {
     let beyond = |how: &str| {
         let (problem, help) = (format!("`{}` is {how}", shorten(text)), "times are from 1970 up to 2554".into());
@@ -61,8 +61,7 @@ pub fn moment(text: &str) -> Result<Time<Wall>, NoMoment> {
     }
 }
 
-/// When something ends: what is to end later than any time there is, never does, and it is the same whether it ended before 1970
-/// or then.
+/// Parses an expiry time. A time after 2554 never comes, and one before 1970 has passed.
 pub(crate) fn end(text: &str) -> Result<Time<Wall>, NoMoment> {
     read(text).map(Instant::nearest)
 }

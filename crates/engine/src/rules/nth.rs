@@ -1,16 +1,16 @@
-//! Names of attributes that a request has several times: `header_match#2` is the second value of `header_match`.
+//! Numbered attribute names: `header_match#2` is the second value of `header_match`.
 
 use crate::request::Item;
 
-/// The attribute that a name with a number is about, and how many values are before the one that is meant; nothing for other
-/// names.
+/// Splits a numbered name into the attribute and the zero-based index of its value. Returns `None`
+/// for other names.
 pub(crate) fn nth_of(name: &str) -> Option<(&str, u32)> {
     let (of, number) = split(name)?;
     let number: usize = number.parse().ok()?;
     (1..=Item::MAX_ENTRIES).contains(&number).then(|| (of, number as u32 - 1))
 }
 
-/// Whether a name looks like one with a number and has none that could be meant.
+/// Whether a name ends with a number that is out of range.
 pub(crate) fn is_wrong_number(name: &str) -> bool {
     split(name).is_some() && nth_of(name).is_none()
 }
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_behind_a_name_is_a_place() {
+    fn number_after_a_name_is_an_index() {
         for (name, expected) in [
             ("a#1", Some(("a", 0))),
             ("a#2", Some(("a", 1))),

@@ -1,4 +1,4 @@
-//! What a rule says, checked.
+//! Checked rules.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,36 +10,38 @@ use super::{CapturePlace, Cidr, Expression, Glob, Place};
 use crate::calendar::Calendar;
 use crate::schedule::Hours;
 
-/// When it applies, what it counts by, its limits, and what happens when they are exceeded or in doubt.
+/// A rule: its conditions, the attributes it counts by, its limits, and what happens above them or
+/// on a fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) id: Box<str>,
     pub(crate) place: Where,
     pub(crate) when: Vec<Condition>,
     pub(crate) expression: Option<Expression>,
-    /// The names of all attributes of a request, in order; if there are none, whatever it has.
+    /// All attributes that a request must have, in order; empty if any are allowed.
     pub(crate) only: Box<[Box<str>]>,
     pub(crate) per: Vec<Counted>,
     pub(crate) effect: Effect,
-    /// Its limits as they were written, in order.
+    /// Its limits as written, in order.
     pub(crate) words: Box<[Box<str>]>,
     pub(crate) overrides: Vec<Override>,
-    /// The ids of rules that are left alone where this one is met.
+    /// The ids of rules that are left out where this one matches.
     pub(crate) replaces: Box<[Box<str>]>,
-    /// Whether it need not be kept where another one like it has room.
+    /// Whether it is enough that one of several such rules admits the request.
     pub(crate) suffices: bool,
     pub(crate) cost: CostOf,
     pub(crate) on_exceed: OnExceed,
     pub(crate) on_fault: OnFault,
     pub(crate) on_change: OnChange,
-    /// Of ten thousand counters, for how many it is enforced; the others are shadows.
+    /// Of ten thousand counters, the number for which it is enforced; for the others it is a shadow
+    /// rule.
     pub(crate) enforce: u16,
     pub(crate) ban: Option<Ban>,
     pub(crate) schedule: Vec<Hours>,
     pub(crate) refusal: Refusal,
 }
 
-/// Every counter is enforced.
+/// `enforce` for all counters.
 pub(crate) const ALL: u16 = 10_000;
 
 impl Rule {
@@ -48,32 +50,33 @@ impl Rule {
         &self.id
     }
 
-    /// Where it was written.
+    /// Where it is written.
     pub fn place(&self) -> &Where {
         &self.place
     }
 
-    /// All of these must hold.
+    /// The conditions, all of which must hold.
     pub fn when(&self) -> &[Condition] {
         &self.when
     }
 
-    /// And this, if there is one.
+    /// The expression, which must hold as well.
     pub fn expression(&self) -> Option<&Expression> {
         self.expression.as_ref()
     }
 
-    /// All attributes that a request may have, in order; empty if others do not matter.
+    /// All attributes that a request must have, in order; empty if any are allowed.
     pub fn only(&self) -> &[Box<str>] {
         &self.only
     }
 
-    /// Whether `when` alone says to which requests it applies.
+    /// Whether `when` alone decides which requests it matches.
     pub(crate) fn is_unconditional_beyond_when(&self) -> bool {
         self.schedule.is_empty() && self.expression.is_none() && self.only.is_empty()
     }
 
-    /// Conditions to find it by: those of `when`, and, if they name no value, one that its expression cannot hold without.
+    /// Returns the conditions to index it by: those of `when` and, if they contain no value, one
+    /// that its expression implies.
     pub(crate) fn sought(&self) -> Cow<'_, [Condition]> {
         let names_values = |condition: &Condition| matches!(condition.test, Test::AnyOf(_));
         let implied = match &self.expression {
@@ -86,37 +89,37 @@ impl Rule {
         }
     }
 
-    /// What is counted separately.
+    /// The attributes that it counts by.
     pub fn per(&self) -> &[Counted] {
         &self.per
     }
 
-    /// What it does.
+    /// What it does with matching requests.
     pub fn effect(&self) -> &Effect {
         &self.effect
     }
 
-    /// The limits, unless it has none on purpose.
+    /// The limits, if it has any.
     pub fn limits(&self) -> Option<&Limits> {
         self.effect.limits().map(|set| &set.limits)
     }
 
-    /// Other numbers for some, of which the first that holds counts.
+    /// Other limits for some requests; the first one that matches applies.
     pub fn overrides(&self) -> &[Override] {
         &self.overrides
     }
 
-    /// The ids of rules that a request is not charged to if it meets this one.
+    /// The ids of rules that a request is not charged to if it matches this one.
     pub fn replaces(&self) -> &[Box<str>] {
         &self.replaces
     }
 
-    /// What a request weighs that does not say so itself.
+    /// The cost of a request that does not state its own.
     pub fn cost(&self) -> &CostOf {
         &self.cost
     }
 
-    /// What happens beyond the limits.
+    /// What happens above the limits.
     pub fn on_exceed(&self) -> OnExceed {
         self.on_exceed
     }
@@ -126,37 +129,37 @@ impl Rule {
         self.on_fault
     }
 
-    /// Who is refused too often is refused altogether.
+    /// The ban after too many refusals.
     pub fn ban(&self) -> Option<&Ban> {
         self.ban.as_ref()
     }
 
-    /// Every set of limits it may charge to.
+    /// Every set of limits that it may charge.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &LimitSet> {
         let overrides = self.overrides.iter().map(|other| &other.effect);
         std::iter::once(&self.effect).chain(overrides).filter_map(Effect::limits)
     }
 }
 
-/// Where a rule was written.
+/// The file and position of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Where {
     /// The name of the file.
     pub file: Arc<str>,
-    /// The place in it.
+    /// The position in it.
     pub place: Place,
 }
 
-/// What a rule does with a request that meets it.
+/// What a rule does with a matching request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Charges it to these.
+    /// Charges it to these limits.
     Limits(LimitSet),
-    /// Nothing but being met.
+    /// Nothing, except that it is counted in the metrics.
     Unlimited,
-    /// Lets it pass, whatever other rules say.
+    /// Admits it, whatever other rules say.
     Allow,
-    /// Refuses it for good.
+    /// Always refuses it.
     Deny,
 }
 
@@ -170,34 +173,34 @@ impl Effect {
     }
 }
 
-/// Limits, and the calendars of those among them whose windows follow one.
+/// Limits, and the calendars of those that are calendar windows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LimitSet {
-    /// The numbers.
+    /// The limits.
     pub limits: Limits,
-    /// The windows that limits of phase `Given` refer to by position.
+    /// The windows that limits of phase `Given` refer to by index.
     pub calendars: Vec<Calendar>,
 }
 
-/// Other numbers for some.
+/// Other limits for some requests.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// Where it stands.
+    /// Its position.
     pub place: Place,
-    /// For whom: all of these must hold.
+    /// The conditions, all of which must hold.
     pub when: Vec<Condition>,
-    /// What applies to them.
+    /// What applies to these requests.
     pub effect: Effect,
-    /// Its limits as they were written, with what it leaves to the rule, in order.
+    /// Its limits as written, with what it inherits from the rule, in order.
     pub(crate) words: Box<[Box<str>]>,
-    /// When it ends by itself.
+    /// When it expires.
     pub until: Option<Time<Wall>>,
-    /// Whether it was set through the API, by itself.
+    /// Whether it was set through the API, separately from the rule.
     pub(crate) by_api: bool,
 }
 
 impl Override {
-    /// Returns the value it is known by, if it was set through the API.
+    /// Returns the value that identifies it, if it was set through the API.
     pub(crate) fn name(&self) -> Option<&str> {
         match &self.when[..] {
             [Condition { test: Test::AnyOf(patterns), .. }] if self.by_api => match &patterns[..] {
@@ -209,66 +212,66 @@ impl Override {
     }
 }
 
-/// Something that is counted separately for each of its values.
+/// An element of `per`: requests are counted separately for each of its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// As it was written: part of what the counter is known by.
+    /// As written: part of the identity of the counter.
     pub text: Box<str>,
-    /// Where the value comes from: the first of these that there is.
+    /// The sources of the value; the first that the request has counts.
     pub origins: Vec<Origin>,
 }
 
-/// Where a value that is counted by comes from.
+/// The source of a value to count by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The attribute of this name.
+    /// An attribute.
     Attribute(Box<str>),
-    /// A segment of an attribute that the rule has a pattern for.
+    /// A segment captured by a pattern of the rule.
     Capture {
         /// The attribute.
         attribute: Box<str>,
-        /// Its name in the pattern.
+        /// The name in the pattern.
         name: Box<str>,
     },
 }
 
-/// What one attribute must be.
+/// A condition on one attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The name of the attribute.
     pub attribute: Box<str>,
-    /// What is asked of its value. Of a name that occurs several times, one value has to do.
+    /// The test. If the attribute has several values, one must pass.
     pub test: Test,
 }
 
-/// What is asked of a value.
+/// A test of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// It matches one of these, of which there is at least one.
+    /// It matches one of these patterns; there is at least one.
     AnyOf(Vec<Pattern>),
-    /// There is none that matches one of these.
+    /// No value matches one of these patterns.
     NoneOf(Vec<Pattern>),
-    /// There is one, whatever it is.
+    /// The attribute is present.
     Present,
-    /// There is none.
+    /// The attribute is missing.
     Absent,
 }
 
-/// What a value is compared with.
+/// A pattern to compare a value with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Exactly this.
+    /// Exactly this string.
     Equals(Box<str>),
-    /// Anything that matches.
+    /// A path pattern.
     Glob(Glob),
-    /// Anything that begins so.
+    /// A prefix.
     Prefix(Box<str>),
-    /// Any address in the network.
+    /// An IP network.
     Cidr(Cidr),
 }
 
 impl Pattern {
-    /// Where the segment of a name is in it.
+    /// Returns the segment that a name captures.
     pub(crate) fn capture(&self, name: &str) -> Option<CapturePlace> {
         match self {
             Self::Glob(glob) => glob.capture(name),
@@ -277,33 +280,33 @@ impl Pattern {
     }
 }
 
-/// What a request weighs that does not say so itself.
+/// The cost of a request that does not state its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostOf {
-    /// Always this.
+    /// A constant.
     Fixed(Cost),
-    /// What an attribute says.
+    /// The value of an attribute.
     From {
-        /// Which.
+        /// The attribute.
         attribute: Box<str>,
-        /// What more, or something that is no whole number, counts as.
+        /// The largest cost; also used for values that are not whole numbers.
         max: Cost,
-        /// What a request without it weighs.
+        /// The cost of a request without the attribute.
         missing: Cost,
     },
 }
 
-/// What happens to a request beyond the limits of a rule.
+/// What happens to a request above the limits of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExceed {
     /// It is refused.
     #[default]
     Deny,
-    /// It passes, and that it would have been refused is told.
+    /// It is admitted, and reported as one that would have been refused.
     Shadow,
-    /// It is refused, and the caller is to get no answer.
+    /// It is refused without an answer.
     Drop,
-    /// It passes after a wait of at most so long; the limits were made so that they say it.
+    /// It is admitted after a wait; the limits are built so that they return it.
     Delay {
         /// The longest wait.
         max_wait: Nanos,
@@ -320,7 +323,7 @@ pub enum OnFault {
     /// It is decided in this process, by this node's share of the limits.
     #[default]
     Local,
-    /// It passes.
+    /// It is admitted.
     Open,
     /// It is refused.
     Closed,
@@ -330,13 +333,13 @@ impl OnFault {
     pub(crate) const WORDS: &[(&str, Self)] = &[("local", Self::Local), ("open", Self::Open), ("closed", Self::Closed)];
 }
 
-/// What becomes of what was spent when the limits of a rule change.
+/// What happens to usage when the limits of a rule change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnChange {
-    /// It stays spent.
+    /// It is kept.
     #[default]
     Keep,
-    /// It is forgotten.
+    /// It is discarded.
     Reset,
 }
 
@@ -344,24 +347,24 @@ impl OnChange {
     pub(crate) const WORDS: &[(&str, Self)] = &[("keep", Self::Keep), ("reset", Self::Reset)];
 }
 
-/// Who is refused too often is refused altogether.
+/// Refuses all requests for a while after too many refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// How many refusals.
+    /// The number of refusals.
     pub after: u64,
-    /// In what time.
+    /// The time in which they must occur.
     pub within: Nanos,
-    /// How long.
+    /// The duration of the ban.
     pub length: Nanos,
 }
 
-/// How a refusal is told to the caller.
+/// What a refusal looks like to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// The status, if it is not the front end's own.
+    /// The status code, if it is not that of the front end.
     pub status: Option<u16>,
-    /// What to say, if it is not the front end's own.
+    /// The message, if it is not that of the front end.
     pub message: Option<Box<str>>,
-    /// Whether the caller is to get no answer at all, where the front end can do that.
+    /// Whether to send no answer, where the front end can do that.
     pub silent: bool,
 }

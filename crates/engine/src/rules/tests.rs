@@ -1,8 +1,8 @@
-//! Rules as people write them, and everything they get wrong.
+//! Valid rules and every kind of mistake.
 
 use super::*;
 
-/// Reads one file and shows either the rules in a line each or the mistakes.
+/// Parses a file and prints either each rule in a line or the mistakes.
 fn check(text: &str, expected: &str) {
     let read = Rules::read(&[Source { name: "f", text: text.as_bytes() }]);
     let shown = match read {
@@ -30,7 +30,7 @@ fn show(domain: &Domain) -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn a_rule_says_as_much_as_it_needs() {
+fn rules_are_parsed_with_their_defaults() {
     check("domain: a\nrules:\n- id: r\n  limit: 1/s\n", "a/r when [] per [] limits 1 Fixed(cost 1) Deny Local");
     check(
         "domain: api\n\
@@ -52,7 +52,7 @@ fn a_rule_says_as_much_as_it_needs() {
 }
 
 #[test]
-fn json_says_the_same() {
+fn json_is_equivalent_to_yaml() {
     check(
         r#"{"domains": [{"domain": "a", "rules": [{"id": "r", "limit": {"limit": "1/s", "burst": 5}}]},
             {"domain": "b", "rules": []}, {"domain": "a", "rules": [{"id": "s", "limit": "1/s", "burst": 5}]}]}"#,
@@ -61,11 +61,11 @@ fn json_says_the_same() {
 }
 
 #[test]
-fn unknown_keys_are_refused_with_the_nearest_valid_word() {
+fn unknown_keys_are_refused_with_a_suggestion() {
     check(
         "domian: a\nrules:\n- id: r\n  limit: 1/s\n  on_excede: deny\n",
         "f:1:1: `domian` is not a key of a rule file; did you mean `domain`?\n\
-         f:1:1: there is no `domain`; rules belong to one; name it like `domain: api`\n\
+         f:1:1: missing `domain`; add one like `domain: api`\n\
          f:5:3: `on_excede` is not a key of a rule; did you mean `on_exceed`?",
     );
     check(
@@ -76,12 +76,12 @@ fn unknown_keys_are_refused_with_the_nearest_valid_word() {
     check(
         "domain: a\nrules:\n- {id: r, limit: 1/s, on_fault: locl, on_exceed: explode}\n",
         "f:3:33: `locl` is not a choice of `on_fault`; did you mean `local`?\n\
-         f:3:50: `explode` is not a choice of `on_exceed`; valid are `deny`, `shadow`, `drop` and `delay`",
+         f:3:50: `explode` is not a choice of `on_exceed`; valid: `deny`, `shadow`, `drop` and `delay`",
     );
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_in_order() {
+fn all_mistakes_are_reported_in_order() {
     check(
         "domain: a b\nrules:\n\
          - id: r\n  limit: 100\n  when: {path: /a**, method: [], q: {}}\n  per: [x, x, '']\n\
@@ -89,20 +89,20 @@ fn all_mistakes_are_told_at_once_in_order() {
          - id: r\n  limit: 1/s\n  algorithm: fixed_windo\n\
          - id: s\n  unlimited: maybe\n\
          - text\n",
-        "f:1:9: `a b` is not a domain; use letters, digits and `-_.:/`\n\
+        "f:1:9: `a b` is not a valid domain name; use letters, digits and `-_.:/`\n\
          f:4:10: `100` is not a rate: there is no `/` between the count and the period; write it like 100/s, 5/15m or 10k/day\n\
-         f:5:16: `/a**`: `**` stands for whole segments, between slashes; stars and braces that are meant literally are written `{ equals: \"*\" }`\n\
-         f:5:22: the list of values is empty, so this would never apply; name at least one\n\
-         f:5:37: a condition has one key, or two with `not`: this has 0; valid are `present`, `equals`, `any_of`, `prefix`, `cidr`, `file` and `not`\n\
-         f:6:12: `x` is named twice\n\
-         f:6:15: the name of an attribute is empty\n\
-         f:7:3: there is no `id`; a rule is known by it when its numbers change\n\
-         f:8:9: `-1` is not a whole number; `cost` is what a request weighs, like 1 or 5\n\
-         f:9:7: there is another rule `r` in this domain; the first one is at f:3:7\n\
+         f:5:16: `/a**`: `**` must be a whole segment, between slashes; for literal stars and braces write `{ equals: \"*\" }`\n\
+         f:5:22: the list of values is empty, so this never matches; name at least one\n\
+         f:5:37: a condition has one key, or two if one is `not`, not 0; valid: `present`, `equals`, `any_of`, `prefix`, `cidr`, `file` and `not`\n\
+         f:6:12: duplicate attribute `x`\n\
+         f:6:15: empty attribute name\n\
+         f:7:3: missing `id`; it identifies the rule when its limits change\n\
+         f:8:9: `-1` is not a whole number; `cost` is the cost of a request, like 1 or 5\n\
+         f:9:7: duplicate rule `r` in this domain; the first is at f:3:7\n\
          f:11:14: `fixed_windo` is not an algorithm; did you mean `fixed_window`?\n\
-         f:12:3: the rule has no `limit`; add one like `limit: 100/s`, or `unlimited: true`\n\
+         f:12:3: the rule has no `limit`; add one like `limit: 100/s`, or write `unlimited: true`\n\
          f:13:14: `maybe` is neither true nor false; write `true` or `false`\n\
-         f:14:3: a rule is a map, this is a text; its keys are `id`, `when`, `if`, `only`, `per`, `limits`, `unlimited`, `allow`, \
+         f:14:3: a rule must be a map, not a string; its keys are `id`, `when`, `if`, `only`, `per`, `limits`, `unlimited`, `allow`, \
          `deny`, `overrides`, `replaces`, `suffices`, `cost`, `on_exceed`, `on_fault`, `consistency`, `on_change`, `enforce`, `ban`, `schedule`, \
          `status`, `message`, `limit`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `offset`, `precision`, \
          `minimum_gap`, `count_refused`, `lease`, `initial`, `max_debt`, `zone` and `anchor`",
@@ -110,22 +110,25 @@ fn all_mistakes_are_told_at_once_in_order() {
 }
 
 #[test]
-fn options_go_where_their_limit_is() {
+fn options_beside_a_list_of_limits_are_refused() {
     check(
         "domain: a\nrules:\n- id: r\n  limits: [1/s]\n  burst: 5\n- id: s\n  burst: 5\n- id: t\n  limit: 1/s\n  limits: []\n",
-        "f:5:3: `burst` beside `limits` belongs to none of them; put it into the map in `limits` that it is for\n\
+        "f:5:3: `burst` beside `limits` applies to no limit; move it into the limit it is for\n\
          f:7:3: `burst` without a `limit`; add one like `limit: 100/s`\n\
-         f:10:3: `limit` and `limits` exclude each other; put all of them into `limits`\n\
-         f:10:3: `limits` is empty; for no limit at all write `unlimited: true`",
+         f:10:3: `limit` and `limits` are mutually exclusive; put all of them into `limits`\n\
+         f:10:3: `limits` is empty; for no limit write `unlimited: true`",
     );
 }
 
 #[test]
-fn a_file_without_rules_is_told_what_it_needs() {
+fn file_without_rules_is_refused() {
     check("", "f:1:1: the file is empty; begin with `domain: NAME` and `rules:`");
-    check("just a text", "f:1:1: a rule file is a map, this is a text; its keys are `domain`, `rules` and `domains`");
-    check("domain: a", "f:1:1: there are no `rules`; an empty list is written `rules: []`");
-    check("domain: a\nrules: {}", "f:2:8: `rules` is a list, this is a map; begin each with `- `");
+    check(
+        "just a text",
+        "f:1:1: a rule file must be a map, not a string; its keys are `domain`, `rules` and `domains`",
+    );
+    check("domain: a", "f:1:1: missing `rules`; for an empty list write `rules: []`");
+    check("domain: a\nrules: {}", "f:2:8: `rules` must be a list, not a map; begin each item with `- `");
     check("domain: a\nrules:", "");
 }
 
@@ -137,12 +140,12 @@ fn rules_of_one_domain_may_be_in_several_files() {
     assert_eq!(Rules::read(&[first, second]).unwrap().len(), 2);
     assert_eq!(
         Rules::read(&[second, first, second]).unwrap_err().to_string(),
-        "two:3:8: there is another rule `s` in this domain; the first one is at two:3:8"
+        "two:3:8: duplicate rule `s` in this domain; the first is at two:3:8"
     );
 }
 
 #[test]
-fn mistakes_beyond_a_hundred_are_counted() {
+fn mistakes_above_the_maximum_are_counted() {
     let text = format!("domain: a\nrules:\n{}", "- {}\n".repeat(80));
     let mistakes = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).unwrap_err();
     assert_eq!((mistakes.as_slice().len(), mistakes.left_out()), (100, 60));
@@ -150,9 +153,9 @@ fn mistakes_beyond_a_hundred_are_counted() {
 }
 
 #[test]
-fn no_more_rules_are_read_than_allowed() {
+fn rules_above_the_maximum_are_refused() {
     let text = format!("domain: a\nrules:\n{}", "- {}\n".repeat(MAX_RULES + 2));
     let mistakes = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).unwrap_err();
-    // Two for each that was looked at, one for the first that was not.
+    // Two mistakes for each rule that was checked, one for the first that was not.
     assert_eq!(mistakes.as_slice().len() + mistakes.left_out(), 2 * MAX_RULES + 1);
 }

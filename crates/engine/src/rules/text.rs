@@ -1,8 +1,8 @@
-//! From YAML or JSON to a tree in which everything knows its place.
+//! Parses YAML or JSON into a tree whose nodes know their position.
 //!
-//! Every value is kept as the text that was written: `1.10` as the value of an attribute is not the number 1.1, and `yes` is
-//! not a truth. What a text means is for whoever expects something there to say. JSON needs no reader of its own: YAML
-//! includes it.
+//! Every scalar is kept as the string that was written: `1.10` as the value of an attribute is not
+//! the number 1.1, and `yes` is not a boolean. The code that expects a value interprets it. JSON
+//! needs no parser of its own, because YAML includes it.
 
 mod help;
 
@@ -14,26 +14,25 @@ use serde_saphyr::{Error, Location, Spanned, UserMessageFormatter};
 
 use super::mistake::{Notes, Place};
 
-/// The largest file that is read.
+/// Maximum size of a rule file.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
-/// How deep lists and maps may lie in each other. Rules need five.
+/// Maximum nesting of lists and maps. Rules need five levels.
 pub const MAX_DEPTH: usize = 16;
-/// How many values a file may hold; a rule takes about twenty.
+/// Maximum number of values in a file; a rule takes about twenty.
 pub const MAX_NODES: usize = 4_000_000;
-/// How many values the aliases of a file may stand for, together.
+/// Maximum number of values that all aliases of a file expand to.
 pub const MAX_ALIASED: usize = 200_000;
 
-/// A value, and where it was written.
+/// A value and its position in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) place: Place,
     pub(crate) value: Value,
 }
 
-/// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Nothing, or `null`.
+    /// Missing, or `null`.
     Empty,
     Text(String),
     List(Vec<Node>),
@@ -41,28 +40,28 @@ pub(crate) enum Value {
 }
 
 impl Node {
-    /// What it is, in a message.
+    /// Names the type of the value in a message.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
-            Value::Empty => "nothing",
-            Value::Text(_) => "a text",
+            Value::Empty => "null",
+            Value::Text(_) => "a string",
             Value::List(_) => "a list",
             Value::Map(_) => "a map",
         }
     }
 }
 
-/// Reads a file into a tree. `None` when it could not be read, which has been noted; of a key that was given twice the first
-/// one counts, so that the rest can be looked at too.
+/// Parses a file into a tree. Returns `None` if it cannot be parsed; the reason is in `notes`. The
+/// first of two equal keys counts, so that the rest of the file is checked as well.
 pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     if bytes.len() > MAX_FILE_BYTES {
-        notes.add(START, format!("the file has {} bytes, at most {MAX_FILE_BYTES} are read", bytes.len()));
+        notes.add(START, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", bytes.len()));
         return None;
     }
     let text = match str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            notes.add(place_of(bytes, error.valid_up_to()), "this is not UTF-8 text");
+            notes.add(place_of(bytes, error.valid_up_to()), "not UTF-8");
             return None;
         }
     };
@@ -70,7 +69,7 @@ pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
         Ok(tree) => tree,
         Err(error) => {
             note(&error, text, notes);
-            // A key given twice keeps nobody from reading on.
+            // A duplicate key does not prevent reading the rest.
             let Error::DuplicateMappingKey { .. } = error.without_snippet() else { return None };
             parse(text, DuplicateKeyPolicy::FirstWins).ok()?
         }
@@ -89,7 +88,7 @@ fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNo
             max_events: 2 * MAX_NODES,
             max_total_scalar_bytes: MAX_FILE_BYTES,
             max_recorded_anchor_events: MAX_ALIASED,
-            // What aliases stand for is counted, so how many there are for each anchor does not matter.
+            // The expansion of aliases is bounded, so their number per anchor does not matter.
             enforce_alias_anchor_ratio: false,
         },
         alias_limits: serde_saphyr::alias_limits! {
@@ -106,13 +105,13 @@ fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNo
 fn note(error: &Error, text: &str, notes: &mut Notes) {
     let place = error.location().map_or(START, place);
     match error.without_snippet() {
-        Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(place, format!("`{key}` is given twice")),
-        Error::DuplicateMappingKey { key: None, .. } => notes.add(place, "this key is given twice"),
+        Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(place, format!("duplicate key `{key}`")),
+        Error::DuplicateMappingKey { key: None, .. } => notes.add(place, "duplicate key"),
         other => {
             let message = other.render_with_formatter(&UserMessageFormatter);
-            // The place is told once, in front.
+            // The position is printed once, in front.
             let message = message.split(" at line ").next().unwrap_or_default();
-            let problem = format!("this cannot be read: {message}");
+            let problem = format!("invalid YAML: {message}");
             match help::help(text, place, message) {
                 (place, Some(help)) => notes.add_with_help(place, problem, help),
                 (place, None) => notes.add(place, problem),
@@ -122,7 +121,7 @@ fn note(error: &Error, text: &str, notes: &mut Notes) {
 }
 
 fn place(location: Location) -> Place {
-    // Before anything was read there is no line yet; a file begins at 1:1.
+    // Before the first token the parser reports line 0; a file begins at 1:1.
     let narrow = |n: u64| u32::try_from(n.max(1)).unwrap_or(u32::MAX);
     Place { line: narrow(location.line()), column: narrow(location.column()) }
 }
@@ -175,7 +174,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
     type Value = RawNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a list or a map")
+        f.write_str("a string, a list or a map")
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<RawNode, E> {
@@ -227,7 +226,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 mod tests {
     use super::*;
 
-    /// The tree in one line, each value with its place.
+    /// The tree in one line, each value with its position.
     fn show(node: &Node) -> String {
         let Place { line, column } = node.place;
         let value = match &node.value {
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn values_stay_as_they_were_written() {
+    fn scalars_are_kept_as_written() {
         check("v: 1.10", r#"1:1{1:1"v"=1:4"1.10"}"#);
         check(
             "[yes, 0x10, -5, 1e999, .nan, 007, \"1\", '']",
@@ -263,28 +262,28 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_with_its_places() {
+    fn json_values_have_positions() {
         check("{\n\t\"a\\/b\": [1.50, \"\\ud83d\\ude00\"]\n}", r#"1:1{2:2"a/b"=2:10[2:11"1.50" 2:17"😀"]}"#);
     }
 
     #[test]
-    fn aliases_are_told_where_they_are_used() {
+    fn aliases_are_reported_where_they_are_used() {
         check("a: &x [1.20]\nb: *x", r#"1:1{1:1"a"=1:7[1:8"1.20"] 2:1"b"=2:4[2:4"1.20"]}"#);
     }
 
     #[test]
-    fn a_key_given_twice_does_not_hide_the_rest() {
-        check("a: 1\na: 2\nb: 3", "1:1{1:1\"a\"=1:4\"1\" 3:1\"b\"=3:4\"3\"}\nf:2:1: `a` is given twice");
+    fn duplicate_key_does_not_hide_the_rest() {
+        check("a: 1\na: 2\nb: 3", "1:1{1:1\"a\"=1:4\"1\" 3:1\"b\"=3:4\"3\"}\nf:2:1: duplicate key `a`");
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_place() {
-        check("a: [1\n", "f:1:4: this cannot be read: unclosed bracket '['");
-        check(b"a: b\nc: \xff", "f:2:4: this is not UTF-8 text");
+    fn syntax_errors_are_reported_with_their_position() {
+        check("a: [1\n", "f:1:4: invalid YAML: unclosed bracket '['");
+        check(b"a: b\nc: \xff", "f:2:4: not UTF-8");
     }
 
     #[test]
-    fn bombs_do_not_go_off() {
+    fn deep_nesting_and_alias_bombs_are_refused() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..12 {
             let items = vec![format!("*a{}", level - 1); 10].join(", ");
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_large_is_not_looked_at() {
-        check(vec![b' '; MAX_FILE_BYTES + 1], "f:1:1: the file has 16777217 bytes, at most 16777216 are read");
+    fn file_above_the_maximum_size_is_refused() {
+        check(vec![b' '; MAX_FILE_BYTES + 1], "f:1:1: file too large: 16777217 bytes (maximum 16777216)");
     }
 }

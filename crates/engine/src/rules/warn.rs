@@ -1,7 +1,7 @@
-//! What is valid and yet probably not meant.
+//! Warnings: rules that are valid but probably not what was meant.
 //!
-//! A warning is worth its line only if it is true, so these are told only where they can be proved from the text: for
-//! conditions that name values, by asking the rules what a request with exactly these values would meet.
+//! A warning is reported only if it can be proved from the text: for conditions with fixed values,
+//! by matching a request that has exactly these values.
 
 mod costs;
 mod overrides;
@@ -20,25 +20,25 @@ use super::{Domain, Rules};
 use crate::key;
 use crate::request::Entry;
 use crate::ruleset::{Index, Matched, RuleSet, Sought, windows_of};
-use costs::costs_without_room;
+use costs::costs_above_capacity;
 use overrides::{contradicting_overrides, shadowed_overrides};
 use texts::{captures_missed, compared_literally, counted_literally};
 
-/// A number that grew or shrank by more than this is pointed out.
+/// The factor by which a limit must grow or shrink to cause a warning.
 const JUMP: u128 = 10;
-/// More rules than this that have to be tried for every request are pointed out.
+/// Maximum number of rules without an indexed condition before a warning.
 const MAX_TRIED: usize = 256;
-/// So many ids are compared with one that is wrong.
+/// Maximum number of ids compared with an unknown one.
 const MAX_COMPARED: usize = 1000;
-/// Lists of values are multiplied out up to so many requests.
+/// Maximum number of combinations of values that are tried.
 const MAX_REQUESTS: usize = 256;
 
-/// Everything worth a warning, in the order of the files.
+/// Returns all warnings in the order of the files.
 pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
-        // What is said of all rules together needs all of them.
+        // These warnings are about all rules together, so none may be missing.
         if !rules.are_only_sound() {
             tried_rules(domain, &mut notes);
             lonely_attributes(domain, &mut notes);
@@ -46,10 +46,10 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
             captures_missed(domain, &mut notes);
         }
         for rule in domain.rules() {
-            notes.turn_to(&rule.place().file);
+            notes.set_file(&rule.place().file);
             counted_literally(rule, &mut notes);
             compared_literally(rule, &mut notes);
-            costs_without_room(rule, &mut notes);
+            costs_above_capacity(rule, &mut notes);
             shadowed_overrides(rule, now, &mut notes);
             contradicting_overrides(rule, &mut notes);
             jumped_limits(domain.name(), rule, running, &mut notes);
@@ -58,7 +58,7 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
     notes.into_all()
 }
 
-/// Rules that an `allow` or `deny` rule leaves nothing to.
+/// Rules after an `allow` or `deny` rule that decides all of their requests.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let judges = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
     let always = |rule: &Rule| rule.is_unconditional_beyond_when() && is_positive(rule.when());
@@ -74,7 +74,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let sought: Vec<Sought<'_>> = judging.iter().map(|(_, rule)| sought(rule.when())).collect();
     let index = Index::new(&sought, 0);
     for (place, rule) in domain.rules().iter().enumerate() {
-        // Another one that judges is only stopped by those before it.
+        // An `allow` or `deny` rule is decided only by those before it.
         let stops = |number: u32| {
             let (judge, _) = judging[number as usize];
             judge != place && (judge < place || !judges(&rule))
@@ -82,15 +82,15 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
         if let Some(number) = always_meets(&index, rule.when(), stops) {
             let (_, judge) = judging[number as usize];
             let verb = if *judge.effect() == Effect::Allow { "allows" } else { "denies" };
-            notes.turn_to(&rule.place().file);
+            notes.set_file(&rule.place().file);
             let problem =
-                format!("`{}` is never asked: `{}` {verb} every request that it is for", rule.id(), judge.id());
+                format!("`{}` never applies: `{}` {verb} every request that it matches", rule.id(), judge.id());
             notes.add(rule.place().place, problem);
         }
     }
 }
 
-/// Rules that are to be replaced and are not there.
+/// Rules in `replaces` that do not exist.
 fn replaced_rules(domain: &Domain, notes: &mut Notes) {
     let mut replacing = domain.rules().iter().filter(|rule| !rule.replaces().is_empty()).peekable();
     if replacing.peek().is_none() {
@@ -104,26 +104,24 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "write the `id` of another rule".into(),
             };
-            notes.turn_to(&rule.place().file);
-            let problem =
-                format!("`{}` replaces `{}`, and there is no such rule in this domain", rule.id(), shorten(id));
+            notes.set_file(&rule.place().file);
+            let problem = format!("`{}` replaces `{}`, but this domain has no such rule", rule.id(), shorten(id));
             notes.add_with_help(rule.place().place, problem, help);
         }
     }
 }
 
-/// Rules that are looked at for every request, if they are many. Nothing finds a rule that asks for no value and for nothing
-/// to be there, and most of them are met by nearly every request, so that an index would gain nothing.
+/// Many rules that are evaluated for every request: rules that require neither a value nor an
+/// attribute to be present cannot be indexed.
 fn tried_rules(domain: &Domain, notes: &mut Notes) {
     let is_found =
         |rule: &Rule| rule.sought().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present));
     let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
     let Some(first_too_many) = tried.nth(MAX_TRIED) else { return };
     let count = MAX_TRIED + 1 + tried.count();
-    notes.turn_to(&first_too_many.place().file);
-    let problem = format!("{count} rules of `{}` are tried one by one for every request", domain.name());
-    let why = "rules are found by a value in `when`, or one that `if` cannot hold without; these name none, \
-               or only what is not to be";
+    notes.set_file(&first_too_many.place().file);
+    let problem = format!("{count} rules of `{}` are evaluated one by one for every request", domain.name());
+    let why = "a rule is indexed by a value in `when`, or by one that `if` requires; these rules have none";
     notes.add_with_help(first_too_many.place().place, problem, why);
 }
 
@@ -131,12 +129,14 @@ fn sought(when: &[Condition]) -> Sought<'_> {
     Sought { when, names: Vec::new() }
 }
 
-/// Whether conditions ask only for what is there: then a request with more to it meets them, too.
+/// Whether all conditions require something to be present, so that further attributes cannot make
+/// them fail.
 fn is_positive(when: &[Condition]) -> bool {
     when.iter().all(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
 }
 
-/// Something that `stops` accepts and every request meets that meets `when`; `None` if that cannot be told.
+/// Returns an element accepted by `stops` that matches every request that `when` matches; `None` if
+/// there is none or this cannot be proved.
 fn always_meets(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
     let mut requests: Vec<Vec<Entry<'_>>> = vec![Vec::new()];
     for Condition { attribute, test } in when {
@@ -148,7 +148,7 @@ fn always_meets(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) 
                 Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
             })
             .collect();
-        // What is no text is left out: whoever is met without it is met with it.
+        // Patterns are left out: what matches without the attribute also matches with it.
         let Some(texts) = texts.filter(|texts| texts.len() * requests.len() <= MAX_REQUESTS) else { continue };
         requests = requests
             .iter()
@@ -170,7 +170,7 @@ fn always_meets(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) 
     found
 }
 
-/// Attributes that are named once and look like a slip of one that is named more often.
+/// Attributes that are used once and look like a typo of one that is used more often.
 fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
     let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
     for rule in domain.rules() {
@@ -189,14 +189,14 @@ fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
         if *times == 1
             && let Some(meant) = nearest(name, &often).filter(|meant| meant.len() > 3 && name.len() > 3)
         {
-            notes.turn_to(&rule.place().file);
-            let problem = format!("`{}` is the only rule that names the attribute `{name}`", rule.id());
+            notes.set_file(&rule.place().file);
+            let problem = format!("only `{}` uses the attribute `{name}`", rule.id());
             notes.add_with_help(rule.place().place, problem, format!("did you mean `{meant}`?"));
         }
     }
 }
 
-/// Limits that let more than ten times as much pass as those in force, or less than a tenth.
+/// Limits that changed by more than a factor of ten against those in force.
 fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
     let old = running.find(&key::rule_name(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };
@@ -209,12 +209,12 @@ fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes
         let (Some((old_count, old_time)), Some((new_count, new_time))) = (old, new) else { continue };
         let (before, after) = (old_count.saturating_mul(new_time), new_count.saturating_mul(old_time));
         let jump = if after > before.saturating_mul(JUMP) {
-            "more than ten times as much as the one in force"
+            "more than ten times"
         } else if before > after.saturating_mul(JUMP) {
-            "less than a tenth of the one in force"
+            "less than a tenth of"
         } else {
             continue;
         };
-        notes.add(rule.place().place, format!("a limit of `{}` lets pass {jump}", rule.id()));
+        notes.add(rule.place().place, format!("a limit of `{}` admits {jump} the limit in force", rule.id()));
     }
 }

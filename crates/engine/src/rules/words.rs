@@ -1,14 +1,15 @@
-//! The nearest valid word to one that is not.
+//! Suggestions for misspelled words.
 
-/// What is valid instead: the word that was probably meant, or the whole list.
+/// Suggests the word that was probably meant, or lists all valid ones.
 pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
     match meant(given, valid) {
         Some(word) => format!("did you mean `{word}`?"),
-        None => format!("valid are {}", listed(valid)),
+        None => format!("valid: {}", listed(valid)),
     }
 }
 
-/// The valid word that was probably meant: what others call so, or one with few slips.
+/// Returns the valid word that was probably meant: a synonym from other programs, or a word with
+/// few typos.
 pub(crate) fn meant<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     let others_say = || {
         let (_, ours) = OTHERS_SAY.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(given))?;
@@ -17,7 +18,7 @@ pub(crate) fn meant<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     others_say().or_else(|| nearest(given, valid))
 }
 
-/// What other programs call things, and what they are called here.
+/// Terms of other programs, and the terms used here.
 const OTHERS_SAY: &[(&str, &str)] = &[
     ("rate", "limit"),
     ("quota", "limit"),
@@ -70,7 +71,7 @@ pub(crate) fn listed(words: &[&str]) -> String {
     }
 }
 
-/// The valid word with the fewest slips between it and the given one, if they are few for its length.
+/// Returns the valid word with the fewest typos, if they are few for its length.
 pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > LONGEST {
         return None;
@@ -80,13 +81,13 @@ pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     valid
         .iter()
         .map(|word| (slips(word), *word))
-        // Of a word of two letters, two slips leave nothing.
+        // Two typos in a word of two characters leave nothing in common.
         .filter(|(slips, word)| *slips <= 1 + word.len() / 4 && *slips < given.len())
         .min_by_key(|(slips, _)| *slips)
         .map(|(_, word)| word)
 }
 
-/// Whether two words differ by one slip, or in nothing but large and small letters.
+/// Whether two words differ by one typo, or only in case.
 pub(crate) fn is_slip(given: &str, word: &str) -> bool {
     if given.len().max(word.len()) > LONGEST || given == word {
         return false;
@@ -95,12 +96,13 @@ pub(crate) fn is_slip(given: &str, word: &str) -> bool {
     slips(&letters(given), &letters(word)) <= 1
 }
 
-/// Words beyond this are not slips of ours.
+/// Longer words are never considered typos.
 const LONGEST: usize = 40;
 
-/// How many letters were left out, put in, changed or swapped with their neighbour.
+/// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
+/// distance).
 fn slips(from: &[char], to: &[char]) -> usize {
-    // Three rows of the usual table: two back for the swaps.
+    // Three rows of the distance table: swaps look two rows back.
     let width = to.len() + 1;
     let (mut before, mut above): (Vec<usize>, Vec<usize>) = (vec![0; width], (0..width).collect());
     for row in 1..=from.len() {
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_recognised() {
+    fn typos_are_recognised() {
         check("limt", Some("limit"));
         check("Limit", Some("limit"));
         check("limmits", Some("limits"));
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_others_are_known() {
+    fn synonyms_of_other_programs_are_known() {
         assert_eq!(meant("rate", &["limit", "per"]), Some("limit"));
         assert_eq!(meant("Group_By", &["limit", "per"]), Some("per"));
         assert_eq!(meant("key", &["deny", "per"]), Some("per"));
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_reads_as_one() {
+    fn lists_are_joined_with_and() {
         assert_eq!(listed(&["a"]), "`a`");
         assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` and `c`");
     }

@@ -1,7 +1,8 @@
-//! Rule files as text, in one canonical form.
+//! Writes rule files in their canonical form.
 //!
-//! Rules and what holds them are written over several lines, everything inside them in one line where it fits. Keys come
-//! in the order of the reference page. Texts are quoted only where they must be.
+//! Rules and lists of rules are written over several lines, everything inside a rule in one line
+//! where it fits. Keys are in the order of the reference page. Strings are quoted only where
+//! necessary.
 
 use std::collections::HashMap;
 
@@ -9,24 +10,24 @@ use super::keys;
 use super::mistake::Place;
 use super::text::{Node, Value};
 
-/// The longest line that is made by writing several things into one.
+/// Maximum length of a line that combines several values.
 const WIDTH: usize = 120;
 
-/// What people wrote beside the rules, by the place of the key or the item that it belongs to.
+/// Comments by the position of the key or item they belong to.
 #[derive(Debug, Default)]
 pub(super) struct Comments {
     pub(super) before: HashMap<Place, Vec<String>>,
-    pub(super) behind: HashMap<Place, String>,
-    /// After everything.
+    pub(super) after: HashMap<Place, String>,
+    /// At the end of the file.
     pub(super) last: Vec<String>,
 }
 
-/// A file without comments.
+/// Writes a file without comments.
 pub(super) fn write(tree: &Node) -> String {
     write_with(tree, &mut Comments::default())
 }
 
-/// A file with its comments, which are taken out as they are written.
+/// Writes a file with its comments, which are removed from `comments` as they are written.
 pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
     let mut writer = Writer { out: String::new(), comments };
     match &tree.value {
@@ -43,12 +44,12 @@ pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
     writer.out
 }
 
-/// Where in a file something is.
+/// The position in the layout.
 #[derive(Clone, Copy)]
 struct Level {
-    /// How far to the right.
     indent: usize,
-    /// How many more lists and maps are spread over lines whether they fit into one or not.
+    /// How many more levels of lists and maps are written over several lines even if they fit into
+    /// one.
     spread: usize,
 }
 
@@ -59,7 +60,7 @@ impl Level {
         Self { indent: self.indent + indent, spread: self.spread.saturating_sub(1) }
     }
 
-    /// That of a value: lists of rules are spread, and each rule.
+    /// The level of a value: lists of rules, and each rule, are written over several lines.
     fn of(self, key: &Node) -> Self {
         let of_rules = matches!(&key.value, Value::Text(name) if name == "rules" || name == "domains");
         if of_rules { Self { spread: 2, ..self } } else { self }
@@ -72,7 +73,7 @@ struct Writer<'c> {
 }
 
 impl Writer<'_> {
-    /// `begun` if the first line already has its indentation.
+    /// `begun`: the first line already has its indentation.
     fn map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
         for (key, value) in in_order(pairs) {
             if !begun {
@@ -102,31 +103,32 @@ impl Writer<'_> {
         }
     }
 
-    /// What comes behind a colon or a dash, to the end of the line or in lines of its own.
+    /// Writes what follows a colon or a dash, in the rest of the line or on lines of its own.
     fn value(&mut self, owner: Place, value: &Node, level: Level) {
         match &value.value {
             Value::Map(pairs) if !pairs.is_empty() && !self.fits(value, level) => {
-                self.behind(owner);
+                self.comment_after(owner);
                 self.map(pairs, level.inside(2), false);
             }
-            // Within a map the dashes stand below the key.
+            // Within a map, dashes are aligned with the key.
             Value::List(nodes) if !nodes.is_empty() && !self.fits(value, level) => {
-                self.behind(owner);
+                self.comment_after(owner);
                 self.list(nodes, Level { indent: level.indent, ..level.inside(0) });
             }
-            // Nothing is written as `null`: a comment behind it would otherwise belong to nothing.
+            // An empty value is written as `null`, so that a comment after it has something to
+            // belong to.
             Value::Map(_) | Value::List(_) | Value::Text(_) | Value::Empty => {
                 self.out.push(' ');
                 match &value.value {
                     Value::Text(text) => scalar(text, Context::Line, &mut self.out),
                     Value::Map(_) | Value::List(_) | Value::Empty => inline(value, &mut self.out),
                 }
-                self.behind(owner);
+                self.comment_after(owner);
             }
         }
     }
 
-    /// Whether something goes into the rest of the line.
+    /// Whether a value fits into the rest of the line.
     fn fits(&self, node: &Node, level: Level) -> bool {
         if level.spread > 0 || self.has_comments(node) {
             return false;
@@ -140,9 +142,9 @@ impl Writer<'_> {
     fn has_comments(&self, node: &Node) -> bool {
         let here = |place: &Place| {
             let comment = |lines: &Vec<String>| lines.iter().any(|line| !line.is_empty());
-            self.comments.before.get(place).is_some_and(comment) || self.comments.behind.contains_key(place)
+            self.comments.before.get(place).is_some_and(comment) || self.comments.after.contains_key(place)
         };
-        if self.comments.before.is_empty() && self.comments.behind.is_empty() {
+        if self.comments.before.is_empty() && self.comments.after.is_empty() {
             return false;
         }
         match &node.value {
@@ -152,12 +154,12 @@ impl Writer<'_> {
         }
     }
 
-    /// What stood behind a map that is spread now goes above it.
+    /// Moves a comment after a map that is written over several lines to before it.
     fn spread_comment(&mut self, node: &Node, level: Level) {
         let Value::Map(pairs) = &node.value else { return };
         let of_a_pair = pairs.iter().any(|(key, _)| key.place == node.place);
         if !of_a_pair && !self.fits(node, level) {
-            let comment = self.comments.behind.remove(&node.place);
+            let comment = self.comments.after.remove(&node.place);
             self.comments.before.entry(node.place).or_default().extend(comment);
         }
     }
@@ -179,8 +181,8 @@ impl Writer<'_> {
         }
     }
 
-    fn behind(&mut self, place: Place) {
-        if let Some(comment) = self.comments.behind.remove(&place) {
+    fn comment_after(&mut self, place: Place) {
+        if let Some(comment) = self.comments.after.remove(&place) {
             self.out.push_str("  ");
             self.out.push_str(&comment);
         }
@@ -192,14 +194,14 @@ impl Writer<'_> {
     }
 }
 
-/// The keys that there is an order for, in it, and the others behind them as they were.
+/// Returns known keys in their order, followed by the others.
 pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     let mut ordered: Vec<&(Node, Node)> = pairs.iter().collect();
     let name = |key: &Node| match &key.value {
         Value::Text(text) => text.clone(),
         Value::Empty | Value::List(_) | Value::Map(_) => String::new(),
     };
-    // Attributes in `when` have no order of ours: only maps that are surely rules, limits or files are put in order.
+    // Attributes in `when` keep their order: only rules, limits and files are sorted.
     let sure = ["id", "limit", "limits", "rules", "domains", "unlimited", "deny", "allow", "algorithm"];
     if ordered.iter().any(|(key, _)| sure.contains(&&*name(key))) {
         let order: Vec<&str> = ["domain", "id", "when", "if", "only", "per", "limit", "limits", "algorithm"]
@@ -212,7 +214,7 @@ pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     ordered
 }
 
-/// Everything in one line.
+/// Writes everything in one line.
 fn inline(node: &Node, out: &mut String) {
     let separated = |out: &mut String, first: bool| {
         if !first {
@@ -243,7 +245,7 @@ fn inline(node: &Node, out: &mut String) {
     }
 }
 
-/// Where a text stands: alone behind a key, or among others.
+/// Where a string is written: alone after a key, or inside a list or map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
     Line,
@@ -265,7 +267,7 @@ fn scalar(text: &str, context: Context, out: &mut String) {
     }
 }
 
-/// Whether a text means itself without quotation marks, to any reader of YAML.
+/// Whether a string needs no quotes for any YAML parser.
 fn is_plain(text: &str, context: Context) -> bool {
     let begins = |first: char| first.is_alphanumeric() || matches!(first, '/' | '_' | '.' | '$');
     let within = |letter: char| {
@@ -275,7 +277,7 @@ fn is_plain(text: &str, context: Context) -> bool {
     };
     let colons = || {
         text.char_indices().filter(|(_, letter)| *letter == ':').all(|(at, _)| {
-            // Times look like numbers to some, and a colon at the end like a key.
+            // Some parsers read times as numbers, and a trailing colon as a key.
             text[at + 1..].starts_with(|next: char| !next.is_whitespace() && (context == Context::Line || next != ','))
                 && !text.starts_with(|first: char| first.is_ascii_digit())
         })
@@ -288,7 +290,7 @@ fn is_plain(text: &str, context: Context) -> bool {
         && !empty
 }
 
-/// A text of JSON that readers of YAML take for the same.
+/// Writes a JSON string that YAML parsers read as the same.
 pub(super) fn quoted(text: &str, out: &mut String) {
     out.push('"');
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! What a request weighs, and what happens to those beyond the limits.
+//! Costs, and what happens to requests above the limits.
 
 use tollgate::SlidingLog;
 use tollgate::core::{Cost, Nanos};
@@ -12,13 +12,12 @@ use super::condition::check_attribute;
 use crate::calendar::Zone;
 use crate::schedule::Hours;
 
-/// The longest message of a refusal.
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// The most refusals that lead to a ban: each is an entry of a sliding log.
+/// Maximum number of refusals before a ban: each is an entry of a sliding log.
 const MAX_REFUSALS: u64 = SlidingLog::MAX_ENTRIES;
-/// The shortest ban, in which the clock of every store ticks at least twice.
+/// The shortest ban: the clock of every store ticks at least twice in it.
 const MIN_BAN: Nanos = Nanos::from_micros(2);
-/// How many hours a rule may have.
+/// Maximum number of times in the schedule of a rule.
 const MAX_HOURS: usize = 32;
 
 pub(super) fn check_cost(raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
@@ -26,7 +25,7 @@ pub(super) fn check_cost(raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
     let count = |raw: &Placed, notes: &mut Notes| {
         let count = parse_count(&raw.text).map(Cost::new);
         if count.is_none() {
-            notes.add_with_help(raw.place, not_a_count(&raw.text), "`cost` is what a request weighs, like 1 or 5");
+            notes.add_with_help(raw.place, not_a_count(&raw.text), "`cost` is the cost of a request, like 1 or 5");
         }
         count
     };
@@ -35,7 +34,7 @@ pub(super) fn check_cost(raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
         Some(RawCost::Fixed(raw)) => count(raw, notes).map_or(one, CostOf::Fixed),
         Some(RawCost::From(map)) => {
             let from = required(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
-            let help = "what more than this, or no whole number, counts as";
+            let help = "write the largest cost, which also counts for values that are not whole numbers";
             let max = required(map, "cost", "max", help, notes).and_then(|max| count(max, notes));
             let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| count(missing, notes));
             match (from.filter(|from| check_attribute(from, notes)), max, missing) {
@@ -52,11 +51,8 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
     match raw {
         None => OnExceed::Deny,
         Some(RawExceed::Word(word)) if word.text == "delay" => {
-            notes.add_with_help(
-                word.place,
-                "a delay has a longest wait",
-                "write `on_exceed: { delay: { max_wait: 2s } }`",
-            );
+            let help = "write `on_exceed: { delay: { max_wait: 2s } }`";
+            notes.add_with_help(word.place, "`delay` needs a `max_wait`", help);
             OnExceed::Deny
         }
         Some(RawExceed::Word(word)) => match OnExceed::WORDS.iter().find(|(known, _)| *known == word.text) {
@@ -74,7 +70,7 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
     }
 }
 
-/// Of ten thousand counters, how many.
+/// Returns the share of counters to enforce, in hundredths of a percent.
 pub(super) fn check_enforce(raw: Option<&Placed>, notes: &mut Notes) -> u16 {
     let Some(raw) = raw else { return ALL };
     let digits = |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -100,24 +96,21 @@ pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> 
         let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS).contains(count));
         if count.is_none() {
             let problem = format!("`{}` is not a number of refusals", shorten(&raw.text));
-            notes.add_with_help(raw.place, problem, format!("write how many lead to a ban, from 1 to {MAX_REFUSALS}"));
+            notes.add_with_help(raw.place, problem, format!("write a number from 1 to {MAX_REFUSALS}"));
         }
         count
     });
     let (within, long) = (length(map, "ban", "within", notes), length(map, "ban", "for", notes));
     if let Some((raw, long)) = map.get("for").zip(long).filter(|(_, long)| *long < MIN_BAN) {
-        notes.add_with_help(
-            raw.place,
-            format!("a ban of {long} is too short"),
-            format!("it must last at least {MIN_BAN}"),
-        );
+        let problem = format!("a ban of {long} is too short (minimum {MIN_BAN})");
+        notes.add(raw.place, problem);
     }
     Some(Ban { after: after?, within: within?, length: long?.max(MIN_BAN) })
 }
 
 pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {
     if let Some(first) = raw.get(MAX_HOURS) {
-        notes.add(first.place, format!("a rule has at most {MAX_HOURS} times in its schedule"));
+        notes.add(first.place, format!("too many times in the schedule: {} (maximum {MAX_HOURS})", raw.len()));
         return Vec::new();
     }
     raw.iter().filter_map(|map| check_hours(map, notes)).collect()
@@ -150,13 +143,13 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
         },
     };
     let (from, to) = (from?, to?);
-    // What ends no later than it begins, ends on the next day.
+    // If it ends no later than it begins, it ends on the next day.
     Some(Hours { days, from, to: if to > from { to } else { to + DAY }, zone: zone? })
 }
 
 const DAY: u16 = 24 * 60;
 
-/// In minutes.
+/// Returns the time of the day in minutes.
 fn time_of_day(raw: &Placed, notes: &mut Notes) -> Option<u16> {
     let digits = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     let parse = || {
@@ -166,7 +159,7 @@ fn time_of_day(raw: &Placed, notes: &mut Notes) -> Option<u16> {
     };
     let time = parse();
     if time.is_none() {
-        let problem = format!("`{}` is not a time of the day", shorten(&raw.text));
+        let problem = format!("`{}` is not a time of day", shorten(&raw.text));
         notes.add_with_help(raw.place, problem, "write it like \"09:00\", in quotes");
     }
     time
@@ -176,20 +169,20 @@ pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Note
     let status = raw.status.as_ref().and_then(|raw| {
         let status = raw.text.parse::<u16>().ok().filter(|status| (400..600).contains(status));
         if status.is_none() {
-            let problem = format!("`{}` is not the status of a refusal", shorten(&raw.text));
+            let problem = format!("`{}` is not a status code for refusals", shorten(&raw.text));
             notes.add_with_help(raw.place, problem, "write one from 400 to 599, like 429 or 503");
         }
         status
     });
     if let Some(message) = raw.message.as_ref().filter(|message| message.text.len() > MAX_MESSAGE_BYTES) {
-        let problem = format!("a message has at most {MAX_MESSAGE_BYTES} bytes, this has {}", message.text.len());
+        let problem = format!("message too long: {} bytes (maximum {MAX_MESSAGE_BYTES})", message.text.len());
         notes.add(message.place, problem);
     }
     let message = raw.message.as_ref().map(|message| message.text.as_str().into());
     Refusal { status, message, silent: on_exceed == OnExceed::Drop }
 }
 
-/// Words that mean nothing beside others.
+/// Reports keys that have no effect beside others.
 pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
     let ban = raw.ban.as_ref().map(|ban| ("ban", ban.place));
     let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.place));
@@ -198,41 +191,41 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
     let overrides = raw.overrides.first().map(|first| ("overrides", first.place));
     let texts = [("status", &raw.status), ("message", &raw.message)];
     let texts = texts.map(|(name, text)| text.as_ref().map(|text| (name, text.place)));
-    let mut tell = |words: &[Option<(&str, Place)>], why: &str| {
+    let mut report = |words: &[Option<(&str, Place)>], why: &str| {
         for (name, place) in words.iter().flatten() {
-            notes.add_with_help(*place, format!("`{name}` means nothing to {why}"), "leave one of them out");
+            notes.add_with_help(*place, format!("`{name}` has no effect in {why}"), "remove one of them");
         }
     };
     match effect {
         Effect::Limits(_) => {}
         Effect::Unlimited if overrides.is_some() => {}
-        Effect::Unlimited => tell(&[ban, enforce, on_change, suffices, texts[0], texts[1]], "a rule without limits"),
+        Effect::Unlimited => report(&[ban, enforce, on_change, suffices, texts[0], texts[1]], "a rule without limits"),
         Effect::Allow => {
-            tell(&[ban, enforce, on_change, suffices, overrides, texts[0], texts[1]], "a rule that allows");
+            report(&[ban, enforce, on_change, suffices, overrides, texts[0], texts[1]], "a rule that allows");
         }
-        Effect::Deny => tell(&[ban, enforce, on_change, suffices, overrides], "a rule that denies"),
+        Effect::Deny => report(&[ban, enforce, on_change, suffices, overrides], "a rule that denies"),
     }
     if on_exceed == OnExceed::Shadow {
-        tell(&[ban, enforce, suffices, texts[0], texts[1]], "a shadow, which refuses nobody");
+        report(&[ban, enforce, suffices, texts[0], texts[1]], "a shadow rule, which refuses nothing");
     }
 }
 
-/// A key that a map must have.
+/// Returns the value of a key that a map must have.
 fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m Placed> {
     let value = map.get(name);
     if value.is_none() {
-        notes.add_with_help(map.place, format!("`{what}` has no `{name}`"), help);
+        notes.add_with_help(map.place, format!("`{what}` needs `{name}`"), help);
     }
     value
 }
 
 fn length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nanos> {
     let sample = if name == "max_wait" { "2s" } else { "10m" };
-    let raw = required(map, what, name, &format!("write a length of time, like `{name}: {sample}`"), notes)?;
+    let raw = required(map, what, name, &format!("write a duration like `{name}: {sample}`"), notes)?;
     let problem = match parse_length(&raw.text) {
-        Some(Nanos::ZERO) => format!("`{name}` is 0, it must be longer"),
+        Some(Nanos::ZERO) => format!("`{name}` must be greater than 0"),
         Some(length) => return Some(length),
-        None => format!("`{}` is not a length of time", shorten(&raw.text)),
+        None => format!("`{}` is not a duration", shorten(&raw.text)),
     };
     notes.add_with_help(raw.place, problem, "write it like 500ms, 30s or 5m");
     None

@@ -1,4 +1,4 @@
-//! Conditions, and what is counted by.
+//! Conditions, and the attributes that a rule counts by.
 
 use super::super::cidr::Cidr;
 use super::super::expression::Expression;
@@ -7,22 +7,22 @@ use super::super::mistake::{Notes, Place};
 use super::super::nth::is_wrong_number;
 use super::super::raw::{Kind, Placed, RawTest, RawValues, shorten};
 use super::super::rule::{Condition, Counted, Origin, Pattern, Test};
-use super::{Checker, MAX_NAME_BYTES, check_truth};
+use super::{Checker, MAX_NAME_BYTES, check_boolean};
 use crate::request::Item;
 
-/// The longest text that an attribute is compared with.
+/// Maximum length of a value in a condition.
 const MAX_VALUE_BYTES: usize = 1024;
-/// How many attributes a rule may test or count by.
+/// Maximum number of attributes that a rule tests or counts by.
 const MAX_ATTRIBUTES: usize = 16;
-/// How many attributes may stand in for one another.
+/// Maximum number of alternatives of an attribute in `per`.
 const MAX_CHAIN: usize = 8;
 
 impl Checker<'_> {
     pub(super) fn when(&mut self, raw: &[(Placed, RawTest)], notes: &mut Notes) -> Vec<Condition> {
-        // What an attribute is and what it is not are two tests, one behind the other.
+        // A condition with `not` beside another key is two tests in a row on one attribute.
         let another = |(place, (name, _)): &(usize, &(Placed, RawTest))| *place == 0 || raw[place - 1].0 != *name;
         if let Some((_, (attribute, _))) = raw.iter().enumerate().filter(another).nth(MAX_ATTRIBUTES) {
-            notes.add(attribute.place, format!("a rule tests at most {MAX_ATTRIBUTES} attributes"));
+            notes.add(attribute.place, format!("too many attributes in `when` (maximum {MAX_ATTRIBUTES})"));
             return Vec::new();
         }
         let conditions = raw.iter().filter_map(|(attribute, test)| {
@@ -35,11 +35,11 @@ impl Checker<'_> {
 
     fn test(&mut self, raw: &RawTest, place: Place, notes: &mut Notes) -> Option<Test> {
         match raw {
-            RawTest::Present(truth) => {
-                check_truth(truth, notes).map(|is| if is { Test::Present } else { Test::Absent })
+            RawTest::Present(boolean) => {
+                check_boolean(boolean, notes).map(|is| if is { Test::Present } else { Test::Absent })
             }
-            RawTest::NotPresent(truth) => {
-                check_truth(truth, notes).map(|is| if is { Test::Absent } else { Test::Present })
+            RawTest::NotPresent(boolean) => {
+                check_boolean(boolean, notes).map(|is| if is { Test::Absent } else { Test::Present })
             }
             RawTest::Values(values) => self.values(values, place, notes).map(Test::AnyOf),
             RawTest::Not(values) => self.values(values, place, notes).map(Test::NoneOf),
@@ -48,14 +48,14 @@ impl Checker<'_> {
 
     fn values(&mut self, raw: &RawValues, place: Place, notes: &mut Notes) -> Option<Vec<Pattern>> {
         if raw.texts.is_empty() {
-            notes.add_with_help(place, "the list of values is empty, so this would never apply", "name at least one");
+            notes.add_with_help(place, "the list of values is empty, so this never matches", "name at least one");
             return None;
         }
         let mut patterns: Vec<Pattern> = Vec::with_capacity(raw.texts.len());
         let mut wrong = false;
         for value in &raw.texts {
             if value.text.len() > MAX_VALUE_BYTES {
-                let problem = format!("a value has at most {MAX_VALUE_BYTES} bytes, this has {}", value.text.len());
+                let problem = format!("value too long: {} bytes (maximum {MAX_VALUE_BYTES})", value.text.len());
                 notes.add(value.place, problem);
                 wrong = true;
             } else if raw.kind == Kind::File {
@@ -69,17 +69,17 @@ impl Checker<'_> {
         (!wrong).then_some(patterns)
     }
 
-    /// The lines of a file that the rules name.
+    /// Reads the lines of a file of values.
     fn read_values(&mut self, name: &Placed, patterns: &mut Vec<Pattern>, notes: &mut Notes) -> Option<()> {
         let bytes = match (self.file)(notes.file(), &name.text) {
             Ok(bytes) => bytes,
             Err(why) => {
-                notes.add(name.place, format!("`{}` cannot be read: {why}", shorten(&name.text)));
+                notes.add(name.place, format!("cannot read `{}`: {why}", shorten(&name.text)));
                 return None;
             }
         };
         let Ok(text) = str::from_utf8(&bytes) else {
-            notes.add(name.place, format!("`{}` is not UTF-8 text", shorten(&name.text)));
+            notes.add(name.place, format!("`{}` is not UTF-8", shorten(&name.text)));
             return None;
         };
         let before = patterns.len();
@@ -89,18 +89,21 @@ impl Checker<'_> {
                 continue;
             }
             if line.len() > MAX_VALUE_BYTES {
-                let problem =
-                    format!("line {} of `{}` has more than {MAX_VALUE_BYTES} bytes", number + 1, shorten(&name.text));
+                let problem = format!(
+                    "line {} of `{}` is too long (maximum {MAX_VALUE_BYTES} bytes)",
+                    number + 1,
+                    shorten(&name.text)
+                );
                 notes.add(name.place, problem);
                 return None;
             }
-            // What looks like an address is one, so that its other notations are found, too.
+            // A string that parses as an address matches in all notations.
             let network = Cidr::new(line).ok().map(Pattern::Cidr);
             patterns.push(network.unwrap_or_else(|| Pattern::Equals(line.into())));
         }
         if patterns.len() == before {
-            let problem = format!("`{}` has no values, so this would never apply", shorten(&name.text));
-            notes.add_with_help(name.place, problem, "write one on each line");
+            let problem = format!("`{}` contains no values, so this never matches", shorten(&name.text));
+            notes.add_with_help(name.place, problem, "write one per line");
             return None;
         }
         Some(())
@@ -113,19 +116,19 @@ fn check_pattern(kind: Kind, value: &Placed, notes: &mut Notes) -> Option<Patter
         Kind::AnyOf if Glob::is_meant(text) => match Glob::new(text) {
             Ok(glob) => return Some(Pattern::Glob(glob)),
             Err(problem) => {
-                let help = "stars and braces that are meant literally are written `{ equals: \"*\" }`";
+                let help = "for literal stars and braces write `{ equals: \"*\" }`";
                 notes.add_with_help(value.place, format!("`{}`: {problem}", shorten(text)), help);
             }
         },
         Kind::AnyOf | Kind::Equals | Kind::File => return Some(Pattern::Equals(text.into())),
         Kind::Prefix if text.is_empty() => {
-            notes.add_with_help(value.place, "everything begins with nothing", "write `{ present: true }`");
+            notes.add_with_help(value.place, "an empty prefix matches everything", "write `{ present: true }`");
         }
         Kind::Prefix => return Some(Pattern::Prefix(text.into())),
         Kind::Cidr => match Cidr::new(text) {
             Ok(network) => return Some(Pattern::Cidr(network)),
             Err(problem) => {
-                let help = "networks are written like 10.0.0.0/8 or 2001:db8::/32";
+                let help = "write a network like 10.0.0.0/8 or 2001:db8::/32";
                 notes.add_with_help(value.place, format!("`{}`: {problem}", shorten(text)), help);
             }
         },
@@ -135,14 +138,14 @@ fn check_pattern(kind: Kind, value: &Placed, notes: &mut Notes) -> Option<Patter
 
 pub(super) fn check_attribute(name: &Placed, notes: &mut Notes) -> bool {
     let problem = match &name.text {
-        text if text.is_empty() => "the name of an attribute is empty".into(),
+        text if text.is_empty() => "empty attribute name".into(),
         text if text.len() > MAX_NAME_BYTES => {
-            format!("the name of an attribute has at most {MAX_NAME_BYTES} bytes, this has {}", text.len())
+            format!("attribute name too long: {} bytes (maximum {MAX_NAME_BYTES})", text.len())
         }
         text if is_wrong_number(text) => {
-            format!("`{}` is no value of an attribute: they count from `#1` to `#{}`", shorten(text), Item::MAX_ENTRIES)
+            format!("`{}`: values of an attribute are numbered from `#1` to `#{}`", shorten(text), Item::MAX_ENTRIES)
         }
-        text if text.chars().any(char::is_control) => "the name of an attribute has a control character".into(),
+        text if text.chars().any(char::is_control) => "control character in attribute name".into(),
         _ => return true,
     };
     notes.add(name.place, problem);
@@ -153,8 +156,8 @@ pub(super) fn check_expression(raw: &Placed, notes: &mut Notes) -> Option<Expres
     match Expression::new(&raw.text) {
         Ok(expression) => Some(expression),
         Err(problem) => {
-            let help = "expressions are written like `int(bytes) > 4096 && plan != 'pro'`";
-            notes.add_with_help(raw.place, format!("this is no expression: {problem}"), help);
+            let help = "write an expression like `int(bytes) > 4096 && plan != 'pro'`";
+            notes.add_with_help(raw.place, format!("invalid expression: {problem}"), help);
             None
         }
     }
@@ -162,7 +165,7 @@ pub(super) fn check_expression(raw: &Placed, notes: &mut Notes) -> Option<Expres
 
 pub(super) fn check_only(raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
     if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
-        notes.add(attribute.place, format!("`only` names at most {MAX_ATTRIBUTES} attributes"));
+        notes.add(attribute.place, format!("too many attributes in `only`: {} (maximum {MAX_ATTRIBUTES})", raw.len()));
         return Box::default();
     }
     raw.iter().filter(|name| check_attribute(name, notes)).map(|name| name.text.as_str().into()).collect()
@@ -170,7 +173,7 @@ pub(super) fn check_only(raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
 
 pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -> Vec<Counted> {
     if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
-        notes.add(attribute.place, format!("a rule counts by at most {MAX_ATTRIBUTES} attributes"));
+        notes.add(attribute.place, format!("too many attributes in `per`: {} (maximum {MAX_ATTRIBUTES})", raw.len()));
         return Vec::new();
     }
     let mut per: Vec<Counted> = Vec::with_capacity(raw.len());
@@ -179,7 +182,7 @@ pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -
             continue;
         }
         if per.iter().any(|known| *known.text == *written.text) {
-            notes.add(written.place, format!("`{}` is named twice", shorten(&written.text)));
+            notes.add(written.place, format!("duplicate attribute `{}`", shorten(&written.text)));
             continue;
         }
         let names: Vec<&str> = written.text.split(" or ").map(str::trim).collect();
@@ -188,7 +191,7 @@ pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -
             notes.add_with_help(
                 written.place,
                 problem,
-                format!("write it like `user or client_ip`, at most {MAX_CHAIN}"),
+                format!("write it like `user or client_ip` (maximum {MAX_CHAIN} alternatives)"),
             );
             continue;
         }
@@ -198,7 +201,7 @@ pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -
     per
 }
 
-/// A name in a pattern of the rule, or else an attribute.
+/// Resolves a name in `per`: a capture of a pattern in `when`, or else an attribute.
 fn check_origin(name: &str, place: Place, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };
@@ -207,8 +210,8 @@ fn check_origin(name: &str, place: Place, when: &[Condition], notes: &mut Notes)
             continue;
         }
         if having < patterns.len() {
-            let problem = format!("`{name}` is a name in some patterns of `{attribute}` and not in others");
-            notes.add_with_help(place, problem, "give all of them one, or make two rules of it");
+            let problem = format!("only some patterns of `{attribute}` have a `{{{name}}}`");
+            notes.add_with_help(place, problem, "add it to all of them, or write two rules");
             return None;
         }
         return Some(Origin::Capture { attribute: attribute.clone(), name: name.into() });

@@ -1,4 +1,4 @@
-//! Limits, what stands instead of them, and overrides.
+//! Limits, their replacements, and overrides.
 
 use tollgate::core::{Nanos, Params, Time, Wall};
 use tollgate::{LeakyBucket, Limit, LimitError, Limits};
@@ -9,16 +9,16 @@ use super::super::moment;
 use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride, shorten};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
 use super::super::words::valid_instead;
-use super::{Checker, check_truth};
+use super::{Checker, check_boolean};
 use crate::calendar::Calendar;
 
-/// How many overrides a rule may have.
+/// Maximum number of overrides per rule.
 const MAX_OVERRIDES: usize = 100_000;
 
 impl Checker<'_> {
     pub(super) fn overrides(&mut self, raw: &[RawOverride], on_exceed: OnExceed, notes: &mut Notes) -> Vec<Override> {
         if let Some(first) = raw.get(MAX_OVERRIDES) {
-            notes.add(first.place, format!("a rule has at most {MAX_OVERRIDES} overrides"));
+            notes.add(first.place, format!("too many overrides: {} (maximum {MAX_OVERRIDES})", raw.len()));
             return Vec::new();
         }
         let overrides = raw.iter().filter_map(|raw| {
@@ -36,7 +36,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether an override says that it was set through the API, which is all that it can say.
+/// Whether an override is marked as set through the API, the only valid mark.
 fn check_set_by(raw: &Placed, notes: &mut Notes) -> bool {
     let is_api = raw.text == "api";
     if !is_api {
@@ -51,20 +51,20 @@ fn check_until(raw: &Placed, notes: &mut Notes) -> Option<Time<Wall>> {
     at.map_err(|wrong| notes.add_with_help(raw.place, &wrong.text().problem, &wrong.text().help)).ok()
 }
 
-/// What applies, unless something is wrong with it.
+/// Returns the effect, unless it has mistakes.
 pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, notes: &mut Notes) -> Option<Effect> {
     let mut chosen = None;
-    for (name, truth) in &raw.instead {
-        if check_truth(truth, notes) != Some(true) {
+    for (name, boolean) in &raw.instead {
+        if check_boolean(boolean, notes) != Some(true) {
             continue;
         }
         if let Some(before) = chosen.replace(*name) {
-            notes.add(truth.place, format!("`{name}` and `{before}` exclude each other"));
+            notes.add(boolean.place, format!("`{name}` and `{before}` are mutually exclusive"));
             return None;
         }
         if !raw.limits.is_empty() {
             let adjective = if *name == "unlimited" { "is unlimited" } else { "decides by itself" };
-            notes.add(truth.place, format!("{} has limits or {adjective}, not both", what.replacen("the", "a", 1)));
+            notes.add(boolean.place, format!("{} either has limits or {adjective}", what.replacen("the", "a", 1)));
             return None;
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, not
         Some(_) => Some(Effect::Deny),
         None if raw.limits.is_empty() && raw.noted => None,
         None if raw.limits.is_empty() => {
-            let help = "add one like `limit: 100/s`, or `unlimited: true`";
+            let help = "add one like `limit: 100/s`, or write `unlimited: true`";
             notes.add_with_help(raw.place, format!("{what} has no `limit`"), help);
             None
         }
@@ -93,7 +93,7 @@ fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Opti
             OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop => Some(limit),
         });
     }
-    // What is wrong with one of them has been noted.
+    // The mistakes in the others have been reported.
     if limits.len() < raw.limits.len() {
         return None;
     }
@@ -106,7 +106,7 @@ fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Opti
     }
 }
 
-/// Each limit in one line, in the words of whoever wrote it. The zone is left out: it is told with what it means.
+/// Returns each limit in one line, as written. The zone is left out; explanations add it.
 pub(super) fn words_of(raw: &RawEffect) -> Box<[Box<str>]> {
     let of_limit = |raw: &RawLimit| {
         let mut words = raw.limit.as_ref().map(|limit| limit.text.clone()).unwrap_or_default();
@@ -157,24 +157,25 @@ fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes
             None
         }
         None => {
-            let problem = "only buckets can tell how long to wait, this limit cannot be delayed";
+            let problem = "this algorithm does not support `delay`";
             notes.add_with_help(raw.place, problem, "use `token_bucket`, `leaky_bucket` or `interval_bucket`");
             None
         }
     }
 }
 
-/// The limit that admits at once what it did before, and after a wait what fits into the longest one. For a token bucket
-/// that is a leaky bucket whose free part is the burst, with room above it for as much as flows in that time, rounded up: the
-/// longest wait bounds it exactly.
+/// Returns the limit that admits immediately what `limit` admits, and more after a wait of at most
+/// `max_wait`. A token bucket becomes a leaky bucket whose free part is the burst, with capacity
+/// above it for what leaks in `max_wait`, rounded up: `max_wait` itself bounds the wait exactly.
 fn delayed(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
     let leaky = |bucket: tollgate::core::BucketParams| {
         let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
-        let room = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);
-        let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(room))?;
-        // A unit waits for what is before it: so the last one to pass at once finds one less.
+        let extra = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);
+        let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(extra))?;
+        // A unit waits for those before it, so the last one that passes immediately has one less
+        // before it.
         let leaky = leaky.free(bucket.burst - 1)?.max_wait(max_wait).max_debt(bucket.max_debt)?;
-        Ok(leaky.initial(bucket.initial.saturating_add(room))?.into())
+        Ok(leaky.initial(bucket.initial.saturating_add(extra))?.into())
     };
     match (limit.params(), limit) {
         (Params::TokenBucket(bucket), _) => Some(leaky(bucket)),

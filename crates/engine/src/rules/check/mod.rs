@@ -1,4 +1,4 @@
-//! From what was written to rules that hold water: after this, nobody validates again.
+//! Checks rules as written and turns them into rules; nothing validates them again.
 
 mod behaviour;
 mod condition;
@@ -7,7 +7,7 @@ mod limits;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::limit::{TRUTHS, not_a_truth, parse_truth};
+use super::limit::{BOOLEANS, not_a_boolean, parse_boolean};
 use super::mistake::{Notes, Place};
 use super::raw::{Placed, RawDomain, RawRule, shorten};
 use super::rule::{OnChange, OnFault, Rule, Where};
@@ -17,20 +17,20 @@ use behaviour::{check_ban, check_cost, check_enforce, check_exceed, check_refusa
 use condition::{check_expression, check_only, check_per};
 use limits::{check_effect, words_of};
 
-/// The longest name of a domain, a rule or an attribute.
+/// Maximum length of the name of a domain, a rule or an attribute.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Checks files one after the other; names are unique over all of them.
+/// Checks files one after the other; rule ids are unique over all of them.
 pub(crate) struct Checker<'f> {
     domains: Vec<Domain>,
-    /// Where each rule of each domain was first written.
+    /// The position of each rule of each domain.
     seen: HashMap<(usize, Box<str>), (Arc<str>, Place)>,
     rules: usize,
     file: ReadFile<'f>,
     only_sound: bool,
 }
 
-/// The most rules that one may replace.
+/// Maximum number of rules that a rule replaces.
 const MAX_REPLACED: usize = 256;
 
 impl<'f> Checker<'f> {
@@ -38,7 +38,7 @@ impl<'f> Checker<'f> {
         Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file, only_sound: false }
     }
 
-    /// One that leaves out every rule that something is wrong with.
+    /// Creates a checker that leaves out rules with mistakes.
     pub(crate) fn of_sound_rules(file: ReadFile<'f>) -> Self {
         Self { only_sound: true, ..Self::new(file) }
     }
@@ -47,14 +47,15 @@ impl<'f> Checker<'f> {
         self.only_sound
     }
 
-    /// All domains, once the last file has been looked at.
+    /// Returns all domains after the last file.
     pub(crate) fn finish(self) -> Vec<Domain> {
         self.domains
     }
 
     pub(crate) fn domain(&mut self, raw: &RawDomain, notes: &mut Notes) {
-        // Without a name its rules are looked at all the same, in a domain that nobody can ask for.
-        let name = raw.name.as_ref().filter(|name| check_name(name, "a domain", notes)).map_or("", |name| &name.text);
+        // The rules of a domain without a name are checked as well.
+        let name =
+            raw.name.as_ref().filter(|name| check_name(name, "domain name", notes)).map_or("", |name| &name.text);
         let place = self.domains.iter().position(|domain| *domain.name == *name).unwrap_or_else(|| {
             self.domains.push(Domain { name: name.into(), rules: Vec::new() });
             self.domains.len() - 1
@@ -62,7 +63,7 @@ impl<'f> Checker<'f> {
         for raw in &raw.rules {
             self.rules += 1;
             if self.rules > MAX_RULES {
-                notes.add(raw.place, format!("there are more than {MAX_RULES} rules"));
+                notes.add(raw.place, format!("too many rules (maximum {MAX_RULES})"));
                 return;
             }
             let (before, rules) = (notes.count(), self.domains[place].rules.len());
@@ -83,7 +84,7 @@ impl<'f> Checker<'f> {
         let effect = check_effect(&raw.effect, "the rule", on_exceed, notes);
         let overrides = self.overrides(&raw.overrides, on_exceed, notes);
         let replaces = check_replaces(id, &raw.replaces, notes);
-        let suffices = raw.suffices.as_ref().and_then(|raw| check_truth(raw, notes)).unwrap_or(false);
+        let suffices = raw.suffices.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let cost = check_cost(raw.cost.as_ref(), notes);
         let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
         let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
@@ -123,10 +124,10 @@ impl<'f> Checker<'f> {
             if raw.id_noted {
                 return None;
             }
-            notes.add_with_help(raw.place, "there is no `id`", "a rule is known by it when its numbers change");
+            notes.add_with_help(raw.place, "missing `id`", "it identifies the rule when its limits change");
             return None;
         };
-        if !check_name(id, "an id", notes) {
+        if !check_name(id, "rule id", notes) {
             return None;
         }
         let here = (notes.file().clone(), id.place);
@@ -136,8 +137,8 @@ impl<'f> Checker<'f> {
             }
             std::collections::hash_map::Entry::Occupied(entry) => {
                 let (file, Place { line, column }) = entry.get();
-                let help = format!("the first one is at {file}:{line}:{column}");
-                notes.add_with_help(id.place, format!("there is another rule `{}` in this domain", id.text), help);
+                let help = format!("the first is at {file}:{line}:{column}");
+                notes.add_with_help(id.place, format!("duplicate rule `{}` in this domain", id.text), help);
             }
         }
         Some(&id.text)
@@ -147,25 +148,25 @@ impl<'f> Checker<'f> {
 fn check_name(name: &Placed, what: &str, notes: &mut Notes) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     let problem = match &name.text {
-        text if text.is_empty() => format!("{what} is empty"),
+        text if text.is_empty() => format!("empty {what}"),
         text if text.len() > MAX_NAME_BYTES => {
-            format!("{what} has at most {MAX_NAME_BYTES} bytes, this has {}", text.len())
+            format!("{what} too long: {} bytes (maximum {MAX_NAME_BYTES})", text.len())
         }
-        text if !text.bytes().all(fits) => format!("`{}` is not {what}", shorten(text)),
+        text if !text.bytes().all(fits) => format!("`{}` is not a valid {what}", shorten(text)),
         _ => return true,
     };
     notes.add_with_help(name.place, problem, "use letters, digits and `-_.:/`");
     false
 }
 
-/// There is one that every store and every algorithm keeps; the others are told apart from slips.
+/// `strict` is the only one that exists; the planned ones get a message of their own.
 fn check_consistency(raw: Option<&Placed>, notes: &mut Notes) {
     let Some(raw) = raw else { return };
     match &*raw.text {
         "strict" => {}
         word @ ("leased" | "eventual") => {
-            let problem = format!("`consistency: {word}` does not exist yet, for any algorithm");
-            notes.add_with_help(raw.place, problem, "write `strict`, or leave it out");
+            let problem = format!("`consistency: {word}` is not supported");
+            notes.add_with_help(raw.place, problem, "write `strict`, or omit it");
         }
         other => {
             let problem = format!("`{}` is not a choice of `consistency`", shorten(other));
@@ -174,15 +175,15 @@ fn check_consistency(raw: Option<&Placed>, notes: &mut Notes) {
     }
 }
 
-fn check_truth(raw: &Placed, notes: &mut Notes) -> Option<bool> {
-    let truth = parse_truth(&raw.text);
-    if truth.is_none() {
-        notes.add_with_help(raw.place, not_a_truth(&raw.text), TRUTHS);
+fn check_boolean(raw: &Placed, notes: &mut Notes) -> Option<bool> {
+    let boolean = parse_boolean(&raw.text);
+    if boolean.is_none() {
+        notes.add_with_help(raw.place, not_a_boolean(&raw.text), BOOLEANS);
     }
-    truth
+    boolean
 }
 
-/// The choice with the given name, the first one if none was given.
+/// Returns the choice with the given name, or the first one.
 fn choose<T: Copy>(raw: Option<&Placed>, choices: &[(&str, T)], key: &str, notes: &mut Notes) -> T {
     let (_, default) = choices[0];
     let Some(raw) = raw else { return default };
@@ -195,11 +196,11 @@ fn choose<T: Copy>(raw: Option<&Placed>, choices: &[(&str, T)], key: &str, notes
     default
 }
 
-/// The ids of the rules that one replaces. That there are such is not asked here: rules come and go by themselves, and one
-/// that is gone needs no replacing.
+/// Checks the ids that a rule replaces. They need not exist, because rules are created and deleted
+/// independently.
 fn check_replaces(by: Option<&str>, raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
     if let Some(id) = raw.get(MAX_REPLACED) {
-        notes.add(id.place, format!("a rule replaces at most {MAX_REPLACED} others"));
+        notes.add(id.place, format!("too many replaced rules: {} (maximum {MAX_REPLACED})", raw.len()));
         return Box::default();
     }
     for id in raw.iter().filter(|id| by == Some(&*id.text)) {

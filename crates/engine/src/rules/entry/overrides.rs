@@ -1,4 +1,4 @@
-//! Overrides beside a rule: other numbers for one value of an attribute.
+//! Overrides stored separately from their rule: other limits for one value of an attribute.
 
 use super::super::mistake::{Mistakes, Notes, Place};
 use super::super::raw::shorten;
@@ -6,35 +6,35 @@ use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
 use super::{START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
 
-/// An override, as it is put into its rule.
+/// An override to insert into its rule.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryOverride<'o> {
-    /// The attribute that is compared.
+    /// The attribute to compare.
     pub attribute: &'o str,
-    /// With what.
+    /// The value it must have.
     pub value: &'o str,
-    /// What applies, as [`GivenOverride::effect`].
+    /// The limits, as in [`GivenOverride::effect`].
     pub effect: &'o str,
-    /// When it ends.
+    /// When it expires.
     pub until: Option<&'o str>,
 }
 
-/// An override that was given by itself and goes with its rule.
+/// An override that was parsed on its own and fits its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenOverride {
-    /// The attribute that is compared: what was given, or the first one that the rule counts by.
+    /// The attribute to compare: the one given, or the first one in `per` of the rule.
     pub attribute: String,
-    /// Everything but `attribute` and `until`, as one line of JSON.
+    /// Everything except `attribute` and `until`, as one line of JSON.
     pub effect: String,
-    /// When it ends by itself.
+    /// When it expires.
     pub until: Option<String>,
 }
 
-/// Reads an override for `value` beside a rule, which is given as JSON. It has the keys of an override in a file but `when`, and
-/// perhaps `attribute`.
+/// Parses an override for `value` of a rule, which is given as JSON. The text has the keys of an
+/// override in a file except `when`, and optionally `attribute`.
 ///
 /// # Errors
-/// Everything that is wrong with it, in the lines of the text.
+/// Every mistake, with its line in the text.
 pub fn one_override(source: &Source<'_>, rule: &str, value: &str) -> Result<GivenOverride, Mistakes> {
     let mut notes = Notes::new(source.name);
     let given = read(source, rule, value, &mut notes);
@@ -48,17 +48,17 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     let Value::Map(pairs) = &mut given.value else {
         notes.add_with_help(
             place,
-            format!("an override is a map, this is {}", given.kind()),
+            format!("an override must be a map, not {}", given.kind()),
             "write it like `limit: 1000/s`",
         );
         return None;
     };
     for (name, help) in [
-        ("when", "which value it is for is said in the address, and `attribute` names what else is compared"),
-        ("set_by", "the rules service writes it"),
+        ("when", "the value is part of the address; `attribute` names the attribute to compare"),
+        ("set_by", "the rules service sets it"),
     ] {
         if let Some((key, _)) = pairs.iter().find(|(key, _)| is(key, name)) {
-            notes.add_with_help(key.place, format!("an override by itself has no `{name}`"), help);
+            notes.add_with_help(key.place, format!("`{name}` is not allowed here"), help);
         }
         pairs.retain(|(key, _)| !is(key, name));
     }
@@ -67,7 +67,7 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
         Some(at) => match pairs.remove(at).1 {
             Node { value: Value::Text(name), .. } => name,
             other => {
-                notes.add(other.place, format!("`attribute` is a text, this is {}", other.kind()));
+                notes.add(other.place, format!("`attribute` must be a string, not {}", other.kind()));
                 return None;
             }
         },
@@ -77,13 +77,14 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
         Node { place, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
     let until = text_at(&given, "until").map(str::to_owned);
     let whole = in_rule(place, &attribute, value, given);
-    // Those that are there were checked when they were written.
+    // The overrides of the rule itself were checked when they were written.
     set_overrides(&mut rule, vec![whole]);
     checked(&file_of("domain", vec![rule]), notes);
     Some(GivenOverride { attribute, effect: json(&effect), until })
 }
 
-/// The attribute that a rule counts by first. Where it is one or another, nobody but the one who gives the value knows which.
+/// Returns the first attribute in `per` of a rule. If that is a choice between attributes, the
+/// caller has to name one.
 fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> Option<String> {
     let rules: Rules = checked(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
@@ -94,12 +95,12 @@ fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> O
     let problem = match per.first().map(|counted| (&*counted.origins, &*counted.text)) {
         Some(([Origin::Attribute(name)], _)) => return Some(name.to_string()),
         Some(([] | [Origin::Capture { .. }], text)) => {
-            format!("the rule counts by `{text}` first, a part of an attribute, which cannot be compared")
+            format!("the rule counts first by `{text}`, a part of an attribute, which cannot be compared")
         }
         Some((_, text)) => {
-            format!("the rule counts by `{text}`, and it is not said whose value `{}` is", shorten(value))
+            format!("the rule counts by `{text}`, so it is ambiguous whose value `{}` is", shorten(value))
         }
-        None => "the rule counts by nothing, so there is no attribute to compare".to_owned(),
+        None => "the rule has no `per`, so there is no attribute to compare".to_owned(),
     };
     let name = named.unwrap_or("tenant");
     let help = format!("name the attribute like `attribute: {name}`, on the command line `--attribute {name}`");
@@ -107,10 +108,10 @@ fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> O
     None
 }
 
-/// Returns a rule as JSON with overrides before its own, each marked as set through the API.
+/// Returns a rule as JSON with these overrides before its own, each marked as set through the API.
 ///
 /// # Errors
-/// When they do not go with the rule.
+/// If an override does not fit the rule.
 pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<String, Mistakes> {
     let Some(mut tree) = tree_of(rule)? else { return Ok(String::new()) };
     let mut nodes = Vec::with_capacity(overrides.len());
@@ -132,7 +133,7 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
     Ok(json(&tree))
 }
 
-/// An override as it stands in a rule.
+/// Builds the node of an override inside a rule.
 fn in_rule(place: Place, attribute: &str, value: &str, effect: Node) -> Node {
     let equals = Node { value: map_node(vec![("equals", text_node(place, value))]).value, place };
     let when = Node { value: Value::Map(vec![(text_node(place, attribute), equals)]), place };

@@ -13,22 +13,22 @@ fn check_one(text: &str, expected: &str) {
 }
 
 #[test]
-fn a_rule_stands_alone_with_or_without_its_id() {
+fn rule_is_read_with_or_without_its_id() {
     check_one("{limit: 1/s}", r#"{"id":"a","limit":"1/s"}"#);
     check_one("burst: 5\nlimit: 1/s\nid: a", r#"{"id":"a","limit":"1/s","burst":5}"#);
     check_one(
         "limit: 1/s\nid: b",
-        "f:2:5: the rule is to be `a`, and calls itself something else; leave the `id` out, or write the same",
+        "f:2:5: the `id` differs from the id `a` in the address; omit `id`, or write the same",
     );
 }
 
 #[test]
 fn mistakes_are_in_the_lines_of_the_text() {
     check_one("limit: 1/s\nburts: 3", "f:2:1: `burts` is not a key of a rule; did you mean `burst`?");
-    check_one("[", "f:1:1: this cannot be read: unclosed bracket '['");
+    check_one("[", "f:1:1: invalid YAML: unclosed bracket '['");
     check_one(
         "limit: 1/s\nwhen: {ip: {file: bad.txt}}",
-        "f:2:19: `bad.txt` cannot be read: a rules service has no files beside its rules; write the values into the rule",
+        "f:2:19: cannot read `bad.txt`: the rules service cannot read files; write the values into the rule",
     );
     assert!(one(&source("3"), "api", "a").is_err());
     assert!(one(&source(""), "api", "a").is_err());
@@ -37,7 +37,7 @@ fn mistakes_are_in_the_lines_of_the_text() {
 }
 
 #[test]
-fn numbers_and_truths_come_back_as_they_were_given() {
+fn numbers_and_booleans_are_stored_as_given() {
     check_one(
         r#"{"status": 503, "limit": "5/s", "when": {"v": ["1.10", "007", "1", true, "x y", "-0", 99999999999999999999]}}"#,
         r#"{"id":"a","when":{"v":["1.10","007",1,true,"x y","-0","99999999999999999999"]},"limit":"5/s","status":503}"#,
@@ -72,7 +72,7 @@ fn odd_characters_survive() {
 }
 
 #[test]
-fn files_are_taken_apart_and_put_together() {
+fn files_are_split_into_entries_and_joined() {
     let text =
         "domains:\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n  - {id: x, limit: 2/s}\n- {domain: a, rules: []}\n";
     let taken = take_apart(&[source(text)]).unwrap();
@@ -111,28 +111,28 @@ fn overrides_are_read_beside_their_rule() {
         r#"{"id":"a","per":["tenant"],"limit":"10/s","overrides":[{"when":{"tenant":{"equals":"acme"}},"limit":"100/s","burst":200,"until":"2030-01-01T00:00:00Z","set_by":"api"}]}"#
     );
     let wrong = |text: &str, rule: &str| one_override(&source(text), rule, "acme").unwrap_err().to_string();
-    assert!(wrong("limit: 100/s\nwhen: {a: b}", rule).contains("f:2:1: an override by itself has no `when`"));
-    assert!(wrong("limit: 100/s\nset_by: api", rule).contains("f:2:1: an override by itself has no `set_by`"));
+    assert!(wrong("limit: 100/s\nwhen: {a: b}", rule).contains("f:2:1: `when` is not allowed here"));
+    assert!(wrong("limit: 100/s\nset_by: api", rule).contains("f:2:1: `set_by` is not allowed here"));
     assert!(wrong("limit: x", rule).starts_with("f:1:8: "));
     assert!(wrong("until: soon\nunlimited: true", rule).starts_with("f:1:8: `soon` is not a time"));
-    assert!(wrong("limit: 1/s", r#"{"id":"a","limit":"10/s"}"#).contains("counts by nothing"));
+    assert!(wrong("limit: 1/s", r#"{"id":"a","limit":"10/s"}"#).contains("has no `per`"));
     assert_eq!(
         wrong("limit: 1/s", r#"{"id":"a","per":["api_key or client_ip"],"limit":"10/s"}"#),
-        "f:1:1: the rule counts by `api_key or client_ip`, and it is not said whose value `acme` is; name the attribute like \
+        "f:1:1: the rule counts by `api_key or client_ip`, so it is ambiguous whose value `acme` is; name the attribute like \
          `attribute: api_key`, on the command line `--attribute api_key`"
     );
     let two = r#"{"id":"a","when":{"path":"/{shop}"},"per":["shop","user"],"limit":"10/s"}"#;
     assert_eq!(
         wrong("limit: 1/s", two),
-        "f:1:1: the rule counts by `shop` first, a part of an attribute, which cannot be compared; name the attribute like \
+        "f:1:1: the rule counts first by `shop`, a part of an attribute, which cannot be compared; name the attribute like \
          `attribute: user`, on the command line `--attribute user`"
     );
     assert_eq!(one_override(&source("attribute: user\nlimit: 1/s"), two, "acme").unwrap().attribute, "user");
     let calendar = r#"{"id":"a","per":["user"],"limit":"10/day","algorithm":"fixed_window","zone":"Europe/Paris"}"#;
     assert_eq!(
         wrong("limit: 5/s", calendar),
-        "f:1:8: `5/s` is no window of the calendar: these are its minutes, hours, days, weeks, months and years, not its \
-         seconds; the rule follows the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`"
+        "f:1:8: `5/s` is not a calendar window: these are minutes, hours, days, weeks, months and years, not seconds; \
+         the rule follows the calendar; write it like 100/day, or add another `algorithm`, like `algorithm: token_bucket`"
     );
     assert!(one_override(&source("limit: 5/s\nalgorithm: token_bucket"), calendar, "acme").is_ok());
     assert!(

@@ -1,22 +1,23 @@
-//! What an expression cannot hold without, so that its rule can be found by it.
+//! Conditions that an expression implies, so that its rule can be indexed by one.
 
 use super::super::rule::{Condition, Pattern, Test};
-use super::{Comparison, Expression, Number, Text, Truth};
+use super::{Bool, Comparison, Expression, Number, Text};
 
 impl Expression {
-    /// A condition that holds whenever the expression does: a value that an attribute must have, or else that it must be
-    /// there. Nothing if neither can be told.
+    /// Returns a condition that holds whenever the expression does: that an attribute has one of
+    /// some values, or else that it is present. `None` if there is none.
     pub(crate) fn implied(&self) -> Option<Condition> {
-        let implied = self.truth.implied();
+        let implied = self.condition.implied();
         let names_values = |(_, test): &&(usize, Test)| matches!(test, Test::AnyOf(_));
         let (attribute, test) = implied.iter().find(names_values).or_else(|| implied.first())?;
         Some(Condition { attribute: self.attributes.get(*attribute)?.clone(), test: test.clone() })
     }
 }
 
-impl Truth {
-    /// What must be so of attributes for this to be true. The expression goes by the first value of an attribute, and a
-    /// condition by any of them, so it may hold where the expression does not, and that is all that is asked for.
+impl Bool {
+    /// Returns conditions on attributes that are necessary for this to be true. An expression uses
+    /// the first value of an attribute and a condition any of them, so a condition may hold where
+    /// the expression does not, which is correct for an index.
     fn implied(&self) -> Vec<(usize, Test)> {
         match self {
             Self::And(left, right) => left.implied().into_iter().chain(right.implied()).collect(),
@@ -31,12 +32,12 @@ impl Truth {
                 let prefix = str::from_utf8(text).map(|text| Pattern::Prefix(text.into()));
                 prefix.map_or_else(|_| Vec::new(), |prefix| vec![(*attribute, Test::AnyOf(vec![prefix]))])
             }
-            // To be false it has to be computed, too.
+            // To be false it must be defined, too.
             Self::Not(inner) => inner.needed(),
             Self::Is(_) | Self::If(_) => Vec::new(),
             Self::Texts(..)
             | Self::Numbers(..)
-            | Self::Truths(..)
+            | Self::Bools(..)
             | Self::Among(..)
             | Self::NumberAmong(..)
             | Self::StartsWith(..)
@@ -45,7 +46,7 @@ impl Truth {
         }
     }
 
-    /// The attributes without which this comes to nothing, neither true nor false.
+    /// The attributes without which this is undefined.
     fn needed(&self) -> Vec<(usize, Test)> {
         let (texts, numbers): (Vec<&Text>, Vec<&Number>) = match self {
             Self::Texts(_, left, right)
@@ -56,8 +57,8 @@ impl Truth {
             Self::Numbers(_, left, right) => (Vec::new(), vec![left, right]),
             Self::NumberAmong(number, _) => (Vec::new(), vec![number]),
             Self::Not(inner) => return inner.needed(),
-            // One side may decide by itself.
-            Self::Is(_) | Self::And(..) | Self::Or(..) | Self::If(_) | Self::Has(_) | Self::Truths(..) => {
+            // One side may decide alone.
+            Self::Is(_) | Self::And(..) | Self::Or(..) | Self::If(_) | Self::Has(_) | Self::Bools(..) => {
                 (Vec::new(), Vec::new())
             }
         };
@@ -98,7 +99,7 @@ fn one_of(attribute: usize, texts: &[Box<[u8]>]) -> Vec<(usize, Test)> {
     if patterns.is_empty() { Vec::new() } else { vec![(attribute, Test::AnyOf(patterns))] }
 }
 
-/// What must be so if one of two things is: what both say about the same attribute.
+/// Returns what holds if one of two alternatives does: what both require of the same attribute.
 fn either(left: Vec<(usize, Test)>, right: &[(usize, Test)]) -> Vec<(usize, Test)> {
     let both = left.into_iter().filter_map(|(attribute, test)| {
         let (_, other) = right.iter().find(|(other, _)| *other == attribute)?;
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_found_by_what_their_expression_cannot_do_without() {
+    fn expressions_imply_a_condition_to_index_by() {
         for (text, expected) in [
             ("plan == 'pro'", "plan AnyOf([Equals(\"pro\")])"),
             ("'pro' == plan && int(bytes) > 5", "plan AnyOf([Equals(\"pro\")])"),

@@ -1,80 +1,79 @@
-//! From text to an expression, by descent, with the precedence of the language: `?:`, `||`, `&&`, comparisons, sums,
+//! Recursive descent parser, with the precedence of CEL: `?:`, `||`, `&&`, comparisons, sums,
 //! products, signs, methods.
 
 use super::token::{Token, tokens};
-use super::{Choice, Comparison, Expression, Number, Operation, Text, Truth};
+use super::{Bool, Choice, Comparison, Expression, Number, Operation, Text};
 
 pub(super) fn read(text: &str) -> Result<Expression, String> {
     let mut parser =
         Parser { tokens: tokens(text)?, at: 0, end: text.chars().count() + 1, depth: 0, attributes: Vec::new() };
     let whole = parser.any()?;
-    if let Some((place, token)) = parser.tokens.get(parser.at) {
-        return Err(format!("at character {place} `{}` is too much", token.shown()));
+    if let Some((position, token)) = parser.tokens.get(parser.at) {
+        return Err(format!("character {position}: unexpected `{}`", token.shown()));
     }
     match whole {
-        Any::Truth(truth) => Ok(Expression { truth, attributes: parser.attributes }),
+        Any::Bool(condition) => Ok(Expression { condition, attributes: parser.attributes }),
         Any::Text(..) | Any::Number(_) => {
             let (end, what) = (parser.end, whole.kind());
-            Err(format!("at character {end} something is missing: {what} by itself is neither true nor false"))
+            Err(format!("character {end}: incomplete: {what} is neither true nor false"))
         }
     }
 }
 
-/// Something whose type is known.
+/// A typed expression.
 enum Any {
-    Truth(Truth),
+    Bool(Bool),
     Number(Number),
-    /// And what it is called.
+    /// A string and its name in messages.
     Text(Text, String),
 }
 
 impl Any {
     fn kind(&self) -> &'static str {
         match self {
-            Self::Truth(_) => "a truth",
+            Self::Bool(_) => "a boolean",
             Self::Number(_) => "a number",
-            Self::Text(..) => "a text",
+            Self::Text(..) => "a string",
         }
     }
 }
 
-const METHODS: &str = "there are `startsWith`, `endsWith`, `contains` and `size`";
-const FUNCTIONS: &str = "there are `size`, `int` and `has`";
+const METHODS: &str = "available: `startsWith`, `endsWith`, `contains` and `size`";
+const FUNCTIONS: &str = "available: `size`, `int` and `has`";
 
-/// What the language has and this part of it has not, and why.
-const ELSEWHERE: &[(&[&str], &str)] = &[
-    (&["matches"], "a regular expression may take any time, a pattern in `when` does not"),
-    (&["all", "exists", "exists_one", "map", "filter"], "nothing loops here, and the only lists are those after `in`"),
-    (&["double", "uint"], "numbers are whole, and `int` reads them"),
+/// Functions of CEL that are not supported, and why.
+const UNSUPPORTED: &[(&[&str], &str)] = &[
+    (&["matches"], "regular expressions are not supported; use a pattern in `when`"),
+    (&["all", "exists", "exists_one", "map", "filter"], "loops are not supported; lists occur only after `in`"),
+    (&["double", "uint"], "numbers are whole; `int` parses them"),
     (
         &["string", "bytes", "lowerAscii", "upperAscii", "replace", "split", "substring", "format"],
-        "no texts are made here",
+        "expressions cannot create strings",
     ),
-    (&["timestamp", "duration", "now", "getHours", "getDayOfWeek"], "hours and days are for `schedule`"),
+    (&["timestamp", "duration", "now", "getHours", "getDayOfWeek"], "use `schedule` for hours and days"),
 ];
 
 struct Parser {
     tokens: Vec<(usize, Token)>,
     at: usize,
-    /// The place behind the last character.
+    /// The position after the last character.
     end: usize,
     depth: usize,
     attributes: Vec<Box<str>>,
 }
 
 impl Parser {
-    /// Anything, as between parentheses.
     fn any(&mut self) -> Result<Any, String> {
         self.deeper()?;
         let mut any = self.or()?;
         let place = self.place();
         if self.take("?") {
-            let holds = truth(any, place)?;
+            let holds = boolean(any, place)?;
             let this = self.any()?;
             self.expect(":")?;
             let other = self.any()?;
             any = match (this, other) {
-                (Any::Truth(this), Any::Truth(other)) => Any::Truth(Truth::If(Box::new(Choice { holds, this, other }))),
+                (Any::Bool(this), Any::Bool(other)) => Any::Bool(Bool::If(Box::new(Choice { holds, this, other }))),
                 (Any::Number(this), Any::Number(other)) => {
                     Any::Number(Number::If(Box::new(Choice { holds, this, other })))
                 }
@@ -83,7 +82,9 @@ impl Parser {
                 }
                 (this, other) => {
                     let (this, other) = (this.kind(), other.kind());
-                    return Err(format!("at character {place} the choice is between {this} and {other}"));
+                    return Err(format!(
+                        "character {place}: both branches must have the same type, not {this} and {other}"
+                    ));
                 }
             };
         }
@@ -94,25 +95,25 @@ impl Parser {
     fn deeper(&mut self) -> Result<(), String> {
         self.depth += 1;
         if self.depth > Expression::MAX_DEPTH {
-            return Err(format!("there are more than {} parentheses in each other", Expression::MAX_DEPTH));
+            return Err(format!("nesting too deep (maximum {})", Expression::MAX_DEPTH));
         }
         Ok(())
     }
 
     fn or(&mut self) -> Result<Any, String> {
-        self.chain("||", Self::and, Truth::Or)
+        self.chain("||", Self::and, Bool::Or)
     }
 
     fn and(&mut self) -> Result<Any, String> {
-        self.chain("&&", Self::comparison, Truth::And)
+        self.chain("&&", Self::comparison, Bool::And)
     }
 
-    /// Truths with the same operator between them.
+    /// Parses booleans joined by one operator.
     fn chain(
         &mut self,
         sign: &str,
         part: fn(&mut Self) -> Result<Any, String>,
-        make: fn(Box<Truth>, Box<Truth>) -> Truth,
+        make: fn(Box<Bool>, Box<Bool>) -> Bool,
     ) -> Result<Any, String> {
         let mut left = part(self)?;
         loop {
@@ -120,8 +121,8 @@ impl Parser {
             if !self.take(sign) {
                 return Ok(left);
             }
-            let (one, other) = (truth(left, place)?, truth(part(self)?, place)?);
-            left = Any::Truth(make(Box::new(one), Box::new(other)));
+            let (one, other) = (boolean(left, place)?, boolean(part(self)?, place)?);
+            left = Any::Bool(make(Box::new(one), Box::new(other)));
         }
     }
 
@@ -138,25 +139,25 @@ impl Parser {
                 Some((_, Token::Sign(">="))) => Comparison::AtLeast,
                 Some((_, Token::Name(name))) if name == "in" => {
                     self.at += 1;
-                    left = Any::Truth(self.among(left, place)?);
+                    left = Any::Bool(self.among(left, place)?);
                     continue;
                 }
                 _ => return Ok(left),
             };
             self.at += 1;
             let right = self.sum()?;
-            left = Any::Truth(compare(comparison, left, right, place)?);
+            left = Any::Bool(compare(comparison, left, right, place)?);
         }
     }
 
-    fn among(&mut self, left: Any, place: usize) -> Result<Truth, String> {
+    fn among(&mut self, left: Any, place: usize) -> Result<Bool, String> {
         if self.is_name("attributes") {
             self.at += 1;
             return match left {
                 Any::Text(Text::Literal(name), _) => {
-                    Ok(Truth::Has(self.attribute(str::from_utf8(&name).unwrap_or_default())))
+                    Ok(Bool::Has(self.attribute(str::from_utf8(&name).unwrap_or_default())))
                 }
-                _ => Err(format!("at character {place} the name of an attribute in quotes is expected before `in`")),
+                _ => Err(format!("character {place}: expected an attribute name in quotes before `in`")),
             };
         }
         self.expect("[")?;
@@ -169,15 +170,15 @@ impl Parser {
             match (self.sign()?, &left) {
                 (Any::Text(Text::Literal(text), _), Any::Text(..)) => texts.push(text),
                 (Any::Number(Number::Literal(number)), Any::Number(_)) => numbers.push(number),
-                (_, Any::Text(..)) => return Err(format!("at character {place} the list is of texts")),
-                (_, Any::Number(_)) => return Err(format!("at character {place} the list is of numbers")),
-                (_, Any::Truth(_)) => break,
+                (_, Any::Text(..)) => return Err(format!("character {place}: the list must contain only strings")),
+                (_, Any::Number(_)) => return Err(format!("character {place}: the list must contain only numbers")),
+                (_, Any::Bool(_)) => break,
             }
         }
         match left {
-            Any::Text(text, _) => Ok(Truth::Among(text, texts)),
-            Any::Number(number) => Ok(Truth::NumberAmong(number, numbers)),
-            Any::Truth(_) => Err(format!("at character {place} a truth is not looked for in lists")),
+            Any::Text(text, _) => Ok(Bool::Among(text, texts)),
+            Any::Number(number) => Ok(Bool::NumberAmong(number, numbers)),
+            Any::Bool(_) => Err(format!("character {place}: `in` needs a string or a number")),
         }
     }
 
@@ -206,15 +207,15 @@ impl Parser {
                 (Any::Text(_, name), right) if *sign == "-" => {
                     let whole = match right {
                         Any::Text(_, other) => format!("{name}-{other}"),
-                        Any::Number(_) | Any::Truth(_) => name.clone(),
+                        Any::Number(_) | Any::Bool(_) => name.clone(),
                     };
-                    let help = format!("a number is `int({name})`, a name with other letters `attributes['{whole}']`");
-                    return Err(format!("at character {place} `-` is for numbers; {help}"));
+                    let help = format!("write `int({name})` for a number, `attributes['{whole}']` for a name");
+                    return Err(format!("character {place}: `-` needs numbers; {help}"));
                 }
                 (Any::Text(_, name), _) | (_, Any::Text(_, name)) => {
-                    return Err(format!("at character {place} `{sign}` is for numbers; a number is `int({name})`"));
+                    return Err(format!("character {place}: `{sign}` needs numbers; write `int({name})` for a number"));
                 }
-                _ => return Err(format!("at character {place} `{sign}` is for numbers")),
+                _ => return Err(format!("character {place}: `{sign}` needs numbers")),
             };
         }
     }
@@ -223,20 +224,20 @@ impl Parser {
         let place = self.place();
         if self.take("!") {
             self.deeper()?;
-            let inner = truth(self.sign()?, place)?;
+            let inner = boolean(self.sign()?, place)?;
             self.depth -= 1;
-            return Ok(Any::Truth(Truth::Not(Box::new(inner))));
+            return Ok(Any::Bool(Bool::Not(Box::new(inner))));
         }
         if self.take("-") {
             if let Some((_, Token::Number(number))) = self.tokens.get(self.at) {
                 let number = 0_i64.checked_sub_unsigned(*number);
                 self.at += 1;
-                let number = number.ok_or_else(|| format!("at character {place} the number is too large"))?;
+                let number = number.ok_or_else(|| format!("character {place}: number too large"))?;
                 return Ok(Any::Number(Number::Literal(number)));
             }
             self.deeper()?;
             let Any::Number(inner) = self.sign()? else {
-                return Err(format!("at character {place} `-` is for numbers"));
+                return Err(format!("character {place}: `-` needs numbers"));
             };
             self.depth -= 1;
             return Ok(Any::Number(Number::Negative(Box::new(inner))));
@@ -245,7 +246,7 @@ impl Parser {
         while self.take(".") {
             let (place, token) = self.next()?;
             let Token::Name(method) = token else {
-                return Err(format!("at character {place} the name of a method is expected"));
+                return Err(format!("character {place}: expected the name of a method"));
             };
             left = self.method(left, place, &method)?;
         }
@@ -260,11 +261,11 @@ impl Parser {
         let (place, token) = self.next()?;
         match token {
             Token::Number(number) => {
-                let number = i64::try_from(number).map_err(|_| format!("at character {place} the number is too large"));
+                let number = i64::try_from(number).map_err(|_| format!("character {place}: number too large"));
                 number.map(|number| Any::Number(Number::Literal(number)))
             }
             Token::Text(text) => Ok(Any::Text(Text::Literal(text.as_bytes().into()), format!("'{text}'"))),
-            Token::Name(name) if name == "true" || name == "false" => Ok(Any::Truth(Truth::Is(name == "true"))),
+            Token::Name(name) if name == "true" || name == "false" => Ok(Any::Bool(Bool::Is(name == "true"))),
             Token::Name(name) if self.peek("(") => match name.rsplit_once('.') {
                 Some((attribute, method)) => {
                     let attribute = self.named(attribute);
@@ -278,8 +279,8 @@ impl Parser {
                 let name = self.attributes[attribute].to_string();
                 Ok(Any::Text(Text::Attribute(attribute), name))
             }
-            Token::Sign("[") => Err(format!("at character {place} there is a list; lists stand only after `in`")),
-            Token::Sign(sign) => Err(format!("at character {place} `{sign}` is no text or number")),
+            Token::Sign("[") => Err(format!("character {place}: lists occur only after `in`")),
+            Token::Sign(sign) => Err(format!("character {place}: expected a value, not `{sign}`")),
         }
     }
 
@@ -290,49 +291,49 @@ impl Parser {
         self.expect("(")?;
         let place = self.place();
         let result = match name {
-            "has" => Any::Truth(Truth::Has(self.attribute_name()?)),
+            "has" => Any::Bool(Bool::Has(self.attribute_name()?)),
             _ => match (name, self.any()?) {
                 ("size", Any::Text(text, _)) => Any::Number(Number::Size(text)),
                 ("int", Any::Text(text, _)) => Any::Number(Number::Int(text)),
                 ("int", Any::Number(number)) => Any::Number(number),
-                _ => return Err(format!("at character {place} a text is expected")),
+                _ => return Err(format!("character {place}: expected a string")),
             },
         };
         self.expect(")").map(|()| result)
     }
 
-    /// `path.startsWith('/v1')`, once its name is read.
+    /// Parses the call of a method after its name, like `path.startsWith('/v1')`.
     fn method(&mut self, of: Any, place: usize, method: &str) -> Result<Any, String> {
-        let make: Option<fn(Text, Text) -> Truth> = match method {
-            "startsWith" => Some(Truth::StartsWith),
-            "endsWith" => Some(Truth::EndsWith),
-            "contains" => Some(Truth::Contains),
+        let make: Option<fn(Text, Text) -> Bool> = match method {
+            "startsWith" => Some(Bool::StartsWith),
+            "endsWith" => Some(Bool::EndsWith),
+            "contains" => Some(Bool::Contains),
             "size" => None,
             other => return Err(unknown(place, other, METHODS)),
         };
         let Any::Text(text, _) = of else {
-            return Err(format!("at character {place} `{method}` is for texts"));
+            return Err(format!("character {place}: `{method}` needs a string"));
         };
         self.expect("(")?;
         let Some(make) = make else {
             return self.expect(")").map(|()| Any::Number(Number::Size(text)));
         };
         let place = self.place();
-        let Any::Text(part, _) = self.any()? else { return Err(format!("at character {place} a text is expected")) };
-        self.expect(")").map(|()| Any::Truth(make(text, part)))
+        let Any::Text(part, _) = self.any()? else { return Err(format!("character {place}: expected a string")) };
+        self.expect(")").map(|()| Any::Bool(make(text, part)))
     }
 
-    /// A name, or any name as `attributes['name']` or `attributes.name`.
+    /// Parses the name of an attribute: `name`, `attributes['name']` or `attributes.name`.
     fn attribute_name(&mut self) -> Result<usize, String> {
         let (place, token) = self.next()?;
         let Token::Name(name) = token else {
-            return Err(format!("at character {place} the name of an attribute is expected"));
+            return Err(format!("character {place}: expected an attribute name"));
         };
         if name != "attributes" || !self.take("[") {
             return Ok(self.attribute(name.strip_prefix("attributes.").unwrap_or(&name)));
         }
         let (place, token) = self.next()?;
-        let Token::Text(name) = token else { return Err(format!("at character {place} a name in quotes is expected")) };
+        let Token::Text(name) = token else { return Err(format!("character {place}: expected a name in quotes")) };
         let attribute = self.attribute(&name);
         self.expect("]").map(|()| attribute)
     }
@@ -349,7 +350,7 @@ impl Parser {
         })
     }
 
-    /// Where the next word begins.
+    /// The position of the next token.
     fn place(&self) -> usize {
         self.tokens.get(self.at).map_or(self.end, |(place, _)| *place)
     }
@@ -357,7 +358,7 @@ impl Parser {
     fn next(&mut self) -> Result<(usize, Token), String> {
         let token = self.tokens.get(self.at).cloned();
         self.at += 1;
-        token.ok_or_else(|| format!("at character {} something is missing", self.end))
+        token.ok_or_else(|| format!("character {}: unexpected end", self.end))
     }
 
     fn is_name(&self, name: &str) -> bool {
@@ -378,37 +379,34 @@ impl Parser {
         if self.take(sign) {
             return Ok(());
         }
-        Err(format!("at character {} a `{sign}` is missing", self.place()))
+        Err(format!("character {}: missing `{sign}`", self.place()))
     }
 }
 
-fn truth(any: Any, place: usize) -> Result<Truth, String> {
+fn boolean(any: Any, place: usize) -> Result<Bool, String> {
     match any {
-        Any::Truth(truth) => Ok(truth),
-        Any::Text(..) | Any::Number(_) => {
-            Err(format!("at character {place} {} by itself is neither true nor false", any.kind()))
-        }
+        Any::Bool(boolean) => Ok(boolean),
+        Any::Text(..) | Any::Number(_) => Err(format!("character {place}: {} is neither true nor false", any.kind())),
     }
 }
 
-fn compare(comparison: Comparison, left: Any, right: Any, place: usize) -> Result<Truth, String> {
+fn compare(comparison: Comparison, left: Any, right: Any, place: usize) -> Result<Bool, String> {
     match (left, right) {
-        (Any::Text(left, _), Any::Text(right, _)) => Ok(Truth::Texts(comparison, left, right)),
-        (Any::Number(left), Any::Number(right)) => Ok(Truth::Numbers(comparison, left, right)),
-        (Any::Truth(left), Any::Truth(right)) if matches!(comparison, Comparison::Equal | Comparison::Unequal) => {
-            Ok(Truth::Truths(comparison, Box::new(left), Box::new(right)))
+        (Any::Text(left, _), Any::Text(right, _)) => Ok(Bool::Texts(comparison, left, right)),
+        (Any::Number(left), Any::Number(right)) => Ok(Bool::Numbers(comparison, left, right)),
+        (Any::Bool(left), Any::Bool(right)) if matches!(comparison, Comparison::Equal | Comparison::Unequal) => {
+            Ok(Bool::Bools(comparison, Box::new(left), Box::new(right)))
         }
-        (Any::Truth(_), Any::Truth(_)) => Err(format!("at character {place} truths have no order")),
+        (Any::Bool(_), Any::Bool(_)) => Err(format!("character {place}: booleans have no order")),
         (Any::Text(_, name), Any::Number(_)) | (Any::Number(_), Any::Text(_, name)) => {
-            Err(format!("at character {place} a text is compared with a number; a number is `int({name})`"))
+            Err(format!("character {place}: cannot compare a string with a number; write `int({name})` for a number"))
         }
-        (left, right) => Err(format!("at character {place} {} is compared with {}", left.kind(), right.kind())),
+        (left, right) => Err(format!("character {place}: cannot compare {} with {}", left.kind(), right.kind())),
     }
 }
 
-/// That there is no such function, why, if the language has it, and what there is.
-fn unknown(place: usize, name: &str, there: &str) -> String {
-    let known = ELSEWHERE.iter().find(|(names, _)| names.contains(&name));
+fn unknown(place: usize, name: &str, available: &str) -> String {
+    let known = UNSUPPORTED.iter().find(|(names, _)| names.contains(&name));
     let why = known.map_or_else(String::new, |(_, why)| format!(" ({why})"));
-    format!("at character {place} there is no `{name}`{why}; {there}")
+    format!("character {place}: unknown function `{name}`{why}; {available}")
 }

@@ -1,4 +1,4 @@
-//! The words of an expression.
+//! Tokens of an expression.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
@@ -23,7 +23,7 @@ const SIGNS: &[&str] = &[
     "||", "&&", "==", "!=", "<=", ">=", "<", ">", "!", "(", ")", "[", "]", ",", "?", ":", "+", "-", "*", "/", "%", ".",
 ];
 
-/// The words of a text, each with the place of its first character.
+/// Splits a text into tokens, each with the position of its first character.
 pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
     let chars: Vec<char> = text.chars().collect();
     let mut tokens = Vec::new();
@@ -43,19 +43,19 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
             let digits: String = chars[at..at + length].iter().collect();
             at += length;
             if chars.get(at) == Some(&'.') {
-                return Err(format!("at character {place} there is a fraction; numbers are whole"));
+                return Err(format!("character {place}: fractions are not supported"));
             }
-            let number = digits.parse().map_err(|_| format!("at character {place} the number is too large"))?;
+            let number = digits.parse().map_err(|_| format!("character {place}: number too large"))?;
             tokens.push((place, Token::Number(number)));
         } else if *first == '\'' || *first == '"' {
-            let (literal, behind) = literal(&chars, at)?;
+            let (literal, after) = literal(&chars, at)?;
             tokens.push((place, Token::Text(literal)));
-            at = behind;
+            at = after;
         } else {
             let rest: String = chars[at..].iter().take(2).collect();
             let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
-                let help = if *first == '=' { ", write `==`" } else { "" };
-                return Err(format!("at character {place} `{first}` is no operator{help}"));
+                let help = if *first == '=' { "; write `==`" } else { "" };
+                return Err(format!("character {place}: `{first}` is not an operator{help}"));
             };
             tokens.push((place, Token::Sign(sign)));
             at += sign.len();
@@ -64,7 +64,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
     Ok(tokens)
 }
 
-/// A text in quotes, and the place behind it.
+/// Parses a string in quotes and returns the position after it.
 fn literal(chars: &[char], start: usize) -> Result<(String, usize), String> {
     let mut text = String::new();
     let mut at = start + 1;
@@ -81,5 +81,5 @@ fn literal(chars: &[char], start: usize) -> Result<(String, usize), String> {
             }
         }
     }
-    Err(format!("the text at character {} does not end", start + 1))
+    Err(format!("character {}: unterminated string", start + 1))
 }

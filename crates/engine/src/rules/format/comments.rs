@@ -1,4 +1,4 @@
-//! Comments in YAML, found without reading all of it: quotes and texts over several lines are what hides a `#`.
+//! Finds comments in YAML without parsing it: only quotes and block scalars can hide a `#`.
 
 use super::super::mistake::Place;
 
@@ -6,19 +6,20 @@ use super::super::mistake::Place;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) place: Place,
-    /// With its `#`; nothing for an empty line.
+    /// With its `#`; empty for an empty line.
     pub(super) text: String,
-    /// Whether the line has nothing else.
+    /// Whether it is alone on its line.
     pub(super) alone: bool,
 }
 
-/// All comments and empty lines.
+/// Returns all comments and empty lines.
 ///
 /// # Errors
-/// The line and the name of what would be lost: anchors, and what comments could not be told apart from.
+/// The line and the name of something that formatting would lose: anchors, tags, and texts in which
+/// comments cannot be recognised.
 pub(super) fn scan(text: &str) -> Result<Vec<Found>, (u32, &'static str)> {
     let mut found = Vec::new();
-    // How far to the right the text of `|` or `>` is, at least.
+    // The minimum indentation of the current block scalar (`|` or `>`).
     let mut block: Option<usize> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let indent = line.len() - line.trim_start_matches(' ').len();
@@ -40,7 +41,7 @@ pub(super) fn scan(text: &str) -> Result<Vec<Found>, (u32, &'static str)> {
                 found.push(Found { place, text: comment.trim_end().to_owned(), alone: code.trim().is_empty() });
             }
             Line::Block { comment: false } => block = Some(content_indent(line)),
-            Line::Block { comment: true } => return Err((number, "a comment behind `|` or `>`")),
+            Line::Block { comment: true } => return Err((number, "a comment after `|` or `>`")),
             Line::Loses(what) => return Err((number, what)),
         }
     }
@@ -49,11 +50,11 @@ pub(super) fn scan(text: &str) -> Result<Vec<Found>, (u32, &'static str)> {
 
 enum Line {
     Plain,
-    /// With so many bytes before it.
+    /// A comment after this many bytes.
     Comment {
         before: usize,
     },
-    /// The next lines are a text.
+    /// The following lines are a block scalar.
     Block {
         comment: bool,
     },
@@ -62,7 +63,7 @@ enum Line {
 
 fn scan_line(line: &str) -> Line {
     let mut quote: Option<char> = None;
-    // The last letter that is no space, and whether one came after it.
+    // The last character that is not a space, and whether a space follows it.
     let (mut last, mut spaced) = (None, true);
     let mut letters = line.char_indices().peekable();
     while let Some((at, letter)) = letters.next() {
@@ -70,7 +71,7 @@ fn scan_line(line: &str) -> Line {
             if open == '"' && letter == '\\' {
                 letters.next();
             } else if letter == open {
-                // Two single ones are one that is meant.
+                // Two single quotes are an escaped one.
                 if open == '\'' && letters.next_if(|(_, next)| *next == '\'').is_some() {
                     continue;
                 }
@@ -89,7 +90,7 @@ fn scan_line(line: &str) -> Line {
         let begins = opened || (matches!(last, Some(':' | '-' | '?')) && spaced) || (last == Some('\u{0}') && !spaced);
         match letter {
             '"' | '\'' if begins => quote = Some(letter),
-            '&' | '*' if begins => return Line::Loses("what anchors and aliases share"),
+            '&' | '*' if begins => return Line::Loses("the sharing of anchors and aliases"),
             '!' if begins => return Line::Loses("a tag"),
             '|' | '>' if begins => {
                 let header =
@@ -99,17 +100,17 @@ fn scan_line(line: &str) -> Line {
             }
             _ => {}
         }
-        // A colon right behind a quoted key lets a value begin without a space.
-        let behind_quote = letter == ':' && !spaced && matches!(last, Some('"' | '\''));
-        (last, spaced) = (Some(if behind_quote { '\u{0}' } else { letter }), false);
-        if behind_quote && letters.peek().is_some_and(|(_, next)| next.is_whitespace()) {
+        // After a quoted key, a value may follow the colon without a space.
+        let after_quote = letter == ':' && !spaced && matches!(last, Some('"' | '\''));
+        (last, spaced) = (Some(if after_quote { '\u{0}' } else { letter }), false);
+        if after_quote && letters.peek().is_some_and(|(_, next)| next.is_whitespace()) {
             last = Some(':');
         }
     }
-    if quote.is_some() { Line::Loses("the form of a quoted text over several lines") } else { Line::Plain }
+    if quote.is_some() { Line::Loses("the form of a quoted string over several lines") } else { Line::Plain }
 }
 
-/// What a text of several lines has to be indented by more than: the dashes of lists count.
+/// Returns the indentation that a block scalar must exceed; the dashes of lists count.
 fn content_indent(line: &str) -> usize {
     let mut rest = line;
     while let Some(inner) = rest.trim_start_matches(' ').strip_prefix("- ") {

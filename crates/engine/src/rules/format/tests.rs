@@ -14,7 +14,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn rules_are_spread_and_what_is_in_them_is_put_together() {
+fn rules_are_written_over_lines_and_their_values_in_one() {
     check(
         "{rules: [{limit: '5/m', when: {path: \"/a\", method: [GET,\n POST]}, id: a}, {id: b, unlimited: true}], domain: d}",
         "domain: d\nrules:\n- id: a\n  when: {path: /a, method: [GET, POST]}\n  limit: 5/m\n- id: b\n  unlimited: true\n",
@@ -23,7 +23,7 @@ fn rules_are_spread_and_what_is_in_them_is_put_together() {
 }
 
 #[test]
-fn what_is_too_long_for_a_line_is_spread() {
+fn long_values_are_written_over_several_lines() {
     let values: Vec<String> = (0..40).map(|n| format!("value{n}")).collect();
     let text = format!("domain: d\nrules:\n- id: a\n  when: {{x: [{}]}}\n  limit: 1/s\n", values.join(", "));
     let lines = formatted(&text);
@@ -33,7 +33,7 @@ fn what_is_too_long_for_a_line_is_spread() {
 }
 
 #[test]
-fn comments_stay_with_what_they_are_about() {
+fn comments_stay_with_their_values() {
     check(
         "# top\n\n\ndomain:   d # whose\nrules:  # all\n  # first\n  - limit: 1/s   # slow\n    id: a\n    # who\n    per: [a,\n      b] # both\n  \
          # second\n  - {id: b, limit: 2/s} # flow\n# end\n",
@@ -43,7 +43,7 @@ fn comments_stay_with_what_they_are_about() {
 }
 
 #[test]
-fn a_number_sign_in_a_text_is_no_comment() {
+fn number_sign_in_a_string_is_not_a_comment() {
     check(
         "domain: d\nrules:\n- {id: a, limit: 1/s, message: 'a # b'}\n- {id: b, limit: 1/s, message: \"it's # \\\"this\\\"\"}\n- id: c\n  message: x#y\n  limit: 1/s\n",
         "domain: d\nrules:\n- id: a\n  limit: 1/s\n  message: 'a # b'\n- id: b\n  limit: 1/s\n  message: 'it''s # \"this\"'\n- id: c\n  limit: 1/s\n  message: 'x#y'\n",
@@ -55,7 +55,7 @@ fn a_number_sign_in_a_text_is_no_comment() {
 }
 
 #[test]
-fn texts_are_quoted_where_they_must_be() {
+fn strings_are_quoted_where_necessary() {
     for text in [
         "", "null", "~", "- a", "a: b", "*", "{a}", "[", "a,b", "09:00", "'", "\"", "\t", "é", "a b ", " a", "#",
         "yes", "1.10", "::1", "a:b", "@x", "%", "\u{feff}", "\u{2028}", "\u{7f}",
@@ -81,13 +81,13 @@ fn texts_are_quoted_where_they_must_be() {
 }
 
 #[test]
-fn what_would_be_lost_is_told_and_nothing_changed() {
+fn formatting_that_would_lose_something_is_refused() {
     assert_eq!(
         refused("a: &x 1\nb: *x\n"),
-        "line 1: what anchors and aliases share would be lost, so nothing was changed"
+        "line 1: the sharing of anchors and aliases would be lost, so nothing was changed"
     );
     assert!(refused("a: !tag 1\n").contains("a tag"));
     assert!(refused("a: \"b\n  c\"\n").contains("over several lines"));
-    assert!(refused("a: [").contains("cannot be read"));
-    assert!(refused("a: 1\na: 2\n").contains("given twice"));
+    assert!(refused("a: [").contains("invalid YAML"));
+    assert!(refused("a: 1\na: 2\n").contains("duplicate key"));
 }

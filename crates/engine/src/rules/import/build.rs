@@ -1,4 +1,4 @@
-//! Trees of our own language, with the places of what they were made from.
+//! Builds trees of the rule language, with the positions of the imported text.
 
 use super::super::mistake::Place;
 use super::super::text::{Node, Value};
@@ -16,12 +16,12 @@ pub(super) fn map(place: Place, pairs: Vec<(&str, Node)>) -> Node {
     Node { place, value: Value::Map(pairs) }
 }
 
-/// One of them alone, several as a list.
+/// Returns a single node as it is, several as a list.
 pub(super) fn one_or_list(place: Place, mut texts: Vec<Node>) -> Node {
     if texts.len() == 1 { texts.swap_remove(0) } else { list(place, texts) }
 }
 
-/// A name for a rule, made of what there is, with what a name cannot have replaced. `taken` says which ones are in use.
+/// Builds a valid and unused rule id from a name.
 pub(super) fn id_from(wanted: &str, taken: &mut std::collections::HashSet<String>) -> String {
     const LONGEST: usize = 100;
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/".contains(letter);
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_valid_and_never_given_twice() {
+    fn generated_ids_are_valid_and_unique() {
         let mut taken = std::collections::HashSet::new();
         let names = ["a b*", "a-b-", "", &"é".repeat(300)].map(|wanted| id_from(wanted, &mut taken));
         assert_eq!(names, ["a-b-".to_owned(), "a-b--2".into(), "rule".into(), "-".repeat(100)]);

@@ -1,8 +1,9 @@
-//! Limits that were written for something else.
+//! Imports limits of other systems.
 //!
-//! An importer makes a tree of our own language of them in which everything keeps its place, so that whatever is wrong
-//! is told with a line of the file that people know. Files of the reference Envoy service are recognised wherever rules are
-//! read; those of nginx hold much more than limits, and are only imported.
+//! An importer builds a tree of the rule language whose nodes keep the positions of the original,
+//! so that mistakes are reported with its lines. Files of the reference Envoy service are
+//! recognised wherever rules are loaded; nginx configurations contain much more than limits, and
+//! are only imported.
 
 mod build;
 mod envoy;
@@ -13,7 +14,7 @@ use super::text::{self, MAX_FILE_BYTES, Node};
 use super::write::write;
 use super::{Rules, Source};
 
-/// Whose file it is.
+/// The system that a file was written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// The reference Envoy rate-limit service.
@@ -22,20 +23,21 @@ pub enum Dialect {
     Nginx,
 }
 
-/// Reads the files that a configuration includes by a name or a pattern, in order, each with its name, or says why it cannot.
+/// Reads the files that a configuration includes by a name or a pattern, in order, each with its
+/// name, or returns why it cannot.
 pub type ReadIncluded<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, Vec<u8>)>, String>;
 
-/// Limits of another system in our language.
+/// Limits of another system in the rule language.
 #[derive(Debug)]
 pub struct Imported {
     /// A rule file.
     pub yaml: String,
-    /// What it could not say, if there is something.
+    /// What could not be imported, if anything.
     pub left_out: Option<Mistakes>,
 }
 
 impl Imported {
-    /// Translates a file. Without a dialect it is looked at for what only one of them has.
+    /// Translates a file. Without a dialect, it is detected.
     ///
     /// ```
     /// use tollgate_engine::rules::{Imported, Source};
@@ -57,15 +59,15 @@ impl Imported {
     /// ```
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Every mistake in it.
     pub fn read(source: &Source<'_>, dialect: Option<Dialect>, domain: &str) -> Result<Self, Mistakes> {
-        Self::read_with(source, dialect, domain, &|_| Err("other files are not read here".into()))
+        Self::read_with(source, dialect, domain, &|_| Err("reading other files is not supported here".into()))
     }
 
-    /// [`read`](Self::read), with the files that one of nginx includes.
+    /// Like [`read`](Self::read), with the files that an nginx configuration includes.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Every mistake in it.
     pub fn read_with(
         source: &Source<'_>,
         dialect: Option<Dialect>,
@@ -83,27 +85,27 @@ impl Imported {
         };
         let yaml = tree.map(|tree| write(&tree)).unwrap_or_default();
         if yaml.len() > MAX_FILE_BYTES {
-            let problem = format!("the rules of this have {} bytes, at most {MAX_FILE_BYTES} are read", yaml.len());
+            let problem = format!("the imported rules are too large: {} bytes (maximum {MAX_FILE_BYTES})", yaml.len());
             notes.add(Place { line: 1, column: 1 }, problem);
         }
         let included = included.iter().map(|(name, text)| Source { name, text });
         let sources: Vec<Source<'_>> = std::iter::once(*source).chain(included).collect();
         let sources = &*sources;
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
-        // What it became is read like any rule file: nothing is handed out that would not load.
+        // The result is parsed like any rule file, so that nothing is returned that would not load.
         Rules::read(&[Source { name: source.name, text: yaml.as_bytes() }])?;
         Ok(Self { yaml, left_out: left_out.finish().err().map(|notes| notes.with_snippets(sources)) })
     }
 }
 
 impl Dialect {
-    /// What a file looks like.
+    /// Detects the dialect of a file.
     fn of(bytes: &[u8]) -> Self {
         if nginx::is_meant(bytes) { Self::Nginx } else { Self::Envoy }
     }
 }
 
-/// A tree in our language, from a rule file or from one that is recognised.
+/// Returns a tree in the rule language, translated if the file is one of Envoy.
 pub(super) fn translate(tree: Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     if envoy::is_meant(&tree) { envoy::convert(&tree, notes, left_out) } else { Some(tree) }
 }

@@ -1,4 +1,4 @@
-//! The words that make a window follow the calendar.
+//! Words that align a window to the calendar.
 
 use tollgate::core::Nanos;
 
@@ -7,7 +7,7 @@ use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
 use crate::rules::words::{nearest, valid_instead};
 
-/// The days of the week, as they are written.
+/// The days of the week.
 pub(crate) const WEEKDAYS: &[&str] = &["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 const UNITS: &[(Unit, &[&str])] = &[
@@ -21,24 +21,25 @@ const UNITS: &[(Unit, &[&str])] = &[
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 
-/// The zone of a name.
+/// Parses the name of a time zone.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// A problem and a suggestion.
 pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
     Zone::new(name).ok_or_else(|| {
         let names = Zone::names();
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         let help = match nearest(name, &names) {
             Some(name) => format!("did you mean `{name}`?"),
-            None => "zones are written like `Europe/Paris` or `UTC`".into(),
+            None => "write a zone like `Europe/Paris` or `UTC`".into(),
         };
         (format!("`{}` is not a time zone", shorten(name)), help)
     })
 }
 
 impl Reader<'_> {
-    /// Which windows of the calendar are meant; none if no word is about the calendar, or one of them was noted.
+    /// Returns the calendar windows, or `None` if no word refers to the calendar or one has a
+    /// mistake.
     pub(super) fn calendar(&mut self) -> Option<Calendar> {
         let (zone, anchor) = ((self.words.option)("zone"), (self.words.option)("anchor"));
         let unit = self.words.limit.and_then(|limit| unit_of(period_of(limit)?));
@@ -47,8 +48,8 @@ impl Reader<'_> {
         if self.words.algorithm != Some("fixed_window") {
             let known = ALGORITHMS.iter().any(|(name, ..)| Some(*name) == self.words.algorithm);
             if calendar_word.is_some() && (known || self.words.algorithm.is_none()) {
-                let help = "write `algorithm: fixed_window` beside it, or a number of days";
-                self.note_with_help("limit", "`month` and `year` are windows of the calendar", help);
+                let help = "add `algorithm: fixed_window`, or write a number of days";
+                self.note_with_help("limit", "`month` and `year` are calendar windows", help);
             }
             return None;
         }
@@ -66,8 +67,8 @@ impl Reader<'_> {
         Some(Calendar { unit: unit?, zone: in_zone })
     }
 
-    /// The zone, or, once it is noted that there is no such zone, another one to go on with: what else is wrong is told with it.
-    /// Algorithms that take none say so themselves.
+    /// Returns the zone. An unknown zone is reported and replaced by UTC, so that other mistakes
+    /// are found as well. Algorithms without a zone report it themselves.
     fn zone(&mut self) -> Zone {
         let Some(name) = (self.words.option)("zone") else { return Zone::utc() };
         let algorithm = self.words.algorithm.unwrap_or("token_bucket");
@@ -81,36 +82,36 @@ impl Reader<'_> {
         })
     }
 
-    /// Notes that a limit which is to follow the calendar is none of its windows.
+    /// Reports that a limit with `zone` or `anchor` is not a calendar window.
     fn no_window(&mut self) {
         let Some(limit) = self.words.limit else { return };
         let period = period_of(limit).unwrap_or_default();
         let numbered = period.starts_with(|first: char| first.is_ascii_digit());
         let is_short = !numbered && parse_length(&format!("1{period}")).is_some_and(|length| length < MINUTE);
         let problem = format!(
-            "`{}` is no window of the calendar: these are its minutes, hours, days, weeks, months and years{}",
+            "`{}` is not a calendar window: these are minutes, hours, days, weeks, months and years{}",
             shorten(limit),
-            if is_short { ", not its seconds" } else { "" }
+            if is_short { ", not seconds" } else { "" }
         );
         let help = match as_written(limit) {
-            Some(written) => format!("a rate is written {written}"),
+            Some(written) => format!("write it as {written}"),
             None if self.words.inherits && !numbered => {
-                "the rule follows the calendar; write it like 100/day, or name another \
-                `algorithm` beside it, like `algorithm: token_bucket`"
+                "the rule follows the calendar; write it like 100/day, or add another `algorithm`, \
+                like `algorithm: token_bucket`"
                     .into()
             }
             None if numbered => "write it like 100/day, without a number before `day`".into(),
-            None => "write it like 100/day, or leave `zone` and `anchor` out".into(),
+            None => "write it like 100/day, or remove `zone` and `anchor`".into(),
         };
         self.note_with_help("limit", problem, help);
     }
 
-    /// How much per window.
+    /// Returns the count per window.
     pub(super) fn count_per_window(&mut self) -> Option<u64> {
         let text = self.given_limit()?;
         let parts = text.split_once('/').or_else(|| text.split_once(" per "));
         if parts.is_none() && self.half_a_calendar {
-            // It was noted that it is no window.
+            // It was reported that it is not a window.
             return None;
         }
         let count = parts.map_or(text, |(count, _)| count).trim();
@@ -118,7 +119,7 @@ impl Reader<'_> {
         if number.is_none() {
             let problem = format!("`{}` is not a whole number above 0", shorten(count));
             let help = match as_written(text) {
-                Some(written) => format!("a rate is written {written}"),
+                Some(written) => format!("write it as {written}"),
                 None if count == "0" => NOTHING.into(),
                 None => "write it like 100/day or 10k/month".into(),
             };
@@ -130,7 +131,7 @@ impl Reader<'_> {
     fn anchored(&mut self, unit: Unit, anchor: &str) -> Option<Unit> {
         let (anchored, help) = match unit {
             Unit::Minute | Unit::Hour | Unit::Day => {
-                self.note_with_help("anchor", "only weeks, months and years have an `anchor`", "leave it out");
+                self.note_with_help("anchor", "only weeks, months and years have an `anchor`", "remove it");
                 return None;
             }
             Unit::Week(_) => {
@@ -144,7 +145,7 @@ impl Reader<'_> {
             Unit::Year(..) => (day_of_year(anchor), "write month and day, like `04-01`".into()),
         };
         if anchored.is_none() {
-            let problem = format!("`{}` is no day on which such a window begins", shorten(anchor));
+            let problem = format!("`{}` is not a day on which such a window can begin", shorten(anchor));
             self.note_with_help("anchor", problem, help);
         }
         anchored
@@ -165,7 +166,7 @@ pub(super) fn unit_of(period: &str) -> Option<Unit> {
     UNITS.iter().find(|(_, words)| words.contains(&period)).map(|(unit, _)| *unit)
 }
 
-/// Whether a unit has no length of its own, so that only the calendar can tell.
+/// Whether a unit has no fixed length.
 pub(super) fn is_of_the_calendar(unit: Unit) -> bool {
     matches!(unit, Unit::Month(_) | Unit::Year(..))
 }

@@ -1,4 +1,4 @@
-//! A limit that comes along with a request, and what is wrong with one.
+//! Inline limits, and mistakes in limits.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tollgate::Limits;
 
 use super::{NO_LIMIT, NOTHING, Words, read};
 
-/// A limit as text, as it comes in a request.
+/// The words of an inline limit.
 ///
 /// ```
 /// use tollgate_engine::rules::LimitText;
@@ -21,17 +21,17 @@ use super::{NO_LIMIT, NOTHING, Words, read};
 pub struct LimitText<'a> {
     /// A rate like `100/s`; for concurrency a whole number.
     pub limit: &'a str,
-    /// The most at one instant, for buckets; by default the count of the rate.
+    /// The burst size, for buckets; by default the count of the rate.
     pub burst: Option<u64>,
     /// By default `token_bucket`.
     pub algorithm: Option<&'a str>,
 }
 
 impl LimitText<'_> {
-    /// The numbers.
+    /// Parses the limit.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first mistake.
     pub fn read(&self) -> Result<Limits, LimitMistake> {
         let burst = self.burst.map(|burst| burst.to_string());
         let words = Words {
@@ -47,12 +47,12 @@ impl LimitText<'_> {
         match read(&words) {
             Ok((limit, None)) => Ok(limit.into()),
             Ok((_, Some(_))) => {
-                let problem = "windows of the calendar need a rule".into();
+                let problem = "calendar windows are supported only in rules".into();
                 Err(LimitMistake { word: "limit", problem, help: None })
             }
             Err(mut mistakes) => {
                 let mut first = mistakes.swap_remove(0);
-                // A request has nothing in place of a limit, as rules do.
+                // The alternatives to a limit exist only in rules.
                 first.help = first.help.filter(|help| help != NOTHING && help != NO_LIMIT);
                 Err(first)
             }
@@ -60,14 +60,14 @@ impl LimitText<'_> {
     }
 }
 
-/// What is wrong with one word of a limit.
+/// A mistake in one word of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitMistake {
-    /// Which word: `limit`, `algorithm` or the name of an option.
+    /// The word: `limit`, `algorithm` or the name of an option.
     pub word: &'static str,
     /// What is wrong.
     pub problem: String,
-    /// What would be right, where that can be said.
+    /// A suggestion, if there is one.
     pub help: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Numbers, lengths of time and truths as people write them.
+//! Parses numbers, durations and booleans.
 
 use tollgate::core::Nanos;
 use tollgate::{LimitError, Rate};
@@ -6,9 +6,9 @@ use tollgate::{LimitError, Rate};
 use super::super::raw::shorten;
 use super::calendar::{is_of_the_calendar, unit_of};
 
-pub(crate) const TRUTHS: &str = "write `true` or `false`";
+pub(crate) const BOOLEANS: &str = "write `true` or `false`";
 
-pub(crate) fn not_a_truth(text: &str) -> String {
+pub(crate) fn not_a_boolean(text: &str) -> String {
     format!("`{}` is neither true nor false", shorten(text))
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn not_a_count(text: &str) -> String {
     format!("`{}` is not a whole number", shorten(text))
 }
 
-pub(crate) fn parse_truth(text: &str) -> Option<bool> {
+pub(crate) fn parse_boolean(text: &str) -> Option<bool> {
     match text {
         "true" => Some(true),
         "false" => Some(false),
@@ -24,7 +24,7 @@ pub(crate) fn parse_truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Digits, and a letter for thousands, millions or milliards.
+/// Parses digits with an optional suffix for thousands, millions or billions.
 pub(crate) fn parse_count(text: &str) -> Option<u64> {
     let scales = [('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
     let scaled = scales.iter().find_map(|(letter, scale)| Some((text.strip_suffix(*letter)?, *scale)));
@@ -33,7 +33,7 @@ pub(crate) fn parse_count(text: &str) -> Option<u64> {
     if all_digits { digits.parse::<u64>().ok()?.checked_mul(scale) } else { None }
 }
 
-/// One per a period is the period, so that there is one reader of units.
+/// Parses a duration as the period of a rate, so that there is one parser of units.
 pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
     if text == "0" {
         return Some(Nanos::ZERO);
@@ -42,7 +42,7 @@ pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
         return None;
     }
     let length = |text: &str| format!("1/{text}").parse::<Rate>().ok().map(Rate::per);
-    // No rate has such a period, and yet it is a length of time.
+    // Zero is not the period of a rate, but a valid duration.
     let unit = text.trim_start_matches('0');
     if unit.starts_with(|first: char| first.is_ascii_alphabetic()) {
         return length(unit).map(|_| Nanos::ZERO);
@@ -50,7 +50,7 @@ pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
     length(text)
 }
 
-/// `5/15m` as 5 and 15 minutes.
+/// Parses `5/15m` as 5 and 15 minutes.
 pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     let parts = || {
         let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
@@ -59,7 +59,7 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     };
     match parts() {
         Some((count, per)) if count > 0 => Ok((count, per)),
-        // The rate's own reader says best what is wrong; what it takes, the parts above took.
+        // The error of `Rate` explains best what is wrong; everything valid was parsed above.
         _ => match text.parse::<Rate>() {
             Ok(rate) => Ok((rate.count().into(), rate.per())),
             Err(error) => Err(error),
@@ -67,8 +67,8 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     }
 }
 
-/// How a rate is written that is put into words some other way: `5 per minute` and `5/m` for "5 a minute" or "5 requests every
-/// minute". None if it cannot be told what is meant.
+/// Suggests how to write a rate that is put into other words: `5 per minute` or `5/m` for "5 a
+/// minute" or "5 requests every minute". `None` if the meaning is unclear.
 pub(crate) fn as_written(text: &str) -> Option<String> {
     const FILLING: &[&str] = &[
         "a", "an", "any", "call", "calls", "each", "every", "in", "per", "request", "requests", "the", "time", "times",
@@ -92,12 +92,12 @@ pub(crate) fn as_written(text: &str) -> Option<String> {
         return Some(format!("`{count} per {period}` or `{count}/{period}`"));
     }
     let rate = format!("1 per {period}").parse::<Rate>().ok()?.to_string();
-    // One in 15 minutes is shown as four an hour, which is not what was said.
+    // `Rate` prints one per 15 minutes as 4/h, which would be misleading.
     let short = rate.strip_prefix("1/").map(|unit| format!(" or `{count}/{unit}`")).unwrap_or_default();
     Some(format!("`{count} per {period}`{short}"))
 }
 
-/// The same for numbers that are not written as they are here: 10000 for "10,000", and 3 in two seconds for "1.5/s".
+/// Suggests how to write a number: 10000 for "10,000", and 3 per 2 seconds for "1.5/s".
 fn number_as_written(text: &str) -> Option<String> {
     let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
     let (count, period) = (count.trim(), period.trim());

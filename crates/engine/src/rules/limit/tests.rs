@@ -1,6 +1,6 @@
 use super::*;
 
-/// Reads `limit` with options given as `name value` pairs and compares what comes of it.
+/// Parses `limit` with options and compares the result.
 fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
     let read = read(&Words {
@@ -19,7 +19,7 @@ fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
 const SECOND: Nanos = Nanos::SECOND;
 
 #[test]
-fn every_algorithm_is_made_of_its_words() {
+fn every_algorithm_is_parsed_with_its_options() {
     let rate = |text: &str| text.parse::<Rate>().unwrap();
     check("100/s", &[], Ok(TokenBucket::new(rate("100/s"), 100).unwrap().into()));
     check("5/15m", &[("burst", "1k")], Ok(TokenBucket::new(rate("5/15m"), 1000).unwrap().into()));
@@ -79,13 +79,13 @@ fn every_algorithm_is_made_of_its_words() {
 }
 
 #[test]
-fn a_window_is_as_long_as_it_is_written() {
+fn window_length_is_the_written_period() {
     check(
         "5/15m",
         &[("algorithm", "sliding_window")],
         Ok(SlidingWindow::new(5, Nanos::from_secs(900)).unwrap().into()),
     );
-    // More than a rate can count exactly, which a window need not.
+    // More than a rate can count exactly; a window can.
     check(
         "99999999977/day",
         &[("algorithm", "fixed_window")],
@@ -94,12 +94,12 @@ fn a_window_is_as_long_as_it_is_written() {
 }
 
 #[test]
-fn everything_wrong_is_told_at_once() {
+fn all_mistakes_are_reported_together() {
     check(
         "100/s",
         &[("algorithm", "fixed_window"), ("burst", "5"), ("phase", "epoc"), ("max_debt", "x")],
         Err(
-            "burst: `burst` means nothing to fixed_window; it is for `token_bucket`, `leaky_bucket` and `interval_bucket`; fixed_window takes `phase`, `zone`, `anchor`, `initial` and `max_debt`\n\
+            "burst: fixed_window has no option `burst`; it belongs to `token_bucket`, `leaky_bucket` and `interval_bucket`; fixed_window takes `phase`, `zone`, `anchor`, `initial` and `max_debt`\n\
              phase: `epoc` is not a phase; did you mean `epoch`?\n\
              max_debt: `x` is not a whole number; write it like 200 or 10k",
         ),
@@ -115,7 +115,7 @@ fn everything_wrong_is_told_at_once() {
         "0/s",
         &[],
         Err(
-            "limit: the count of the rate is 0, it must be at least 1; for nothing at all write `deny: true` in place of `limit`",
+            "limit: the count of the rate is 0, it must be at least 1; to refuse everything write `deny: true` instead of `limit`",
         ),
     );
     check(
@@ -129,13 +129,13 @@ fn everything_wrong_is_told_at_once() {
         "10/s",
         &[("algorithm", "concurrency"), ("lease", "soon")],
         Err("limit: `10/s` is not a number of leases; \
-             concurrency counts what is held at a time, write it like `limit: 10`\n\
-             lease: `soon` is not a length of time; write it like 500ms, 30s or 5m"),
+             concurrency counts requests in progress; write it like `limit: 10`\n\
+             lease: `soon` is not a duration; write it like 500ms, 30s or 5m"),
     );
     check(
         "1/s",
         &[("algorithm", "leaky_bucket"), ("max_wait", "2")],
-        Err("max_wait: `2` is not a length of time; write it like 500ms, 30s or 5m"),
+        Err("max_wait: `2` is not a duration; write it like 500ms, 30s or 5m"),
     );
     check(
         "2000/s",
@@ -147,18 +147,18 @@ fn everything_wrong_is_told_at_once() {
 }
 
 #[test]
-fn what_steps_and_slices_cannot_be_is_told() {
+fn invalid_options_of_interval_buckets_and_slices_are_refused() {
     check(
         "5/m",
         &[("algorithm", "interval_bucket"), ("phase", "first_request"), ("offset", "1s")],
-        Err("offset: an `offset` means nothing to steps from the first request on; \
-             leave it out, or write `phase: epoch`"),
+        Err("offset: `offset` has no effect with `phase: first_request`; \
+             remove it, or write `phase: epoch`"),
     );
     check(
         "5/m",
         &[("algorithm", "interval_bucket"), ("phase", "spread")],
-        Err("phase: the steps of an interval bucket are not spread; \
-             valid are `epoch`, with an `offset` if they are to lie elsewhere, and `first_request`"),
+        Err("phase: an interval bucket has no `phase: spread`; \
+             valid: `epoch`, optionally with an `offset`, and `first_request`"),
     );
     check(
         "5/m",
@@ -170,7 +170,7 @@ fn what_steps_and_slices_cannot_be_is_told() {
         "5/m",
         &[("algorithm", "sliding_slices"), ("burst", "5")],
         Err(
-            "burst: `burst` means nothing to sliding_slices; it is for `token_bucket`, `leaky_bucket` and `interval_bucket`; sliding_slices takes `precision`, `initial` and `max_debt`",
+            "burst: sliding_slices has no option `burst`; it belongs to `token_bucket`, `leaky_bucket` and `interval_bucket`; sliding_slices takes `precision`, `initial` and `max_debt`",
         ),
     );
 }
@@ -186,7 +186,7 @@ fn counts_are_digits_with_a_scale() {
 }
 
 #[test]
-fn rates_in_other_words_are_told_as_they_are_written() {
+fn rates_in_other_words_get_a_suggestion() {
     for (text, expected) in [
         ("5 a minute", Some("`5 per minute` or `5/m`")),
         ("5 requests every 15 minutes", Some("`5 per 15 minutes`")),
@@ -212,7 +212,7 @@ fn rates_in_other_words_are_told_as_they_are_written() {
         assert_eq!(written.as_deref(), expected, "for {text:?}");
         for example in written.iter().flat_map(|written| written.split('`').skip(1).step_by(2)) {
             let of_calendar = example.ends_with("month") || example.ends_with("year");
-            assert!(of_calendar || parse_quota(example).is_ok(), "{example} is none");
+            assert!(of_calendar || parse_quota(example).is_ok(), "{example} is not a rate");
         }
     }
     let sent = LimitText { limit: "0/s", burst: None, algorithm: None }.read().unwrap_err();

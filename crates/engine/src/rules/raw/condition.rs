@@ -1,4 +1,4 @@
-//! What attributes must be.
+//! Conditions on attributes, as written.
 
 use super::super::keys;
 use super::super::mistake::Notes;
@@ -7,35 +7,33 @@ use super::super::words::listed;
 use super::Placed;
 use super::fields::{Fields, text, text_of, texts};
 
-/// What an attribute must be.
+/// A condition on one attribute.
 #[derive(Debug)]
 pub(crate) enum RawTest {
-    /// One of these.
     Values(RawValues),
-    /// None of these.
     Not(RawValues),
     Present(Placed),
-    /// `not` of it.
+    /// `present` inside `not`.
     NotPresent(Placed),
 }
 
-/// Texts, and how they are meant.
+/// Values and how they are compared.
 #[derive(Debug)]
 pub(crate) struct RawValues {
     pub(crate) kind: Kind,
     pub(crate) texts: Vec<Placed>,
 }
 
-/// How texts are compared.
+/// How values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// As they are, or as patterns.
+    /// As strings, or as patterns if they contain stars or braces.
     AnyOf,
-    /// As they are, stars included.
+    /// As strings, stars and braces included.
     Equals,
     Prefix,
     Cidr,
-    /// As names of files with values.
+    /// As names of files of values.
     File,
 }
 
@@ -55,10 +53,10 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(Placed, RawTest)
             let expresses =
                 |text: &&str| ["==", "!=", "&&", "||", " in ", "<", ">"].iter().any(|word| text.contains(word));
             let help = match text_of(node).filter(expresses) {
-                Some(_) => "an expression is written `if: \"plan == 'pro'\"`, a condition `when: { plan: pro }`",
+                Some(_) => "write an expression as `if: \"plan == 'pro'\"`, a condition as `when: { plan: pro }`",
                 None => "write it like `when: { path: \"/v1/**\", method: [GET, POST] }`",
             };
-            notes.add_with_help(node.place, format!("`when` is a map of attributes, this is {}", node.kind()), help);
+            notes.add_with_help(node.place, format!("`when` must be a map of attributes, not {}", node.kind()), help);
             return Vec::new();
         }
     };
@@ -73,7 +71,7 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(Placed, RawTest)
     tests
 }
 
-/// What a value must be, and what not, if both are said.
+/// Splits a condition with `not` beside another key into two.
 fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawTest>, Option<RawTest>) {
     let Value::Map(pairs) = &node.value else { return (read_test(node, notes), None) };
     let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");
@@ -91,17 +89,17 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
         }
         Value::Map(pairs) => pairs,
         Value::Empty => {
-            let help = "any value is written `{ present: true }`, none `{ present: false }`, others than GET `{ not: GET }`, and the \
-                        empty text `\"\"`";
-            notes.add_with_help(node.place, "there is no value to compare with", help);
+            let help = "for any value write `{ present: true }`, for none `{ present: false }`, for all but GET `{ not: GET }`, \
+                        for the empty string `\"\"`";
+            notes.add_with_help(node.place, "missing value", help);
             return None;
         }
     };
     let fields = Fields::of(node, "a condition", &[keys::TEST], notes)?;
     if pairs.len() != 1 {
         let count = pairs.len();
-        let help = format!("valid are {}", listed(&keys::names(&[keys::TEST])));
-        let problem = format!("a condition has one key, or two with `not`: this has {count}");
+        let help = format!("valid: {}", listed(&keys::names(&[keys::TEST])));
+        let problem = format!("a condition has one key, or two if one is `not`, not {count}");
         notes.add_with_help(node.place, problem, help);
         return None;
     }
@@ -113,9 +111,9 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
     if let Some((_, inner)) = fields.find("not") {
         return match read_test(inner, notes)? {
             RawTest::Values(values) => Some(RawTest::Not(values)),
-            RawTest::Present(truth) => Some(RawTest::NotPresent(truth)),
+            RawTest::Present(boolean) => Some(RawTest::NotPresent(boolean)),
             RawTest::Not(_) | RawTest::NotPresent(_) => {
-                notes.add_with_help(inner.place, "`not` of `not`", "leave both out");
+                notes.add_with_help(inner.place, "double negation", "remove both `not`");
                 None
             }
         };

@@ -1,4 +1,4 @@
-//! Maps with known keys, lists and texts.
+//! Maps with known keys, lists and strings.
 
 use super::super::keys::{Key, names};
 use super::super::mistake::{Notes, Place};
@@ -6,28 +6,27 @@ use super::super::text::{Node, Value};
 use super::super::words::{listed, meant, valid_instead};
 use super::{Placed, shorten};
 
-/// What is to be said of a key that belongs somewhere else, or nowhere.
+/// Help for a key that belongs somewhere else, or is not supported.
 pub(super) struct Elsewhere {
-    /// What is written instead.
     pub(super) help: &'static str,
-    /// Which word of the map that is, if it is one.
+    /// The key of this map that the help suggests, if any.
     pub(super) word: Option<&'static str>,
 }
 
-/// The pairs of a map whose keys are all known.
+/// A map after its keys were checked.
 pub(super) struct Fields<'n> {
     pairs: Vec<(Place, &'n str, &'n Node)>,
-    /// The words that were probably meant by keys that are none.
+    /// The valid keys that unknown keys were probably meant to be.
     meant: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
-    /// Notes keys that are in none of the tables, with the word that was probably meant.
+    /// Reports keys that are in none of the tables, with the key that was probably meant.
     pub(super) fn of(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
         Self::of_part(node, what, tables, &|_| None, notes)
     }
 
-    /// [`of`](Self::of), where `elsewhere` knows keys that belong somewhere else.
+    /// Like [`of`](Self::of); `elsewhere` knows keys that belong somewhere else.
     pub(super) fn of_part(
         node: &'n Node,
         what: &str,
@@ -38,13 +37,13 @@ impl<'n> Fields<'n> {
         let valid = names(tables);
         let Value::Map(pairs) = &node.value else {
             let help = format!("its keys are {}", listed(&valid));
-            notes.add_with_help(node.place, format!("{what} is a map, this is {}", node.kind()), help);
+            notes.add_with_help(node.place, format!("{what} must be a map, not {}", node.kind()), help);
             return None;
         };
         let (mut known, mut meant_words) = (Vec::with_capacity(pairs.len()), Vec::new());
         for (key, value) in pairs {
             let Some(name) = text_of(key) else {
-                notes.add(key.place, format!("a key of {what} is a text, this is {}", key.kind()));
+                notes.add(key.place, format!("a key of {what} must be a string, not {}", key.kind()));
                 continue;
             };
             if valid.contains(&name) {
@@ -62,12 +61,12 @@ impl<'n> Fields<'n> {
         Some(Self { pairs: known, meant: meant_words })
     }
 
-    /// Whether a key that is none was probably meant to be one of these.
+    /// Whether an unknown key was probably meant to be one of these.
     pub(super) fn meant(&self, names: &[&str]) -> bool {
         self.meant.iter().any(|word| names.contains(word))
     }
 
-    /// The place of a key and its value.
+    /// Returns the position of a key and its value.
     pub(super) fn find(&self, name: &str) -> Option<(Place, &'n Node)> {
         self.pairs.iter().find(|(_, key, _)| *key == name).map(|(place, _, node)| (*place, *node))
     }
@@ -86,14 +85,14 @@ pub(super) fn list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<
         Value::List(nodes) => Some(nodes),
         Value::Empty => Some(&[]),
         Value::Text(_) | Value::Map(_) => {
-            let problem = format!("{what} is a list, this is {}", node.kind());
-            notes.add_with_help(node.place, problem, "begin each with `- `");
+            let problem = format!("{what} must be a list, not {}", node.kind());
+            notes.add_with_help(node.place, problem, "begin each item with `- `");
             None
         }
     }
 }
 
-/// A list of texts, or a single one.
+/// Reads a list of strings, or a single one.
 pub(super) fn texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<Placed> {
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| text(node, what, notes)).collect(),
@@ -106,7 +105,7 @@ pub(super) fn text(node: &Node, what: &str, notes: &mut Notes) -> Option<Placed>
     match text_of(node) {
         Some(text) => Some(Placed { place: node.place, text: text.into() }),
         None => {
-            notes.add(node.place, format!("{what} is a text or a number, this is {}", node.kind()));
+            notes.add(node.place, format!("{what} must be a string or a number, not {}", node.kind()));
             None
         }
     }
@@ -119,7 +118,7 @@ pub(super) fn text_of(node: &Node) -> Option<&str> {
     }
 }
 
-/// A map of texts, by the names of a table.
+/// A map of strings whose keys are those of a table.
 #[derive(Debug)]
 pub(crate) struct RawMap {
     pub(crate) place: Place,
@@ -127,10 +126,10 @@ pub(crate) struct RawMap {
 }
 
 impl RawMap {
-    /// `sample` is one, to show how it is written.
+    /// Reads a map; `sample` is an example for the error.
     pub(super) fn read(node: &Node, what: &str, table: &[Key], sample: &str, notes: &mut Notes) -> Option<Self> {
         if !matches!(node.value, Value::Map(_)) {
-            let problem = format!("{what} is a map, this is {}", node.kind());
+            let problem = format!("{what} must be a map, not {}", node.kind());
             notes.add_with_help(node.place, problem, format!("write it like `{sample}`"));
             return None;
         }

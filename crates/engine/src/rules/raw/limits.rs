@@ -1,4 +1,4 @@
-//! Limits with their options, by name.
+//! Limits and their options, as written.
 
 use super::super::keys;
 use super::super::mistake::{Notes, Place};
@@ -6,35 +6,34 @@ use super::super::text::{Node, Value};
 use super::Placed;
 use super::fields::{Fields, list, text};
 
-/// A limit with its options.
 #[derive(Clone, Debug)]
 pub(crate) struct RawLimit {
     pub(crate) place: Place,
     pub(crate) limit: Option<Placed>,
     pub(crate) algorithm: Option<Placed>,
     pub(crate) options: Vec<(&'static str, Placed)>,
-    /// Whether an override took some of this over from its rule.
+    /// Whether an override inherits some of this from its rule.
     pub(crate) inherits: bool,
 }
 
-/// What applies: limits, or something instead of them.
+/// The limits of a rule or override, or what replaces them.
 #[derive(Debug)]
 pub(crate) struct RawEffect {
     pub(crate) place: Place,
     pub(crate) limits: Vec<RawLimit>,
-    /// `unlimited`, `allow` and `deny`, as far as they are given.
+    /// `unlimited`, `allow` and `deny`, if given.
     pub(crate) instead: Vec<(&'static str, Placed)>,
-    /// Whether something was noted that may be why there is nothing: then nobody need be told that there is nothing.
+    /// Whether a mistake was reported that may explain missing limits; then these are not reported
+    /// as well.
     pub(crate) noted: bool,
 }
 
-/// What may stand instead of limits.
 const INSTEAD: [&str; 3] = ["unlimited", "allow", "deny"];
 
-/// Options that go with the number they were written for: an override that has another number does not take them over.
-const OF_THE_NUMBER: [&str; 4] = ["burst", "free", "initial", "max_debt"];
+/// Options that depend on the rate: an override with another rate does not inherit them.
+const DEPENDENT_ON_RATE: [&str; 4] = ["burst", "free", "initial", "max_debt"];
 
-/// `base` is the one limit of the rule, for an override that may say only what differs.
+/// Reads the limits; `base` is the only limit of the rule, from which an override inherits.
 pub(super) fn read_effect(place: Place, fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> RawEffect {
     let before = notes.count();
     let instead = INSTEAD.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
@@ -66,27 +65,26 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
         };
     };
     if one.is_some() {
-        notes.add_with_help(place, "`limit` and `limits` exclude each other", "put all of them into `limits`");
+        notes.add_with_help(place, "`limit` and `limits` are mutually exclusive", "put all of them into `limits`");
     }
-    // One rate under this name was to be the only one: with what stands beside it, it is looked at as such.
+    // A single rate under `limits`: treat it as `limit`, with the options beside it.
     if let (None, Value::Text(_)) = (one, &several.value) {
-        notes.add_with_help(place, "`limits` is a list, this is a text", "did you mean `limit`?");
+        notes.add_with_help(place, "`limits` must be a list, not a string", "did you mean `limit`?");
         let limit = RawLimit { limit: text(several, "`limit`", notes), ..read_words(place, fields, notes) };
         return vec![base.map_or(limit.clone(), |base| over(base, limit))];
     }
     stray_options(&beside, "`limits`", notes);
     let Some(several) = list(several, "`limits`", notes) else { return Vec::new() };
     if several.is_empty() {
-        notes.add_with_help(place, "`limits` is empty", "for no limit at all write `unlimited: true`");
+        notes.add_with_help(place, "`limits` is empty", "for no limit write `unlimited: true`");
     }
     several.iter().filter_map(|node| read_limit(node, notes)).collect()
 }
 
-/// What an override says, and what it leaves to the rule. Another algorithm begins with nothing.
+/// Combines an override with the limit that it inherits from. Another algorithm inherits nothing
+/// but the rate.
 fn over(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
-    let other =
-        |limit: &RawLimit| limit.algorithm.as_ref().map_or("token_bucket", |name| &*name.text) != algorithm(base);
-    if limit.algorithm.is_some() && other(&limit) {
+    if limit.algorithm.is_some() && algorithm(&limit) != algorithm(base) {
         limit.limit = limit.limit.or_else(|| base.limit.clone());
         return limit;
     }
@@ -94,8 +92,8 @@ fn over(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
     limit.inherits = true;
     for (name, value) in &base.options {
         let given = limit.options.iter().any(|(option, _)| option == name);
-        let goes_with_another = limit.limit.is_some() && OF_THE_NUMBER.contains(name);
-        if !given && !goes_with_another {
+        let replaced = limit.limit.is_some() && DEPENDENT_ON_RATE.contains(name);
+        if !given && !replaced {
             limit.options.push((name, value.clone()));
         }
     }
@@ -109,12 +107,12 @@ fn algorithm(limit: &RawLimit) -> &str {
 
 fn stray_options(beside: &[(Place, &str)], list: &str, notes: &mut Notes) {
     for (place, name) in beside {
-        let help = format!("put it into the map in {list} that it is for");
-        notes.add_with_help(*place, format!("`{name}` beside {list} belongs to none of them"), help);
+        let help = format!("move it into the limit it is for");
+        notes.add_with_help(*place, format!("`{name}` beside {list} applies to no limit"), help);
     }
 }
 
-/// One of several: a map, or the rate alone.
+/// Reads an element of `limits`: a map, or the rate alone.
 fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
     if let Value::Text(_) = node.value {
         let limit = text(node, "a limit", notes);

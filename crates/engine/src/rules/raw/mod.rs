@@ -1,4 +1,4 @@
-//! What was written, by name: keys are known or refused here, values are still text.
+//! Rule files as written: keys are checked here, values are still strings.
 
 mod condition;
 mod fields;
@@ -14,14 +14,13 @@ use fields::{Elsewhere, Fields, list, text};
 use limits::read_effect;
 pub(crate) use limits::{RawEffect, RawLimit};
 
-/// A text and where it was written.
+/// A string and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) place: Place,
     pub(crate) text: String,
 }
 
-/// Rules under one name.
 #[derive(Debug)]
 pub(crate) struct RawDomain {
     pub(crate) name: Option<Placed>,
@@ -31,10 +30,10 @@ pub(crate) struct RawDomain {
 #[derive(Debug)]
 pub(crate) struct RawRule {
     pub(crate) place: Place,
-    /// Whether anything was noted while it was read.
+    /// Whether a mistake was reported while it was read.
     pub(crate) noted: bool,
     pub(crate) id: Option<Placed>,
-    /// Whether a key was noted that was probably meant to be the id.
+    /// Whether an unknown key was probably meant to be the id.
     pub(crate) id_noted: bool,
     pub(crate) when: Vec<(Placed, RawTest)>,
     pub(crate) expression: Option<Placed>,
@@ -56,7 +55,7 @@ pub(crate) struct RawRule {
     pub(crate) message: Option<Placed>,
 }
 
-/// Other numbers for some.
+/// Other limits for some requests.
 #[derive(Debug)]
 pub(crate) struct RawOverride {
     pub(crate) place: Place,
@@ -78,7 +77,7 @@ pub(crate) enum RawExceed {
     Delay(RawMap),
 }
 
-/// The domains of a file. What is out of place is noted and left out.
+/// Reads the domains of a file. Parts with mistakes are reported and left out.
 pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
     if tree.value == Value::Empty {
         notes.add_with_help(tree.place, "the file is empty", "begin with `domain: NAME` and `rules:`");
@@ -90,8 +89,8 @@ pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
     };
     for other in keys::DOMAIN {
         if let Some((place, _)) = fields.find(other.name) {
-            let problem = format!("`{}` and `domains` exclude each other", other.name);
-            notes.add_with_help(place, problem, "put it into the list");
+            let problem = format!("`{}` and `domains` are mutually exclusive", other.name);
+            notes.add_with_help(place, problem, "move it into an element of `domains`");
         }
     }
     let Some(domains) = list(domains, "`domains`", notes) else { return Vec::new() };
@@ -105,12 +104,12 @@ pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
 fn read_domain(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawDomain {
     let name = fields.text("domain", notes);
     if fields.find("domain").is_none() {
-        notes.add_with_help(place, "there is no `domain`", "rules belong to one; name it like `domain: api`");
+        notes.add_with_help(place, "missing `domain`", "add one like `domain: api`");
     }
     let rules = match fields.find("rules") {
         Some((_, node)) => list(node, "`rules`", notes).unwrap_or_default(),
         None => {
-            notes.add_with_help(place, "there are no `rules`", "an empty list is written `rules: []`");
+            notes.add_with_help(place, "missing `rules`", "for an empty list write `rules: []`");
             &[]
         }
     };
@@ -163,32 +162,33 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
     })
 }
 
-/// What is written in place of a key of a rule that an override does not have, which may well be why it has no limit.
+/// Helps with a key that belongs to the rule and not to an override, which may be why the override
+/// has no limit.
 fn of_the_rule(key: &str) -> Option<Elsewhere> {
     let help = match key {
         "cost" => {
-            "an override has other limits, and what a request weighs is said by the rule: `cost: {from: weight, max: 100}` \
-             there takes it from an attribute `weight` of the request"
+            "an override changes only limits; the rule takes the cost from an attribute of the request with \
+             `cost: {from: weight, max: 100}`"
         }
-        "allow" => "for no limit at all write `unlimited: true`",
+        "allow" => "for no limit write `unlimited: true`",
         _ if keys::RULE.iter().any(|known| known.name == key) => {
-            "an override has other limits for the same counter; this is said by the rule, for all of them"
+            "an override changes only limits; write this in the rule, for all requests"
         }
         _ => return None,
     };
     Some(Elsewhere { help, word: Some("limit") })
 }
 
-/// What is written in place of keys that a rule does not have and people look for.
+/// Helps with keys that people look for and that do not exist.
 fn of_nothing(key: &str) -> Option<Elsewhere> {
     let help = match key {
         "period" | "window" | "interval" | "unit" | "duration" => {
-            "the period is a part of the limit, like `limit: 100/day` or `limit: 5 per 15 minutes`"
+            "the period is part of the limit, like `limit: 100/day` or `limit: 5 per 15 minutes`"
         }
         "enabled" | "disabled" | "active" => {
-            "what a file has is in force; a server that keeps its rules switches one off with `tollgate rules disable`"
+            "every rule in a file is in force; on a server with a rules database use `tollgate rules disable`"
         }
-        "comment" | "comments" | "description" | "note" => "comments are written behind `#`",
+        "comment" | "comments" | "description" | "note" => "write comments after `#`",
         _ => return None,
     };
     Some(Elsewhere { help, word: None })
@@ -201,15 +201,15 @@ fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
     }
 }
 
-/// A word, or a map with the one key `delay`.
+/// Reads a word, or a map with the only key `delay`.
 fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
     let Value::Map(pairs) = &node.value else { return text(node, "`on_exceed`", notes).map(RawExceed::Word) };
     let [(key, delay)] = &**pairs else {
-        notes.add_with_help(node.place, "`on_exceed` is a word or a delay", EXCEED);
+        notes.add_with_help(node.place, "`on_exceed` must be a word or a delay", EXCEED);
         return None;
     };
     if !matches!(&key.value, Value::Text(text) if text == "delay") {
-        notes.add_with_help(key.place, "`on_exceed` is a word or a delay", EXCEED);
+        notes.add_with_help(key.place, "`on_exceed` must be a word or a delay", EXCEED);
         return None;
     }
     RawMap::read(delay, "`delay`", keys::DELAY, DELAY, notes).map(RawExceed::Delay)
@@ -229,7 +229,7 @@ fn read_schedule(node: &Node, notes: &mut Notes) -> Vec<RawMap> {
     }
 }
 
-/// So much of a text as belongs into a message.
+/// Cuts a string to the length that fits into a message.
 pub(crate) fn shorten(text: &str) -> String {
     const LONGEST: usize = 60;
     if text.chars().count() <= LONGEST {

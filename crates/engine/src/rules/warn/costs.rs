@@ -1,4 +1,4 @@
-//! Limits that have no room for a single request.
+//! Limits smaller than the cost of a single request.
 
 use tollgate::Limit;
 use tollgate::core::Algorithm;
@@ -6,35 +6,35 @@ use tollgate::core::Algorithm;
 use super::super::mistake::Notes;
 use super::super::rule::{CostOf, Effect, Rule};
 
-/// Limits that have no room for even one request, so that nobody ever passes, or nobody who garbles what it weighs. It is valid,
-/// since a request may say itself what it weighs.
-pub(super) fn costs_without_room(rule: &Rule, notes: &mut Notes) {
+/// Warns about limits that no request can pass, or no request with an invalid cost. They are valid,
+/// because a request may state its own cost.
+pub(super) fn costs_above_capacity(rule: &Rule, notes: &mut Notes) {
     let weights = match rule.cost() {
         CostOf::Fixed(cost) => vec![(cost.get(), "a request".to_owned(), "`cost`")],
         CostOf::From { attribute, max, missing } => vec![
             (missing.get(), format!("a request without `{attribute}`"), "`missing`"),
-            (max.get(), format!("a request whose `{attribute}` is no whole number, or too large,"), "`max`"),
+            (max.get(), format!("a request whose `{attribute}` is invalid or too large"), "`max`"),
         ],
     };
-    let mut tell = |place, what: &str, effect: &Effect| {
+    let mut report = |place, what: &str, effect: &Effect| {
         let limits = effect.limits().map_or(&[][..], |set| set.limits.as_slice());
-        let without_room = weights.iter().find_map(|(cost, who, word)| {
+        let too_small = weights.iter().find_map(|(cost, who, word)| {
             limits.iter().find(|limit| limit.capacity() < *cost).map(|limit| (cost, who, word, limit))
         });
-        let Some((cost, who, word, limit)) = without_room else { return };
-        let room = limit.capacity();
-        // All others have room for their count.
+        let Some((cost, who, word, limit)) = too_small else { return };
+        let capacity = limit.capacity();
+        // For all other algorithms the capacity is the count of the limit.
         let has_burst = matches!(limit, Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::IntervalBucket(_));
         let help = if has_burst {
-            format!("write a `burst` of at least {cost} beside the limit, or a smaller {word}")
+            format!("write a `burst` of at least {cost}, or a smaller {word}")
         } else {
             format!("write a limit of at least {cost}, or a smaller {word}")
         };
-        let problem = format!("{who} never fits {what}: it weighs {cost}, and there is room for {room} at once");
+        let problem = format!("{who} never passes {what}: its cost is {cost}, the capacity {capacity}");
         notes.add_with_help(place, problem, help);
     };
-    tell(rule.place().place, &format!("`{}`", rule.id()), rule.effect());
+    report(rule.place().place, &format!("`{}`", rule.id()), rule.effect());
     for other in rule.overrides() {
-        tell(other.place, "this override", &other.effect);
+        report(other.place, "this override", &other.effect);
     }
 }

@@ -1,4 +1,4 @@
-//! Overrides that never count.
+//! Overrides that never apply.
 
 use tollgate::core::{Time, Wall};
 
@@ -10,7 +10,7 @@ use super::{always_meets, is_positive, sought};
 use crate::request::Entry;
 use crate::ruleset::{Index, Matched};
 
-/// Overrides that an earlier one leaves nothing to, and those that have ended.
+/// Overrides that are hidden by an earlier one, and expired ones.
 pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
     let overrides = rule.overrides();
     if overrides.is_empty() {
@@ -24,7 +24,7 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
     };
     for (place, other) in overrides.iter().enumerate() {
         if other.until.is_some_and(|until| until <= now) {
-            notes.add(other.place, "this override has ended");
+            notes.add(other.place, "this override has expired");
             continue;
         }
         let stops = |number: u32| {
@@ -33,13 +33,14 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
         };
         if let Some(number) = always_meets(&index, &other.when, stops) {
             let at = overrides[number as usize].place;
-            let problem = "this override never counts: an earlier one holds whenever it does";
-            notes.add_with_help(other.place, problem, format!("that one is at {}:{}", at.line, at.column));
+            let problem = "this override never applies: an earlier one matches whenever it does";
+            notes.add_with_help(other.place, problem, format!("the earlier one is at {}:{}", at.line, at.column));
         }
     }
 }
 
-/// Overrides for what their rule is not for. Each text they name is looked for in a request that has nothing else.
+/// Overrides for requests that their rule does not match. Each value is matched in a request with
+/// nothing else.
 pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     let own = rule.sought();
     if rule.overrides().is_empty() || own.is_empty() {
@@ -48,7 +49,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     let index = Index::new(&own.iter().map(|condition| sought(std::slice::from_ref(condition))).collect::<Vec<_>>(), 0);
     let mut matched = Matched::default();
     for other in rule.overrides() {
-        // Of an attribute by number, the request would need the values before it, too.
+        // A numbered attribute would need the values before it as well.
         let pairs = other.when.iter().filter(|condition| nth_of(&condition.attribute).is_none());
         let mut pairs = pairs.flat_map(|condition| {
             let same = own.iter().enumerate().filter(|(_, own)| own.attribute == condition.attribute);
@@ -77,17 +78,19 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
         let Some((Condition { attribute, .. }, own, text)) = excluded else { continue };
         let whom = match text {
             Some(text) => format!("`{}`", shorten(text)),
-            None if matches!(own.test, Test::Absent) => "requests with one".into(),
-            None => "requests without one".into(),
+            None if matches!(own.test, Test::Absent) => "requests that have it".into(),
+            None => "requests without it".into(),
         };
-        // Of several values, one may be for the rule and another for the override.
+        // Of several values, one may match the rule and another the override.
         let problem = match (text, &own.test) {
             (Some(_), Test::AnyOf(_)) => {
-                format!("this override never counts for a request with one `{attribute}`: its rule is not for {whom}")
+                format!(
+                    "this override never applies to a request with one `{attribute}`: its rule does not match {whom}"
+                )
             }
-            _ => format!("this override never counts: by `{attribute}`, its rule is not for {whom}"),
+            _ => format!("this override never applies: by `{attribute}`, its rule does not match {whom}"),
         };
-        let help = "let the `when` of the rule hold for them, too, or make a rule of it";
+        let help = "extend `when` of the rule, or write a separate rule";
         notes.add_with_help(other.place, problem, help);
     }
 }

@@ -1,4 +1,4 @@
-//! Texts that are taken as they stand and probably were to be more.
+//! Strings that are taken literally but probably were meant as something else.
 
 use std::collections::HashSet;
 
@@ -10,29 +10,30 @@ use super::super::raw::shorten;
 use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
 use super::super::words::is_slip;
 
-/// Several attributes in one name.
+/// Names in `per` that look like several attributes.
 pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
     let per = rule.per().iter().flat_map(|counted| &counted.origins);
     for origin in per {
         if let Origin::Attribute(name) = origin
             && are_several(name)
         {
-            let problem = format!("`{}` counts by one attribute, which is called `{}`", rule.id(), shorten(name));
-            let help = "several are written `per: [a, b]`, one or another `per: [a or b]`";
+            let problem = format!("`{}` counts by a single attribute called `{}`", rule.id(), shorten(name));
+            let help = "write several as `per: [a, b]`, alternatives as `per: [a or b]`";
             notes.add_with_help(rule.place().place, problem, help);
         }
     }
 }
 
 fn are_several(name: &str) -> bool {
-    // Names with a slash there are, like `example.com/team`; two plain words are more probably two names.
+    // Some names have a slash, like `example.com/team`; two plain words are probably two names.
     let is_word =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let chosen = name.contains('/') && name.split('/').all(is_word);
     chosen || name.contains(|letter: char| matches!(letter, ',' | '|') || letter.is_whitespace())
 }
 
-/// Attributes that nobody else names and that are, but for a slip, a name in a pattern of the rule that it does not count by.
+/// Attributes in `per` that no other rule uses and that differ by a typo from a capture of the
+/// rule.
 pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
     let captures = |rule: &Rule| -> Vec<String> {
         let patterns = rule.when().iter().flat_map(|condition| match &condition.test {
@@ -61,15 +62,15 @@ pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
                 continue;
             }
             if let Some(meant) = names.iter().filter(unused).find(|meant| meant.len() > 3 && is_slip(name, meant)) {
-                notes.turn_to(&rule.place().file);
-                let problem = format!("`{}` counts by an attribute `{name}`, and not by `{{{meant}}}`", rule.id());
+                notes.set_file(&rule.place().file);
+                let problem = format!("`{}` counts by an attribute `{name}`, not by `{{{meant}}}`", rule.id());
                 notes.add_with_help(rule.place().place, problem, format!("did you mean `{meant}`?"));
             }
         }
     }
 }
 
-/// The attributes that a rule tests, and those it counts by, if these are `counted`.
+/// Returns the attributes that a rule tests and, if `counted`, those in `per`.
 fn named(rule: &Rule, counted: bool) -> Vec<&str> {
     let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
     let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
@@ -80,27 +81,27 @@ fn named(rule: &Rule, counted: bool) -> Vec<&str> {
     tested.map(|condition| &*condition.attribute).chain(expressed.map(|name| &**name)).chain(per).collect()
 }
 
-/// A network, a regular expression, and a path without its slash, which are compared as texts.
+/// Networks, regular expressions and paths without a leading slash, which are compared as strings.
 pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
     let own = rule.when().iter().map(|condition| (rule.place().place, condition));
     let others = rule.overrides().iter().flat_map(|other| other.when.iter().map(|condition| (other.place, condition)));
     for (place, Condition { attribute, test }) in own.chain(others) {
         let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { continue };
-        // The first of a list says what is to be said of the others.
+        // One warning per list is enough.
         if let Some((problem, help)) = patterns.iter().find_map(|pattern| literal(attribute, pattern)) {
             notes.add_with_help(place, problem, help);
         }
     }
 }
 
-/// What a pattern is taken for, and how it is written if that was not meant.
+/// Returns the warning for a pattern and how to write what was probably meant.
 fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
     let text = match pattern {
         Pattern::Equals(text) => {
-            // Envoy sends networks as they are, under this name.
+            // Envoy sends networks as strings under this name.
             if text.contains('/') && Cidr::new(text).is_ok() && !attribute.starts_with("masked_") {
-                let problem = format!("`{attribute}` is compared with the text `{text}`, which no address is");
-                return Some((problem, format!("a network is written `{attribute}: {{cidr: {text}}}`")));
+                let problem = format!("`{attribute}` is compared with the string `{text}`, which no address equals");
+                return Some((problem, format!("write a network as `{attribute}: {{cidr: {text}}}`")));
             }
             text.to_string()
         }
@@ -110,27 +111,28 @@ fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
     };
     let is_path = attribute == "path";
     if is_regular(&text, is_path) {
-        let kind = if is_path { "a path" } else { "a text" };
+        let kind = if is_path { "a path" } else { "a string" };
         let problem =
             format!("`{attribute}` is compared with `{}` as {kind}, not as a regular expression", shorten(&text));
         let help = match as_glob(&text).filter(|_| is_path) {
             Some(glob) => format!("did you mean `{}`?", shorten(&glob)),
             None => {
-                "there are none; `*` is anything within a segment, `**` any number of segments, and what begins so \
-                     is written `{prefix: …}`"
+                "regular expressions are not supported; `*` matches within a segment, `**` any number of segments, \
+                     `{prefix: …}` a beginning"
                     .into()
             }
         };
         return Some((problem, help));
     }
     if is_path && !text.is_empty() && !text.starts_with(['/', '*', '{']) {
-        let problem = format!("`path` is compared with `{}`, and a path begins with a slash", shorten(&text));
+        let problem = format!("`path` is compared with `{}`, but a path begins with a slash", shorten(&text));
         return Some((problem, format!("did you mean `/{}`?", shorten(&text))));
     }
     None
 }
 
-/// Whether a text can hardly be anything but a regular expression. Of paths more is known than of other texts.
+/// Whether a string is almost certainly a regular expression; the test is stricter for attributes
+/// other than paths.
 fn is_regular(text: &str, is_path: bool) -> bool {
     let (begins, ends, any) = (text.starts_with('^'), text.ends_with('$'), text.contains(".*"));
     if !is_path {
@@ -141,7 +143,7 @@ fn is_regular(text: &str, is_path: bool) -> bool {
     begins || ends || any_segment || classes.iter().any(|class| text.contains(class))
 }
 
-/// The pattern that matches what a regular expression for paths does, if it is a simple one.
+/// Translates a simple regular expression for paths into a pattern.
 fn as_glob(text: &str) -> Option<String> {
     let mut glob = text.trim_start_matches('^').trim_end_matches('$').to_owned();
     for segment in ["[^/]+", "[^/]*", "[0-9]+", "\\d+", "\\w+"] {
@@ -154,14 +156,14 @@ fn as_glob(text: &str) -> Option<String> {
     (glob.starts_with('/') && !is_left && is_valid).then_some(glob)
 }
 
-/// With the names in braces.
+/// Returns the pattern as written, with names in braces.
 fn written(glob: &Glob) -> String {
     let mut segments: Vec<String> = glob.as_str().split('/').map(str::to_owned).collect();
     let count = segments.len();
     for name in glob.names() {
         let place = match glob.capture(name) {
             Some(CapturePlace::FromStart(before)) => Some(before),
-            Some(CapturePlace::FromEnd(behind)) => count.checked_sub(1 + behind),
+            Some(CapturePlace::FromEnd(after)) => count.checked_sub(1 + after),
             None => None,
         };
         if let Some(segment) = place.and_then(|place| segments.get_mut(place)) {

@@ -1,26 +1,28 @@
 //! Files of the reference Envoy rate-limit service.
 //!
-//! There, a request brings descriptors, each an ordered list of entries, and a descriptor meets at most one limit: that at
-//! the end of the path which its entries take through the tree, where each level takes the most specific child (the same
-//! value, else the first value with stars that matches, else the key without a value) and never comes back to try another.
+//! There, a request has descriptors, each an ordered list of entries, and a descriptor matches at most
+//! one limit: the one at the end of the path that its entries take through the tree, where each level
+//! takes the most specific child (the same value, else the first matching value with stars, else the
+//! key without a value) and never backtracks.
 //!
-//! Here, a limit becomes a rule that says all of that by itself:
+//! Here, a limit becomes a rule that expresses all of that alone:
 //!
-//! | there | here |
+//! | Envoy | rule |
 //! |---|---|
 //! | the entries and their order | `only` |
 //! | the second entry with the same key | its name with a number: `header_match#2` |
 //! | a value; a value with stars | a condition; patterns, or a prefix |
-//! | a more specific descriptor beside it | its values are excluded: `not`, or an override without a limit |
+//! | a more specific sibling | its values are excluded: `not`, or an override without a limit |
 //! | counted for each value that is not given | `per`; not with `share_threshold` |
-//! | so many in a unit, counted anew in each | `fixed_window` |
-//! | none in a unit | `deny` |
+//! | a count per unit | `fixed_window` |
+//! | 0 per unit | `deny` |
 //! | `shadow_mode` | `on_exceed: shadow` |
-//! | `name` | the rule's `id`; without, the path as the reference names it in its metrics |
-//! | `replaces` | `replaces`, with the ids of all that have the name |
+//! | `name` | the rule's `id`; without, the path as in the metrics of the reference service |
+//! | `replaces` | `replaces`, with the ids of all rules of that name |
 //! | `quota_mode` | `suffices` |
 //!
-//! Both look at all descriptors of a request before anything is counted, and whoever is replaced still replaces.
+//! Both examine all descriptors of a request before anything is counted, and a replaced limit still
+//! replaces others.
 
 mod pattern;
 mod read;
@@ -36,9 +38,9 @@ use super::build::{id_from, list, map, text};
 use pattern::{Exclusion, Values};
 use read::{Allows, Descriptor, RateLimit, Reader};
 
-/// So many values with stars may stand beside each other under one key: each is compared with all before it.
+/// Maximum number of values with stars under one key: each is compared with all before it.
 const MAX_STARRED: usize = 256;
-/// So many conditions the rules may have, together: what is excluded is said again for everything below.
+/// Maximum number of conditions of all rules: exclusions are repeated at every level below.
 const MAX_CONDITIONS: usize = 1_000_000;
 
 /// Whether a file is one of the reference service.
@@ -46,7 +48,7 @@ pub(super) fn is_meant(tree: &Node) -> bool {
     read::is_meant(tree)
 }
 
-/// The same limits in our language. `None` if there are mistakes that leave nothing to say.
+/// Returns the same limits in the rule language; `None` if mistakes leave nothing.
 pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     let file = Reader { notes, left_out }.file(tree)?;
     let mut converter = Converter {
@@ -72,9 +74,9 @@ struct Converter<'n, 'd> {
     conditions: usize,
     too_many: bool,
     rules: Vec<Node>,
-    /// The ids of the rules whose limits have a name.
+    /// The ids of the rules of named limits.
     named: HashMap<&'d str, Vec<String>>,
-    /// The places of rules that replace others, and whom.
+    /// The indexes of rules that replace others, and their limits.
     replacing: Vec<(usize, &'d RateLimit)>,
 }
 
@@ -82,7 +84,7 @@ struct Converter<'n, 'd> {
 struct Step<'d> {
     descriptor: &'d Descriptor,
     values: Values<'d>,
-    /// What more specific descriptors beside it take.
+    /// The values of more specific siblings.
     excluded: Vec<Values<'d>>,
 }
 
@@ -96,8 +98,7 @@ impl<'d> Converter<'_, 'd> {
         let starred = |(_, values): &&(usize, Values<'_>)| matches!(values, Values::Starred(_));
         for (key, beside) in &beside {
             if let Some((place, _)) = beside.iter().filter(starred).nth(MAX_STARRED) {
-                let problem =
-                    format!("there are more than {MAX_STARRED} values with stars for `{key}` beside each other");
+                let problem = format!("too many values with stars for `{key}` (maximum {MAX_STARRED})");
                 self.notes.add(descriptors[*place].place, problem);
                 return;
             }
@@ -106,8 +107,8 @@ impl<'d> Converter<'_, 'd> {
             let values = Values::new(descriptor.value.as_deref());
             let excluded = excluded(&beside[&*descriptor.key], place, values);
             if excluded.iter().any(|values| values.is_everything()) {
-                let problem = "this descriptor is never met, and left out";
-                let why = format!("another one takes every value of `{}`", descriptor.key);
+                let problem = "this descriptor never matches and is left out";
+                let why = format!("another one matches every value of `{}`", descriptor.key);
                 self.left_out.add_with_help(descriptor.place, problem, why);
                 continue;
             }
@@ -120,20 +121,20 @@ impl<'d> Converter<'_, 'd> {
         }
     }
 
-    /// Makes a rule of a limit, or notes why there is none.
+    /// Adds the rule of a limit, or reports why there is none.
     fn limit(&mut self, limit: &'d RateLimit, path: &[Step<'d>]) {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
         self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
         if self.conditions > MAX_CONDITIONS {
-            // Told once: nothing of the file is used.
+            // Reported once: nothing of the file is used.
             if !self.too_many {
-                self.notes.add(limit.place, format!("up to here there are more than {MAX_CONDITIONS} conditions"));
+                self.notes.add(limit.place, format!("too many conditions (maximum {MAX_CONDITIONS})"));
             }
             self.too_many = true;
             return;
         }
         if let Err(why) = self.rule(limit, path, &named) {
-            self.left_out.add_with_help(limit.place, "this limit is not carried over", why);
+            self.left_out.add_with_help(limit.place, "this limit is not imported", why);
         }
     }
 
@@ -142,13 +143,13 @@ impl<'d> Converter<'_, 'd> {
         let names = attribute_names(path)?;
         let (mut when, mut overrides) = (Vec::new(), Vec::new());
         for (step, name) in path.iter().zip(&names) {
-            step.say(name, &mut when, &mut overrides)?;
+            step.add_conditions(name, &mut when, &mut overrides)?;
         }
         if !overrides.is_empty() && !limit.replaces.is_empty() {
-            return Err("which values it leaves to others cannot be written beside `replaces`");
+            return Err("its exclusions cannot be expressed together with `replaces`");
         }
         if when.is_empty() {
-            // One to find the rule by.
+            // A condition to index the rule by.
             when.extend(names.last().map(|name| (text(place, &**name), present(place))));
         }
         let counted = path.iter().zip(&names).filter(|(step, _)| step.is_counted());
@@ -159,17 +160,17 @@ impl<'d> Converter<'_, 'd> {
         if !per.is_empty() {
             pairs.push(("per", list(place, per)));
         }
-        let truth = || text(place, "true");
+        let boolean = || text(place, "true");
         match limit.allows {
             Allows::Everything => {
-                // Who is excluded has no limit either.
-                pairs.push(("unlimited", truth()));
+                // Excluded values have no limit either.
+                pairs.push(("unlimited", boolean()));
                 overrides.clear();
             }
-            Allows::Nothing if overrides.is_empty() => pairs.push(("deny", truth())),
+            Allows::Nothing if overrides.is_empty() => pairs.push(("deny", boolean())),
             Allows::Nothing => {
-                pairs.push(("unlimited", truth()));
-                overrides.push(map(place, vec![("deny", truth())]));
+                pairs.push(("unlimited", boolean()));
+                overrides.push(map(place, vec![("deny", boolean())]));
             }
             Allows::Rate(count, unit) => {
                 pairs.push(("limit", text(limit.place, format!("{count}/{unit}"))));
@@ -191,10 +192,10 @@ impl<'d> Converter<'_, 'd> {
             self.replacing.push((self.rules.len(), limit));
         }
         match (limit.quota, &limit.allows) {
-            (Some(_), Allows::Rate(..)) if !limit.shadow => pairs.push(("suffices", truth())),
+            (Some(_), Allows::Rate(..)) if !limit.shadow => pairs.push(("suffices", boolean())),
             (Some(place), Allows::Rate(..) | Allows::Nothing) => {
-                let why = "a shadow is never in the way of others, and what nobody may do must be kept by itself";
-                self.left_out.add_with_help(place, "`quota_mode` is not carried over", why);
+                let why = "it has no effect on a shadow rule, and a limit of 0 is enforced alone";
+                self.left_out.add_with_help(place, "`quota_mode` is not imported", why);
             }
             (Some(_), Allows::Everything) | (None, _) => {}
         }
@@ -202,7 +203,7 @@ impl<'d> Converter<'_, 'd> {
         Ok(())
     }
 
-    /// Says which rules replace which others, once the ids of all are known.
+    /// Adds `replaces` to the rules, once all ids are known.
     fn replace(&mut self) {
         for (rule, limit) in std::mem::take(&mut self.replacing) {
             let mut ids: Vec<Node> = Vec::new();
@@ -211,7 +212,7 @@ impl<'d> Converter<'_, 'd> {
                     Some(named) => ids.extend(named.iter().map(|id| text(*place, &**id))),
                     None => {
                         let problem = format!("no limit is named `{}`, so nothing is replaced", shorten(name));
-                        self.left_out.add_with_help(*place, problem, "it has no effect there, either");
+                        self.left_out.add_with_help(*place, problem, "it has no effect in Envoy either");
                     }
                 }
             }
@@ -223,8 +224,13 @@ impl<'d> Converter<'_, 'd> {
 }
 
 impl<'d> Step<'d> {
-    /// What a level says about its entry, which is known by `name`.
-    fn say(&self, name: &str, when: &mut Vec<(Node, Node)>, overrides: &mut Vec<Node>) -> Result<(), &'static str> {
+    /// Adds the conditions of a level on the attribute `name`.
+    fn add_conditions(
+        &self,
+        name: &str,
+        when: &mut Vec<(Node, Node)>,
+        overrides: &mut Vec<Node>,
+    ) -> Result<(), &'static str> {
         let place = self.descriptor.place;
         if self.excluded.is_empty() {
             if !self.values.is_everything() {
@@ -245,13 +251,14 @@ impl<'d> Step<'d> {
     }
 }
 
-/// What the entries on the way are called here: by their keys, and those with the same key by their place among them, too.
+/// Returns the names of the entries on the path: their keys, numbered if a key occurs several
+/// times.
 fn attribute_names<'d>(path: &[Step<'d>]) -> Result<Vec<Cow<'d, str>>, &'static str> {
     let same = |key: &str, steps: &[Step<'_>]| steps.iter().filter(|step| step.descriptor.key == key).count();
     let name = |(place, step): (usize, &Step<'d>)| {
         let key = &step.descriptor.key;
         if nth_of(key).is_some() {
-            return Err("a key that ends with `#` and a number stands for something else here");
+            return Err("a key that ends with `#` and a number has another meaning here");
         }
         Ok(match same(key, path) {
             1 => Cow::Borrowed(&**key),
@@ -261,7 +268,7 @@ fn attribute_names<'d>(path: &[Step<'d>]) -> Result<Vec<Cow<'d, str>>, &'static 
     path.iter().enumerate().map(name).collect()
 }
 
-/// What the descriptors with the same key take that are more specific than the one at `place`.
+/// Returns the values of siblings with the same key that are more specific than the one at `place`.
 fn excluded<'d>(beside: &[(usize, Values<'d>)], place: usize, values: Values<'d>) -> Vec<Values<'d>> {
     if let Values::Exactly(_) = values {
         return Vec::new();
@@ -275,15 +282,15 @@ fn excluded<'d>(beside: &[(usize, Values<'d>)], place: usize, values: Values<'d>
     beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
 }
 
-/// Whether the ends of a value are those of a pattern. More than match are excluded by that, which changes nothing: they
-/// would not have matched. It takes no longer than the value is.
+/// Whether a value has the prefix and suffix of a pattern, in linear time. This excludes more than
+/// the matching values, which changes nothing: the others never match.
 fn may_match(pattern: &str, value: &str) -> bool {
     let (first, last) = (pattern.split('*').next(), pattern.rsplit('*').next());
     value.starts_with(first.unwrap_or_default()) && value.ends_with(last.unwrap_or_default())
 }
 
 impl Step<'_> {
-    /// Whether each value of the entry has a counter of its own.
+    /// Whether each value of the entry has its own counter.
     fn is_counted(&self) -> bool {
         match self.values {
             Values::Any => true,
@@ -297,7 +304,7 @@ fn present(place: Place) -> Node {
     map(place, vec![("present", text(place, "true"))])
 }
 
-/// The keys and values on the way, as the reference names them in its metrics.
+/// Returns the keys and values on the path, as the reference service names them in its metrics.
 fn path_name(path: &[Step<'_>]) -> String {
     let names = path.iter().map(|step| match &step.descriptor.value {
         Some(value) => format!("{}_{value}", step.descriptor.key),

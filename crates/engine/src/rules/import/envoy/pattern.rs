@@ -1,13 +1,14 @@
-//! Values of descriptors as conditions. A star of theirs is any run of characters; one of ours ends at a slash.
+//! Values of descriptors as conditions. A star of Envoy matches any characters; a star here stops
+//! at a slash.
 
 use super::super::super::mistake::Place;
 use super::super::super::text::Node;
 use super::super::build::{map, one_or_list, text};
 
-/// A value becomes at most so many patterns: each star between other text doubles them.
+/// Maximum number of patterns for one value: each star inside it doubles them.
 const MAX_PATTERNS: usize = 16;
 
-/// What the value of a descriptor matches.
+/// The values that a descriptor matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Values<'v> {
     Any,
@@ -24,7 +25,7 @@ impl<'v> Values<'v> {
         }
     }
 
-    /// Whether it leaves nothing to others.
+    /// Whether it matches every value.
     pub(super) fn is_everything(self) -> bool {
         match self {
             Self::Any => true,
@@ -33,7 +34,7 @@ impl<'v> Values<'v> {
         }
     }
 
-    /// The condition, or why there is none. Texts and patterns are one by themselves.
+    /// Returns the condition, or why there is none.
     pub(super) fn condition(self, place: Place) -> Result<Node, &'static str> {
         Ok(match self.test(place)? {
             ("any_of", texts) => texts,
@@ -41,7 +42,7 @@ impl<'v> Values<'v> {
         })
     }
 
-    /// The key of the condition and what it takes.
+    /// Returns the key of the condition and its value.
     fn test(self, place: Place) -> Result<(&'static str, Node), &'static str> {
         Ok(match self {
             Self::Any => ("present", text(place, "true")),
@@ -56,17 +57,17 @@ impl<'v> Values<'v> {
     }
 }
 
-/// How values are kept from a rule that more specific descriptors take.
+/// How the values of more specific descriptors are excluded from a rule.
 #[derive(Debug)]
 pub(super) enum Exclusion {
-    /// The whole condition: what the values are, and what not.
+    /// A condition that includes the exclusion.
     Not(Node),
-    /// Conditions of which each excluded value meets one.
+    /// Conditions of overrides, one of which matches each excluded value.
     Each(Vec<Node>),
 }
 
 impl Exclusion {
-    /// Of values that are taken from any others, if `from` is none, or from those it matches.
+    /// Excludes values from those that `from` matches.
     pub(super) fn new(place: Place, from: Values<'_>, excluded: &[Values<'_>]) -> Result<Self, &'static str> {
         let exactly = |values: &Values<'_>| matches!(values, Values::Exactly(_));
         let braces = |values: &Values<'_>| matches!(values, Values::Exactly(value) if value.contains(['{', '}']));
@@ -93,18 +94,19 @@ impl Exclusion {
     }
 }
 
-/// Patterns that together match what a value with stars does. Within the text each star becomes two: one that stays in its
-/// segment, and one that crosses slashes. At the ends `**` does both.
+/// Returns patterns that together match the same as a value with stars. A star inside becomes two
+/// patterns, one that stays in its segment and one that crosses slashes. At the ends `**` does
+/// both.
 fn globs(value: &str) -> Result<Vec<String>, &'static str> {
     if value.contains(['{', '}']) {
-        return Err("a value with stars and braces cannot be written as a pattern");
+        return Err("a value with stars and braces cannot be expressed as a pattern");
     }
     let mut parts = value.split('*').filter(|part| !part.is_empty());
     let first = parts.next().unwrap_or_default();
     let mut globs = vec![if value.starts_with('*') { format!("**/*{first}") } else { first.to_owned() }];
     for part in parts {
         if globs.len() >= MAX_PATTERNS {
-            return Err("a value with so many stars cannot be written as a pattern");
+            return Err("a value with that many stars cannot be expressed as a pattern");
         }
         globs = globs.iter().flat_map(|glob| [format!("{glob}*{part}"), format!("{glob}*/**/*{part}")]).collect();
     }
@@ -122,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn patterns_match_what_the_value_does(value in "[ab/*]{1,7}", asked in "[ab/]{0,8}") {
+        fn patterns_match_the_same_as_the_value(value in "[ab/*]{1,7}", asked in "[ab/]{0,8}") {
             let stars = value.bytes().all(|byte| byte == b'*');
             if value.contains('*') && !stars {
                 let globs = globs(&value).unwrap();

@@ -1,16 +1,16 @@
-//! What a file of the reference service says, with everything that is wrong with it.
+//! Parses files of the reference service and reports all mistakes.
 
 use super::super::super::mistake::{Notes, Place};
 use super::super::super::raw::shorten;
 use super::super::super::text::{Node, Value};
 use super::super::super::words::valid_instead;
 
-/// One level of the tree: a key, perhaps a value, perhaps a limit, and what is below.
+/// One level of the tree: a key, an optional value and limit, and the levels below.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) place: Place,
     pub(super) key: String,
-    /// None, or an empty text, is any value.
+    /// `None` or empty: any value.
     pub(super) value: Option<String>,
     pub(super) limit: Option<RateLimit>,
     pub(super) share_threshold: bool,
@@ -21,10 +21,10 @@ pub(super) struct Descriptor {
 pub(super) struct RateLimit {
     pub(super) place: Place,
     pub(super) name: Option<String>,
-    /// The names of limits that are not counted where this one is met.
+    /// The names of limits that are not counted where this one matches.
     pub(super) replaces: Vec<(Place, String)>,
     pub(super) shadow: bool,
-    /// Whether it is enough that another one like it has room.
+    /// Set if it is enough that one of several such limits admits the request.
     pub(super) quota: Option<Place>,
     pub(super) allows: Allows,
 }
@@ -33,25 +33,24 @@ pub(super) struct RateLimit {
 pub(super) enum Allows {
     Everything,
     Nothing,
-    /// So many in a period, as our language writes it.
+    /// A count per period, in the syntax of the rule language.
     Rate(u32, &'static str),
 }
 
-/// What a descriptor says about its limit.
+/// Settings of a descriptor for its limit.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
+struct LimitSettings {
     shadow: bool,
     quota: Option<Place>,
 }
 
-/// A domain and its tree.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) domain: Node,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
-/// The units, and the windows they stand for. The reference counts months and years as so many days.
+/// Units and their periods. The reference service counts months and years in days.
 const UNITS: &[(&str, &str)] = &[
     ("second", "s"),
     ("minute", "m"),
@@ -62,7 +61,7 @@ const UNITS: &[(&str, &str)] = &[
     ("year", "365days"),
 ];
 
-/// The longest key or value, as in rules.
+/// Maximum length of a key or value, as in rules.
 const MAX_BYTES: usize = 1024;
 
 const FILE: &[&str] = &["domain", "descriptors"];
@@ -87,7 +86,7 @@ pub(super) fn is_meant(tree: &Node) -> bool {
     named("descriptors") && !named("rules") && !named("domains")
 }
 
-/// Where mistakes and what cannot be carried over are noted.
+/// Collects mistakes and settings that are not imported.
 pub(super) struct Reader<'n> {
     pub(super) notes: &'n mut Notes,
     pub(super) left_out: &'n mut Notes,
@@ -98,7 +97,7 @@ impl Reader<'_> {
         let fields = self.fields(tree, "a file of the reference service", FILE)?;
         let domain = find(&fields, "domain").filter(|(_, node)| text(node).is_some_and(|text| !text.is_empty()));
         if domain.is_none() {
-            self.notes.add_with_help(tree.place, "there is no `domain`", "requests name it, like `domain: edge`");
+            self.notes.add_with_help(tree.place, "missing `domain`", "add one like `domain: edge`");
         }
         let descriptors = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
         Some(File { domain: domain?.1.clone(), descriptors })
@@ -109,8 +108,8 @@ impl Reader<'_> {
             Value::List(nodes) => nodes,
             Value::Empty => return Vec::new(),
             Value::Text(_) | Value::Map(_) => {
-                let problem = format!("`descriptors` is a list, this is {}", node.kind());
-                self.notes.add_with_help(node.place, problem, "begin each with `- key: `");
+                let problem = format!("`descriptors` must be a list, not {}", node.kind());
+                self.notes.add_with_help(node.place, problem, "begin each item with `- key: `");
                 return Vec::new();
             }
         };
@@ -120,8 +119,8 @@ impl Reader<'_> {
             let Some(descriptor) = self.descriptor(node) else { continue };
             let name = (descriptor.key.clone(), descriptor.value.clone());
             if let Some(Place { line, .. }) = seen.insert(name, descriptor.place) {
-                let problem = "there is another descriptor with this key and value beside it";
-                self.notes.add_with_help(descriptor.place, problem, format!("that one is in line {line}"));
+                let problem = "duplicate descriptor: same key and value";
+                self.notes.add_with_help(descriptor.place, problem, format!("the first is in line {line}"));
             }
             found.push(descriptor);
         }
@@ -132,35 +131,33 @@ impl Reader<'_> {
         let fields = self.fields(node, "a descriptor", DESCRIPTOR)?;
         let key = self.text(&fields, "key").filter(|(_, key)| !key.is_empty());
         if key.is_none() {
-            self.notes.add_with_help(
-                node.place,
-                "a descriptor has a `key`",
-                "name the entry, like `key: remote_address`",
-            );
+            self.notes.add_with_help(node.place, "missing `key`", "add one like `key: remote_address`");
         }
         let value = self.text(&fields, "value").map(|(_, value)| value).filter(|value| !value.is_empty());
         let long =
             [key.as_ref().map(|(_, key)| key), value.as_ref()].into_iter().flatten().any(|text| text.len() > MAX_BYTES);
         if long {
-            self.notes.add(node.place, format!("a key and a value have at most {MAX_BYTES} bytes"));
+            self.notes.add(node.place, format!("key or value too long (maximum {MAX_BYTES} bytes)"));
             return None;
         }
-        let share_threshold = self.truth(&fields, "share_threshold");
+        let share_threshold = self.boolean(&fields, "share_threshold");
         if let Some(place) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
-            self.notes.add(place, "`share_threshold` is for values with a star");
+            self.notes.add(place, "`share_threshold` needs a value with a star");
         }
-        let why = "metrics have no labels that anybody can make up; the values charged most are told by `/v1/top`";
+        let why = "metrics have no labels with values from requests; `/v1/top` lists the values charged most";
         for name in ["detailed_metric", "value_to_metric"] {
-            if let Some(place) = self.truth(&fields, name) {
-                self.left_out.add_with_help(place, format!("`{name}` is not carried over"), why);
+            if let Some(place) = self.boolean(&fields, name) {
+                self.left_out.add_with_help(place, format!("`{name}` is not imported"), why);
             }
         }
-        let manner =
-            Manner { shadow: self.truth(&fields, "shadow_mode").is_some(), quota: self.truth(&fields, "quota_mode") };
-        let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, manner));
+        let settings = LimitSettings {
+            shadow: self.boolean(&fields, "shadow_mode").is_some(),
+            quota: self.boolean(&fields, "quota_mode"),
+        };
+        let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, settings));
         if let Some((place, _)) = find(&fields, "metadata") {
-            let why = "answers have `rule`, by which a proxy can tell limits apart";
-            self.left_out.add_with_help(place, "`metadata` is not carried over", why);
+            let why = "a proxy can distinguish limits by `rule` in the answer";
+            self.left_out.add_with_help(place, "`metadata` is not imported", why);
         }
         let below = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
         Some(Descriptor {
@@ -173,8 +170,8 @@ impl Reader<'_> {
         })
     }
 
-    fn rate_limit(&mut self, node: &Node, manner: Manner) -> Option<RateLimit> {
-        let Manner { shadow, quota } = manner;
+    fn rate_limit(&mut self, node: &Node, settings: LimitSettings) -> Option<RateLimit> {
+        let LimitSettings { shadow, quota } = settings;
         if node.value == Value::Empty {
             return None;
         }
@@ -184,17 +181,17 @@ impl Reader<'_> {
         let replaces = replaces.unwrap_or_default();
         let unit = self.text(&fields, "unit");
         let count = self.text(&fields, "requests_per_unit");
-        if self.truth(&fields, "unlimited").is_some() {
+        if self.boolean(&fields, "unlimited").is_some() {
             for (name, given) in [("unit", &unit), ("requests_per_unit", &count)] {
                 if let Some((place, _)) = given {
-                    self.notes.add(*place, format!("`{name}` and `unlimited` exclude each other"));
+                    self.notes.add(*place, format!("`{name}` and `unlimited` are mutually exclusive"));
                 }
             }
             return Some(RateLimit { place: node.place, name, replaces, shadow, quota, allows: Allows::Everything });
         }
         let units: Vec<&str> = UNITS.iter().map(|(unit, _)| *unit).collect();
         let Some((place, unit)) = unit else {
-            self.notes.add_with_help(node.place, "there is no `unit`", "write one like `unit: minute`");
+            self.notes.add_with_help(node.place, "missing `unit`", "add one like `unit: minute`");
             return None;
         };
         let period = UNITS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known)).map(|(_, period)| *period);
@@ -203,8 +200,8 @@ impl Reader<'_> {
             self.notes.add_with_help(place, problem, valid_instead(&unit.to_lowercase(), &units));
         }
         let Some((place, count)) = count else {
-            let help = "write how many, like `requests_per_unit: 10`";
-            self.notes.add_with_help(node.place, "there is no `requests_per_unit`", help);
+            let help = "add a number like `requests_per_unit: 10`";
+            self.notes.add_with_help(node.place, "missing `requests_per_unit`", help);
             return None;
         };
         let Ok(count) = count.parse::<u32>() else {
@@ -215,14 +212,14 @@ impl Reader<'_> {
         Some(RateLimit { place: node.place, name, replaces, shadow, quota, allows })
     }
 
-    /// The names of limits that one is in the place of, for requests that meet both.
+    /// Reads the names of the limits that one replaces.
     fn replaces(&mut self, node: &Node, name: Option<&str>) -> Vec<(Place, String)> {
         let nodes = match &node.value {
             Value::List(nodes) => nodes,
             Value::Empty => return Vec::new(),
             Value::Text(_) | Value::Map(_) => {
                 let help = "write it like `replaces: [{name: other}]`";
-                self.notes.add_with_help(node.place, "`replaces` is a list", help);
+                self.notes.add_with_help(node.place, "`replaces` must be a list", help);
                 return Vec::new();
             }
         };
@@ -234,16 +231,16 @@ impl Reader<'_> {
                     self.notes.add(node.place, "a limit cannot replace itself");
                 }
                 Some((place, other)) if !other.is_empty() => replaced.push((place, other)),
-                _ => self.notes.add(node.place, "an entry of `replaces` has a `name`"),
+                _ => self.notes.add(node.place, "missing `name` in an entry of `replaces`"),
             }
         }
         replaced
     }
 
-    /// The pairs of a map whose keys are all known.
+    /// Returns the pairs of a map whose keys are known, and reports the others.
     fn fields<'t>(&mut self, node: &'t Node, what: &str, valid: &[&str]) -> Option<Vec<(Place, &'t str, &'t Node)>> {
         let Value::Map(pairs) = &node.value else {
-            self.notes.add(node.place, format!("{what} is a map, this is {}", node.kind()));
+            self.notes.add(node.place, format!("{what} must be a map, not {}", node.kind()));
             return None;
         };
         let mut known = Vec::with_capacity(pairs.len());
@@ -254,7 +251,7 @@ impl Reader<'_> {
                     let problem = format!("`{}` is not a key of {what}", shorten(name));
                     self.notes.add_with_help(key.place, problem, valid_instead(name, valid));
                 }
-                None => self.notes.add(key.place, format!("a key of {what} is a text, this is {}", key.kind())),
+                None => self.notes.add(key.place, format!("a key of {what} must be a string, not {}", key.kind())),
             }
         }
         Some(known)
@@ -266,15 +263,15 @@ impl Reader<'_> {
             return None;
         }
         if text(node).is_none() {
-            self.notes.add(node.place, format!("`{name}` is a text or a number, this is {}", node.kind()));
+            self.notes.add(node.place, format!("`{name}` must be a string or a number, not {}", node.kind()));
         }
         text(node).map(|text| (node.place, text.to_owned()))
     }
 
-    /// Where it is said to be true.
-    fn truth(&mut self, fields: &[(Place, &str, &Node)], name: &str) -> Option<Place> {
-        let (place, truth) = self.text(fields, name)?;
-        match &*truth {
+    /// Returns the position of a key that is `true`.
+    fn boolean(&mut self, fields: &[(Place, &str, &Node)], name: &str) -> Option<Place> {
+        let (place, boolean) = self.text(fields, name)?;
+        match &*boolean {
             "true" => Some(place),
             "false" => None,
             other => {

@@ -1,4 +1,4 @@
-//! Files that are included by others, in the place of the lines that name them.
+//! Replaces `include` directives by the files they name.
 
 use super::super::super::mistake::{Notes, Place};
 use super::super::super::raw::shorten;
@@ -6,22 +6,21 @@ use super::super::super::text::MAX_FILE_BYTES;
 use super::super::ReadIncluded;
 use super::read::{self, Directive, End};
 
-/// How many files may be included.
+/// Maximum number of included files.
 const MAX_FILES: usize = 256;
-/// How deep they may include each other.
+/// Maximum nesting of includes.
 const MAX_DEPTH: usize = 8;
 
-/// All files that were read: the first is the one that was given.
+/// All files read; the first is the one given.
 #[derive(Debug)]
 pub(super) struct Files<'f> {
     pub(super) names: Vec<String>,
-    /// What was included, by number less one.
+    /// The included texts; their numbers begin with 1.
     pub(super) included: Vec<Vec<u8>>,
     bytes: usize,
     read: ReadFiles<'f>,
 }
 
-/// Reads the files that a pattern names.
 #[derive(Clone, Copy)]
 pub(super) struct ReadFiles<'f>(pub(super) ReadIncluded<'f>);
 
@@ -36,24 +35,24 @@ impl<'f> Files<'f> {
         Self { names: vec![name.to_owned()], included: Vec::new(), bytes, read }
     }
 
-    /// What is noted from now on is about the file of a directive.
-    pub(super) fn turn_to(&self, directive: &Directive, notes: &mut Notes, left_out: &mut Notes) {
-        self.turn(directive.file, notes);
-        self.turn(directive.file, left_out);
+    /// Assigns the following mistakes to the file of a directive.
+    pub(super) fn set_file(&self, directive: &Directive, notes: &mut Notes, left_out: &mut Notes) {
+        self.switch_to(directive.file, notes);
+        self.switch_to(directive.file, left_out);
     }
 
-    fn turn(&self, file: usize, notes: &mut Notes) {
+    fn switch_to(&self, file: usize, notes: &mut Notes) {
         if let Some(name) = self.names.get(file).filter(|name| **name != **notes.file()) {
-            notes.turn_to(name);
+            notes.set_file(name);
         }
     }
 
-    /// The directives of a text and of all that it includes.
+    /// Returns the directives of a text and of all files that it includes.
     pub(super) fn directives(&mut self, text: &str, notes: &mut Notes, left_out: &mut Notes) -> Vec<Directive> {
         let mut all = Vec::new();
         self.add(text, 0, 0, &mut all, notes, left_out);
-        self.turn(0, notes);
-        self.turn(0, left_out);
+        self.switch_to(0, notes);
+        self.switch_to(0, left_out);
         all
     }
 
@@ -66,13 +65,13 @@ impl<'f> Files<'f> {
         notes: &mut Notes,
         left_out: &mut Notes,
     ) {
-        self.turn(file, notes);
+        self.switch_to(file, notes);
         for directive in read::read(text, file, notes) {
             let pattern = directive.arguments().first().map(|word| (word.place, word.text.clone()));
             match (directive.name(), directive.end, pattern) {
                 ("include", End::Here, Some((place, pattern))) => {
-                    self.turn(file, notes);
-                    self.turn(file, left_out);
+                    self.switch_to(file, notes);
+                    self.switch_to(file, left_out);
                     self.include(place, &pattern, depth, all, notes, left_out);
                 }
                 _ => all.push(directive),
@@ -90,26 +89,26 @@ impl<'f> Files<'f> {
         left_out: &mut Notes,
     ) {
         if depth >= MAX_DEPTH {
-            notes.add(place, format!("files include each other more than {MAX_DEPTH} deep"));
+            notes.add(place, format!("includes are nested too deep (maximum {MAX_DEPTH})"));
             return;
         }
         let found = match (self.read.0)(pattern) {
             Ok(found) => found,
             Err(why) => {
-                let problem = format!("`{}` is not included: {why}", shorten(pattern));
-                left_out.add_with_help(place, problem, "limits in it are missing");
+                let problem = format!("cannot include `{}`: {why}", shorten(pattern));
+                left_out.add_with_help(place, problem, "its limits are missing");
                 return;
             }
         };
         for (name, bytes) in found {
             self.bytes = self.bytes.saturating_add(bytes.len());
             if self.names.len() > MAX_FILES || self.bytes > MAX_FILE_BYTES {
-                let most = format!("at most {MAX_FILES} files are included, with {MAX_FILE_BYTES} bytes together");
+                let most = format!("too many included files (maximum {MAX_FILES} files and {MAX_FILE_BYTES} bytes)");
                 notes.add(place, most);
                 return;
             }
             let Ok(text) = String::from_utf8(bytes) else {
-                left_out.add(place, format!("`{}` is not included: it is not UTF-8 text", shorten(&name)));
+                left_out.add(place, format!("cannot include `{}`: not UTF-8", shorten(&name)));
                 continue;
             };
             self.names.push(name);

@@ -1,19 +1,19 @@
 //! `limit_req` and `limit_conn` of nginx.
 //!
-//! | there | here |
+//! | nginx | rule |
 //! |---|---|
 //! | `limit_req … burst=n nodelay`, or without a burst | a token bucket with burst `n + 1`: nginx does not count the request being served |
 //! | `limit_req … burst=n`, `delay=m` | a leaky bucket with burst `n + 1`, of which `m` pass without waiting |
-//! | `limit_conn zone n` | `n` at a time |
+//! | `limit_conn zone n` | concurrency `n` |
 //! | a zone | a rule, since its counters are shared by all limits that name it |
-//! | a limit in a server or location | `when`, or an override: they change numbers and not counters |
-//! | several in the same place | several rules: a request must fit all |
-//! | `limit_req_status`, `limit_req_dry_run` | `status`, which is 503 unless given; `on_exceed: shadow` |
+//! | a limit in a server or location | `when`, or an override: they change limits and not counters |
+//! | several in the same block | several rules: a request must fit all |
+//! | `limit_req_status`, `limit_req_dry_run` | `status`, by default 503; `on_exceed: shadow` |
 //! | an empty key is not counted | `when: {…: {present: true}}` |
-//! | `include` | what is in the files, in its place |
+//! | `include` | the content of the files |
 
 mod include;
-mod numbers;
+mod limit;
 mod read;
 mod region;
 mod scope;
@@ -29,16 +29,16 @@ use super::super::words::valid_instead;
 use super::ReadIncluded;
 use super::build::{id_from, list, map, text};
 use include::{Files, ReadFiles};
-use numbers::Numbers;
+use limit::NginxLimit;
 use read::Directive;
 use region::{Exception, Regions};
-use scope::{Block, Kind, Manner, Scopes};
+use scope::{Block, NginxLimitKind, RefusalStyle, Scopes};
 use zone::Zone;
 
-/// So many limits are read.
+/// Maximum number of limits.
 const MAX_LIMITS: usize = 4096;
-/// So many times it is asked what holds somewhere: rules times locations.
-const MAX_QUESTIONS: usize = 4_000_000;
+/// Maximum number of rules times locations.
+const MAX_COMBINATIONS: usize = 4_000_000;
 
 /// Whether a file has limits of nginx, or may include some.
 pub(super) fn is_meant(bytes: &[u8]) -> bool {
@@ -49,7 +49,7 @@ pub(super) fn is_meant(bytes: &[u8]) -> bool {
     str::from_utf8(bytes).is_ok_and(|text| text.split(['\n', ';', '{']).any(ours))
 }
 
-/// The limits in our language, and the files that were included.
+/// Returns the limits in the rule language, and the included files.
 pub(super) fn convert(
     source: &Source<'_>,
     domain: &str,
@@ -59,11 +59,11 @@ pub(super) fn convert(
 ) -> (Option<Node>, Vec<(String, Vec<u8>)>) {
     let start = Place { line: 1, column: 1 };
     if source.text.len() > MAX_FILE_BYTES {
-        notes.add(start, format!("the file has {} bytes, at most {MAX_FILE_BYTES} are read", source.text.len()));
+        notes.add(start, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", source.text.len()));
         return (None, Vec::new());
     }
     let Ok(config) = str::from_utf8(source.text) else {
-        notes.add(start, "this is not UTF-8 text");
+        notes.add(start, "not UTF-8");
         return (None, Vec::new());
     };
     let mut files = Files::new(source.name, source.text.len(), ReadFiles(include));
@@ -76,12 +76,12 @@ pub(super) fn convert(
 fn rules(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Option<Vec<Node>> {
     let mut zones: Vec<Zone> = Vec::new();
     for directive in directives.iter().filter(|one| matches!(one.name(), "limit_req_zone" | "limit_conn_zone")) {
-        files.turn_to(directive, notes, left_out);
+        files.set_file(directive, notes, left_out);
         zones.extend(Zone::read(directive, notes, left_out));
     }
     let scopes = Scopes::read(directives, files, notes, left_out);
     if let Some((number, _)) = scopes.limits().get(MAX_LIMITS) {
-        notes.add(directives[*number].place, format!("there are more than {MAX_LIMITS} limits"));
+        notes.add(directives[*number].place, format!("too many limits (maximum {MAX_LIMITS})"));
         return None;
     }
     let mut importer =
@@ -90,12 +90,12 @@ fn rules(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_ou
     let rules = importer.rules();
     let used: HashSet<usize> = importer.set.keys().map(|(_, zone)| *zone).collect();
     for (_, zone) in zones.iter().enumerate().filter(|(number, _)| !used.contains(number)) {
-        left_out.turn_to(&files.names[zone.file]);
-        let problem = format!("the zone `{}` is used by no `limit_req` or `limit_conn`", shorten(&zone.name));
-        left_out.add_with_help(zone.place, problem, "it limits nothing, and is left out");
+        left_out.set_file(&files.names[zone.file]);
+        let problem = format!("no `limit_req` or `limit_conn` uses the zone `{}`", shorten(&zone.name));
+        left_out.add_with_help(zone.place, problem, "it limits nothing and is left out");
     }
     if rules.is_empty() && zones.is_empty() {
-        notes.add(Place { line: 1, column: 1 }, "there are no limits of nginx in this");
+        notes.add(Place { line: 1, column: 1 }, "the file contains no limits of nginx");
     }
     Some(rules)
 }
@@ -107,28 +107,28 @@ struct Importer<'n, 'f> {
     notes: &'n mut Notes,
     left_out: &'n mut Notes,
     taken: HashSet<String>,
-    /// What is set for a zone in a scope: the numbers, and where.
-    set: HashMap<(usize, usize), (Numbers, Place)>,
+    /// The parameters of a zone in a scope, and their position.
+    set: HashMap<(usize, usize), (NginxLimit, Place)>,
 }
 
 impl Importer<'_, '_> {
-    /// Reads what each limit says.
+    /// Parses each limit.
     fn read_limits(&mut self, directives: &[Directive]) {
         for (number, scope) in self.scopes.limits() {
             let directive = &directives[*number];
-            self.files.turn_to(directive, self.notes, self.left_out);
-            let of_requests = Kind::of(directive.name()) == Some(Kind::Requests);
+            self.files.set_file(directive, self.notes, self.left_out);
+            let of_requests = NginxLimitKind::of(directive.name()) == Some(NginxLimitKind::Requests);
             let name = match of_requests {
                 true => directive.option("zone").map(|(_, name)| name),
                 false => directive.arguments().first().map(|word| &*word.text),
             };
             let Some(zone) = self.zone(directive.place, name.unwrap_or_default(), of_requests) else { continue };
-            let numbers = match self.zones[zone].rate {
-                Some(rate) => Numbers::of_requests(rate, directive, self.notes),
-                None => Numbers::of_connections(directive, self.notes, self.left_out),
+            let limit = match self.zones[zone].rate {
+                Some(rate) => NginxLimit::of_requests(rate, directive, self.notes),
+                None => NginxLimit::of_connections(directive, self.notes, self.left_out),
             };
-            if let Some(numbers) = numbers {
-                self.set.entry((*scope, zone)).or_insert((numbers, directive.place));
+            if let Some(limit) = limit {
+                self.set.entry((*scope, zone)).or_insert((limit, directive.place));
             }
         }
     }
@@ -138,9 +138,9 @@ impl Importer<'_, '_> {
         let found = self.zones.iter().position(|zone| fits(&zone) && zone.name == name);
         if found.is_none() {
             let names: Vec<&str> = self.zones.iter().filter(fits).map(|zone| &*zone.name).collect();
-            let problem = format!("there is no zone `{}` in this file", shorten(name));
+            let problem = format!("unknown zone `{}`", shorten(name));
             let help = match names.is_empty() {
-                true => "put the line that makes it (`limit_req_zone` or `limit_conn_zone`) into the file, too".into(),
+                true => "add its `limit_req_zone` or `limit_conn_zone` to the file".into(),
                 false => valid_instead(name, &names),
             };
             self.notes.add_with_help(place, problem, help);
@@ -148,30 +148,30 @@ impl Importer<'_, '_> {
         found
     }
 
-    /// A rule for each zone, and for each way in which its refusals are told.
+    /// Returns a rule for each zone and each kind of refusal.
     fn rules(&mut self) -> Vec<Node> {
         let regions = Regions::new(self.scopes);
-        let manners = self.manners();
+        let styles = self.styles();
         let mut rules = Vec::new();
-        if manners.len().saturating_mul(self.scopes.len()) > MAX_QUESTIONS {
-            let problem = "there are too many zones and locations together";
+        if styles.len().saturating_mul(self.scopes.len()) > MAX_COMBINATIONS {
+            let problem = "too many zones and locations";
             self.notes.add(Place { line: 1, column: 1 }, problem);
             return rules;
         }
-        for (place, (zone, manner)) in manners.iter().enumerate() {
-            self.left_out.turn_to(&self.files.names[self.zones[*zone].file]);
-            if manners[..place].iter().any(|(earlier, _)| earlier == zone) {
+        for (place, (zone, style)) in styles.iter().enumerate() {
+            self.left_out.set_file(&self.files.names[self.zones[*zone].file]);
+            if styles[..place].iter().any(|(earlier, _)| earlier == zone) {
                 let problem = format!("the zone `{}` has several kinds of refusals", shorten(&self.zones[*zone].name));
-                self.left_out.add_with_help(self.zones[*zone].place, problem, "here each kind is counted by itself");
+                self.left_out.add_with_help(self.zones[*zone].place, problem, "here each kind has its own counter");
             }
-            rules.extend(self.rule(*zone, manner, &regions));
+            rules.extend(self.rule(*zone, style, &regions));
         }
         rules
     }
 
-    /// The zones that are used, in the order of the file, with the statuses of their refusals.
-    fn manners(&self) -> Vec<(usize, Manner)> {
-        let mut found: Vec<(usize, Manner)> = Vec::new();
+    /// Returns the zones in use, in the order of the file, each with its kinds of refusals.
+    fn styles(&self) -> Vec<(usize, RefusalStyle)> {
+        let mut found: Vec<(usize, RefusalStyle)> = Vec::new();
         let mut known = HashSet::new();
         for scope in 0..self.scopes.len() {
             for (number, zone) in self.zones.iter().enumerate() {
@@ -180,9 +180,9 @@ impl Importer<'_, '_> {
                 if source.is_none() || self.scopes.get(scope).block == Block::Expression {
                     continue;
                 }
-                let manner = self.scopes.manner(scope, kind);
-                if known.insert((number, manner.clone())) {
-                    found.push((number, manner));
+                let style = self.scopes.style(scope, kind);
+                if known.insert((number, style.clone())) {
+                    found.push((number, style));
                 }
             }
         }
@@ -190,21 +190,21 @@ impl Importer<'_, '_> {
         found
     }
 
-    fn rule(&mut self, number: usize, manner: &Manner, regions: &Regions) -> Option<Node> {
+    fn rule(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) -> Option<Node> {
         let zone = &self.zones[number];
         let kind = zone.kind();
         let holds = |scope: usize| {
             let source = self.scopes.source(scope, kind)?;
-            let (numbers, _) = self.set.get(&(source, number))?;
-            (self.scopes.manner(scope, kind) == *manner).then_some(numbers)
+            let (limit, _) = self.set.get(&(source, number))?;
+            (self.scopes.style(scope, kind) == *style).then_some(limit)
         };
         let base = holds(0);
         let mut exceptions = regions.exceptions(self.scopes, holds);
-        // Who is limited nowhere else need not be asked about in the end.
+        // Trailing exceptions without a limit are redundant if nothing else is limited.
         while base.is_none() && exceptions.last().is_some_and(|last| last.holds.is_none()) {
             exceptions.pop();
         }
-        // One place that is limited is where the rule applies, without what is taken out of it.
+        // If only one region is limited, it becomes the condition of the rule.
         let alone = base.is_none() && exceptions.iter().filter(|exception| exception.holds.is_some()).count() == 1;
         let only = if alone { exceptions.pop() } else { None };
         let place = zone.place;
@@ -222,31 +222,31 @@ impl Importer<'_, '_> {
             pairs.push(("per", list(place, zone.per.iter().map(|attribute| text(place, &**attribute)).collect())));
         }
         let unlimited = || vec![("unlimited", text(place, "true"))];
-        let say = |numbers: Option<&Numbers>| numbers.map_or_else(unlimited, |numbers| numbers.pairs(place));
-        pairs.extend(say(only.as_ref().map_or(base, |only| only.holds)));
+        let keys = |limit: Option<&NginxLimit>| limit.map_or_else(unlimited, |limit| limit.pairs(place));
+        pairs.extend(keys(only.as_ref().map_or(base, |only| only.holds)));
         let overrides = exceptions.iter().map(|exception| {
             let when = map(place, exception.conditions(place));
-            map(place, std::iter::once(("when", when)).chain(say(exception.holds)).collect())
+            map(place, std::iter::once(("when", when)).chain(keys(exception.holds)).collect())
         });
         let overrides: Vec<Node> = overrides.collect();
         if !overrides.is_empty() {
             pairs.push(("overrides", list(place, overrides)));
         }
-        match manner.dry_run {
+        match style.dry_run {
             true => pairs.push(("on_exceed", text(place, "shadow"))),
-            false => pairs.push(("status", text(place, &*manner.status))),
+            false => pairs.push(("status", text(place, &*style.status))),
         }
         let rule = map(place, pairs);
-        self.tell(number, manner, regions);
+        self.report_differences(number, style, regions);
         Some(rule)
     }
 
-    /// Tells where a rule holds and the limit does not, or the other way round.
-    fn tell(&mut self, number: usize, manner: &Manner, regions: &Regions) {
+    /// Reports where the rule applies and the limit does not, or vice versa.
+    fn report_differences(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) {
         let kind = self.zones[number].kind();
         let source = |scope: usize| {
             let source = self.scopes.source(scope, kind).filter(|source| self.set.contains_key(&(*source, number)))?;
-            (self.scopes.manner(scope, kind) == *manner).then_some(source)
+            (self.scopes.style(scope, kind) == *style).then_some(source)
         };
         let place = self.zones[number].place;
         for scope in 0..self.scopes.len() {
@@ -254,8 +254,8 @@ impl Importer<'_, '_> {
             let expression = self.scopes.get(scope).block == Block::Expression;
             if expression && !self.scopes.is_in_expression(scope) && source(scope) != source(outside) {
                 let line = self.scopes.get(scope).place.line;
-                let problem = format!("this also holds in the location of line {line}");
-                let why = "locations with regular expressions are not carried over";
+                let problem = format!("this also applies in the location of line {line}");
+                let why = "locations with regular expressions are not imported";
                 self.left_out.add_with_help(place, problem, why);
             }
         }
@@ -263,8 +263,8 @@ impl Importer<'_, '_> {
         let differing = nameless.iter().find(|server| source(**server) != source(nameless[0]));
         if let Some(server) = differing {
             let line = self.scopes.get(*server).place.line;
-            let problem = format!("the server of line {line} has no name, and another one has none, either");
-            self.left_out.add_with_help(place, problem, "rules cannot tell them apart: the first one counts");
+            let problem = format!("the server of line {line} and another one have no name");
+            self.left_out.add_with_help(place, problem, "rules cannot distinguish them: the first one applies");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! nginx configuration as directives: words, an end or a block, and where they are.
+//! Parses nginx configuration into directives.
 
 use super::super::super::mistake::{Notes, Place};
 
-/// A line of the configuration, in our sense: some words up to a semicolon or a brace.
+/// Words up to a semicolon or a brace.
 #[derive(Debug)]
 pub(super) struct Directive {
-    /// The number of the file it is in.
+    /// The index of its file.
     pub(super) file: usize,
     pub(super) place: Place,
     pub(super) words: Vec<Word>,
@@ -21,11 +21,11 @@ pub(super) struct Word {
 /// How a directive ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// With a semicolon, or with the file.
+    /// With a semicolon or the end of the file.
     Here,
     /// With a brace that opens a block.
     Opens,
-    /// A brace that closes one.
+    /// With a brace that closes a block.
     Closes,
 }
 
@@ -34,12 +34,12 @@ impl Directive {
         self.words.first().map_or("", |word| &word.text)
     }
 
-    /// The words behind the name.
+    /// The words after the name.
     pub(super) fn arguments(&self) -> &[Word] {
         self.words.get(1..).unwrap_or_default()
     }
 
-    /// What follows `name=` in one of the words.
+    /// Returns what follows `name=` in one of the words.
     pub(super) fn option(&self, name: &str) -> Option<(Place, &str)> {
         self.arguments().iter().find_map(|word| Some((word.place, word.text.strip_prefix(name)?.strip_prefix('=')?)))
     }
@@ -49,7 +49,7 @@ impl Directive {
     }
 }
 
-/// All directives of a file, in order. What is not closed is noted.
+/// Parses all directives of a file, in order. Unbalanced braces are reported.
 pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive> {
     let mut scanner = Scanner { rest: text.chars().peekable(), place: Place { line: 1, column: 1 } };
     let mut directives = Vec::new();
@@ -64,18 +64,18 @@ pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive>
         };
         match end {
             End::Opens => open.push(place),
-            End::Closes if open.pop().is_none() => notes.add(place, "this brace closes nothing"),
+            End::Closes if open.pop().is_none() => notes.add(place, "unmatched `}`"),
             End::Here | End::Closes => {}
         }
         let place = words.first().map_or(place, |word| word.place);
         directives.push(Directive { file, place, words: std::mem::take(&mut words), end });
     }
-    // A line without its semicolon, as people paste it.
+    // The last line may lack its semicolon.
     if let Some(first) = words.first() {
         directives.push(Directive { file, place: first.place, words, end: End::Here });
     }
     if let Some(place) = open.last() {
-        notes.add(*place, "this brace is not closed");
+        notes.add(*place, "unclosed `{`");
     }
     directives
 }
@@ -128,7 +128,7 @@ impl Scanner<'_> {
     fn bare(&mut self) -> String {
         let mut text = String::new();
         while let Some(next) = self.rest.peek().copied() {
-            // A variable may be written in braces, within a word.
+            // A variable inside a word may be written in braces.
             let variable = next == '{' && text.ends_with('$');
             if next.is_whitespace() || next == ';' || (matches!(next, '{' | '}') && !variable) {
                 break;
@@ -154,7 +154,7 @@ impl Scanner<'_> {
         loop {
             match self.next() {
                 None => {
-                    notes.add(start, "this quotation mark is not closed");
+                    notes.add(start, "unclosed quote");
                     return text;
                 }
                 end if end == quote => return text,
@@ -188,11 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn words_blocks_and_comments_are_told_apart() {
+    fn words_blocks_and_comments_are_parsed() {
         check("a b=1; # c;\nd 'e f' \"g\\\"h\" {\n i ${j}k;}", "1:a|b=1 2:d|e f|g\"h { 3:i|${j}k 3:}");
         check("limit_req zone=a", "1:limit_req|zone=a");
-        check("a { b;", "1:a { 1:b f:1:3: this brace is not closed");
-        check("}", "1:} f:1:1: this brace closes nothing");
-        check("a 'b", "1:a|b f:1:3: this quotation mark is not closed");
+        check("a { b;", "1:a { 1:b f:1:3: unclosed `{`");
+        check("}", "1:} f:1:1: unmatched `}`");
+        check("a 'b", "1:a|b f:1:3: unclosed quote");
     }
 }

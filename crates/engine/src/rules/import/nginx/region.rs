@@ -1,15 +1,16 @@
-//! Which limit holds where, as a rule says it: exceptions in order, of which the first that fits counts.
+//! The regions of a configuration in which a limit applies, as an ordered list of exceptions of
+//! which the first match applies.
 //!
-//! nginx goes by the longest location that a path begins with, and a location has the limits of what is around it unless it
-//! has some of its own. Both are said by listing locations from the longest to the shortest, server by server, each with
-//! what holds in it; those that change nothing are left out.
+//! nginx uses the longest location that is a prefix of the path, and a location inherits the limits
+//! around it unless it has its own. Both are expressed by listing locations from the longest to the
+//! shortest, server by server, each with its limits; locations that change nothing are left out.
 
 use super::super::super::mistake::Place;
 use super::super::super::text::Node;
 use super::super::build::{map, one_or_list, text};
 use super::scope::{Block, Scopes};
 
-/// The locations of a file in the order in which they are to be asked, made once for all limits.
+/// The locations of a file in the order in which they are tried, computed once for all limits.
 #[derive(Debug)]
 pub(super) struct Regions {
     /// Servers with their locations; those without a name are last.
@@ -18,18 +19,18 @@ pub(super) struct Regions {
 
 #[derive(Debug)]
 struct Server {
-    /// None if the locations are in none.
+    /// `None` for locations outside of a server.
     scope: Option<usize>,
     hosts: Vec<String>,
-    /// Longest first, each with the one that would be next, if there is one in the same server.
+    /// Longest first, each with the next shorter one that contains it, if any.
     locations: Vec<(usize, Option<usize>)>,
 }
 
-/// Requests for which something else holds than for those around.
+/// Requests to which another limit applies than around them.
 #[derive(Debug)]
 pub(super) struct Exception<'s, T> {
     hosts: &'s [String],
-    /// Where it begins, or what it is; none for a whole server.
+    /// The paths; empty for a whole server.
     paths: Vec<&'s Block>,
     pub(super) holds: Option<T>,
 }
@@ -55,7 +56,7 @@ impl Regions {
             }
         }
         for server in &mut servers {
-            // One path alone goes before all that begin so.
+            // Exact paths come before prefixes.
             let order = |scope: usize| match &scopes.get(scope).block {
                 Block::Exactly(_) => (0, 0),
                 other => (1, usize::MAX - other.path().map_or(0, str::len)),
@@ -70,17 +71,18 @@ impl Regions {
                 });
             }
         }
-        // Names with stars fit more than those without, and no name fits everything.
+        // Names with stars match more than those without, and a server without a name matches
+        // everything.
         servers.sort_by_key(|server| (server.hosts.is_empty(), server.hosts.iter().any(|host| host.contains('*'))));
         Self { servers }
     }
 
-    /// The servers that cannot be told apart, because they have no name.
+    /// Servers without a name, which rules cannot distinguish.
     pub(super) fn nameless(&self) -> impl Iterator<Item = usize> {
         self.servers.iter().filter(|server| server.hosts.is_empty()).filter_map(|server| server.scope)
     }
 
-    /// Where something else holds than in the file as a whole.
+    /// Returns the regions in which something else applies than in the file as a whole.
     pub(super) fn exceptions<'s, T: Copy + PartialEq>(
         &'s self,
         scopes: &'s Scopes,
@@ -91,7 +93,7 @@ impl Regions {
             let same_test =
                 |one: &Block, other: &Block| matches!(one, Block::Exactly(_)) == matches!(other, Block::Exactly(_));
             match (exceptions.last_mut(), path) {
-                // What has the same effect and is asked for in the same way is said together.
+                // Adjacent exceptions with the same effect and kind of test are merged.
                 (Some(last), Some(path))
                     if last.holds == holds
                         && last.hosts == hosts
@@ -115,7 +117,8 @@ impl Regions {
                     add(&server.hosts, Some(&scopes.get(*scope).block), holds(*scope));
                 }
             }
-            // Those without a name come later and are for everybody, so the others have to be taken out of them.
+            // Servers without a name come last and match everything, so the others must be excluded
+            // from them.
             if whole != base || (nameless_differ && !server.hosts.is_empty()) {
                 add(&server.hosts, None, whole);
             }
@@ -125,7 +128,7 @@ impl Regions {
 }
 
 impl<T> Exception<'_, T> {
-    /// What requests must be.
+    /// Returns the conditions of the region.
     pub(super) fn conditions(&self, place: Place) -> Vec<(&'static str, Node)> {
         let texts = |names: Vec<&str>| one_or_list(place, names.into_iter().map(|name| text(place, name)).collect());
         let host = (!self.hosts.is_empty()).then(|| texts(self.hosts.iter().map(|host| &**host).collect()));
@@ -136,7 +139,7 @@ impl<T> Exception<'_, T> {
         [("host", host), ("path", path)].into_iter().filter_map(|(name, test)| Some((name, test?))).collect()
     }
 
-    /// Its path, if it is one.
+    /// Returns its path, if it is a single one.
     pub(super) fn path(&self) -> Option<&str> {
         match &*self.paths {
             [path] => path.path(),

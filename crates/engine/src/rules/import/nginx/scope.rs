@@ -1,4 +1,4 @@
-//! What lies in what: servers, locations, and what each of them says about limits.
+//! Nested blocks: servers and locations, with the limits and settings of each.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use super::super::super::mistake::{Notes, Place};
 use super::include::Files;
 use super::read::{Directive, End};
 
-/// Which of the two limits.
+/// The kind of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum NginxLimitKind {
     Requests,
     Connections,
 }
 
-impl Kind {
+impl NginxLimitKind {
     pub(super) fn of(name: &str) -> Option<Self> {
         match name {
             "limit_req" => Some(Self::Requests),
@@ -30,18 +30,18 @@ impl Kind {
     }
 }
 
-/// How refusals are told.
+/// What refusals look like.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Manner {
+pub(super) struct RefusalStyle {
     pub(super) dry_run: bool,
     pub(super) status: String,
 }
 
-/// The file, its servers and its locations, each with what it says by itself.
+/// The file, its servers and its locations, each with its own settings.
 #[derive(Debug)]
 pub(super) struct Scopes {
     all: Vec<Scope>,
-    /// The limits, by place among the directives, and where they are.
+    /// The limits: index of the directive, and scope.
     limits: Vec<(usize, usize)>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Scope {
     pub(super) parent: Option<usize>,
     pub(super) block: Block,
     settings: HashMap<String, String>,
-    /// Which limits it has of its own.
+    /// Which kinds of limits it has itself.
     has: [bool; 2],
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Block {
     Server(Vec<String>),
     Prefix(String),
     Exactly(String),
-    /// A location whose paths cannot be told.
+    /// A location with a regular expression.
     Expression,
 }
 
@@ -74,26 +74,27 @@ impl Block {
     }
 }
 
-/// So many servers and locations are looked at.
+/// Maximum number of servers and locations.
 const MAX_BLOCKS: usize = 4096;
-/// How deep blocks may lie in each other.
+/// Maximum nesting of blocks.
 const MAX_DEPTH: usize = 16;
 
-/// What is inherited each for itself.
+/// Settings that are inherited independently of each other.
 const SETTINGS: [&str; 4] = ["limit_req_status", "limit_conn_status", "limit_req_dry_run", "limit_conn_dry_run"];
 
 impl Scopes {
     pub(super) fn read(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Self {
         let place = Place { line: 1, column: 1 };
         let mut scopes = Self { all: vec![Scope::new(place, None, Block::File)], limits: Vec::new() };
-        // Other blocks, like `http`, are no places of their own: what is in them belongs to what is around them.
+        // Other blocks, like `http`, are transparent: their content belongs to the scope around
+        // them.
         let mut open = vec![0];
         for (number, directive) in directives.iter().enumerate() {
-            files.turn_to(directive, notes, left_out);
+            files.set_file(directive, notes, left_out);
             let here = open.last().copied().unwrap_or(0);
             match directive.end {
                 End::Opens if scopes.all.len() >= MAX_BLOCKS || open.len() > MAX_DEPTH => {
-                    let most = format!("at most {MAX_BLOCKS} blocks are read, and {MAX_DEPTH} in each other");
+                    let most = format!("too many blocks (maximum {MAX_BLOCKS}, nested {MAX_DEPTH} levels)");
                     notes.add(directive.place, most);
                     return scopes;
                 }
@@ -107,19 +108,19 @@ impl Scopes {
                 End::Closes => {
                     open.pop();
                 }
-                End::Here => scopes.say(here, number, directive, notes, left_out),
+                End::Here => scopes.add(here, number, directive, notes, left_out),
             }
         }
         scopes
     }
 
-    fn say(&mut self, here: usize, number: usize, directive: &Directive, notes: &mut Notes, left_out: &mut Notes) {
+    fn add(&mut self, here: usize, number: usize, directive: &Directive, notes: &mut Notes, left_out: &mut Notes) {
         let name = directive.name();
         let value = directive.arguments().first().map_or("", |word| &word.text);
-        if let Some(kind) = Kind::of(name) {
+        if let Some(kind) = NginxLimitKind::of(name) {
             self.all[here].has[kind as usize] = true;
             if self.around(here).any(|scope| self.all[scope].block == Block::Expression) {
-                let problem = "limits in a location with a regular expression are not carried over";
+                let problem = "limits in a location with a regular expression are not imported";
                 left_out.add_with_help(directive.place, problem, "write a rule with a pattern like `/a/*/b`");
             } else {
                 self.limits.push((number, here));
@@ -127,14 +128,14 @@ impl Scopes {
         } else if SETTINGS.contains(&name) {
             let status = value.parse::<u16>().is_ok_and(|status| (400..600).contains(&status));
             if name.ends_with("_status") && !status {
-                notes.add(directive.place, format!("`{name}` is a status from 400 to 599"));
+                notes.add(directive.place, format!("`{name}` must be a status code from 400 to 599"));
                 return;
             }
             self.all[here].settings.insert(name.to_owned(), value.to_owned());
         } else if name == "server_name" {
             self.server_names(here, directive, left_out);
         } else if name.starts_with("limit_req_log") || name.starts_with("limit_conn_log") {
-            left_out.add(directive.place, format!("`{name}` is not carried over: refusals are counted, not logged"));
+            left_out.add(directive.place, format!("`{name}` is not imported: refusals are counted, not logged"));
         }
     }
 
@@ -144,14 +145,14 @@ impl Scopes {
             match &*word.text {
                 "" | "_" => {}
                 name if name.starts_with('~') => {
-                    let problem = "names of servers that are regular expressions are not carried over";
+                    let problem = "server names that are regular expressions are not imported";
                     left_out.add_with_help(
                         word.place,
                         problem,
-                        "the limits hold for its other names, or for every host",
+                        "the limits apply to its other names, or to every host",
                     );
                 }
-                // Short for the name itself and all below it.
+                // Short for the name itself and all of its subdomains.
                 name if name.starts_with('.') => names.extend([name[1..].to_owned(), format!("*{name}")]),
                 name => names.push(name.to_owned()),
             }
@@ -166,23 +167,24 @@ impl Scopes {
         self.all.len()
     }
 
-    /// The limits that are carried over: their places among the directives, and where they are.
+    /// The imported limits: index of the directive, and scope.
     pub(super) fn limits(&self) -> &[(usize, usize)] {
         &self.limits
     }
 
-    /// Where the limits that hold in a scope are written: in itself, or else in the next one around it that has any.
-    pub(super) fn source(&self, scope: usize, kind: Kind) -> Option<usize> {
+    /// Returns the scope whose limits apply in a scope: itself, or the nearest one around it that
+    /// has any.
+    pub(super) fn source(&self, scope: usize, kind: NginxLimitKind) -> Option<usize> {
         self.around(scope).find(|scope| self.all[*scope].has[kind as usize])
     }
 
-    /// Whether refusals in a scope are only told, and with what status.
-    pub(super) fn manner(&self, scope: usize, kind: Kind) -> Manner {
+    /// Returns whether refusals in a scope are only reported, and their status code.
+    pub(super) fn style(&self, scope: usize, kind: NginxLimitKind) -> RefusalStyle {
         let inherited = |what: &str| {
             let name = kind.setting(what);
             self.around(scope).find_map(|scope| self.all[scope].settings.get(&name).cloned())
         };
-        Manner {
+        RefusalStyle {
             dry_run: inherited("dry_run").is_some_and(|on| on == "on"),
             status: inherited("status").unwrap_or_else(|| "503".into()),
         }
@@ -193,12 +195,12 @@ impl Scopes {
         self.around(scope).find(|scope| matches!(self.all[*scope].block, Block::Server(_)))
     }
 
-    /// Whether a scope is in a location whose paths cannot be told.
+    /// Whether a scope is inside a location with a regular expression.
     pub(super) fn is_in_expression(&self, scope: usize) -> bool {
         self.around(scope).skip(1).any(|scope| self.all[scope].block == Block::Expression)
     }
 
-    /// A scope and all that it is in, from the inside out.
+    /// Returns a scope and all scopes around it, from the inside out.
     fn around(&self, scope: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(scope), |scope| self.all[*scope].parent)
     }

@@ -1,29 +1,29 @@
-//! Zones: what is counted, and how fast.
+//! Zones: their key and rate.
 
 use super::super::super::mistake::{Notes, Place};
 use super::super::super::raw::shorten;
 use super::read::Directive;
-use super::scope::Kind;
+use super::scope::NginxLimitKind;
 
-/// What `limit_req_zone` or `limit_conn_zone` says.
+/// A `limit_req_zone` or `limit_conn_zone`.
 #[derive(Debug)]
 pub(super) struct Zone {
-    /// The number of the file it is in.
+    /// The index of its file.
     pub(super) file: usize,
     pub(super) place: Place,
     pub(super) name: String,
-    /// The attributes that are counted by.
+    /// The attributes to count by.
     pub(super) per: Vec<String>,
     /// Whether requests without the attribute are not counted: nginx skips empty keys.
     pub(super) skips_missing: bool,
-    /// So many in a second or a minute; none for connections.
+    /// The rate per second or minute; `None` for connections.
     pub(super) rate: Option<(u64, char)>,
 }
 
 impl Zone {
-    /// What its limits count.
-    pub(super) fn kind(&self) -> Kind {
-        if self.rate.is_some() { Kind::Requests } else { Kind::Connections }
+    /// The kind of its limits.
+    pub(super) fn kind(&self) -> NginxLimitKind {
+        if self.rate.is_some() { NginxLimitKind::Requests } else { NginxLimitKind::Connections }
     }
 
     pub(super) fn read(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
@@ -31,13 +31,13 @@ impl Zone {
         let zone =
             directive.option("zone").and_then(|(_, zone)| zone.split(':').next()).filter(|name| !name.is_empty());
         let Some(name) = zone else {
-            notes.add_with_help(directive.place, "this zone has no name", "nginx wants `zone=NAME:SIZE`");
+            notes.add_with_help(directive.place, "missing name of the zone", "write `zone=NAME:SIZE`");
             return None;
         };
         let rate = if of_requests { Some(read_rate(directive, notes, left_out)?) } else { None };
         let key = directive.arguments().first().filter(|word| !word.text.starts_with("zone="));
         let Some(key) = key else {
-            notes.add(directive.place, "this zone does not say what it counts");
+            notes.add(directive.place, "missing key of the zone");
             return None;
         };
         let mut per: Vec<String> = Vec::new();
@@ -49,16 +49,16 @@ impl Zone {
                 per.push(attribute);
             }
         }
-        // With several, the key is empty only if all are, which no rule can say.
+        // A key of several variables is empty only if all are, which a rule cannot express.
         skips_missing &= per.len() == 1;
         Some(Self { file: directive.file, place: directive.place, name: name.to_owned(), per, skips_missing, rate })
     }
 }
 
-/// `10r/s` or `30r/m`.
+/// Parses `10r/s` or `30r/m`.
 fn read_rate(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<(u64, char)> {
     let Some((place, rate)) = directive.option("rate") else {
-        notes.add_with_help(directive.place, "this zone has no rate", "nginx wants one like `rate=10r/s`");
+        notes.add_with_help(directive.place, "missing rate of the zone", "add one like `rate=10r/s`");
         return None;
     };
     let parse = |rate: &str, unit: &str| rate.strip_suffix(unit)?.parse::<u64>().ok().filter(|count| *count > 0);
@@ -66,20 +66,20 @@ fn read_rate(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> 
         (Some(count), _) => Some((count, 's')),
         (_, Some(count)) => {
             if count.saturating_mul(1000) % 60 != 0 {
-                let problem = format!("nginx rounds `{rate}` down to thousandths of a request in a second");
-                left_out.add_with_help(place, problem, "here it is exactly what was written");
+                let problem = format!("nginx rounds `{rate}` down to thousandths of a request per second");
+                left_out.add_with_help(place, problem, "here it is exact");
             }
             Some((count, 'm'))
         }
         (None, None) => {
-            let problem = format!("`{}` is not a rate of nginx", shorten(rate));
-            notes.add_with_help(place, problem, "it is written like `10r/s` or `30r/m`");
+            let problem = format!("`{}` is not an nginx rate", shorten(rate));
+            notes.add_with_help(place, problem, "write it like `10r/s` or `30r/m`");
             None
         }
     }
 }
 
-/// The names of the variables in a key.
+/// Returns the names of the variables in a key.
 fn variables(key: &str) -> Vec<String> {
     let mut names = Vec::new();
     for part in key.split('$').skip(1) {
@@ -97,7 +97,7 @@ fn variables(key: &str) -> Vec<String> {
     names
 }
 
-/// What we call a variable, and whether every request has it.
+/// Returns the attribute for a variable, and whether every request has it.
 fn attribute_of(variable: &str, place: Place, left_out: &mut Notes) -> (String, bool) {
     let known = match variable {
         "binary_remote_addr" | "remote_addr" => Some("client_ip"),
@@ -115,7 +115,7 @@ fn attribute_of(variable: &str, place: Place, left_out: &mut Notes) -> (String, 
             return (format!("{ours}{name}"), false);
         }
     }
-    let problem = format!("what `${variable}` is, only nginx knows");
-    left_out.add_with_help(place, problem, format!("send it along as the attribute `{variable}`"));
+    let problem = format!("the variable `${variable}` is known only to nginx");
+    left_out.add_with_help(place, problem, format!("send it as the attribute `{variable}`"));
     (variable.to_owned(), false)
 }

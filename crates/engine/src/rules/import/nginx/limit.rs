@@ -1,4 +1,4 @@
-//! What a limit of nginx comes to in numbers.
+//! The parameters of a limit of nginx.
 
 use super::super::super::mistake::{Notes, Place};
 use super::super::super::raw::shorten;
@@ -6,24 +6,24 @@ use super::super::super::text::Node;
 use super::super::build::text;
 use super::read::Directive;
 
-/// The numbers of a limit, as our language writes them.
+/// The parameters of a limit, in the syntax of the rule language.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub(super) struct NginxLimit {
     limit: String,
     algorithm: Option<&'static str>,
     burst: Option<u64>,
     free: Option<u64>,
 }
 
-impl Numbers {
-    /// Of `limit_req`, with the rate of its zone.
+impl NginxLimit {
+    /// Parses `limit_req`, with the rate of its zone.
     pub(super) fn of_requests((count, unit): (u64, char), directive: &Directive, notes: &mut Notes) -> Option<Self> {
         let mut number = |name: &str| match directive.option(name) {
             None => Some(0),
             Some((place, text)) => {
                 let number = text.parse::<u32>().ok();
                 if number.is_none() {
-                    notes.add(place, format!("`{name}` is a whole number, this is `{}`", shorten(text)));
+                    notes.add(place, format!("`{name}` must be a whole number, not `{}`", shorten(text)));
                 }
                 number.map(u64::from)
             }
@@ -39,21 +39,21 @@ impl Numbers {
         })
     }
 
-    /// Of `limit_conn`.
+    /// Parses `limit_conn`.
     pub(super) fn of_connections(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
         let place = directive.place;
         let number = directive.arguments().get(1);
         let Some(count) = number.and_then(|word| word.text.parse::<u32>().ok()).filter(|count| *count > 0) else {
-            notes.add_with_help(place, "this has no number of connections", "nginx wants `limit_conn ZONE NUMBER`");
+            notes.add_with_help(place, "missing number of connections", "write `limit_conn ZONE NUMBER`");
             return None;
         };
-        let problem = "nginx sees connections end; here who takes a slot gives it back";
-        let why = "a slot that is neither released nor renewed comes back after its `lease`, 60 seconds unless given";
+        let problem = "nginx sees connections end; here the caller must release its slot";
+        let why = "a slot that is neither released nor renewed is freed after `lease`, by default 60 seconds";
         left_out.add_with_help(place, problem, why);
         Some(Self { limit: count.to_string(), algorithm: Some("concurrency"), burst: None, free: None })
     }
 
-    /// The keys of a rule or an override.
+    /// Returns the keys of a rule or an override.
     pub(super) fn pairs(&self, place: Place) -> Vec<(&'static str, Node)> {
         let mut pairs = vec![("limit", text(place, &*self.limit))];
         pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text(place, algorithm))));
