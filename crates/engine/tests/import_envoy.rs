@@ -11,6 +11,8 @@ use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Imported, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
+use tollgate_testkit::golden;
+use tollgate_testkit::golden::Page;
 
 type Descriptor<'a> = &'a [(&'a str, &'a str)];
 
@@ -52,7 +54,7 @@ impl Service {
         run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
     }
 
-    /// How many of a few requests that have it descriptor pass now.
+    /// How many of a few requests with one descriptor pass now.
     fn passing(&self, descriptor: Descriptor<'_>) -> usize {
         (0..MANY).take_while(|_| self.ask(&[descriptor])).count()
     }
@@ -338,7 +340,7 @@ fn of_several_quotas_one_with_room_is_enough_and_other_limits_must_be_kept() {
     assert_eq!((service.passing(a), service.passing(b)), (2, 5));
 }
 
-fn told(config: &str) -> String {
+fn report(config: &str) -> String {
     let source = Source { name: "e", text: config.as_bytes() };
     let mistakes = match Rules::read(&[source]) {
         Ok(rules) => rules.left_out().map(ToString::to_string).unwrap_or_default(),
@@ -353,70 +355,51 @@ fn told(config: &str) -> String {
 }
 
 #[test]
-fn what_is_not_carried_over_is_told_with_its_line() {
-    assert_eq!(
-        told(
-            "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n  value_to_metric: true\n  metadata: {x: {y: 1}}\n  quota_mode: true\n  rate_limit:\n    \
-             unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r#2\n  rate_limit: {unit: day, requests_per_unit: 1}\n\
-             - {key: s, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n"
-        ),
-        "e:4:20: `detailed_metric` is not imported; metrics have no labels with values from requests; `/v1/top` lists the values charged most\n\
-         e:5:20: `value_to_metric` is not imported; metrics have no labels with values from requests; `/v1/top` lists the values charged most\n\
-         e:6:3: `metadata` is not imported; a proxy can distinguish limits by `rule` in the answer\n\
-         e:12:23: no limit is named `two`, so nothing is replaced; it has no effect in Envoy either\n\
-         e:14:15: this limit is not imported; a key that ends with `#` and a number has another meaning here\n\
-         e:15:24: `quota_mode` is not imported; it has no effect on a shadow rule, and a limit of 0 is enforced alone"
-    );
-    assert_eq!(
-        told("domain: d\ndescriptors:\n- {key: a, detailed_metric: false, rate_limit: {unlimited: true}}\n"),
-        ""
-    );
-    assert!(
-        told("domain: d\ndescriptors:\n- {key: a, value: '*'}\n- {key: a, rate_limit: {unlimited: true}}\n")
-            .contains("never met")
-    );
+fn settings_that_are_not_imported_are_reported() {
+    let mut page = Page::default();
+    for config in [
+        "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n  value_to_metric: true\n  metadata: {x: {y: 1}}\n  quota_mode: true\n  rate_limit:\n    \
+         unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r#2\n  rate_limit: {unit: day, requests_per_unit: 1}\n\
+         - {key: s, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n",
+        "domain: d\ndescriptors:\n- {key: a, value: '*'}\n- {key: a, rate_limit: {unlimited: true}}\n",
+    ] {
+        let report = report(config);
+        assert!(!report.is_empty() && !report.starts_with("refused"), "{config}\n{report}");
+        page.case(config, &report);
+    }
+    golden!("import/envoy_not_imported", page);
+    let config = "domain: d\ndescriptors:\n- {key: a, detailed_metric: false, rate_limit: {unlimited: true}}\n";
+    assert_eq!(report(config), "");
 }
 
 #[test]
-fn mistakes_are_told_with_their_line_and_nothing_is_loaded() {
-    for (config, expected) in [
-        ("descriptors: []", "e:1:1: there is no `domain`"),
-        ("domain: d\ndescriptors: 7", "e:2:14: `descriptors` must be a list, not a text"),
-        ("domain: d\ndescriptors:\n- 7", "e:3:3: a descriptor is a map"),
-        ("domain: d\ndescriptors:\n- value: 7", "e:3:3: a descriptor has a `key`"),
-        ("domain: d\ndescriptors:\n- kye: 7", "e:3:3: `kye` is not a key of a descriptor; did you mean `key`?"),
-        ("domain: d\ndescriptors:\n- {key: a, value: b}\n- {key: a, value: b}", "e:4:3: there is another descriptor"),
-        (
-            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: secnd, requests_per_unit: 1}}",
-            "did you mean `second`?",
-        ),
-        ("domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day}}", "there is no `requests_per_unit`"),
-        ("domain: d\ndescriptors:\n- {key: a, rate_limit: {requests_per_unit: 1}}", "there is no `unit`"),
-        (
-            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: -1}}",
-            "`-1` is not a number of requests",
-        ),
-        (
-            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unlimited: true, unit: day}}",
-            "`unit` and `unlimited` are mutually exclusive",
-        ),
-        (
-            "domain: d\ndescriptors:\n- {key: a, value: b, share_threshold: true}",
-            "`share_threshold` needs a value with a star",
-        ),
-        (
-            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: x, replaces: [{name: x}]}}",
-            "cannot replace itself",
-        ),
-        (
-            "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}}",
-            "has a `name`",
-        ),
-        ("domain: d\ndescriptors:\n- {key: a, shadow_mode: maybe}", "`maybe` is neither true nor false"),
+fn files_with_mistakes_are_refused() {
+    let mut page = Page::default();
+    let mut check = |config: &str| {
+        let report = report(config);
+        assert!(report.starts_with("refused"), "{config}\n{report}");
+        page.case(config, &report);
+    };
+    check("descriptors: []");
+    check("domain: d\ndescriptors: 7");
+    for descriptors in [
+        "- 7",
+        "- value: 7",
+        "- kye: 7",
+        "- {key: a, value: b}\n- {key: a, value: b}",
+        "- {key: a, rate_limit: {unit: secnd, requests_per_unit: 1}}",
+        "- {key: a, rate_limit: {unit: day}}",
+        "- {key: a, rate_limit: {requests_per_unit: 1}}",
+        "- {key: a, rate_limit: {unit: day, requests_per_unit: -1}}",
+        "- {key: a, rate_limit: {unlimited: true, unit: day}}",
+        "- {key: a, value: b, share_threshold: true}",
+        "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: x, replaces: [{name: x}]}}",
+        "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{}]}}",
+        "- {key: a, shadow_mode: maybe}",
     ] {
-        let told = told(config);
-        assert!(told.starts_with("refused") && told.contains(expected), "{config}\n{told}");
+        check(&format!("domain: d\ndescriptors:\n{descriptors}"));
     }
+    golden!("import/envoy_mistakes", page);
 }
 
 #[test]
@@ -432,7 +415,10 @@ fn large_trees_are_loaded_or_refused_in_time() {
     let stars: String = (0..300)
         .map(|n| format!("- {{key: k, value: '{n}*', rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"))
         .collect();
-    assert!(told(&format!("domain: d\ndescriptors:\n{stars}")).contains("more than 256 values with stars for `k`"));
+    assert!(
+        report(&format!("domain: d\ndescriptors:\n{stars}"))
+            .contains("too many values with stars for `k` (maximum 256)")
+    );
     let value = |n: usize| format!("{n}{}", "a".repeat(900));
     let exact: String =
         (0..2_000).map(|n| format!("- {{key: k, value: {}, rate_limit: {{unlimited: true}}}}\n", value(n))).collect();
@@ -449,11 +435,11 @@ fn large_trees_are_loaded_or_refused_in_time() {
     assert_eq!(Rules::read(&[source]).unwrap().len(), 2_250, "loaded as it is");
     let refused = Imported::read(&source, None, "").unwrap_err().to_string();
     assert!(
-        refused.starts_with("e:1:1: the rules of this have ") && refused.ends_with("at most 16777216 are read"),
+        refused.starts_with("e:1:1: the imported rules are too large: ") && refused.ends_with("(maximum 16777216)"),
         "{refused}"
     );
     let mut deep = String::from("domain: d\ndescriptors:\n- key: k\n  descriptors:\n");
     (0..1_500).for_each(|n| deep += &format!("  - {{key: l{n}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"));
     (0..1_500).for_each(|n| deep += &format!("- {{key: k, value: v{n}}}\n"));
-    assert!(told(&deep).contains("more than 1000000 conditions"));
+    assert!(report(&deep).contains("too many conditions (maximum 1000000)"));
 }

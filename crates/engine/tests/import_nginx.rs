@@ -1,4 +1,4 @@
-//! Lines of nginx as rules.
+//! Imports nginx configurations. The messages are in `golden/import/`.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -6,6 +6,8 @@ mod support;
 use support::run;
 use tollgate_engine::rules::{Dialect, Imported, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
+use tollgate_testkit::golden;
+use tollgate_testkit::golden::Page;
 
 fn import(config: &str) -> Result<Imported, String> {
     let source = Source { name: "n", text: config.as_bytes() };
@@ -23,7 +25,7 @@ fn check(config: &str, rules: &str, left_out: &str) {
 const ZONE: &str = "limit_req_zone $binary_remote_addr zone=a:1m rate=5r/s;\n";
 
 #[test]
-fn a_burst_is_one_more_than_nginx_says() {
+fn burst_is_one_more_than_in_nginx() {
     for (line, numbers) in [
         ("limit_req zone=a;", "  limit: 5/s\n  burst: 1\n"),
         ("limit_req zone=a burst=9 nodelay;", "  limit: 5/s\n  burst: 10\n"),
@@ -55,11 +57,11 @@ fn keys_are_attributes_and_empty_ones_are_not_counted() {
 }
 
 #[test]
-fn connections_are_held_at_a_time() {
+fn limit_conn_becomes_a_concurrency_limit() {
     check(
         "limit_conn_zone $binary_remote_addr zone=c:1m;\nlimit_conn_status 429;\nlimit_conn c 3;",
         "- id: c\n  per: [client_ip]\n  limit: 3\n  algorithm: concurrency\n  status: 429\n",
-        "a slot that is neither released nor renewed comes back after its `lease`",
+        "a slot that is neither released nor renewed is freed after `lease`",
     );
 }
 
@@ -166,7 +168,7 @@ fn import_files(files: &[(&str, &str)]) -> Result<Imported, String> {
 }
 
 #[test]
-fn included_files_are_read_in_their_place() {
+fn included_files_replace_their_directive() {
     let imported = import_files(&[
         (
             "nginx.conf",
@@ -192,10 +194,10 @@ fn included_files_are_read_in_their_place() {
 }
 
 #[test]
-fn mistakes_in_included_files_are_told_with_their_names_and_their_number_is_bounded() {
+fn mistakes_in_included_files_name_the_file_and_their_number_is_bounded() {
     let zone = "limit_req_zone $host zone=a:1m rate=5r/s;";
     for (files, expected) in [
-        (vec![("n", "events { } include b;"), ("b", "limit_req zone=z;")], "b:1:1: there is no zone `z`"),
+        (vec![("n", "events { } include b;"), ("b", "limit_req zone=z;")], "b:1:1: unknown zone `z`"),
         (vec![("n", "events { } include b;"), ("b", "server {")], "b:1:8: unclosed `{`"),
         (vec![("n", "events { } include b;"), ("b", zone), ("c", "")], ""),
         (vec![("n", "events { } include n;")], "n:1:20: includes are nested too deep (maximum 8)"),
@@ -207,45 +209,43 @@ fn mistakes_in_included_files_are_told_with_their_names_and_their_number_is_boun
     let files: Vec<(&str, &str)> = std::iter::once(("n", "events { } include part*;"))
         .chain(many.iter().map(|(name, text)| (&**name, &**text)))
         .collect();
-    assert!(import_files(&files).unwrap_err().contains("at most 256 files are included"));
+    assert!(import_files(&files).unwrap_err().contains("too many included files (maximum 256 files"));
 }
 
 #[test]
-fn what_is_not_carried_over_is_told() {
-    for (config, left_out) in [
-        (
-            "location ~ \\.php$ { limit_req zone=a; }",
-            "n:2:21: limits in a location with a regular expression are not imported",
-        ),
-        ("", "n:1:1: the zone `a` is used by no `limit_req`"),
-        ("limit_req zone=a; limit_req_log_level warn;", "`limit_req_log_level` is not imported"),
-        ("server { server_name ~^a; limit_req zone=a; }", "names of servers that are regular expressions"),
+fn directives_that_are_not_imported_are_reported() {
+    let mut page = Page::default();
+    for config in [
+        format!("{ZONE}location ~ \\.php$ {{ limit_req zone=a; }}"),
+        ZONE.into(),
+        format!("{ZONE}limit_req zone=a; limit_req_log_level warn;"),
+        format!("{ZONE}server {{ server_name ~^a; limit_req zone=a; }}"),
+        "limit_req_zone $host zone=a:1m rate=7r/m; limit_req zone=a;".into(),
+        "limit_conn_zone $plan zone=c:1m; limit_conn c 3;".into(),
     ] {
-        let imported = import(&format!("{ZONE}{config}")).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-        let told = imported.left_out.unwrap().to_string();
-        assert!(told.contains(left_out), "{told}");
+        let imported = import(&config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        page.case(&config, &imported.left_out.unwrap().to_string());
     }
-    let told =
-        import("limit_req_zone $host zone=a:1m rate=7r/m; limit_req zone=a;").unwrap().left_out.unwrap().to_string();
-    assert!(told.contains("nginx rounds `7r/m` down"), "{told}");
+    golden!("import/nginx_not_imported", page);
 }
 
 #[test]
-fn mistakes_are_told_with_their_line() {
-    for (config, expected) in [
-        ("limit_req zone=b;", "n:2:1: unknown zone `b`; valid are `a`"),
-        ("limit_conn a 3;", "put the line that makes it"),
-        ("limit_req zone=a burst=x;", "n:2:18: `burst` must be a whole number, not `x`"),
-        ("limit_req_zone $host zone=c:1m;", "this zone has no rate"),
-        ("limit_req_zone $host zone=c:1m rate=0r/s;", "`0r/s` is not an nginx rate"),
-        ("limit_req_zone zone=c:1m rate=1r/s;", "does not say what it counts"),
-        ("limit_req_zone $host rate=1r/s;", "this zone has no name"),
-        ("limit_req_status 200;", "is a status from 400 to 599"),
-        ("server { limit_req zone=a;", "unclosed `{`"),
+fn files_with_mistakes_are_refused() {
+    let mut page = Page::default();
+    for config in [
+        "limit_req zone=b;",
+        "limit_conn a 3;",
+        "limit_req zone=a burst=x;",
+        "limit_req_zone $host zone=c:1m;",
+        "limit_req_zone $host zone=c:1m rate=0r/s;",
+        "limit_req_zone zone=c:1m rate=1r/s;",
+        "limit_req_zone $host rate=1r/s;",
+        "limit_req_status 200;",
+        "server { limit_req zone=a;",
     ] {
-        let told = import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{config} is refused"));
-        assert!(told.contains(expected), "{config}\n{told}");
+        page.case(config, &import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{config} is refused")));
     }
+    golden!("import/nginx_mistakes", page);
 }
 
 #[test]
@@ -253,11 +253,11 @@ fn hostile_files_are_refused_in_time() {
     let blocks = "location /a { limit_req zone=a; }\n".repeat(4200);
     let limits = "limit_req zone=a;\n".repeat(4200);
     for (config, expected) in [
-        (&blocks, "at most 4096 blocks"),
-        (&limits, "more than 4096 limits"),
-        (&"a {".repeat(1_000_000), "16 in each other"),
-        (&"}".repeat(1_000_000), "closes nothing"),
-        (&"'".repeat(1_000_001), "not closed"),
+        (&blocks, "too many blocks (maximum 4096,"),
+        (&limits, "too many limits (maximum 4096)"),
+        (&"a {".repeat(1_000_000), "nested 16 levels"),
+        (&"}".repeat(1_000_000), "unmatched `}`"),
+        (&"'".repeat(1_000_001), "unclosed quote"),
     ] {
         let told = import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{expected}"));
         assert!(told.contains(expected), "{}", &told[..200.min(told.len())]);

@@ -64,9 +64,8 @@ fn beside_mistakes_what_is_probably_not_meant_is_told_too() {
     let ran = tollgate(&["check", &rules], b"");
     assert_eq!((ran.code, &*ran.out), (Some(1), ""));
     assert!(ran.err.starts_with(&format!("{rules}:3:18: ")), "{}", ran.err);
-    let warning = format!(
-        "\nwarning: {rules}:4:3: `b` counts by a single attribute called `api_key|client_ip`\n  | - {{id: b"
-    );
+    let warning =
+        format!("\nwarning: {rules}:4:3: `b` counts by a single attribute called `api_key|client_ip`\n  | - {{id: b");
     assert!(ran.err.contains(&warning), "{}", ran.err);
 }
 
@@ -168,7 +167,11 @@ fn fmt_writes_files_in_their_place_or_says_why_not() {
     let shared = "domain: d\nrules:\n- {id: a, limit: &x 1/s}\n- {id: b, limit: *x}\n";
     let path = folder.file("shared.yaml", shared);
     let ran = tollgate(&["fmt", &path], b"");
-    assert!(ran.code == Some(1) && ran.err.contains(":3: the sharing of anchors and aliases would be lost"), "{}", ran.err);
+    assert!(
+        ran.code == Some(1) && ran.err.contains(":3: the sharing of anchors and aliases would be lost"),
+        "{}",
+        ran.err
+    );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), shared);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
 }

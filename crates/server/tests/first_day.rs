@@ -72,8 +72,8 @@ fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
     let ran = set(&["--limit", "10/h"]);
     assert_eq!(
         ran.err,
-        "warning: a request never passes this override: its cost is 50, the capacity {capacity}; write a `burst` of at least 50 \
-         beside the limit, or a smaller `cost`\n"
+        "warning: a request never passes this override: its cost is 50, the capacity 10; write a `burst` of at least 50, \
+         or a smaller `cost`\n"
     );
     assert!(ran.done().starts_with("api/export: 10/h for user `acme`"));
     assert_eq!(
@@ -113,8 +113,8 @@ fn an_override_that_is_for_nobody_is_warned_of() {
         assert_eq!(told(&["plans", value, "--deny", "--attribute", "client_ip"]), (Some(0), text));
     }
     assert_eq!(told(&["plans", "a/7", "--deny", "--attribute", "api_key"]).1, "");
-    let small = "warning: a request whose `size` is invalid or too large never fits this override: it weighs 500, and there \
-                 is room for 100 at once; write a `burst` of at least 500 beside the limit, or a smaller `max`\n";
+    let small = "warning: a request whose `size` is invalid or too large never passes this override: its cost is 500, \
+                 the capacity 100; write a `burst` of at least 500, or a smaller `max`\n";
     assert_eq!(told(&["bytes", "acme", "--limit", "100/h"]), (Some(0), small.into()));
     assert_eq!(told(&["bytes", "acme", "--limit", "500/h"]).1, "");
 }
@@ -126,8 +126,8 @@ fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
     let ran = set(&["--limit", "5/s"]);
     assert_eq!(
         ran.err,
-        "tollgate: `5/s` is not a calendar window: these are minutes, hours, days, weeks, months and years, not its \
-         seconds; the rule follows the calendar; write it like 100/day, or name another `algorithm` beside it, like `algorithm: token_bucket`\n"
+        "tollgate: `5/s` is not a calendar window: these are minutes, hours, days, weeks, months and years, not \
+         seconds; the rule follows the calendar; write it like 100/day, or add another `algorithm`, like `algorithm: token_bucket`\n"
     );
     set(&["--limit", "5/s", "--algorithm", "token_bucket"]).done();
     set(&["--limit", "50k/month"]).done();
@@ -278,13 +278,13 @@ fn files_and_folders_are_checked_together() {
     assert_eq!(
         ran.err,
         format!(
-            "warning: {heavy}:3:3: a request never fits `y`: it weighs 50, and there is room for 10 at once\n  \
+            "warning: {heavy}:3:3: a request never passes `y`: its cost is 50, the capacity 10\n  \
              | - {{id: y, limit: 10/s, cost: 50}}\n  |   ^\n  \
-             = write a `burst` of at least 50 beside the limit, or a smaller `cost`\n"
+             = write a `burst` of at least 50, or a smaller `cost`\n"
         )
     );
     let twice = folder.file("twice.yaml", "domain: b\nrules: [{id: x, limit: 1/s}]\n");
-    cli.run(&["check", &folder.join("rules"), &twice]).failed(1, &format!("{twice}:2:14: there is another rule `x`"));
+    cli.run(&["check", &folder.join("rules"), &twice]).failed(1, &format!("{twice}:2:14: duplicate rule `x`"));
     cli.run(&["check", &folder.join("nothing")]).failed(1, "cannot read");
     cli.run(&["check"]).failed(2, "PATH");
 }

@@ -140,7 +140,7 @@ mod tests {
             (set(2, "{"), "revision 2:"),
             (
                 set(2, r#"{"domain":"a","rules":[{"id":"b","limit":"1/s","when":{"k":{"file":"/etc/passwd"}}}]}"#),
-                "files are not read here",
+                "reading files is not supported here",
             ),
             (Arc::new(damaged), "checksum"),
         ] {

@@ -111,8 +111,8 @@ fn number_as_written(text: &str) -> Option<String> {
         let number = parse_count(&format!("{whole}{part}")).filter(|number| *number > 0)?;
         let divisor = (1..=parts).rev().find(|by| u64::is_multiple_of(parts, *by) && number.is_multiple_of(*by))?;
         return Some(match parts / divisor {
-            1 => format!("in whole numbers, like `{}/{period}`", number / divisor),
-            times => format!("in whole numbers, like `{} per {times} {period}`", number / divisor),
+            1 => format!("`{}/{period}`, in whole numbers", number / divisor),
+            times => format!("`{} per {times} {period}`, in whole numbers", number / divisor),
         });
     }
     let plain: String = count.chars().filter(|letter| !matches!(letter, ',' | '_' | '\'' | ' ')).collect();

@@ -118,7 +118,7 @@ fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
             Some(glob) => format!("did you mean `{}`?", shorten(&glob)),
             None => {
                 "regular expressions are not supported; `*` matches within a segment, `**` any number of segments, \
-                     `{prefix: …}` a beginning"
+                     `{prefix: …}` a prefix"
                     .into()
             }
         };
