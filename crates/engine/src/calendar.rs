@@ -1,10 +1,12 @@
-//! Windows that follow the calendar of a time zone: days of 23 hours, months, billing days.
+//! Calendar windows in a time zone: days of 23 hours, months, billing days.
 //!
-//! A window goes from one beginning to the next. The beginning of a day is its first instant there: where a clock is set forward at
-//! midnight, the day begins at one o'clock. Days, weeks, months and years lie back to back whatever clocks do. Minutes and
-//! hours are what the clock on the wall shows, and end where it is set: when 2:00 comes twice, that is two hours.
+//! A window reaches from one beginning to the next. A day begins at its first instant in the zone:
+//! where a clock is set forward at midnight, the day begins at one o'clock. Days, weeks, months and
+//! years are contiguous whatever clocks do. Minutes and hours are those of the local clock, and end
+//! where it is set: when 2:00 occurs twice, that is two hours.
 //!
-//! The rules of all zones are compiled in, so that every node has the same, whatever is installed beside it.
+//! The rules of all zones are compiled in, so that every node has the same ones, whatever is
+//! installed.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -25,7 +27,7 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// The zone of a name like `Europe/Paris`.
+    /// Returns the zone of a name like `Europe/Paris`.
     pub fn new(name: &str) -> Option<Self> {
         if name == "UTC" {
             return Some(Self::utc());
@@ -34,17 +36,17 @@ impl Zone {
         Some(Self { name: zone.iana_name().unwrap_or(name).into(), zone })
     }
 
-    /// Universal time.
+    /// Coordinated universal time.
     pub fn utc() -> Self {
         Self { name: "UTC".into(), zone: TimeZone::UTC }
     }
 
-    /// What it is called.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All names there are.
+    /// All known names.
     pub(crate) fn names() -> Vec<String> {
         TimeZoneDatabase::bundled().available().map(|name| name.as_str().to_owned()).collect()
     }
@@ -53,12 +55,13 @@ impl Zone {
         civil.to_zoned(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
     }
 
-    /// The instant at which clocks there show a time like `2030-01-31T18:00`.
-    pub(crate) fn read(&self, civil: &str) -> Option<Instant> {
-        self.timestamp(civil.parse().ok()?).map(Instant::of)
+    /// Returns the instant of a local time like `2030-01-31T18:00`.
+    pub(crate) fn read(&self, civil: &str) -> Option<ParsedInstant> {
+        self.timestamp(civil.parse().ok()?).map(ParsedInstant::of)
     }
 
-    /// A time as the clocks there show it, without seconds where there are none. The last time there is stands for all beyond.
+    /// Formats a time in the zone, without seconds if they are zero. The last representable time is
+    /// "never".
     pub(crate) fn shown(&self, at: Time<Wall>) -> String {
         let at = timestamp(at).filter(|_| at.as_nanos() < u64::MAX);
         let Some(zoned) = at.map(|at| at.to_zoned(self.zone.clone())) else { return "never".into() };
@@ -71,7 +74,7 @@ impl Zone {
         Some(timestamp(at)?.to_zoned(self.zone.clone()).date())
     }
 
-    /// When a day begins, or a time on it.
+    /// Returns the instant of a time on a day, in minutes from midnight.
     pub(crate) fn instant(&self, date: Date, minutes: u16) -> Option<Time<Wall>> {
         let date = date.checked_add(i32::from(minutes / DAY).days()).ok()?;
         let minutes = minutes % DAY;
@@ -81,9 +84,9 @@ impl Zone {
 
 const DAY: u16 = 24 * 60;
 
-/// An instant that somebody wrote, which may lie beyond the times there are.
+/// A parsed instant, possibly out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Instant {
+pub(crate) enum ParsedInstant {
     /// Before 1970.
     Early,
     At(Time<Wall>),
@@ -91,8 +94,8 @@ pub(crate) enum Instant {
     Late,
 }
 
-impl Instant {
-    /// One like `2030-01-31T18:00:00Z` or `2030-01-31T18:00:00+01:00`.
+impl ParsedInstant {
+    /// Parses a time like `2030-01-31T18:00:00Z` or `2030-01-31T18:00:00+01:00`.
     pub(crate) fn read(text: &str) -> Option<Self> {
         text.parse().ok().map(Self::of)
     }
@@ -105,7 +108,7 @@ impl Instant {
         }
     }
 
-    /// The nearest time there is.
+    /// Returns the nearest representable time.
     pub(crate) fn nearest(self) -> Time<Wall> {
         match self {
             Self::Early => Time::from_nanos(0),
@@ -135,12 +138,12 @@ impl fmt::Debug for Zone {
     }
 }
 
-/// How long a window is.
+/// The unit of calendar windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// What the clock on the wall shows.
+    /// A minute of the local clock.
     Minute,
-    /// What the clock on the wall shows.
+    /// An hour of the local clock.
     Hour,
     /// From midnight to midnight.
     Day,
@@ -153,43 +156,43 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A year that begins with this month and day, if there is such a day in a leap year: in others, the 29th of February is the
-    /// 28th.
+    /// Returns a year that begins with this month and day, if the day exists in a leap year; in
+    /// other years the 29th of February is the 28th.
     pub(crate) fn year_from(month: i8, day: i8) -> Option<Self> {
         Date::new(2024, month, day).ok().map(|_| Self::Year(month, day))
     }
 }
 
-/// Which windows.
+/// Calendar windows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
-    /// How long they are.
+    /// Their unit.
     pub unit: Unit,
-    /// Where.
+    /// Their time zone.
     pub zone: Zone,
 }
 
 impl Calendar {
-    /// About how long a window is.
+    /// The average length of a window.
     pub fn length(&self) -> Nanos {
         Nanos::from_secs(match self.unit {
             Unit::Minute => 60,
             Unit::Hour => 3_600,
             Unit::Day => 86_400,
             Unit::Week(_) => 7 * 86_400,
-            // The mean of four hundred years.
+            // The mean of 400 years.
             Unit::Month(_) => 2_629_746,
             Unit::Year(..) => 31_556_952,
         })
     }
 
-    /// The window that `at` lies in.
+    /// Returns the window that contains `at`.
     pub fn window(&self, at: Time<Wall>) -> Window {
         let window = match self.unit {
             Unit::Minute | Unit::Hour => self.on_the_clock(at),
             Unit::Day | Unit::Week(_) | Unit::Month(_) | Unit::Year(..) => self.by_date(at),
         };
-        // Beyond the calendars there are, a window is as long as it is on average.
+        // Out of the range of calendars, a window has its average length.
         let before = Time::from_nanos(at.as_nanos().min(u64::MAX - 1));
         let after = Time::from_nanos(before.as_nanos().saturating_add(self.length().as_nanos()));
         window.or_else(|| Window::new(before, after)).expect("the end is later, by at least one nanosecond")
@@ -199,7 +202,7 @@ impl Calendar {
         let date = self.zone.date(at)?;
         let (mut from, mut to) = self.dates(date)?;
         let (mut start, mut end) = (self.zone.instant(from, 0)?, self.zone.instant(to, 0)?);
-        // Where midnight comes twice, the second one is still, or again, of the day before.
+        // Where midnight occurs twice, the second one still belongs to the day before.
         if end <= at {
             (from, to) = (to, self.dates(to)?.1);
             (start, end) = (self.zone.instant(from, 0)?, self.zone.instant(to, 0)?);
@@ -207,7 +210,7 @@ impl Calendar {
         Window::new(start, end)
     }
 
-    /// The first date of the window that a date is in, and of the next one.
+    /// Returns the first date of the window that contains a date, and of the next one.
     fn dates(&self, date: Date) -> Option<(Date, Date)> {
         match self.unit {
             Unit::Week(first) => {
@@ -229,7 +232,7 @@ impl Calendar {
         }
     }
 
-    /// What the clock shows, between two times at which it is set.
+    /// Returns the window of the local clock, between two times at which it is set.
     fn on_the_clock(&self, at: Time<Wall>) -> Option<Window> {
         let length = self.length().as_nanos();
         let now = timestamp(at)?;
@@ -239,7 +242,7 @@ impl Calendar {
         let start = i128::from(at.as_nanos()) - into;
         let clip = |nanos: i128| u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
         let (mut start, mut end) = (clip(start), clip(start + i128::from(length)));
-        // A setting of the clock at this very instant begins a window.
+        // A window begins if the clock is set at this very instant.
         let set_before = self.zone.zone.preceding(now.checked_add(1.nanosecond()).ok()?).next();
         if let Some(set) = set_before {
             start = start.max(time(set.timestamp()).as_nanos());
@@ -263,18 +266,18 @@ fn timestamp(at: Time<Wall>) -> Option<Timestamp> {
     Timestamp::from_nanosecond(at.as_nanos().into()).ok()
 }
 
-/// The nearest time there is.
+/// Returns the nearest representable time.
 pub(crate) fn time(at: Timestamp) -> Time<Wall> {
-    Instant::of(at).nearest()
+    ParsedInstant::of(at).nearest()
 }
 
-/// A calendar that remembers the window it was last asked for: it is the same for as long as that lasts.
-pub(crate) struct Kept {
+/// A calendar that caches its last window.
+pub(crate) struct CachedCalendar {
     calendar: Calendar,
     last: ArcSwapOption<Window>,
 }
 
-impl Kept {
+impl CachedCalendar {
     pub(crate) fn new(calendar: Calendar) -> Self {
         Self { calendar, last: ArcSwapOption::empty() }
     }
@@ -296,7 +299,7 @@ impl Kept {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for CachedCalendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.calendar.fmt(f)
     }

@@ -1,4 +1,4 @@
-//! The counters that a decision was about, for whoever keeps statistics of them.
+//! The counters of a decision, for statistics.
 
 use tollgate::Outcome;
 use tollgate::core::Cost;
@@ -6,21 +6,21 @@ use tollgate::core::Cost;
 use crate::decision::Decision;
 use crate::key;
 
-/// One counter, and what became of it.
+/// A counter, and the effect of a decision on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter<'d> {
     /// The rule it belongs to; empty for an inline limit.
     pub rule: &'d str,
-    /// What its state is kept under.
+    /// The key of its state.
     pub key: &'d [u8],
     /// What was taken from it.
     pub taken: Cost,
-    /// Whether it refused, or is banned, or, as a shadow, would have refused.
+    /// Whether it refused, or is banned, or would have refused as a shadow rule.
     pub refused: bool,
 }
 
 impl<'d> Decision<'d> {
-    /// The counters that were asked, in the order of the rules.
+    /// The counters that were evaluated, in the order of the rules.
     pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
@@ -41,12 +41,13 @@ impl<'d> Decision<'d> {
 }
 
 impl Counter<'_> {
-    /// Whose rule it is of.
+    /// The domain of its rule.
     pub fn domain(&self) -> String {
         String::from_utf8_lossy(key::domain_of(self.key)).into_owned()
     }
 
-    /// What it counts by, in at most `most` letters: names and values, or the key of an inline limit.
+    /// Describes what it counts by, in at most `most` characters: names and values, or the key of
+    /// an inline limit.
     pub fn name(&self, most: usize) -> String {
         let mut name = String::new();
         match key::counted_by(self.key) {
@@ -66,7 +67,8 @@ impl Counter<'_> {
     }
 }
 
-/// As many bytes as so many letters can have, so that a long value costs no more than a short one.
-fn cut(value: &[u8], letters: usize) -> &[u8] {
-    &value[..value.len().min(letters.saturating_mul(4))]
+/// Cuts a value to the bytes that this many characters can have, so that a long value costs no more
+/// than a short one.
+fn cut(value: &[u8], characters: usize) -> &[u8] {
+    &value[..value.len().min(characters.saturating_mul(4))]
 }

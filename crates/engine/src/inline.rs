@@ -89,11 +89,11 @@ impl fmt::Debug for LimitIds {
 #[derive(Default)]
 pub(crate) struct Interner {
     /// A mutex, because a lookup takes tens of nanoseconds, and callers that need more speed keep the result.
-    known: Mutex<Known>,
+    known: Mutex<InternTable>,
 }
 
 #[derive(Default)]
-struct Known {
+struct InternTable {
     /// Hashed with a secret, because callers choose the keys.
     entries: HashMap<Limits, Arc<InlineLimit>>,
     /// How many ids of the present range are taken.
@@ -134,7 +134,7 @@ impl Interner {
     }
 }
 
-impl Known {
+impl InternTable {
     /// Returns the next range of ids, with the limits that are still in use. Those that a caller holds always are, because a limit
     /// whose id is unknown admits nothing. Of those that were only looked up since the last time, at most half as many as
     /// a range has ids are kept, so that a caller that makes up limits does not make every further one slow.

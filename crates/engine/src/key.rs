@@ -1,4 +1,4 @@
-//! The one encoder of keys: what a state is found by.
+//! Encodes keys, which identify states.
 //!
 //! ```text
 //! format  kind  domain       rule         attributes counted by     values
@@ -6,21 +6,22 @@
 //!   1      's'  len, bytes   len, bytes                             an inline limit: domain and key
 //! ```
 //!
-//! Every text has its length in front, so that no two different tuples give the same bytes: not ("a", "b_c") and
-//! ("a_b", "c"), and not a missing value and an empty one. The attributes are in it by name, because a rule that
-//! counts by something else from now on counts anew. Up to the values, everything is known when the rule is loaded.
+//! Every string is prefixed with its length, so that different tuples never have the same bytes:
+//! neither ("a", "b_c") and ("a_b", "c"), nor a missing value and an empty one. The names of the
+//! attributes are included, because a rule that counts by something else must start with new
+//! counters. Everything before the values is known when the rule is loaded.
 
 use tollgate::Limits;
 
 use crate::receipt;
 
-/// Changes when the bytes of equal tuples do; states under another format are not found, as if new.
+/// Changes when the bytes of equal tuples do; states under another format are not found.
 const FORMAT: u8 = 1;
 
 const RULE: u8 = b'r';
-const SENT: u8 = b's';
+const INLINE: u8 = b's';
 
-/// What the keys of a rule begin with, whatever it counts by.
+/// Returns the beginning of the keys of a rule, without `per`.
 pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
     let mut key = vec![FORMAT, RULE];
     push_text(&mut key, domain.as_bytes());
@@ -28,7 +29,8 @@ pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
     key.into()
 }
 
-/// The part of a rule's keys that is the same in all of them. With a `generation`, keys are others under other limits.
+/// Returns the common prefix of the keys of a rule. With a `generation`, keys differ under other
+/// limits.
 pub(crate) fn rule_prefix<'p>(
     domain: &str,
     rule: &str,
@@ -38,7 +40,7 @@ pub(crate) fn rule_prefix<'p>(
     let mut key = rule_name(domain, rule).into_vec();
     push_length(&mut key, per.len() + usize::from(generation.is_some()));
     if let Some(limits) = generation {
-        // No attribute has such a name.
+        // No attribute has this name.
         let mut name = vec![0];
         name.extend_from_slice(&receipt::limits_to_bytes(limits));
         push_text(&mut key, &name);
@@ -47,24 +49,25 @@ pub(crate) fn rule_prefix<'p>(
     key.into()
 }
 
-/// The value of one of several attributes that stand in for one another: the same value of another one is another counter.
+/// Appends the value of one of several alternatives: the same value of another alternative is
+/// another counter.
 pub(crate) fn push_chosen(key: &mut Vec<u8>, place: u8, value: &[u8]) {
     push_length(key, value.len() + 2);
     key.push(place);
     key.extend_from_slice(value);
 }
 
-/// What is kept under the key of a rule's counter beside the counter.
+/// A further counter beside that of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beside {
-    /// Whether it is banned.
+pub(crate) enum SideCounter {
+    /// Its ban.
     Ban = b'b' as isize,
-    /// How often it was refused.
+    /// Its refusals.
     Refusals = b'n' as isize,
 }
 
-/// Adds the key of what is kept beside the counter whose key is given.
-pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, beside: Beside) {
+/// Appends the key of a further counter, given the key of the counter of a rule.
+pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, beside: SideCounter) {
     let start = keys.len();
     keys.extend_from_within(key);
     if let Some(kind) = keys.get_mut(start + 1) {
@@ -72,12 +75,13 @@ pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, besid
     }
 }
 
-/// Whether it is the key of something that is kept beside a counter.
+/// Whether it is the key of a further counter.
 pub(crate) fn is_beside(key: &[u8]) -> bool {
-    key.get(1).is_some_and(|kind| [Beside::Ban as u8, Beside::Refusals as u8].contains(kind))
+    key.get(1).is_some_and(|kind| [SideCounter::Ban as u8, SideCounter::Refusals as u8].contains(kind))
 }
 
-/// A number below ten thousand that is always the same for a key, and as likely to be any: the FNV-1a hash, mixed once more.
+/// Returns a stable, uniformly distributed number below 10,000 for a key: the FNV-1a hash with a
+/// final mix.
 pub(crate) fn place_of(key: &[u8]) -> u16 {
     let mut hash = key
         .iter()
@@ -87,7 +91,7 @@ pub(crate) fn place_of(key: &[u8]) -> u16 {
     ((u128::from(hash) * 10_000) >> 64) as u16
 }
 
-/// The value of the next attribute that is counted by.
+/// Appends the value of the next attribute in `per`.
 #[inline]
 pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
     match value {
@@ -99,15 +103,15 @@ pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-/// A whole key for an inline limit.
+/// Appends the whole key of an inline limit.
 #[inline]
 pub(crate) fn push_inline(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
-    key.extend_from_slice(&[FORMAT, SENT]);
+    key.extend_from_slice(&[FORMAT, INLINE]);
     push_text(key, domain);
     push_text(key, name);
 }
 
-/// The name that a rule's key begins with; `None` if it is not the key of a rule.
+/// Returns the name of the rule of a key; `None` if it is not the key of a rule.
 pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     let mut rest = key.strip_prefix(&[FORMAT, RULE])?;
     for _ in 0..2 {
@@ -117,11 +121,11 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     Some(&key[..key.len() - rest.len()])
 }
 
-/// The id of the rule that a key belongs to, that of the counter itself or one beside it; empty if it belongs to none.
+/// Returns the id of the rule of a key, including further counters; empty if there is none.
 pub(crate) fn rule_of(key: &[u8]) -> &str {
     fn read(key: &[u8]) -> Option<&str> {
         let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
-        let domain = take_length(&mut rest).filter(|_| kind != SENT)?;
+        let domain = take_length(&mut rest).filter(|_| kind != INLINE)?;
         take(&mut rest, domain)?;
         let id = take_length(&mut rest)?;
         str::from_utf8(rest.get(..id)?).ok()
@@ -129,16 +133,16 @@ pub(crate) fn rule_of(key: &[u8]) -> &str {
     read(key).unwrap_or_default()
 }
 
-/// Whose key it is; empty if that cannot be read.
+/// Returns the domain of a key; empty if it cannot be decoded.
 pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
     let mut rest = key.get(2..).unwrap_or_default();
     take_length(&mut rest).and_then(|length| rest.get(..length)).unwrap_or_default()
 }
 
-/// What an inline limit counts by; empty if it is no such key.
+/// Returns the name of an inline limit; empty for other keys.
 pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
     let read = |key: &[u8]| {
-        let mut rest = key.strip_prefix(&[FORMAT, SENT])?;
+        let mut rest = key.strip_prefix(&[FORMAT, INLINE])?;
         let length = take_length(&mut rest)?;
         take(&mut rest, length)?;
         let length = take_length(&mut rest)?;
@@ -147,12 +151,12 @@ pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
     read(key).and_then(|range| key.get(range)).unwrap_or_default()
 }
 
-/// A name that is counted by, and its value if there is one.
-pub(crate) type Counted<'k> = (&'k [u8], Option<&'k [u8]>);
+/// An attribute in `per`, and its value if present.
+pub(crate) type CountedValue<'k> = (&'k [u8], Option<&'k [u8]>);
 
-/// What the key of a rule counts by, with the values; `None` if it is not the key of a rule. Of several names that stand in for
-/// one another, it is the one that there was, and all of them if there was none.
-pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<Counted<'_>>> {
+/// Decodes the attributes and values of the key of a rule; `None` for other keys. Of several
+/// alternatives, the one that was present is returned, or all of them if none was.
+pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
     let mut rest = &key[rule_name_of(key)?.len()..];
     let rest = &mut rest;
     let mut names = Vec::new();
@@ -176,8 +180,8 @@ pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<Counted<'_>>> {
     Some(counted)
 }
 
-/// Of several that stand in for one another, the one that there was, whose place comes before its value.
-fn chosen<'k>(name: &'k [u8], value: &'k [u8]) -> Counted<'k> {
+/// Returns the alternative that was present; its index precedes the value.
+fn chosen<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
     if !name.windows(CHAINED.len()).any(|part| part == CHAINED) {
         return (name, Some(value));
     }
@@ -194,20 +198,20 @@ fn chosen<'k>(name: &'k [u8], value: &'k [u8]) -> Counted<'k> {
     (name, Some(value))
 }
 
-/// What stands between attributes that stand in for one another.
+/// Separates alternatives.
 const CHAINED: &[u8] = b" or ";
 
 fn take<'k>(rest: &mut &'k [u8], length: usize) -> Option<&'k [u8]> {
-    let (text, behind) = rest.split_at_checked(length)?;
-    *rest = behind;
+    let (text, after) = rest.split_at_checked(length)?;
+    *rest = after;
     Some(text)
 }
 
 fn take_length(rest: &mut &[u8]) -> Option<usize> {
     let mut length = 0;
     for shift in [0, 7, 14, 21] {
-        let (byte, behind) = rest.split_first()?;
-        *rest = behind;
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
         length |= usize::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Some(length);
@@ -222,7 +226,7 @@ fn push_text(key: &mut Vec<u8>, text: &[u8]) {
     key.extend_from_slice(text);
 }
 
-/// Seven bits to a byte, the lowest first; the top bit says that more follow.
+/// Seven bits per byte, the lowest first; the top bit says that more follow.
 #[inline]
 fn push_length(key: &mut Vec<u8>, mut length: usize) {
     while length >= 0x80 {
@@ -251,9 +255,9 @@ mod tests {
         key
     }
 
-    /// What is stored outlives the process: these bytes may change only together with the format.
+    /// Stored keys outlive the process: these bytes may change only together with the format.
     #[test]
-    fn the_bytes_are_what_they_were() {
+    fn encoding_is_stable() {
         let long = "x".repeat(200);
         assert_eq!(key("api", "r", &["k"], &[Some("v")]), b"\x01r\x03api\x01r\x01\x01k\x02v");
         assert_eq!(key("api", "r", &["k"], &[None]), b"\x01r\x03api\x01r\x01\x01k\x00");
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn of_names_that_stand_in_for_one_another_the_one_that_there_was_is_read() {
+    fn alternative_that_was_present_is_decoded() {
         let chain = ["user or  api_key or ip"];
         let counted = |push: &dyn Fn(&mut Vec<u8>)| {
             let mut key = rule_prefix("d", "r", chain.into_iter(), None).into_vec();
@@ -280,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_that_are_no_key_have_no_rule(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_decoded_without_panic(bytes: Vec<u8>) {
             prop_assert!(rule_name_of(&bytes).is_none_or(|name| bytes.starts_with(name)));
             counted_by(&bytes);
             domain_of(&bytes);
@@ -288,7 +292,7 @@ mod tests {
         }
 
         #[test]
-        fn different_tuples_never_meet(tuples in proptest::collection::vec(
+        fn different_tuples_have_different_keys(tuples in proptest::collection::vec(
             ("[ab]{0,2}", "[ab]{0,2}", proptest::collection::vec(("[ab]{0,2}", proptest::option::of("[ab\0]{0,2}")), 0..3)),
             0..200,
         )) {
@@ -300,9 +304,9 @@ mod tests {
                 let other = known.entry(key(domain, rule, &per, &values)).or_insert(tuple);
                 prop_assert_eq!(*other, tuple);
                 prop_assert!(!known.contains_key(&sent(domain, rule)));
-                let came_along = sent(domain, rule);
-                prop_assert_eq!(domain_of(&came_along), domain.as_bytes());
-                prop_assert_eq!(inline_name_of(&came_along), rule.as_bytes());
+                let inline = sent(domain, rule);
+                prop_assert_eq!(domain_of(&inline), domain.as_bytes());
+                prop_assert_eq!(inline_name_of(&inline), rule.as_bytes());
                 let (name, key) = (rule_name(domain, rule), key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
                 let read = counted_by(&key).unwrap_or_default();

@@ -1,14 +1,14 @@
-//! Rules, and what is decided by them.
+//! Rules, and the engine that decides requests by them.
 //!
 //! ```text
-//!  Request{domain, items} ─▶ RuleSet: which rules are met ─▶ charges ─▶ Store ─▶ policy ─▶ Decision
-//!                              ▲                               (state, time)      (faults, shadow, observing)
+//!  Request{domain, items} ─▶ RuleSet: matching rules ─▶ charges ─▶ Store ─▶ policy ─▶ Decision
+//!                              ▲                         (state, time)   (faults, shadow rules, observing)
 //!  rule text ─▶ Rules ─────────┘ replaced as a whole
 //! ```
 //!
-//! - [`rules`] reads rule files: YAML or JSON to checked [`Rules`](rules::Rules), or to everything that is wrong with them.
-//! - [`Engine`] puts rules in force and decides [`Request`]s. [`Decisions`] are data; front ends put them into protocols.
-//! - [`store`] is the contract with whoever keeps the state; [`MemoryStore`] is the one in this process.
+//! - [`rules`] parses rule files: YAML or JSON into checked [`Rules`](rules::Rules), or a list of mistakes.
+//! - [`Engine`] loads rules and decides [`Request`]s. [`Decisions`] are data; front ends translate them.
+//! - [`store`] is the contract with stores; [`MemoryStore`] is the one in this process.
 
 pub mod calendar;
 mod counter;
@@ -32,8 +32,9 @@ pub use counter::Counter;
 pub use decision::{Decision, Decisions, LimitReport, Standing};
 pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
 pub use explain::{
-    BanStands, BanState, CostBy, Does, Explained, Explanation, Held, Length, LimitState, Met, NotHeld, OverridePlace,
-    Overrides, Overriding, Refill, Unmet, UnmetOverride, Weight, Why,
+    AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition, Length,
+    LimitState, MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill,
+    RuleEffect, RuleExplanation, SkippedOverride,
 };
 pub use inline::InlineLimits;
 pub use memory::MemoryStore;
@@ -41,5 +42,5 @@ pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use pool::PooledDecisions;
 pub use receipt::{BadReceipt, Receipt};
 pub use request::{Entry, Inline, Item, Request, RequestError};
-pub use ruleset::{Matched, RuleSet, RunningRule};
+pub use ruleset::{ActiveRule, Matched, RuleSet};
 pub use store::Store;

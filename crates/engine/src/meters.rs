@@ -1,15 +1,15 @@
-//! What has been decided, counted as cheaply as counting goes.
+//! Counts decisions, cheaply.
 
 use crate::store::StoreError;
 use crate::striped::{Stripe, Striped};
 
-/// What has been decided by one rule, since its id was first seen.
+/// The counts of one rule, since its id was first seen.
 #[derive(Debug, Default)]
 pub struct RuleMeter {
     counts: Striped<4>,
 }
 
-/// What came of a rule in a decision.
+/// The result of a rule in a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleEvent {
     Allowed,
@@ -19,8 +19,8 @@ pub(crate) enum RuleEvent {
 }
 
 impl RuleMeter {
-    /// Prefetches the memory that the calling thread is going to count in: with thousands of rules it is not in a cache, and
-    /// counting would have to wait for it.
+    /// Prefetches the memory that the calling thread is going to count in: with thousands of rules
+    /// it is not in the cache, and counting would have to wait for it.
     #[inline]
     pub(crate) fn touch(&self) {
         self.counts.prefetch(Stripe::of_thread());
@@ -31,7 +31,7 @@ impl RuleMeter {
         self.counts.add(stripe, event as usize, 1);
     }
 
-    /// The counts as they are now.
+    /// Returns the current counts.
     pub fn read(&self) -> RuleCounts {
         let sum = |event| self.counts.sum(event as usize);
         RuleCounts {
@@ -46,24 +46,24 @@ impl RuleMeter {
 /// The counts of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// Requests that met the rule and were within its limits.
+    /// Matching requests within its limits.
     pub allowed: u64,
-    /// Requests that met the rule and were beyond its limits.
+    /// Matching requests above its limits.
     pub refused: u64,
-    /// Requests that were beyond the limits of the rule and passed because it is a shadow.
+    /// Requests above its limits that passed because it is a shadow rule.
     pub shadow_refused: u64,
-    /// Requests that were decided without the store. They are counted as allowed or refused, too.
+    /// Requests decided without the store. They count as allowed or refused as well.
     pub fallback: u64,
 }
 
-/// What an engine has decided.
+/// The counts of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     decisions: Striped<7>,
     faults: Striped<4>,
 }
 
-/// What came of a decision.
+/// The result of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Allowed,
@@ -75,7 +75,7 @@ pub(crate) enum Event {
     Banned,
 }
 
-/// How a store failed.
+/// The kind of a store failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Unavailable,
@@ -124,24 +124,24 @@ impl Meters {
     }
 }
 
-/// What an engine has decided since it was started.
+/// The counts of an engine since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that passed at once, those that met no rule and those observed among them.
+    /// Requests that passed immediately, including those without a matching rule and observed ones.
     pub allowed: u64,
     /// Requests that passed after a wait.
     pub delayed: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Requests that passed only because refusals are being observed.
+    /// Requests that passed only because refusals are observed.
     pub observed: u64,
     /// Requests that a shadow rule would have refused.
     pub shadow_refused: u64,
-    /// Requests that were decided without the store.
+    /// Requests decided without the store.
     pub fallback: u64,
-    /// Counters that were banned.
+    /// Bans that were started.
     pub bans: u64,
-    /// Groups that were not sent, because the store was not to be reached.
+    /// Groups that were not sent, because the store was unreachable.
     pub unavailable: u64,
     /// Groups that were sent and not answered.
     pub unknown: u64,
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_all_threads_are_added_up() {
+    fn counts_of_all_threads_are_summed() {
         let meters = Meters::default();
         std::thread::scope(|scope| {
             for _ in 0..8 {

@@ -1,8 +1,9 @@
-//! What undoes a decision exactly.
+//! Receipts, which undo decisions exactly.
 //!
-//! A receipt names the counters that were charged, how much each took, and where in the counter it was taken. It can leave
-//! the process as text and come back to another one. It is not signed: who may ask for a refund may also make one up, and
-//! gets back no more than the limits hold against the key.
+//! A receipt names the counters that were charged, how much each took, and where in the counter it
+//! was taken. It can leave the process as a string and be used by another one. It is not signed: a
+//! caller who may ask for refunds could also make one up, and gets back no more than the usage of
+//! the key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +14,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use tollgate::core::{BucketParams, Cost, Nanos, Params, Phase, Stamp, Stamps, Steps, WindowParams};
 use tollgate::{Limit, Limits, Rate};
 
-/// What a decision took, to give it back.
+/// What a decision took, for a refund.
 ///
-/// As text it is a few dozen characters that need no escaping anywhere:
+/// As a string it has a few dozen characters that never need escaping:
 ///
 /// ```
 /// use tollgate_engine::Receipt;
@@ -27,12 +28,12 @@ use tollgate::{Limit, Limits, Rate};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    pub(crate) taken: Vec<Taken>,
+    pub(crate) taken: Vec<ReceiptEntry>,
 }
 
 /// What was taken from one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct ReceiptEntry {
     pub(crate) key: Box<[u8]>,
     /// The limits, if they are inline or those of an override; a rule's own are looked up by the key.
     pub(crate) limits: Option<Limits>,
@@ -43,7 +44,7 @@ pub(crate) struct Taken {
 }
 
 impl Receipt {
-    /// The longest text that is read.
+    /// Maximum length of a receipt as a string.
     pub const MAX_TEXT: usize = 1 << 20;
 
     /// Whether nothing was taken.
@@ -52,13 +53,13 @@ impl Receipt {
     }
 }
 
-/// A text that is not a receipt of ours.
+/// The string is not a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadReceipt;
 
 impl fmt::Display for BadReceipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this is not a receipt")
+        f.write_str("not a receipt")
     }
 }
 
@@ -128,19 +129,19 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
             Some(Limits::new(limits?).ok()?)
         };
         let stamps = Stamps::from_stamps(stamps?);
-        taken.push(Taken { key, limits, fallback: flags & FALLBACK != 0, cost, stamps });
+        taken.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK != 0, cost, stamps });
     }
     (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
 }
 
 /// No receipt of a decision does, and no group of a store may.
-fn names_a_counter_twice(taken: &[Taken]) -> bool {
+fn names_a_counter_twice(taken: &[ReceiptEntry]) -> bool {
     let mut keys: Vec<&[u8]> = taken.iter().map(|taken| &*taken.key).collect();
     keys.sort_unstable();
     keys.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// Seven bits to a byte, the lowest first; the top bit says that more follow.
+/// Seven bits per byte, the lowest first; the top bit says that more follow.
 fn put(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -152,9 +153,9 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
 fn take(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
-        let (byte, behind) = rest.split_first()?;
-        *rest = behind;
-        // The tenth byte has room for one bit.
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        // The tenth byte holds one bit.
         number |= u64::from(byte & 0x7f).checked_shl(shift).filter(|part| part >> shift == u64::from(byte & 0x7f))?;
         if byte & 0x80 == 0 {
             return Some(number);
@@ -163,7 +164,7 @@ fn take(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Limits in bytes that are the same only for the same limits, also in other processes.
+/// Encodes limits in bytes that are equal only for equal limits, also in other processes.
 pub(crate) fn limits_to_bytes(limits: &Limits) -> Vec<u8> {
     let mut bytes = Vec::new();
     limits.as_slice().iter().for_each(|limit| put_limit(&mut bytes, limit));
@@ -179,18 +180,18 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
     match limit.params() {
         Params::Unlimited => all(&[0]),
         Params::DenyAll => all(&[1]),
-        Params::TokenBucket(terms) => {
+        Params::TokenBucket(params) => {
             all(&[2]);
-            all(&bucket(&terms));
+            all(&bucket(&params));
         }
-        Params::LeakyBucket { bucket: terms, free, max_wait } => {
+        Params::LeakyBucket { bucket: params, free, max_wait } => {
             all(&[3]);
-            all(&bucket(&terms));
+            all(&bucket(&params));
             all(&[free, max_wait.as_nanos()]);
         }
-        Params::FixedWindow { window: terms, phase } => {
+        Params::FixedWindow { window: params, phase } => {
             all(&[4]);
-            all(&window(&terms));
+            all(&window(&params));
             match phase {
                 Phase::Epoch => all(&[0]),
                 Phase::FirstRequest => all(&[1]),
@@ -198,13 +199,13 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
                 Phase::Given(position) => all(&[3 + position as u64]),
             }
         }
-        Params::SlidingWindow(terms) => {
+        Params::SlidingWindow(params) => {
             all(&[5]);
-            all(&window(&terms));
+            all(&window(&params));
         }
-        Params::SlidingLog { window: terms, minimum_gap, count_refused } => {
+        Params::SlidingLog { window: params, minimum_gap, count_refused } => {
             all(&[6]);
-            all(&window(&terms));
+            all(&window(&params));
             all(&[minimum_gap.as_nanos(), count_refused.into()]);
         }
         Params::Concurrency { limit, lease, max_debt } => all(&[7, limit, lease.as_nanos(), max_debt]),
@@ -212,21 +213,21 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
             all(&[8, refill, period.as_nanos(), burst, max_wait.as_nanos(), max_debt, initial]);
             match steps {
                 Steps::FirstRequest => all(&[0]),
-                // Below a period, so there is room for one more.
+                // The offset is below a period, so adding 1 does not overflow.
                 Steps::Aligned(offset) => all(&[1 + offset.as_nanos()]),
             }
         }
-        Params::SlidingSlices { window: terms, precision } => {
+        Params::SlidingSlices { window: params, precision } => {
             all(&[9]);
-            all(&window(&terms));
+            all(&window(&params));
             all(&[precision.as_nanos()]);
         }
     }
 }
 
-/// Reads one limit. Its parameters come from outside, so they are checked like those of a rule.
+/// Decodes one limit. Its parameters are not trusted, so they are checked like those of a rule.
 fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
-    let terms = match take(rest)? {
+    let params = match take(rest)? {
         0 => Params::Unlimited,
         1 => Params::DenyAll,
         2 => Params::TokenBucket(take_bucket(rest)?),
@@ -259,7 +260,7 @@ fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
         9 => Params::SlidingSlices { window: take_window(rest)?, precision: take_nanos(rest)? },
         _ => return None,
     };
-    Limit::from_params(terms).ok()
+    Limit::from_params(params).ok()
 }
 
 fn take_bucket(rest: &mut &[u8]) -> Option<BucketParams> {
@@ -306,10 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_comes_back_as_it_left() {
+    fn receipt_is_parsed_as_written() {
         let stamps = Stamps::from_stamps([Stamp::NONE, Stamp::from_bits(u64::MAX), Stamp::from_bits(7)]);
-        let rule = Taken { key: b"\x01r\x03api"[..].into(), limits: None, fallback: true, cost: Cost::MAX, stamps };
-        let sent = Taken {
+        let rule =
+            ReceiptEntry { key: b"\x01r\x03api"[..].into(), limits: None, fallback: true, cost: Cost::MAX, stamps };
+        let sent = ReceiptEntry {
             key: b"\x01r\x03other"[..].into(),
             limits: Some(one_of_each()),
             fallback: false,
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn so_do_the_limits_that_are_no_buckets_or_windows_of_the_usual_kind() {
+    fn interval_buckets_and_slices_are_parsed_as_written() {
         let bucket = IntervalBucket::new(5, Nanos::SECOND).unwrap().burst(9).unwrap().max_debt(4).unwrap();
         let bucket = bucket.initial(2).unwrap().max_wait(Nanos::from_secs(3)).unwrap();
         let slices = SlidingSlices::new(9, Nanos::SECOND, Nanos::from_millis(100)).unwrap();
@@ -334,19 +336,25 @@ mod tests {
         ]);
         let stamps = Stamps::default();
         let limits = Some(limits.unwrap());
-        let receipt =
-            Receipt { taken: vec![Taken { key: (*b"key").into(), limits, fallback: false, cost: Cost::ONE, stamps }] };
+        let receipt = Receipt {
+            taken: vec![ReceiptEntry { key: (*b"key").into(), limits, fallback: false, cost: Cost::ONE, stamps }],
+        };
         assert_eq!(receipt.to_string().parse(), Ok(receipt));
     }
 
     #[test]
-    fn half_a_receipt_is_none() {
+    fn truncated_receipt_is_refused() {
         let stamps = Stamps::from_stamps([Stamp::from_bits(1 << 40)]);
-        let taken =
-            Taken { key: (*b"key").into(), limits: Some(one_of_each()), fallback: false, cost: Cost::ONE, stamps };
+        let taken = ReceiptEntry {
+            key: (*b"key").into(),
+            limits: Some(one_of_each()),
+            fallback: false,
+            cost: Cost::ONE,
+            stamps,
+        };
         let text = Receipt { taken: vec![taken] }.to_string();
         for length in 0..text.len() {
-            assert_eq!(text[..length].parse::<Receipt>(), Err(BadReceipt), "{length} of {} letters", text.len());
+            assert_eq!(text[..length].parse::<Receipt>(), Err(BadReceipt), "{length} of {} characters", text.len());
         }
         assert_eq!((text + "A").parse::<Receipt>(), Err(BadReceipt));
     }
@@ -354,15 +362,15 @@ mod tests {
     #[test]
     fn receipt_that_names_a_counter_twice_is_refused() {
         let stamps = Stamps::default();
-        let one = Taken { key: (*b"key").into(), limits: None, fallback: false, cost: Cost::ONE, stamps };
-        let other = Taken { cost: Cost::new(2), ..one.clone() };
+        let one = ReceiptEntry { key: (*b"key").into(), limits: None, fallback: false, cost: Cost::ONE, stamps };
+        let other = ReceiptEntry { cost: Cost::new(2), ..one.clone() };
         let text = Receipt { taken: vec![one, other] }.to_string();
         assert_eq!(text.parse::<Receipt>(), Err(BadReceipt));
     }
 
     proptest! {
         #[test]
-        fn whatever_the_text_reading_it_ends(text in "[A-Za-z0-9_-]{0,60}") {
+        fn arbitrary_text_is_parsed_without_panic(text in "[A-Za-z0-9_-]{0,60}") {
             if let Ok(receipt) = text.parse::<Receipt>() {
                 prop_assert_eq!(receipt.to_string().parse(), Ok(receipt));
             }

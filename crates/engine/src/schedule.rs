@@ -10,7 +10,7 @@ use tollgate::core::{Time, Wall};
 use crate::calendar::Zone;
 use crate::rules::WEEKDAYS;
 
-/// Certain hours of certain days.
+/// Times of day on some days of the week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hours {
     /// A bit for each day on which they begin, the lowest for Monday.
@@ -23,7 +23,7 @@ pub(crate) struct Hours {
 }
 
 impl fmt::Display for Hours {
-    /// As they would be said: `mon, tue from 22:00 to 06:00 in Europe/Paris`.
+    /// Formats them like `mon, tue from 22:00 to 06:00 in Europe/Paris`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const EVERY_DAY: u8 = 0x7f;
         let days: Vec<&str> =
@@ -41,21 +41,21 @@ impl fmt::Display for Hours {
     }
 }
 
-/// Whether something applies, and between which instants that is so.
+/// A time span in which a schedule applies throughout, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Spell {
+struct ScheduleSpan {
     from: Time<Wall>,
     to: Time<Wall>,
     applies: bool,
 }
 
-/// How far ahead is looked for the next change: beyond a week there is none that would not have come before.
+/// How far to search for the next change: schedules repeat weekly.
 const DAYS_AHEAD: i32 = 9;
 
-/// Hours, and what was last found out about them.
+/// Times, and the last computed span.
 pub(crate) struct Schedule {
     hours: Box<[Hours]>,
-    last: ArcSwapOption<Spell>,
+    last: ArcSwapOption<ScheduleSpan>,
 }
 
 impl Schedule {
@@ -63,7 +63,7 @@ impl Schedule {
         Self { hours: hours.into(), last: ArcSwapOption::empty() }
     }
 
-    /// Whether `at` is in any of the hours.
+    /// Whether `at` is in any of the times.
     pub(crate) fn applies(&self, at: Time<Wall>) -> bool {
         if let Some(last) = &*self.last.load()
             && last.from <= at
@@ -71,14 +71,14 @@ impl Schedule {
         {
             return last.applies;
         }
-        let spell = self.spell(at);
-        self.last.store(Some(Arc::new(spell)));
-        spell.applies
+        let span = self.span(at);
+        self.last.store(Some(Arc::new(span)));
+        span.applies
     }
 
-    /// From `at` to the next change.
-    fn spell(&self, at: Time<Wall>) -> Spell {
-        let mut spell = Spell { from: at, to: Time::from_nanos(u64::MAX), applies: false };
+    /// Returns the span from `at` to the next change.
+    fn span(&self, at: Time<Wall>) -> ScheduleSpan {
+        let mut span = ScheduleSpan { from: at, to: Time::from_nanos(u64::MAX), applies: false };
         for hours in &self.hours {
             let Some(today) = hours.zone.date(at) else { continue };
             for day in -2..DAYS_AHEAD {
@@ -88,15 +88,15 @@ impl Schedule {
                 }
                 let ends = (hours.zone.instant(date, hours.from), hours.zone.instant(date, hours.to));
                 let (Some(start), Some(end)) = ends else { continue };
-                spell.applies |= start <= at && at < end;
+                span.applies |= start <= at && at < end;
                 for edge in [start, end] {
-                    if at < edge && edge < spell.to {
-                        spell.to = edge;
+                    if at < edge && edge < span.to {
+                        span.to = edge;
                     }
                 }
             }
         }
-        spell
+        span
     }
 }
 
@@ -114,12 +114,12 @@ mod tests {
         let schedule = Schedule::new(std::slice::from_ref(hours));
         for (at, applies) in expected {
             let at = crate::calendar::time(at.parse().unwrap());
-            assert_eq!((schedule.spell(at).applies, schedule.applies(at)), (*applies, *applies), "at {at:?}");
+            assert_eq!((schedule.span(at).applies, schedule.applies(at)), (*applies, *applies), "at {at:?}");
         }
     }
 
     #[test]
-    fn office_hours_follow_the_clock_there() {
+    fn office_hours_follow_the_local_clock() {
         let zone = Zone::new("Europe/Paris").unwrap();
         // In March 2025 the clock is set forward on Sunday the 30th.
         check(
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_night_begins_on_its_day_and_ends_on_the_next() {
+    fn night_begins_on_its_day_and_ends_on_the_next() {
         let zone = Zone::utc();
         check(
             &Hours { days: 0b001_0000, from: 22 * 60, to: 30 * 60, zone },
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_week_never_ends() {
+    fn whole_week_always_applies() {
         let zone = Zone::utc();
         check(
             &Hours { days: 0x7f, from: 0, to: 24 * 60, zone },

@@ -1,12 +1,13 @@
-//! What the engine asks of whoever keeps the state: a process' own memory, or a server shared by many.
+//! The contract between the engine and a store of states: the memory of the process, or a shared
+//! server.
 //!
-//! The contract is written for both. In memory a decision takes tens of nanoseconds, so nothing here allocates: the
-//! questions are borrowed slices, the answers go into buffers that are used again. Over a network a decision takes a
-//! round trip, so a call carries as many as there are at hand, each may fail by itself, and a failure says whether
-//! anything may have been spent.
+//! It is designed for both. In memory a decision takes tens of nanoseconds, so nothing here
+//! allocates: charges are borrowed slices, and answers are written to reused buffers. Over a
+//! network a decision takes a round trip, so a call carries as many as are ready, each may fail
+//! independently, and a failure says whether anything may have been spent.
 //!
-//! A store owns atomicity and time, and nothing else. It matches no rules, builds no keys, knows neither shadow rules nor
-//! what is to happen when it fails.
+//! A store owns atomicity and time, and nothing else. It matches no rules, builds no keys, and
+//! knows neither shadow rules nor `on_fault`.
 
 mod answers;
 
@@ -21,46 +22,52 @@ pub use answers::{Answer, Answers, GroupAnswer};
 
 /// Keeps the state of limits and decides by it.
 ///
-/// - **Groups are all or none.** A group either changes all its states or none of them. A store that cannot hold all of them
-///   still at once may take and give back: meanwhile others see less than there is, and nobody ever sees more.
-/// - **Groups are independent.** One may fail or be refused without another noticing. Those of one call may be decided at
-///   different instants, but in order: a later one sees what an earlier one took.
+/// - **Groups are all or none.** A group changes either all of its states or none. A store that
+///   cannot lock all of them at once may take and refund: meanwhile others see less than there is,
+///   never more.
+/// - **Groups are independent.** One may fail or be refused without affecting another. Those of one
+///   call may be decided at different instants, but in order: a later one sees what an earlier one
+///   took.
 /// - **The store's time decides**, never the caller's.
 /// - **A refusal changes nothing**, except in limits that count refused attempts.
-/// - **Numbers may change.** A state written under other numbers of the same key is converted at the first touch, so that
-///   what was spent stays spent.
+/// - **Limits may change.** A state written under other limits of the same key is converted at the
+///   first charge, so that usage is kept.
 pub trait Store: Send + Sync {
-    /// Adds an answer for every group of the batch, in order, to those that `answers` holds already.
+    /// Adds an answer for every group of the batch, in order, to those already in `answers`.
     ///
-    /// Dropping the future half-way leaves it open which groups were carried out.
+    /// Dropping the future leaves it open which groups were carried out.
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send;
 
-    /// Takes from all of these and answers them as one group, if all of them fit and nothing has to be waited for. `false`: the
-    /// fast path does not apply and nothing has happened; call [`run`](Self::run). A store over a network always returns `false`.
+    /// Takes from all of these and answers them as one group, if all of them fit and nothing has to
+    /// be waited for. `false`: the fast path does not apply and nothing has happened; call
+    /// [`run`](Self::run). A store over a network always returns `false`.
     fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
         let _ = (charges, answers);
         false
     }
 
-    /// Whether the store can compute these numbers exactly; what is wrong with them otherwise. Asked when rules are loaded,
-    /// and when an inline limit is first used.
+    /// Checks that the store can represent these limits exactly. Called when rules are loaded, and
+    /// when an inline limit is first used.
     ///
     /// # Errors
-    /// What would have to be different, for whoever wrote the rule.
+    /// What would have to be different, for the author of the rule.
     fn check_numbers(&self, limits: &Limits) -> Result<(), String>;
 
-    /// Whether it may fail to answer. The engine remembers what such a store answers, to decide by while it does not.
+    /// Whether it may fail to answer. The engine records the answers of such a store, to decide by
+    /// while it does not answer.
     fn can_fail(&self) -> bool {
         true
     }
 
-    /// Replaces the state of the charge's key by a new one: what `start` says a new key has, with `held` leases taken of each
-    /// limit that hands them out. Only asked of the store that decides while another does not answer, which must answer at once.
+    /// Replaces the state of the charge's key by a new one: the initial state of `start`, with
+    /// `held` leases taken of each concurrency limit. Called only for the fallback, which must
+    /// answer immediately.
     fn begin(&self, numbers: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         let _ = (numbers, charge, start, held);
     }
 
-    /// How many decisions were about keys that found no room of their own; zero where there is always room.
+    /// The number of decisions about keys without a slot of their own; zero if the store is
+    /// unbounded.
     fn overflowed(&self) -> u64 {
         0
     }
@@ -92,12 +99,12 @@ impl<S: Store> Store for std::sync::Arc<S> {
     }
 }
 
-/// Groups that are asked together, and the numbers they may meet.
+/// Groups that are run together, and the limits of their states.
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {
-    /// Every set of numbers a state may have been written under.
+    /// All limits that a state may have been written under.
     pub numbers: &'a (dyn LimitTable + Sync),
-    /// In the order in which they are to be decided.
+    /// The groups, in the order in which they are decided.
     pub groups: &'a [Group<'a>],
 }
 
@@ -107,55 +114,58 @@ impl fmt::Debug for Batch<'_> {
     }
 }
 
-/// Charges that pass together or not at all.
+/// Charges that are admitted together or not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
-    /// What is to be done with all of them.
+    /// What to do with all of them.
     pub verb: Verb,
     /// At least one. No two of them have the same key.
     pub charges: &'a [Charge<'a>],
 }
 
-/// What is to be done with the charges of a group.
+/// What to do with the charges of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Take all or nothing.
+    /// Takes all or nothing.
     Check,
-    /// Say what [`Verb::Check`] would say, and change nothing, not even by making an entry.
+    /// Returns what [`Verb::Check`] would return, and changes nothing, not even by creating an
+    /// entry.
     Peek,
-    /// Give back the cost, to where [`Charge::stamps`] says it was taken. Each charge by itself: what one does not accept
-    /// does not keep another from accepting.
+    /// Refunds the cost where [`Charge::stamps`] says it was taken. Each charge independently: if
+    /// one does not accept it, others still may.
     Refund,
-    /// Let the leases that [`Charge::stamps`] name last as long as if they were taken now. Each charge by itself; its answer
-    /// says the cost was taken if they were all still held, and nothing otherwise.
+    /// Extends the leases of [`Charge::stamps`] as if they were taken now. Each charge
+    /// independently; its answer has the cost as taken if all of them were still held, and zero
+    /// otherwise.
     Renew,
-    /// Forget what was spent.
+    /// Discards the usage.
     Reset,
 }
 
-/// One rule, one key, all its limits, one cost.
+/// A charge of one key: its limits and the cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// What is counted, from the one encoder there is: rule and values are in it, so it is unique by itself.
+    /// The key, from the only encoder: rule and values are part of it, so it is unique.
     pub key: &'a [u8],
-    /// The id of the limits. It names one immutable set of numbers within this process, and nothing outside of it.
+    /// The id of the limits. It identifies one immutable set of limits within this process, and
+    /// nothing outside of it.
     pub numbers: u32,
     /// The limits with that id.
     pub limits: &'a Limits,
-    /// Ids that the same key may have been charged under before, newest first, for stores that keep states of different
-    /// sizes in different places. Mostly empty.
+    /// Ids that the same key may have been charged under before, newest first, for stores that keep
+    /// states of different sizes in different tables. Usually empty.
     pub earlier: &'a [u32],
-    /// How much. A refund is of [`Ask::cost`].
+    /// The amount. A refund is of [`Ask::cost`].
     pub ask: Ask,
-    /// Where it was taken, for a refund; without it, only the current window gets anything back.
+    /// Where it was taken, for a refund; without it, only the current window gets a refund.
     pub stamps: Option<&'a Stamps>,
-    /// The calendar windows that limits of phase `Given` refer to by position. A store whose time lies in none of them
-    /// answers [`StoreError::Stale`].
+    /// The calendar windows that limits of phase `Given` refer to by index. A store whose time is
+    /// in none of them answers [`StoreError::Stale`].
     pub windows: &'a [Window],
 }
 
 impl<'a> Charge<'a> {
-    /// Which rule, for messages; empty for an inline limit.
+    /// The id of the rule, for messages; empty for an inline limit.
     pub fn rule(&self) -> &'a str {
         key::rule_of(self.key)
     }
@@ -164,24 +174,26 @@ impl<'a> Charge<'a> {
 /// Why a group was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreError {
-    /// Nothing was sent, so nothing was spent: the store cannot be reached, or is given a rest.
+    /// Nothing was sent, so nothing was spent: the store is unreachable, or the circuit breaker is
+    /// open.
     Unavailable {
-        /// What was tried, for the log.
+        /// The reason, for the log.
         why: String,
     },
     /// It was sent and no answer came. It may have been carried out, and counts as spent.
     Unknown {
-        /// What was waited for, for the log.
+        /// The reason, for the log.
         why: String,
     },
-    /// The windows handed in do not fit the store's time. Nothing was spent; ask again with those of `store_time`.
+    /// The calendar windows do not fit the store's time. Nothing was spent; ask again with those of
+    /// `store_time`.
     Stale {
-        /// What the store's clock says.
+        /// The store's time.
         store_time: Time<Wall>,
     },
-    /// The store will not do this, however often it is asked. Nothing was spent.
+    /// The store refuses this permanently. Nothing was spent.
     Rejected {
-        /// For the log.
+        /// The reason, for the log.
         why: String,
     },
 }
@@ -189,8 +201,8 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable { why } => write!(f, "the store is unavailable: {why}"),
-            Self::Unknown { why } => write!(f, "the store did not answer, the outcome is unknown: {why}"),
+            Self::Unavailable { why } => write!(f, "store unavailable: {why}"),
+            Self::Unknown { why } => write!(f, "no answer from the store, outcome unknown: {why}"),
             Self::Stale { store_time } => {
                 write!(
                     f,
@@ -198,7 +210,7 @@ impl fmt::Display for StoreError {
                     store_time.as_nanos() / 1_000_000_000
                 )
             }
-            Self::Rejected { why } => write!(f, "the store rejected the request: {why}"),
+            Self::Rejected { why } => write!(f, "store rejected the request: {why}"),
         }
     }
 }

@@ -4,7 +4,7 @@ mod support;
 
 use support::{Bench, bench, run};
 use tollgate::core::Nanos;
-use tollgate_engine::{Does, Entry, Explanation, Item, PooledDecisions, Request, Why};
+use tollgate_engine::{Entry, Explanation, Item, MatchResult, PooledDecisions, Request, RuleEffect};
 
 fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
@@ -14,7 +14,7 @@ fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
 /// The text without the places of the rules.
 fn text(bench: &mut Bench, attributes: &[(&str, &str)]) -> String {
     let mut explanation = explain(bench, attributes);
-    explanation.rules.iter_mut().for_each(|rule| rule.place = None);
+    explanation.rules.iter_mut().for_each(|rule| rule.position = None);
     explanation.to_string()
 }
 
@@ -37,15 +37,15 @@ fn rules_that_are_met_tell_their_counters_and_the_others_what_keeps_them_away() 
     });
     assert_eq!(
         text(&mut bench, &ask),
-        "allowed; `everyone` has least left\n\
-         + everyone: met, counted by client_ip = \"192.0.2.1\", costs 1\n    \
+        "allowed; `everyone` has the least left\n\
+         + everyone: matches, counted by client_ip = \"192.0.2.1\", costs 1\n    \
          100/m: 98 of 100 left, full again in 1.2s\n    \
          1000/h: 998 of 1,000 left, full again in 7.2s\n\
-         + quiet: met, as a shadow, costs 1: would refuse\n    \
+         + quiet: matches, as a shadow rule, costs 1: would refuse\n    \
          1/h: 0 of 1 left, full again in 1h, passes in 1h\n\
-         - login: method is to be \"POST\", and is \"GET\"\n\
-         - inside: client_ip is to be in 10.0.0.0/8, and is \"192.0.2.1\"\n\
-         - api: path is to be like \"/v1/*/**\", and is \"/login\"\n"
+         - login: method must be \"POST\", but is \"GET\"\n\
+         - inside: client_ip must be in 10.0.0.0/8, but is \"192.0.2.1\"\n\
+         - api: path must be like \"/v1/*/**\", but is \"/login\"\n"
     );
 }
 
@@ -62,7 +62,7 @@ fn explaining_takes_nothing_and_says_who_refuses_for_how_long() {
     assert_eq!(
         text(&mut bench, &ask),
         "refused for 20s, by `r`\n\
-         + r: met, counted by user = \"alice\", costs 1: refuses\n    \
+         + r: matches, counted by user = \"alice\", costs 1: refuses\n    \
          2/m: 0 of 2 left, full again in 50s, passes in 20s\n"
     );
 }
@@ -79,13 +79,13 @@ fn overrides_bans_and_rules_that_judge_are_told_apart() {
             explanation.met().map(|(rule, met)| (rule.rule.clone(), met.effect, met.banned().is_some())).collect();
         met
     };
-    assert_eq!(effect(&mut bench, "bob"), [("friends".into(), Does::Allows, false)]);
+    assert_eq!(effect(&mut bench, "bob"), [("friends".into(), RuleEffect::Allows, false)]);
     let explanation = explain(&mut bench, &[("user", "bob")]);
-    assert!(matches!(&explanation.rules[1].why, Why::Judged { by } if by == "friends"), "{explanation}");
-    assert_eq!(effect(&mut bench, "eve"), [("r".into(), Does::Overrides, false)]);
-    assert_eq!(effect(&mut bench, "al"), [("r".into(), Does::Limits, false)]);
+    assert!(matches!(&explanation.rules[1].why, MatchResult::DecidedBefore { by } if by == "friends"), "{explanation}");
+    assert_eq!(effect(&mut bench, "eve"), [("r".into(), RuleEffect::Overrides, false)]);
+    assert_eq!(effect(&mut bench, "al"), [("r".into(), RuleEffect::Limits, false)]);
     (0..2).for_each(|_| drop(bench.check(&[("user", "al")])));
-    assert_eq!(effect(&mut bench, "al"), [("r".into(), Does::Limits, true)]);
+    assert_eq!(effect(&mut bench, "al"), [("r".into(), RuleEffect::Limits, true)]);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn of_many_rules_the_nearest_are_told() {
     let mut bench = bench(&rules);
     let explanation = explain(&mut bench, &[("a", "z"), ("c", "1")]);
     assert_eq!((&*explanation.rules[0].rule, explanation.rules.len(), explanation.left_out), ("near", 100, 401));
-    assert!(explanation.to_string().ends_with("and 401 more that are not met\n"));
+    assert!(explanation.to_string().ends_with("and 401 more that do not match\n"));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn an_expression_that_does_not_hold_is_told_with_what_it_speaks_of() {
         assert!(told.ends_with(&format!("\n{but} {with}\n")), "{told}");
     }
     let met = explain(&mut bench, &[("a", "x"), ("size", "11"), ("plan", "own")]);
-    assert!(matches!(met.rules[0].why, Why::Met(_)), "{met}");
+    assert!(matches!(met.rules[0].why, MatchResult::Matches(_)), "{met}");
     let mut unmet = explain(&mut bench, &[("a", "x"), ("size", "10")]);
     unmet.conceal(|_| "…".into());
     assert!(unmet.to_string().ends_with("with size = \"…\" and no plan\n"), "{unmet}");
@@ -170,19 +170,21 @@ fn what_was_decided_is_explained_as_it_was_and_values_can_be_concealed() {
     let explained = |place: usize| {
         let mut explanation =
             bench.engine.explain_decided(&requests[place], &decisions, place).expect("it was decided");
-        explanation.rules.iter_mut().for_each(|rule| rule.place = None);
+        explanation.rules.iter_mut().for_each(|rule| rule.position = None);
         explanation
     };
     let told = explained(0).to_string();
     assert!(
-        told.starts_with("allowed; `s` has least left\n+ r: met, counted by user = \"bob\", costs 1\n    not banned"),
+        told.starts_with(
+            "allowed; `s` has the least left\n+ r: matches, counted by user = \"bob\", costs 1\n    not banned"
+        ),
         "{told}"
     );
     let told = explained(1).to_string();
     assert!(
         told.starts_with(
-            "allowed; `r` has least left\n\
-             + r: met, counted by user = \"alice\", costs 2 (as the request says)\n    \
+            "allowed; `r` has the least left\n\
+             + r: matches, counted by user = \"alice\", costs 2 (stated by the request)\n    \
              not banned: 9 refusals within 1h lead to a ban of 1h\n    \
              2/m: 0 of 2 left, full again in 1m, the next one passes in 1m\n"
         ),
@@ -193,9 +195,9 @@ fn what_was_decided_is_explained_as_it_was_and_values_can_be_concealed() {
     assert_eq!(
         refused.to_string(),
         "refused for 30s, by `r`\n\
-         + r: met, counted by user = \"<5>\", costs 1: refuses\n    \
+         + r: matches, counted by user = \"<5>\", costs 1: refuses\n    \
          not banned: 1 of 9 refusals within 1h that lead to a ban of 1h\n    \
          2/m: 0 of 2 left, full again in 1m, passes in 30s\n\
-         - s: user is to be \"bob\", and is \"<5>\"\n"
+         - s: user must be \"bob\", but is \"<5>\"\n"
     );
 }

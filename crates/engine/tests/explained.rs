@@ -31,7 +31,7 @@ fn months_are_those_of_a_calendar() {
         &mut bench,
         &[("key", "a")],
         &format!(
-            "allowed; `quota` has least left\n+ quota (rules:3:3): met, counted by key = \"a\", costs 1\n    {line}"
+            "allowed; `quota` has the least left\n+ quota (rules:3:3): matches, counted by key = \"a\", costs 1\n    {line}"
         ),
     );
     // It is the 14th, 23:13:20 there.
@@ -39,7 +39,7 @@ fn months_are_those_of_a_calendar() {
         told(&mut bench, &[("key", "a")], Some(2)),
         format!(
             "refused for 16d 1h, by `quota`\n\
-             + quota (rules:3:3): met, counted by key = \"a\", costs 2 (as the request says): refuses\n    {line}, \
+             + quota (rules:3:3): matches, counted by key = \"a\", costs 2 (stated by the request): refuses\n    {line}, \
              passes in 16d 1h"
         )
     );
@@ -48,22 +48,18 @@ fn months_are_those_of_a_calendar() {
 #[test]
 fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
     for (limit, cost, expected) in [
-        ("limit: 100/h, cost: 50", None, "100/h: 50 of 100 left, enough for 1 of them, full again in 30m"),
+        ("limit: 100/h, cost: 50", None, "100/h: 50 of 100 left, enough for 1 like this, full again in 30m"),
         ("limit: 3/m, algorithm: fixed_window", None, "3/m, fixed_window: 2 of 3 left, resets in 40s"),
-        ("limit: 3/m, algorithm: sliding_log", None, "3/m, sliding_log: 2 of 3 left, all of it free again in 1m"),
+        ("limit: 3/m, algorithm: sliding_log", None, "3/m, sliding_log: 2 of 3 left, unused again in 1m"),
         (
             "limit: 2, algorithm: concurrency, lease: 30s",
             None,
-            "2, concurrency, lease 30s: 1 of 2 free, the last lease ends in 30s",
+            "2, concurrency, lease 30s: 1 of 2 free, the last lease expires in 30s",
         ),
         ("limit: 5/h, cost: {from: bytes, max: 4}", None, "5/h: 4 of 5 left, full again in 12m"),
-        (
-            "limit: 5/h",
-            Some(6),
-            "5/h: 4 of 5 left, full again in 12m, never passes: it costs more than the limit ever holds",
-        ),
+        ("limit: 5/h", Some(6), "5/h: 4 of 5 left, full again in 12m, never passes: the cost exceeds the capacity"),
         ("limit: 1, algorithm: concurrency", None, {
-            "1, concurrency: 0 of 1 free, the last lease ends in 1m, passes when a slot is given back"
+            "1, concurrency: 0 of 1 free, the last lease expires in 1m, passes when a slot is released"
         }),
     ] {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
@@ -79,20 +75,20 @@ fn a_cost_that_comes_from_an_attribute_says_why_it_is_what_it_is() {
     check(
         &mut bench,
         &[("bytes", "300")],
-        "allowed; `r` has least left\n+ r (rules:3:3): met, costs 300 (by bytes)\n    \
-         1000/h: 1,000 of 1,000 left, enough for 3 of them",
+        "allowed; `r` has the least left\n+ r (rules:3:3): matches, costs 300 (from bytes)\n    \
+         1000/h: 1,000 of 1,000 left, enough for 3 like this",
     );
     for (bytes, expected) in [
-        (&[][..], "costs 1 (there is no bytes)\n"),
-        (&[("bytes", "400")], "costs 400 (by bytes)\n"),
-        (&[("bytes", "5000")], "costs 400 (bytes is \"5000\", more than the most)\n"),
+        (&[][..], "costs 1 (no bytes)\n"),
+        (&[("bytes", "400")], "costs 400 (from bytes)\n"),
+        (&[("bytes", "5000")], "costs 400 (bytes is \"5000\", above the maximum)\n"),
         (
             &[("bytes", "99999999999999999999999")],
-            "costs 400 (bytes is \"99999999999999999999999\", more than the most)\n",
+            "costs 400 (bytes is \"99999999999999999999999\", above the maximum)\n",
         ),
-        (&[("bytes", "12x")], "costs 400 (bytes is \"12x\", no whole number, so the most)\n"),
-        (&[("bytes", "-1")], "costs 400 (bytes is \"-1\", no whole number, so the most)\n"),
-        (&[("bytes", "")], "costs 400 (bytes is \"\", no whole number, so the most)\n"),
+        (&[("bytes", "12x")], "costs 400 (bytes is \"12x\", not a whole number: counts as the maximum)\n"),
+        (&[("bytes", "-1")], "costs 400 (bytes is \"-1\", not a whole number: counts as the maximum)\n"),
+        (&[("bytes", "")], "costs 400 (bytes is \"\", not a whole number: counts as the maximum)\n"),
     ] {
         let text = told(&mut bench, bytes, None);
         assert!(text.contains(expected), "{text}");
@@ -103,9 +99,12 @@ fn a_cost_that_comes_from_an_attribute_says_why_it_is_what_it_is() {
 fn the_rule_that_is_nearest_to_its_end_is_told_if_it_is_not_the_one_with_least_left() {
     let mut bench = bench("- {id: plans, limit: 60/m}\n- {id: export, limit: 100/h, cost: 50}\n");
     let text = told(&mut bench, &[], None);
-    assert!(text.starts_with("allowed; `plans` has least left, but `export` is enough for only 2 of them\n"), "{text}");
+    assert!(
+        text.starts_with("allowed; `plans` has the least left, but `export` is enough for only 2 like this\n"),
+        "{text}"
+    );
     let text = told(&mut bench, &[], Some(10));
-    assert!(text.starts_with("allowed; `plans` has least left\n"), "{text}");
+    assert!(text.starts_with("allowed; `plans` has the least left\n"), "{text}");
 }
 
 #[test]
@@ -130,7 +129,7 @@ fn who_is_banned_is_told_until_when_and_why_and_who_is_not_how_near_it_is() {
         &mut bench,
         &ask,
         "refused for 30s, by `login`\n\
-         + login (rules:3:3): met, counted by ip = \"m\", costs 1: refuses\n    \
+         + login (rules:3:3): matches, counted by ip = \"m\", costs 1: refuses\n    \
          not banned: 2 of 3 refusals within 10m that lead to a ban of 1h\n    \
          2/m: 0 of 2 left, full again in 1m, passes in 30s\n    \
          100/day: 98 of 100 left, full again in 28m 48s",
@@ -141,7 +140,7 @@ fn who_is_banned_is_told_until_when_and_why_and_who_is_not_how_near_it_is() {
         &mut bench,
         &ask,
         "refused for 59m, by `login`, banned until 2023-11-14T23:13:20Z\n\
-         + login (rules:3:3): met, counted by ip = \"m\", costs 1: banned\n    \
+         + login (rules:3:3): matches, counted by ip = \"m\", costs 1: banned\n    \
          banned for 59m more, until 2023-11-14T23:13:20Z: 3 refusals within 10m lead to a ban of 1h; \
          `tollgate keys reset` lifts it",
     );
@@ -158,7 +157,7 @@ fn a_limit_that_lasts_longer_than_the_ban_is_told_with_it() {
         &mut bench,
         &[],
         "refused for 1d, by `r`, banned until 2023-11-14T23:13:20Z\n\
-         + r (rules:3:3): met, costs 1: banned\n    \
+         + r (rules:3:3): matches, costs 1: banned\n    \
          banned for 1h more, until 2023-11-14T23:13:20Z: a refusal leads to a ban of 1h; `tollgate keys reset` lifts it\n    \
          1/day: 0 of 1 left, full again in 1d, passes in 1d",
     );
@@ -170,7 +169,7 @@ fn the_refusal_that_starts_a_ban_is_explained_by_it() {
     let entries = [Entry::new("ip", "m")];
     let items = [Item::new(&entries)];
     let request = tollgate_engine::Request::new("d", &items);
-    for expected in ["met, counted by ip = \"m\", costs 1: refuses", "costs 1: refuses", "costs 1: banned"] {
+    for expected in ["matches, counted by ip = \"m\", costs 1: refuses", "costs 1: refuses", "costs 1: banned"] {
         while run(bench.engine.check(&request, &mut bench.decisions)).unwrap().is_allowed() {}
         let text = bench.engine.explain_decided(&request, &bench.decisions, 0).unwrap().to_string();
         assert!(text.contains(expected), "{text}");
@@ -183,8 +182,8 @@ fn a_limit_that_came_along_has_no_rule_to_tell() {
     let limits = bench.engine.limits(&support::limits("3/m", None)).unwrap();
     let item = Item::inline("alice", &limits);
     let told = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
-    let expected = "allowed, by the limit that came along\n\
-                    + the limit that came along: met, counted by key = \"alice\", costs 1\n    3 of 3 left\n";
+    let expected = "allowed, by the inline limit\n\
+                    + inline limit: matches, counted by key = \"alice\", costs 1\n    3 of 3 left\n";
     assert!(told.starts_with(expected), "{told}");
 }
 
@@ -206,36 +205,36 @@ fn what_is_not_looked_at_or_does_not_apply_says_so() {
         [
             "- night (rules:5:3): its conditions hold, but it does not apply at this time, only wed, sat from 22:00 to \
              06:00 in Europe/Paris or every day from 01:00 to 02:00 in UTC",
-            "- closed (rules:3:3): a is to be \"x\", and there is none",
-            "- second (rules:7:3): c is to be \"z\", and there is none",
-            "- third (rules:8:3): d is to be \"z\", and there is none",
-            "- first (rules:6:3): c is to be \"z\", and there is none",
+            "- closed (rules:3:3): a must be \"x\", but is missing",
+            "- second (rules:7:3): c must be \"z\", but is missing",
+            "- third (rules:8:3): d must be \"z\", but is missing",
+            "- first (rules:6:3): c must be \"z\", but is missing",
         ],
         "the nearest first, and those that are as near in their order"
     );
     bench.put("- {id: r, limit: 1/s, enforce: 0%}\n");
     assert_eq!(
         self::told(&mut bench, &[], None),
-        "allowed, because no rule that is enforced is met\n\
-         + r (rules:3:3): met, as a shadow, since its `enforce` spares this one, costs 1\n    1/s: 1 of 1 left"
+        "allowed, because no enforced rule matches\n\
+         + r (rules:3:3): matches, as a shadow rule: `enforce` excludes this counter, costs 1\n    1/s: 1 of 1 left"
     );
     bench.put(
         "- {id: own, limit: 2/h, suffices: true}\n- {id: team, limit: 5/h, suffices: true}\n- {id: all, limit: 6/h}\n",
     );
     (0..3).for_each(|_| drop(bench.check(&[])));
     let text = self::told(&mut bench, &[], None);
-    assert!(text.contains("own (rules:3:3): met, and left out, since another one that suffices has room\n"), "{text}");
+    assert!(text.contains("own (rules:3:3): matches, left out: another rule with `suffices` has capacity\n"), "{text}");
     (0..2).for_each(|_| drop(bench.check(&[])));
     let text = self::told(&mut bench, &[], None);
     for other in ["team", "own"] {
-        let expected = format!("\n    one of the rules that suffice has to have room: this one or `{other}`\n");
+        let expected = format!("\n    one of the rules with `suffices` must have capacity: this one or `{other}`\n");
         assert!(text.contains(&expected), "{text}");
     }
     bench.put("- {id: r, per: [u], limit: 1/s}\n- {id: quiet, limit: 1/h, on_exceed: shadow}\n");
     bench.check(&[]);
     let text = self::told(&mut bench, &[], None);
     assert!(
-        text.ends_with("met, as a shadow, costs 1\n    not looked at, since the request is refused anyway"),
+        text.ends_with("matches, as a shadow rule, costs 1\n    not evaluated: the request is refused anyway"),
         "{text}"
     );
 }
@@ -249,13 +248,13 @@ fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
     check(
         &mut bench,
         &[],
-        "allowed; `l` has least left; the store does not answer\n\
-         + l (rules:3:3): met, costs 1\n    \
-         decided here, by this node's share, while the store does not answer\n    \
+        "allowed; `l` has the least left; the store does not answer\n\
+         + l (rules:3:3): matches, costs 1\n    \
+         decided locally, by this node's share, while the store does not answer\n    \
          9/s: 9 of 9 left\n\
-         + o (rules:4:3): met, costs 1\n    \
-         passes while the store does not answer (`on_fault: open`)\n    \
-         whether it is banned was not looked at: 2 refusals within 1s lead to a ban of 1s",
+         + o (rules:4:3): matches, costs 1\n    \
+         admits while the store does not answer (`on_fault: open`)\n    \
+         ban not evaluated: 2 refusals within 1s lead to a ban of 1s",
     );
     // Whoever has waited for it once does not wait again to learn how near a ban is.
     bench.engine.store().fail(unavailable(), 2);
@@ -267,7 +266,7 @@ fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
         &mut bench,
         &[],
         "refused for 1s, by `c`; the store does not answer\n\
-         + c (rules:3:3): met, costs 1: refuses\n    \
+         + c (rules:3:3): matches, costs 1: refuses\n    \
          refuses while the store does not answer (`on_fault: closed`)",
     );
     bench.engine.store().recover();
@@ -275,7 +274,7 @@ fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
     bench.check(&[]);
     bench.engine.set_enforcement(Enforcement::Observe);
     let text = told(&mut bench, &[], None);
-    let first = "allowed, since refusals are only observed; it would be refused for 1s, by `c`\n";
+    let first = "allowed, because refusals are only observed; otherwise refused for 1s, by `c`\n";
     assert!(text.starts_with(first), "{text}");
 }
 
@@ -290,11 +289,11 @@ fn a_ban_that_nobody_asked_about_is_not_told_to_be_none() {
     check(
         &mut bench,
         &[("a", "x")],
-        "refused, whenever it comes, by `s`\n\
-         + r (rules:3:3): met, costs 1\n    \
-         whether it is banned was not looked at: a refusal leads to a ban of 2h\n    \
-         not looked at, since the request is refused anyway\n\
-         + s (rules:4:3): met, refuses it without counting\n    \
+        "always refused, by `s`\n\
+         + r (rules:3:3): matches, costs 1\n    \
+         ban not evaluated: a refusal leads to a ban of 2h\n    \
+         not evaluated: the request is refused anyway\n\
+         + s (rules:4:3): matches, refuses it without counting\n    \
          refused by override rules:4:35, since a is \"x\"",
     );
 }
@@ -307,8 +306,8 @@ fn a_rule_that_is_left_out_together_with_its_ban_is_told_once() {
     check(
         &mut bench,
         &[("ip", "m")],
-        "allowed; `own` has least left\n\
-         + own (rules:3:3): met, costs 1\n    5/h: 5 of 5 left\n\
-         + all (rules:4:3): met, counted by ip = \"m\", and left out, since `own` replaces it",
+        "allowed; `own` has the least left\n\
+         + own (rules:3:3): matches, costs 1\n    5/h: 5 of 5 left\n\
+         + all (rules:4:3): matches, counted by ip = \"m\", left out: `own` replaces it",
     );
 }

@@ -25,30 +25,30 @@ fn it_is_told_which_override_applies_and_why_not_the_others() {
     check(
         &mut bench,
         &[("api_key", "a"), ("plan", "team"), ("region", "eu")],
-        "allowed; `plans` has least left\n\
-         + plans (rules:3:3): met, counted by api_key = \"a\", costs 1\n    \
+        "allowed; `plans` has the least left\n\
+         + plans (rules:3:3): matches, counted by api_key = \"a\", costs 1\n    \
          by override rules:9:5, since plan is \"pro\" or \"team\" and region is present\n    \
-         not by override rules:8:5: plan is to be \"enterprise\", and is \"team\"\n    \
-         2 more behind it, not looked at\n    \
+         override rules:8:5 does not apply: plan must be \"enterprise\", but is \"team\"\n    \
+         2 more after it, not evaluated\n    \
          600/m: 600 of 600 left",
     );
     check(
         &mut bench,
         &[("api_key", "a"), ("plan", "enterprise")],
-        "allowed; `plans` is met and unlimited\n\
-         + plans (rules:3:3): met, counted by api_key = \"a\", unlimited\n    \
+        "allowed; `plans` matches and is unlimited\n\
+         + plans (rules:3:3): matches, counted by api_key = \"a\", unlimited\n    \
          unlimited by override rules:8:5, since plan is \"enterprise\"\n    \
-         3 more behind it, not looked at",
+         3 more after it, not evaluated",
     );
     check(
         &mut bench,
         &[("api_key", "bad")],
-        "refused, whenever it comes, by `plans`\n\
-         + plans (rules:3:3): met, counted by api_key = \"bad\", refuses it without counting\n    \
+        "always refused, by `plans`\n\
+         + plans (rules:3:3): matches, counted by api_key = \"bad\", refuses it without counting\n    \
          refused by override rules:11:5, since api_key is \"bad\"\n    \
-         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
-         not by override rules:10:5: api_key is to be \"trial\", and is \"bad\"\n    \
-         not by override rules:9:5: plan is to be \"pro\" or \"team\", and there is none",
+         override rules:8:5 does not apply: plan must be \"enterprise\", but is missing\n    \
+         override rules:10:5 does not apply: api_key must be \"trial\", but is \"bad\"\n    \
+         override rules:9:5 does not apply: plan must be \"pro\" or \"team\", but is missing",
     );
 }
 
@@ -65,13 +65,13 @@ fn an_override_that_ends_says_when_and_that_it_has() {
     check(
         &mut bench,
         &trial,
-        "allowed; `plans` has least left\n\
-         + plans (rules:3:3): met, counted by api_key = \"trial\", costs 1\n    \
-         by none of its 4 overrides\n    \
-         not by override rules:10:5: it ended 2023-11-15T00:00Z\n    \
-         not by override rules:8:5: plan is to be \"enterprise\", and there is none\n    \
-         not by override rules:11:5: api_key is to be \"bad\", and is \"trial\"\n    \
-         nor by 1 more\n    \
+        "allowed; `plans` has the least left\n\
+         + plans (rules:3:3): matches, counted by api_key = \"trial\", costs 1\n    \
+         none of its 4 overrides applies\n    \
+         override rules:10:5 does not apply: it expired 2023-11-15T00:00Z\n    \
+         override rules:8:5 does not apply: plan must be \"enterprise\", but is missing\n    \
+         override rules:11:5 does not apply: api_key must be \"bad\", but is \"trial\"\n    \
+         1 more do not apply\n    \
          60/m, burst 10: 10 of 10 left",
     );
 }
@@ -90,19 +90,19 @@ fn rules_that_nobody_reads_by_the_line_are_told_by_name() {
     check(
         &mut bench,
         &[("key", "acme")],
-        "allowed; `r` has least left\n\
-         + r (revision 7): met, counted by key = \"acme\", costs 1\n    \
+        "allowed; `r` has the least left\n\
+         + r (revision 7): matches, counted by key = \"acme\", costs 1\n    \
          by override \"acme\", set through the API, since key is \"acme\", until 2030-01-31T18:00Z\n    \
-         2 more behind it, not looked at\n    \
+         2 more after it, not evaluated\n    \
          5/s: 5 of 5 left",
     );
     check(
         &mut bench,
         &[("key", "own")],
-        "allowed; `r` has least left\n\
-         + r (revision 7): met, counted by key = \"own\", costs 1\n    \
-         by override 1 of those in the rule, since key is \"own\"\n    \
-         not by 2 for other values of key, set through the API\n    \
+        "allowed; `r` has the least left\n\
+         + r (revision 7): matches, counted by key = \"own\", costs 1\n    \
+         by override 1 of the rule, since key is \"own\"\n    \
+         2 set through the API for other values of key do not apply\n    \
          7/s: 7 of 7 left",
     );
 }
@@ -119,10 +119,10 @@ fn of_many_overrides_those_in_the_rule_are_told_before_those_of_other_customers(
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
     let text = told(&mut bench, &[("key", "me"), ("plan", "pro")], None);
-    let expected = "\n    by none of its 2,002 overrides\n    \
-                    not by override 2 of those in the rule: region is to be \"eu\", and there is none\n    \
-                    not by override 1 of those in the rule: plan is to be \"a\", and is \"pro\"\n    \
-                    not by 2,000 for other values of key, set through the API\n    1/s: 1 of 1 left";
+    let expected = "\n    none of its 2,002 overrides applies\n    \
+                    override 2 of the rule does not apply: region must be \"eu\", but is missing\n    \
+                    override 1 of the rule does not apply: plan must be \"a\", but is \"pro\"\n    \
+                    2,000 set through the API for other values of key do not apply\n    1/s: 1 of 1 left";
     assert!(text.ends_with(expected), "{text}");
 }
 
@@ -146,11 +146,11 @@ fn what_overrides_are_for_can_be_concealed_where_it_is_what_the_request_has() {
         (
             "bygone",
             "gold",
-            "by override 1 of those in the rule, since plan is \"gold\" or \"pure\"\n    \
-             not by override \"bygone\", set through the API: it ended 2020-01-31T18:00Z\n    \
-             not by 2 for other values of key, set through the API\n",
-            "by override 1 of those in the rule, since plan is \"<4>\"\n    \
-             not by override \"<6>\", set through the API: it ended 2020-01-31T18:00Z\n",
+            "by override 1 of the rule, since plan is \"gold\" or \"pure\"\n    \
+             override \"bygone\", set through the API does not apply: it expired 2020-01-31T18:00Z\n    \
+             2 set through the API for other values of key do not apply\n",
+            "by override 1 of the rule, since plan is \"<4>\"\n    \
+             override \"<6>\", set through the API does not apply: it expired 2020-01-31T18:00Z\n",
         ),
         // What a terminal would obey is never shown as it is.
         ("a\u{1b}\n\u{202e}", "free", "by override \"a\\u{1b}\\n\\u{202e}\", set through the API, since", "\"<6>\""),
@@ -173,22 +173,21 @@ fn what_the_values_of_overrides_were_compared_with_can_be_concealed() {
         run(bench.engine.explain(b"d", &Item::new(&entries), &mut tollgate_engine::Decisions::default())).unwrap();
     explanation.conceal(|_| "…".into());
     let text = explanation.to_string();
-    assert!(!text.contains("secret") && !text.contains("hidden") && text.contains("and is \"…\""), "{text}");
+    assert!(!text.contains("secret") && !text.contains("hidden") && text.contains("but is \"…\""), "{text}");
 }
 
 #[test]
 fn the_nearest_override_is_looked_for_among_the_first_ten_thousand() {
-    for (others, nearest, more) in [
-        (9_999, "a is to be \"no\", and is \"yes\"", "9,997"),
-        (10_000, "k is to be \"c0\", and there is none", "9,998"),
-    ] {
+    for (others, nearest, more) in
+        [(9_999, "a must be \"no\", but is \"yes\"", "9,997"), (10_000, "k must be \"c0\", but is missing", "9,998")]
+    {
         let others: String = (0..others).map(|n| format!("{{when: {{k: c{n}}}, unlimited: true}}, ")).collect();
         let near = "{when: {b: yes, a: no}, unlimited: true}";
         let mut bench = bench(&format!("- {{id: r, limit: 1/s, overrides: [{others}{near}]}}\n"));
         let text = told(&mut bench, &[("a", "yes"), ("b", "yes")], None);
         let first = text.lines().nth(3).unwrap_or_default();
-        assert!(first.contains("not by override ") && first.ends_with(nearest), "{text}");
-        let more = format!("\n    nor by {more} more\n");
+        assert!(first.contains("override ") && first.ends_with(nearest), "{text}");
+        let more = format!("\n    {more} more do not apply\n");
         assert!(text.contains(&more), "{text}");
     }
 }

@@ -329,7 +329,7 @@ fn the_same_key_twice_is_told_apart_by_its_place() {
 fn of_several_quotas_one_with_room_is_enough_and_other_limits_must_be_kept() {
     let config = "domain: d\ndescriptors:\n- {key: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
          - {key: b, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5}}\n- {key: c, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
-    assert_eq!(told(config), "");
+    assert_eq!(report(config), "");
     let [a, b, c]: [Descriptor<'_>; 3] = [&[("a", "x")], &[("b", "x")], &[("c", "x")]];
     let service = Service::new(config);
     assert_eq!(passing_all(&service, &[a, b, c]), 5, "the larger of both");

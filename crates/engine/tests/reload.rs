@@ -87,7 +87,10 @@ fn bad_rules_leave_the_running_ones_alone() {
     let version = bench.engine.rules().version();
     assert!(Rules::read(&[Source { name: "f", text: b"domain: d\nrules: [{id: r, limit: 5}]" }]).is_err());
     let mistakes = bench.engine.put(&read("- {id: r, limit: 5/m}\n- {id: evil, limit: 666/s}\n")).unwrap_err();
-    assert_eq!(mistakes.to_string(), "rules:4:3: the store cannot keep the limits of `evil`: 666 is not kept here");
+    assert_eq!(
+        mistakes.to_string(),
+        "rules:4:3: the store does not support the limits of `evil`: 666 is not kept here"
+    );
     assert_eq!(bench.engine.rules().version(), version);
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");

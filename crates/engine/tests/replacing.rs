@@ -61,7 +61,7 @@ fn what_is_replaced_is_explained() {
     assert_eq!(effects, [("reading", Does::Replaced), ("search", Does::Limits)]);
     assert!(
         explained.to_string().contains(
-            "reading (rules:3:3): met, counted by user, which is missing, and left out, since `search` replaces it\n"
+            "reading (rules:3:3): matches, counted by user, which is missing, left out: `search` replaces it\n"
         ),
         "{explained}"
     );

@@ -77,12 +77,12 @@ fn requests_beyond_any_reason_are_refused_before_they_are_looked_at() {
     let mut check = |items: &[Item<'_>]| {
         run(bench.engine.check(&Request::new("d", items), &mut decisions)).map(|_| ()).unwrap_err().to_string()
     };
-    assert_eq!(check(&[Item::default(); 65]), "items of a request: 65 are too many, at most 64 are taken");
+    assert_eq!(check(&[Item::default(); 65]), "too many items: 65 (maximum 64)");
     let entries = [Entry::new("a", "b"); 129];
-    assert_eq!(check(&[Item::new(&entries)]), "entries of an item: 129 are too many, at most 128 are taken");
+    assert_eq!(check(&[Item::new(&entries)]), "too many attributes of an item: 129 (maximum 128)");
     let long = "x".repeat(8193);
     let entries = [Entry::new("a", &long)];
-    assert_eq!(check(&[Item::new(&entries)]), "bytes of an entry: 8193 are too many, at most 8192 are taken");
+    assert_eq!(check(&[Item::new(&entries)]), "too many bytes in an attribute: 8193 (maximum 8192)");
 }
 
 #[test]
@@ -285,6 +285,6 @@ fn many_rules_may_be_met_at_once_but_not_by_many_items() {
     assert_eq!(bench.check(&[]), "deny 60s");
     let error = bench.check_items(&[Item::default(), Item::default()]).unwrap_err();
     let max = 4096;
-    assert_eq!(error, RequestError::TooMany { what: "rules met by the items of a request", given: 6_000, max });
+    assert_eq!(error, RequestError::TooMany { what: "rules matched by the items of a request", given: 6_000, max });
     assert_eq!(bench.check(&[]), "deny 60s", "and the next request is none the worse for it");
 }

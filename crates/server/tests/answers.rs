@@ -129,10 +129,10 @@ fn refusals_are_explained_in_the_log_as_many_as_wanted() {
     for expected in [
         "front=Http domain=\"api\" rule=\"paid\" key=\"user=alice\" retry_after_ms=86",
         "standing=\"exact\" observed=false banned=false closed=false untold=0 why=\"+ paid (",
-        "met, counted by user = \\\"alice\\\", costs 1: refuses, 1/day: 0 of 1 left, full again in ",
+        "matches, counted by user = \\\"alice\\\", costs 1: refuses, 1/day: 0 of 1 left, full again in ",
         "; - silent (",
-        "kind is to be \\\"silent\\\", and is \\\"paid\\\"",
-        "; and 4 more that are not met",
+        "kind must be \\\"silent\\\", but is \\\"paid\\\"",
+        "; and 4 more that do not match",
     ] {
         assert!(lines[0].contains(expected), "no {expected} in\n{}", lines[0]);
     }

@@ -112,7 +112,7 @@ fn decide_answers_bad_lines_in_their_place_and_fails() {
     assert!(answers[0].contains(r#""allowed":true"#) && answers[2].starts_with(r#"[{"allowed":false"#), "{}", ran.out);
     for (place, expected) in [
         (1, r#""detail":"at line 2: this is not JSON: EOF while parsing a value","line":2"#),
-        (3, r#"there are no rules for the domain `d`"#),
+        (3, r#"unknown domain `d`"#),
         (4, r#""line":5"#),
         (
             5,

@@ -204,10 +204,10 @@ fn rules_of_the_service_are_told_by_revision_and_overrides_by_name() {
     eventually("the override is in force", || ask().contains("by override \"acme\""));
     let told = ask();
     let expected = "\n    by override \"acme\", set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
-                    2 more behind it, not looked at\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
+                    2 more after it, not evaluated\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
     assert!(told.contains("+ quota (revision ") && told.contains(expected), "{told}");
     let told = tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
-    let expected = "\n    by override 1 of those in the rule, since plan is \"pro\"\n    \
-                    not by 1 for other values of key, set through the API\n    1 more behind it, not looked at\n";
+    let expected = "\n    by override 1 of the rule, since plan is \"pro\"\n    \
+                    1 set through the API for other values of key do not apply\n    1 more after it, not evaluated\n";
     assert!(told.contains(expected), "{told}");
 }

@@ -175,7 +175,7 @@ fn mistakes_are_problems_that_say_what_and_where() {
         ("/v1/check", "{\n\"domian\":1}", 400, "\"line\":2"),
         ("/v1/check", r#"{"key":"a","limit":"10/s","algorithm":"tokenbucket"}"#, 400, "did you mean `token_bucket`"),
         ("/v1/check", r#"{"key":"a","limit":"10/s","burst":0}"#, 400, "/burst"),
-        ("/v1/check", r#"{"domain":"none"}"#, 400, "there are no rules for the domain `none`"),
+        ("/v1/check", r#"{"domain":"none"}"#, 400, "unknown domain `none`"),
         ("/v1/chek", "{}", 404, "/v1/check"),
     ] {
         let reply = curl(&server, path, &["-d", body]);

@@ -54,7 +54,7 @@ fn what_is_no_text_is_told_in_json_and_is_a_value_like_any_other_in_resp() {
     assert_eq!(resp.line(), "*12");
     let mut resp = server.connect_resp();
     resp.send(b"*3\r\n$8\r\nTG.CHECK\r\n$2\r\n\xff\n\r\n$1\r\n1\r\nPING\r\n");
-    assert!(resp.line().starts_with("-ERR there are no rules for the domain"), "one line, whatever was sent");
+    assert!(resp.line().starts_with("-ERR unknown domain"), "one line, whatever was sent");
     resp.expect("+PONG\r\n");
 }
 
@@ -116,7 +116,7 @@ fn numbers_the_store_cannot_keep_are_told_and_the_running_rules_stay() {
     let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
     let server = Server::start(&args);
     rules.write("domain: api\nrules:\n- {id: all, per: [k], limit: 1/1500ns, algorithm: fixed_window}\n");
-    server.wait_for_line("the store cannot keep the limits of `all`");
+    server.wait_for_line("the store does not support the limits of `all`");
     let mut http = server.connect_http();
     check(&mut http, r#"{"domain":"api","attributes":{"k":"a"}}"#, 200, r#""limit":5"#);
 }

@@ -177,8 +177,8 @@ fn rules_are_asked_by_name_and_value_in_the_order_of_the_pipeline() {
     client.send(
         "TG.RESET api 1 k a\r\nTG.RESET none 1\r\nTG.CHECK api x\r\nTG.CHECK api 1 k\r\nTG.CHECK none 1\r\nPING\r\n",
     );
-    client.expect(":1\r\n-ERR there are no rules for the domain `none`\r\n");
+    client.expect(":1\r\n-ERR unknown domain `none`\r\n");
     client.expect("-ERR the cost 'x' is not an integer from 0 on, such as 1, or - to use the cost of the rules\r\n");
     client.expect("-ERR usage: tg.check <domain> <cost or -> [ONCE <key>] [<name> <value> ...]\r\n");
-    client.expect("-ERR there are no rules for the domain `none`\r\n+PONG\r\n");
+    client.expect("-ERR unknown domain `none`\r\n+PONG\r\n");
 }

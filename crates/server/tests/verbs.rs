@@ -124,7 +124,7 @@ fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
     // What has to be a number has to be one.
     let mut client = server.connect_resp();
     client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
-    client.expect("-ERR the request does not say how much is wanted at most: give it a cost\r\n");
+    client.expect("-ERR missing cost: the amount to take at most\r\n");
     client.expect("-ERR the cost '--' is not an integer from 0 on, such as 1, or - to use the cost of the rules\r\n");
     client.expect("-ERR not a receipt; send the `receipt` of a decision unchanged\r\n+PONG\r\n");
 }
@@ -160,14 +160,11 @@ fn a_decision_is_explained_and_nothing_taken() {
         }
         let text = resp(server, &["TG.EXPLAIN", "api", "5", "user", "a"]);
         let text = text.as_str().expect("a text");
-        assert!(
-            text.starts_with("refused, whenever it comes, by `mine`\n+ mine (") && text.contains("\n- slots ("),
-            "{text}"
-        );
+        assert!(text.starts_with("always refused, by `mine`\n+ mine (") && text.contains("\n- slots ("), "{text}");
         let program = env!("CARGO_BIN_EXE_tollgate");
         let args = ["explain", "--server", &server.url("/"), "api", "user=a"];
         let told = run(Command::new(program).args(args));
-        assert!(told.contains("met, counted by user = \"a\", costs 1\n    4/day: 3 of 4 left"), "{told}");
+        assert!(told.contains("matches, counted by user = \"a\", costs 1\n    4/day: 3 of 4 left"), "{told}");
     });
 }
 
@@ -182,7 +179,7 @@ fn a_rule_file_is_explained_without_a_server() {
     let text = String::from_utf8_lossy(&told.stdout);
     assert!(told.status.success() && text.contains("4/day: 4 of 4 left\n"), "{text}");
     for (args, error) in [
-        (&["--rules", rules.path(), "none"][..], "there are no rules for the domain `none`"),
+        (&["--rules", rules.path(), "none"][..], "unknown domain `none`"),
         (&["--rules", rules.path(), "api", "user"], "`user` is not an attribute"),
         (&["--server", "http://127.0.0.1:1", "api"], "cannot reach http://127.0.0.1:1"),
     ] {

@@ -6,32 +6,32 @@
 use tollgate::Outcome;
 use tollgate::core::{Ask, Cost};
 
-use super::plan::{Answered, Planned, range};
-use super::{Engine, Running, report};
+use super::plan::{AnswerSource, PlannedCharge, range};
+use super::{Engine, RulesInForce, report};
 use crate::decision::Decisions;
-use crate::key::{self, Beside};
+use crate::key::{self, SideCounter};
 use crate::meters::Event;
-use crate::ruleset::{Banning, Numbered};
+use crate::ruleset::{BanLimits, RuleLimits};
 use crate::store::{Answers, Batch, Charge, Group, Store, Verb};
 
 /// How many refusals of a counter count towards a ban.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Noted {
+pub(crate) struct RefusalCount {
     /// The charge to that counter.
     pub(crate) charge: u32,
     pub(crate) refusals: u64,
 }
 
 /// The keys of the counters beside a counter.
-pub(super) struct BesideKeys(Vec<u8>);
+pub(super) struct SideKeys(Vec<u8>);
 
 /// The keys that were banned while a batch was decided, each with the answer about its ban.
-type Started = Vec<(BesideKeys, Answered)>;
+type Started = Vec<(SideKeys, AnswerSource)>;
 
 /// Counts the refusals among `decisions` by rules that ban. Those that start a ban become refusals by the ban.
 pub(super) async fn note_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    running: &Running,
+    running: &RulesInForce,
     decisions: &mut Decisions,
 ) {
     let mut started = Started::new();
@@ -56,30 +56,30 @@ pub(super) async fn note_refusals<S: Store, F: Store>(
 async fn note_refusal<S: Store, F: Store>(
     engine: &Engine<S, F>,
     counter: usize,
-    running: &Running,
+    running: &RulesInForce,
     decisions: &mut Decisions,
     started: &mut Started,
-) -> Option<Answered> {
+) -> Option<AnswerSource> {
     let planned = &decisions.plan.charges[counter];
     let banning = banning_of(planned, running)?;
-    let keys = BesideKeys::of(decisions.plan.key(planned));
+    let keys = SideKeys::of(decisions.plan.key(planned));
     // All requests of the batch were decided before this one started the ban.
     if let Some((_, answered)) = started.iter().find(|(known, _)| known.0 == keys.0) {
         return Some(*answered);
     }
-    let refusals = banning.refusals.as_ref().map(|numbered| charge(keys.refusals(), numbered, Cost::ONE));
+    let refusals = banning.refusals.as_ref().map(|rule_limits| charge(keys.refusals(), rule_limits, Cost::ONE));
     if let Some(refusals) = &refusals {
         let mut answers = Answers::default();
         let groups = [Group { verb: Verb::Check, charges: std::slice::from_ref(refusals) }];
         engine.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
         let group = answers.group(0).ok()?;
         if group.outcome().is_admitted() {
-            decisions.noted.push(Noted { charge: counter as u32, refusals: counted(&answers) });
+            decisions.noted.push(RefusalCount { charge: counter as u32, refusals: counted(&answers) });
             return None;
         }
     }
     let asks = charge(keys.ban(), &banning.ban, Cost::ZERO);
-    let begins = Charge { ask: Ask::Regardless(Banning::COST), ..asks };
+    let begins = Charge { ask: Ask::Regardless(BanLimits::COST), ..asks };
     let mut groups = vec![Group { verb: Verb::Check, charges: std::slice::from_ref(&begins) }];
     // After the ban, counting begins again at zero.
     groups.extend(refusals.iter().map(|refusals| Group { verb: Verb::Reset, charges: std::slice::from_ref(refusals) }));
@@ -93,7 +93,7 @@ async fn note_refusal<S: Store, F: Store>(
     if answers.answer(said).is_none_or(|answer| answer.outcome.is_admitted()) {
         return None;
     }
-    let answered = Answered::Enforced(said);
+    let answered = AnswerSource::Enforced(said);
     started.push((keys, answered));
     Some(answered)
 }
@@ -102,16 +102,16 @@ async fn note_refusal<S: Store, F: Store>(
 pub(super) async fn look_at_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
     request: usize,
-    running: &Running,
+    running: &RulesInForce,
     decisions: &mut Decisions,
 ) {
     for counter in counters_with_bans(decisions, request) {
         let planned = &decisions.plan.charges[counter];
         let Some(banning) = banning_of(planned, running) else { continue };
         let mut refusals = 0;
-        if let Some(numbered) = &banning.refusals {
-            let keys = BesideKeys::of(decisions.plan.key(planned));
-            let asks = charge(keys.refusals(), numbered, Cost::ZERO);
+        if let Some(rule_limits) = &banning.refusals {
+            let keys = SideKeys::of(decisions.plan.key(planned));
+            let asks = charge(keys.refusals(), rule_limits, Cost::ZERO);
             let mut answers = Answers::default();
             let groups = [Group { verb: Verb::Peek, charges: std::slice::from_ref(&asks) }];
             engine.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
@@ -120,14 +120,15 @@ pub(super) async fn look_at_refusals<S: Store, F: Store>(
             }
             refusals = counted(&answers);
         }
-        decisions.noted.push(Noted { charge: counter as u32, refusals });
+        decisions.noted.push(RefusalCount { charge: counter as u32, refusals });
     }
 }
 
 /// Returns the positions of the charges of a request to counters that can be banned.
 fn counters_with_bans(decisions: &Decisions, request: usize) -> Vec<usize> {
     let charges = range(&decisions.plan.asked[request].charges);
-    let bans = |counter: &usize| decisions.plan.charges[..charges.end].get(counter + 1).is_some_and(Planned::is_ban);
+    let bans =
+        |counter: &usize| decisions.plan.charges[..charges.end].get(counter + 1).is_some_and(PlannedCharge::is_ban);
     charges.clone().filter(bans).collect()
 }
 
@@ -142,26 +143,29 @@ fn refused_before_a_ban(decisions: &Decisions, request: usize) -> Vec<usize> {
 }
 
 /// Returns where the refusals of the only request are counted, with the limits to count them by.
-pub(super) fn refusals_to_forget<'r>(decisions: &Decisions, running: &'r Running) -> Vec<(BesideKeys, &'r Numbered)> {
+pub(super) fn refusals_to_forget<'r>(
+    decisions: &Decisions,
+    running: &'r RulesInForce,
+) -> Vec<(SideKeys, &'r RuleLimits)> {
     let counted = |counter: usize| {
         let planned = &decisions.plan.charges[counter];
-        let numbered = banning_of(planned, running)?.refusals.as_ref()?;
-        Some((BesideKeys::of(decisions.plan.key(planned)), &**numbered))
+        let rule_limits = banning_of(planned, running)?.refusals.as_ref()?;
+        Some((SideKeys::of(decisions.plan.key(planned)), &**rule_limits))
     };
     counters_with_bans(decisions, 0).into_iter().filter_map(counted).collect()
 }
 
-impl BesideKeys {
+impl SideKeys {
     /// Returns a charge of one refusal.
-    pub(super) fn refusals_under<'a>(&'a self, numbered: &'a Numbered) -> Charge<'a> {
-        charge(self.refusals(), numbered, Cost::ONE)
+    pub(super) fn refusals_under<'a>(&'a self, rule_limits: &'a RuleLimits) -> Charge<'a> {
+        charge(self.refusals(), rule_limits, Cost::ONE)
     }
 
     /// Returns the keys beside the counter with this key.
     fn of(key: &[u8]) -> Self {
         let mut keys = key.to_vec();
-        key::push_beside(&mut keys, 0..key.len(), Beside::Refusals);
-        key::push_beside(&mut keys, 0..key.len(), Beside::Ban);
+        key::push_beside(&mut keys, 0..key.len(), SideCounter::Refusals);
+        key::push_beside(&mut keys, 0..key.len(), SideCounter::Ban);
         Self(keys)
     }
 
@@ -176,13 +180,13 @@ impl BesideKeys {
     }
 }
 
-fn banning_of<'r>(planned: &Planned, running: &'r Running) -> Option<&'r Banning> {
+fn banning_of<'r>(planned: &PlannedCharge, running: &'r RulesInForce) -> Option<&'r BanLimits> {
     let rule = running.rules.rules().get(planned.rule()? as usize)?;
     rule.special()?.ban.as_ref()
 }
 
-fn charge<'a>(key: &'a [u8], numbered: &'a Numbered, cost: Cost) -> Charge<'a> {
-    let Numbered { id, limits, .. } = numbered;
+fn charge<'a>(key: &'a [u8], rule_limits: &'a RuleLimits, cost: Cost) -> Charge<'a> {
+    let RuleLimits { id, limits, .. } = rule_limits;
     Charge { key, numbers: *id, limits, earlier: &[], ask: Ask::Exactly(cost), stamps: None, windows: &[] }
 }
 

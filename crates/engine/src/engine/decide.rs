@@ -14,10 +14,10 @@ use std::mem::take;
 
 use tollgate::core::Time;
 
-use super::plan::{Answered, Plan, Planned, Span, emptied_charges, emptied_groups, group, range};
+use super::plan::{AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, group, range};
 use super::scratch::{Scratch, Unanswered};
-use super::{Enforcement, Engine, Running, Taking, bans, fast, report, suffice, taking};
-use crate::decision::{Decided, Decisions, Standing};
+use super::{Enforcement, Engine, RulesInForce, Taking, bans, fast, report, suffice, taking};
+use crate::decision::{DecisionRecord, Decisions, Standing};
 use crate::request::Request;
 use crate::rules::OnFault;
 use crate::store::{Answers, Batch, Group, Store, StoreError, Verb};
@@ -35,7 +35,7 @@ pub(super) async fn decide<S: Store, F: Store>(
     decisions.observing = engine.enforcement() == Enforcement::Observe;
     for request in requests {
         let planned = decisions.add(request, &running.rules);
-        decisions.decided.push(planned.map(|()| Decided::ADMITTED));
+        decisions.decided.push(planned.map(|()| DecisionRecord::ADMITTED));
     }
     if verb == Verb::Check && taking == Taking::Exactly && fast::try_admit(engine, &running, decisions) {
         return;
@@ -61,7 +61,7 @@ pub(super) async fn decide<S: Store, F: Store>(
         bans::note_refusals(engine, &running, decisions).await;
     }
     if decisions.observing {
-        decisions.decided.iter_mut().flatten().for_each(Decided::observe);
+        decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
     }
     if verb == Verb::Check {
         report::count(engine, &running, decisions);
@@ -72,19 +72,19 @@ pub(super) async fn decide<S: Store, F: Store>(
 pub(super) async fn charge_enforced<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: Verb,
-    running: &Running,
+    running: &RulesInForce,
     decisions: &mut Decisions,
     among: impl Fn(usize) -> bool + Send,
 ) {
     let Decisions { plan, enforced, scratch, .. } = decisions;
-    let wanted = move |request: usize, planned: &Planned| !planned.shadow && among(request);
+    let wanted = move |request: usize, planned: &PlannedCharge| !planned.shadow && among(request);
     run_and_take(engine, verb, running, plan, enforced, scratch, wanted).await;
     // The calendar windows did not fit the store's time: again, with those of the time it answered. If they do not fit then,
     // its clock cannot be relied on.
     if !scratch.unanswered.stale.is_empty() {
         let stale = take(&mut scratch.unanswered.stale);
         plan.move_windows(running, &stale, scratch.unanswered.store_time.unwrap_or(Time::ZERO));
-        let again = |request: usize, planned: &Planned| !planned.shadow && stale.contains(&(request as u32));
+        let again = |request: usize, planned: &PlannedCharge| !planned.shadow && stale.contains(&(request as u32));
         run_and_take(engine, verb, running, plan, enforced, scratch, again).await;
         let Unanswered { lost, stale, .. } = &mut scratch.unanswered;
         lost.append(stale);
@@ -95,15 +95,15 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
 async fn run_and_take<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: Verb,
-    running: &Running,
+    running: &RulesInForce,
     plan: &mut Plan,
     answers: &mut Answers,
     scratch: &mut Scratch,
-    wanted: impl Fn(usize, &Planned) -> bool + Send,
+    wanted: impl Fn(usize, &PlannedCharge) -> bool + Send,
 ) {
     let first = answers.len();
     run_groups(&engine.store, verb, running, plan, answers, scratch, wanted).await;
-    take_answers(engine, plan, answers, first, Kind::Enforced, scratch);
+    take_answers(engine, plan, answers, first, ChargeKind::Enforced, scratch);
     remember(engine, running, plan, answers, first, &scratch.spans);
 }
 
@@ -112,22 +112,26 @@ async fn run_and_take<S: Store, F: Store>(
 async fn charge_shadows<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: Verb,
-    running: &Running,
+    running: &RulesInForce,
     decisions: &mut Decisions,
 ) {
     let Decisions { plan, shadows, decided, scratch, .. } = decisions;
     // A request that has waited for the store in vain does not wait for it again.
     let admitted = |request: usize| {
-        let exact = |decided: &Decided| decided.outcome.is_admitted() && decided.standing == Standing::Exact;
+        let exact = |decided: &DecisionRecord| decided.outcome.is_admitted() && decided.standing == Standing::Exact;
         decided[request].as_ref().is_ok_and(exact)
     };
-    let wanted = |request: usize, planned: &Planned| planned.shadow && admitted(request);
+    let wanted = |request: usize, planned: &PlannedCharge| planned.shadow && admitted(request);
     run_groups(&engine.store, verb, running, plan, shadows, scratch, wanted).await;
-    take_answers(engine, plan, shadows, 0, Kind::Shadow, scratch);
+    take_answers(engine, plan, shadows, 0, ChargeKind::Shadow, scratch);
     for span in &scratch.spans {
-        let refused = |planned: &Planned| match planned.answered {
-            Answered::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_admitted()),
-            Answered::Not | Answered::Enforced(_) | Answered::Fallback(_) | Answered::Open | Answered::Closed => false,
+        let refused = |planned: &PlannedCharge| match planned.answered {
+            AnswerSource::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_admitted()),
+            AnswerSource::Not
+            | AnswerSource::Enforced(_)
+            | AnswerSource::Fallback(_)
+            | AnswerSource::Open
+            | AnswerSource::Closed => false,
         };
         let charges = range(&plan.asked[span.request as usize].charges);
         if let Ok(decided) = &mut decided[span.request as usize] {
@@ -138,7 +142,7 @@ async fn charge_shadows<S: Store, F: Store>(
 
 /// Which charges a store was asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ChargeKind {
     Enforced,
     Shadow,
 }
@@ -147,11 +151,11 @@ enum Kind {
 async fn run_groups<S: Store>(
     store: &S,
     verb: Verb,
-    running: &Running,
+    running: &RulesInForce,
     plan: &Plan,
     answers: &mut Answers,
     scratch: &mut Scratch,
-    wanted: impl Fn(usize, &Planned) -> bool + Send,
+    wanted: impl Fn(usize, &PlannedCharge) -> bool + Send,
 ) {
     let mut charges = take(&mut scratch.charges);
     plan.collect(running, &mut charges, &mut scratch.spans, wanted);
@@ -179,7 +183,7 @@ fn take_answers<S: Store, F: Store>(
     plan: &mut Plan,
     answers: &Answers,
     first: usize,
-    kind: Kind,
+    kind: ChargeKind,
     scratch: &mut Scratch,
 ) {
     let Scratch { spans, unanswered, .. } = scratch;
@@ -189,10 +193,10 @@ fn take_answers<S: Store, F: Store>(
             continue;
         };
         for planned in &mut plan.charges[range(&plan.asked[span.request as usize].charges)] {
-            if planned.has_limits() && planned.shadow == (kind == Kind::Shadow) {
+            if planned.has_limits() && planned.shadow == (kind == ChargeKind::Shadow) {
                 planned.answered = match kind {
-                    Kind::Enforced => Answered::Enforced(charge),
-                    Kind::Shadow => Answered::Shadow(charge),
+                    ChargeKind::Enforced => AnswerSource::Enforced(charge),
+                    ChargeKind::Shadow => AnswerSource::Shadow(charge),
                 };
                 charge += 1;
             }
@@ -206,18 +210,21 @@ fn take_error<S: Store, F: Store>(
     answers: &Answers,
     group: usize,
     request: u32,
-    kind: Kind,
+    kind: ChargeKind,
     unanswered: &mut Unanswered,
 ) {
     let Err(error) = answers.group(group) else { return };
     engine.meters.store_error(&error);
     match (kind, error) {
-        (Kind::Shadow, _) => {}
-        (Kind::Enforced, StoreError::Stale { store_time }) => {
+        (ChargeKind::Shadow, _) => {}
+        (ChargeKind::Enforced, StoreError::Stale { store_time }) => {
             unanswered.stale.push(request);
             unanswered.store_time = unanswered.store_time.max(Some(store_time));
         }
-        (Kind::Enforced, StoreError::Unavailable { .. } | StoreError::Unknown { .. } | StoreError::Rejected { .. }) => {
+        (
+            ChargeKind::Enforced,
+            StoreError::Unavailable { .. } | StoreError::Unknown { .. } | StoreError::Rejected { .. },
+        ) => {
             unanswered.lost.push(request);
         }
     }
@@ -226,7 +233,7 @@ fn take_error<S: Store, F: Store>(
 /// Records what the store said, from the group `first` on, for rules that decide by it while the store does not answer.
 fn remember<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    running: &Running,
+    running: &RulesInForce,
     plan: &Plan,
     answers: &Answers,
     first: usize,

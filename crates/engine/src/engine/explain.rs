@@ -1,27 +1,28 @@
-//! A request is explained: decided without taking anything, and then looked at beside the rules as they were written.
+//! Explains requests: decides them without taking anything, and compares them with the rules as
+//! written.
 
 mod conditions;
-mod met;
+mod matching;
 
 use std::sync::{Arc, PoisonError};
 
 use tollgate::core::{Time, Wall};
 
 use super::decide::decide;
-use super::plan::Planned;
-use super::{Engine, Running, Taking, bans};
+use super::plan::PlannedCharge;
+use super::{Engine, RulesInForce, Taking, bans};
 use crate::decision::{Decisions, Standing};
-use crate::explain::{Explained, Explanation, Why};
+use crate::explain::{Explanation, MatchResult, RuleExplanation};
 use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
-use crate::rules::{Place, Rule};
+use crate::rules::{Position, Rule};
 use crate::store::{Store, Verb};
 use conditions::{distance, has_only, nearest, not_expressed, unmet};
-use met::Charged;
+use matching::ChargeContext;
 
-/// How many rules that are not met are told.
+/// Maximum number of rules that do not match in an explanation.
 const MAX_UNMET: usize = 100;
-/// How much of a value is shown, in letters.
+/// Maximum length of a value, in characters.
 const SHOWN: usize = 64;
 
 /// See [`Engine::explain`].
@@ -34,12 +35,13 @@ pub(super) async fn explain<S: Store, F: Store>(
     let request = Request { domain, items: std::slice::from_ref(item) };
     let running = loop {
         decide(engine, Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
-        // Whoever replaces the rules twice in the meantime has to have it decided again.
+        // If the rules were replaced twice in the meantime, the request is decided again.
         if let Some(running) = running_of(engine, decisions.version) {
             break running;
         }
     };
-    // Whoever has waited for the store in vain does not wait for it once more, and what is denied has asked for no ban.
+    // A request that waited for the store without an answer does not wait again, and a denied one
+    // has no ban to look up.
     let exact = decisions.get(0)?.standing() == Standing::Exact;
     if exact && !decisions.plan.asked[0].denied {
         bans::look_at_refusals(engine, 0, &running, decisions).await;
@@ -52,34 +54,34 @@ pub(super) fn explain_decided<S: Store, F: Store>(
     engine: &Engine<S, F>,
     request: &Request<'_>,
     decisions: &Decisions,
-    place: usize,
+    position: usize,
 ) -> Option<Explanation> {
-    running_of(engine, decisions.version)?.explain(request, decisions, place, (engine.wall)()).ok()
+    running_of(engine, decisions.version)?.explain(request, decisions, position, (engine.wall)()).ok()
 }
 
-/// The rules of a version: those in force, or those before them.
-fn running_of<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<Running>> {
-    let is_meant = |running: &Arc<Running>| running.rules.version() == version;
+/// Returns the rules of a version: those in force, or the previous ones.
+fn running_of<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<RulesInForce>> {
+    let is_meant = |running: &Arc<RulesInForce>| running.rules.version() == version;
     Some(engine.running.load_full()).filter(is_meant).or_else(|| {
         let replaced = engine.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         replaced.clone().filter(is_meant)
     })
 }
 
-impl Running {
-    /// Why the request at `place` was decided by these rules as it was.
+impl RulesInForce {
+    /// Explains why the request at `position` was decided as it was.
     fn explain(
         &self,
         request: &Request<'_>,
         decisions: &Decisions,
-        place: usize,
+        position: usize,
         at: Time<Wall>,
     ) -> Result<Explanation, RequestError> {
-        let decision = decisions.get(place)?;
+        let decision = decisions.get(position)?;
         let written = self.written_of(request.domain);
         let entries = request.items.first().map_or(&[][..], |item| item.entries);
-        let mut rules = self.explain_met(request, decisions, place, at);
-        let judge = decisions.charges_of(place).first().and_then(Planned::rule).and_then(|rule| {
+        let mut rules = self.explain_matching(request, decisions, position, at);
+        let judge = decisions.charges_of(position).first().and_then(PlannedCharge::rule).and_then(|rule| {
             let rule = self.rules.rules().get(rule as usize)?;
             rule.special().is_some_and(|special| special.judges.is_some()).then(|| rule.id())
         });
@@ -87,9 +89,9 @@ impl Running {
         let unmet = written.iter().enumerate().filter(is_unmet).map(|(at, rule)| (distance(rule.when(), entries), at));
         let unmet: Vec<_> = unmet.collect();
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
-        rules.extend(nearest(unmet, MAX_UNMET).map(|at| Explained {
+        rules.extend(nearest(unmet, MAX_UNMET).map(|at| RuleExplanation {
             rule: written[at].id().into(),
-            place: Some(self.place(&written[at])),
+            position: Some(self.position(&written[at])),
             why: why_not(&written[at], entries, judge),
         }));
         Ok(Explanation {
@@ -105,28 +107,28 @@ impl Running {
         })
     }
 
-    /// The rules of a domain as they were written.
+    /// Returns the rules of a domain as written.
     fn written_of(&self, domain: &[u8]) -> &[Rule] {
         let domain = self.written.domains().iter().find(|known| known.name().as_bytes() == domain);
         domain.map_or(&[], |domain| domain.rules())
     }
 
-    /// Where a rule stands.
-    fn place(&self, rule: &Rule) -> String {
-        let place = rule.place();
-        if self.written.is_kept() { place.file.to_string() } else { place_of(&place.file, place.place) }
+    /// Returns where a rule is written.
+    fn position(&self, rule: &Rule) -> String {
+        let position = rule.position();
+        if self.written.is_kept() { position.file.to_string() } else { position_of(&position.file, position.position) }
     }
 
-    /// The rules that a request meets.
-    fn explain_met(
+    /// Explains the rules that a request matches.
+    fn explain_matching(
         &self,
         request: &Request<'_>,
         decisions: &Decisions,
-        place: usize,
+        position: usize,
         at: Time<Wall>,
-    ) -> Vec<Explained> {
+    ) -> Vec<RuleExplanation> {
         let (plan, written) = (&decisions.plan, self.written_of(request.domain));
-        let asked = &plan.asked[place];
+        let asked = &plan.asked[position];
         let charges = asked.charges.start as usize..asked.charges.end as usize;
         let mut explained = Vec::new();
         // A ban that is left out together with its rule is known only by its key.
@@ -137,34 +139,34 @@ impl Running {
             let rule = written.iter().find(|rule| rule.id() == id);
             let met = plan.met[asked.met.start as usize..asked.met.end as usize].iter();
             let item = met.filter(|met| met.charge as usize == charge).map(|met| met.item as usize).next();
-            let nobody = Item::default();
-            let item = item.and_then(|item| request.items.get(item)).unwrap_or(&nobody);
+            let no_item = Item::default();
+            let item = item.and_then(|item| request.items.get(item)).unwrap_or(&no_item);
             let ban = plan.charges[charge + 1..charges.end].first().filter(|next| next.is_ban());
-            let met = Charged { decisions, charge, ban, item, rule, running: self, written, met: &ids, at }.met();
-            let place = rule.map(|rule| self.place(rule));
-            explained.push(Explained { rule: id.into(), place, why: Why::Met(Box::new(met)) });
+            let met = ChargeContext { decisions, charge, ban, item, rule, running: self, written, met: &ids, at }.met();
+            let position = rule.map(|rule| self.position(rule));
+            explained.push(RuleExplanation { rule: id.into(), position, why: MatchResult::Matches(Box::new(met)) });
         }
         explained
     }
 }
 
-/// Why a rule is not met.
-fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> Why {
+/// Returns why a rule does not match.
+fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> MatchResult {
     match (unmet(rule.when(), entries), judge) {
-        (Some(unmet), _) => Why::Unmet(unmet),
-        (None, _) if !has_only(rule, entries) => Why::Others,
+        (Some(unmet), _) => MatchResult::ConditionFailed(unmet),
+        (None, _) if !has_only(rule, entries) => MatchResult::OtherAttributes,
         (None, judge) => not_expressed(rule, entries).unwrap_or_else(|| match judge {
-            Some(by) => Why::Judged { by: by.into() },
-            None => Why::NotNow { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
+            Some(by) => MatchResult::DecidedBefore { by: by.into() },
+            None => MatchResult::OutsideSchedule { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
         }),
     }
 }
 
-fn place_of(file: &str, place: Place) -> String {
-    format!("{file}:{}:{}", place.line, place.column)
+fn position_of(file: &str, position: Position) -> String {
+    format!("{file}:{}:{}", position.line, position.column)
 }
 
-/// As text, cut to what is read.
+/// Returns bytes as a string, cut to a readable length.
 fn shown(text: &[u8]) -> String {
     let whole = String::from_utf8_lossy(text);
     let mut cut: String = whole.chars().take(SHOWN).collect();

@@ -1,9 +1,10 @@
-//! What the store last reported about each key, for the time in which it does not answer.
+//! The last usage that the store reported for each key, for the time in which it does not answer.
 //!
-//! Every answer of the store says how much of each limit is left. The engine writes that down as it passes by: one hash of the
-//! key, one uncontended lock and a few words, beside a round trip. The table is bounded and keeps what matters longest: a record
-//! says nothing any more once its limit must be full again, so the record that is the first to be full gives way, and a key that
-//! would itself be the first is not recorded. A key without a record is treated as a new one.
+//! Every answer of the store says how much of each limit is left. The engine records it: one hash
+//! of the key, one uncontended lock and a few words, compared to a round trip. The table is bounded
+//! and keeps the records that matter longest: a record is useless once its limit must be full
+//! again, so the record that is full first is evicted, and a key that would itself be the first is
+//! not recorded. A key without a record is treated as a new one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,51 +12,52 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tollgate::core::{Algorithm, Mono, Nanos, Params, Time, Wall};
 use tollgate::{Limit, Limits, Report};
 
-/// How many sets of records there are. With [`WAYS`] records of 48 bytes each, 6 MiB.
+/// The number of sets. With [`WAYS`] records of 48 bytes each, 6 MiB.
 const SETS: usize = 1 << 14;
 
-/// How many records share a lock: the limits of one key, and those of others.
+/// The number of records that share a lock: the limits of one key, and those of others.
 const WAYS: usize = Limits::MAX;
 
-/// Answers of requests that were under way together may be recorded in another order than the store gave them. A record
-/// that seems to be further ahead than this was made before the store's clock stepped back.
+/// Answers of concurrent requests may be recorded in another order than the store gave them. A
+/// record that is further ahead than this was made before the store's clock stepped back.
 const REORDERED: Nanos = Nanos::SECOND;
 
 /// The records of all keys, one for each limit of a key.
 pub(super) struct LastSeen {
-    /// Made when something is first recorded: an engine whose store cannot fail needs none.
-    sets: OnceLock<Box<[Mutex<Set>]>>,
+    /// Allocated with the first record: an engine whose store cannot fail needs none.
+    sets: OnceLock<Box<[Mutex<RecordSet>]>>,
     hasher: RandomState,
 }
 
-/// Records that share a lock. The tags are together, so that a record is found in one cache line and read in another.
+/// Records that share a lock. The tags are together, so that a record is found in one cache line
+/// and read in another.
 #[derive(Debug, Default)]
-struct Set {
-    /// Which key and limit each record is about; zero if there is none.
+struct RecordSet {
+    /// The key and limit of each record; zero if there is none.
     tags: [u64; WAYS],
     records: [Record; WAYS],
 }
 
-/// What the store said about one limit of one key.
+/// The usage of one limit of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// How much of the limit was used. What is left follows from that under any parameters.
+    /// The usage. What is left follows from it under any parameters.
     used: u64,
-    /// When the answer came, by this node's clock.
+    /// When the answer arrived, by this node's clock.
     at: u64,
-    /// When all of the limit is left again if nobody uses it, by this node's clock.
+    /// When the limit is full again without further requests, by this node's clock.
     full_at: u64,
     /// When the store decided, by its own clock.
     store_time: u64,
     /// The id of the limits that the answer was about.
     limits: u32,
-    /// Whether the fallback has a state made of this record.
+    /// Whether the fallback has a state made from this record.
     begun: bool,
 }
 
-/// How much of each limit of a key is used now, as far as this node can know.
+/// The usage of each limit of a key now, as far as this node knows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Used {
+pub(super) struct Usage {
     each: [Option<Record>; Limits::MAX],
     now: u64,
 }
@@ -65,12 +67,13 @@ impl LastSeen {
         Self { sets: OnceLock::new(), hasher: RandomState::new() }
     }
 
-    /// Records what the store reported about a key, one report for each limit of those with the id `limits`.
+    /// Records what the store reported about a key, one report for each limit of those with the id
+    /// `limits`.
     pub(super) fn record(&self, key: &[u8], limits: u32, now: Time<Mono>, store_time: Time<Wall>, reports: &[Report]) {
         if reports.is_empty() {
             return;
         }
-        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| Mutex::new(Set::default())).collect());
+        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| Mutex::new(RecordSet::default())).collect());
         let hash = self.hasher.hash_one(key);
         let mut set = lock(sets, hash);
         for (position, report) in reports.iter().enumerate() {
@@ -86,7 +89,7 @@ impl LastSeen {
         }
     }
 
-    /// Forgets what is recorded about a key.
+    /// Discards the records of a key.
     pub(super) fn forget(&self, key: &[u8]) {
         let Some(sets) = self.sets.get() else { return };
         let hash = self.hasher.hash_one(key);
@@ -98,10 +101,11 @@ impl LastSeen {
         }
     }
 
-    /// How much of each limit of a key is used. If the store has answered since the fallback last had a state for the key,
-    /// `begin` must write a new one; nobody else consults the key meanwhile.
-    pub(super) fn consult(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Used)) -> Used {
-        let mut used = Used { each: [None; Limits::MAX], now: now.as_nanos() };
+    /// Returns the usage of each limit of a key. If the store has answered since the fallback last
+    /// had a state for the key, `begin` must write a new one; no other thread consults the key
+    /// meanwhile.
+    pub(super) fn consult(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Usage)) -> Usage {
+        let mut used = Usage { each: [None; Limits::MAX], now: now.as_nanos() };
         let Some(sets) = self.sets.get() else { return used };
         let hash = self.hasher.hash_one(key);
         let mut set = lock(sets, hash);
@@ -121,25 +125,26 @@ impl LastSeen {
     }
 }
 
-impl Used {
-    /// The id of the limits that the store last answered about; `None` if the key is not known.
+impl Usage {
+    /// The id of the limits that the store last answered about; `None` if the key is unknown.
     pub(super) fn limits(&self) -> Option<u32> {
         self.each.iter().flatten().next().map(|record| record.limits)
     }
 
-    /// How much of a limit, the one at `position`, is left; `None` if the key is not known.
+    /// Returns how much of the limit at `position` is left; `None` if the key is unknown.
     pub(super) fn left(&self, position: usize, limit: &Limit) -> Option<u64> {
         let record = self.each.get(position)?.as_ref()?;
         Some(limit.capacity().saturating_sub(record.used_at(limit, self.now)))
     }
 
-    /// How long until all of the limit at `position` is left.
+    /// Returns the time until the limit at `position` is full.
     pub(super) fn until_full(&self, position: usize) -> Nanos {
         let record = self.each.get(position).copied().flatten();
         record.map_or(Nanos::ZERO, |record| Nanos::from_nanos(record.full_at.saturating_sub(self.now)))
     }
 
-    /// How long until `cost` is left of a limit, the one at `position`. It is no more than the capacity.
+    /// Returns the time until `cost` is left of the limit at `position`; `cost` is at most its
+    /// capacity.
     pub(super) fn until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
         let Some(Some(record)) = self.each.get(position) else { return Nanos::ZERO };
         let at = record.left_at(limit, cost).min(record.full_at);
@@ -148,8 +153,9 @@ impl Used {
 }
 
 impl Record {
-    /// How much of `limit` is used at an instant if nobody has used any since. What cannot be known from a report is taken to
-    /// be as late as it can be: what sliding windows, logs and leases use comes back when all of it has.
+    /// Returns how much of `limit` is used at an instant without further requests. If a report does
+    /// not tell, the latest possible time is assumed: sliding windows, logs and leases refill when
+    /// all of them has.
     fn used_at(&self, limit: &Limit, now: u64) -> u64 {
         if now >= self.full_at {
             return 0;
@@ -174,12 +180,13 @@ impl Record {
         self.used.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
     }
 
-    /// How many steps of an interval bucket lie between an instant and the one that fills it.
+    /// Returns the number of steps of an interval bucket between an instant and the one that fills
+    /// it.
     fn steps_from(&self, at: u64, period: Nanos) -> u64 {
         self.full_at.saturating_sub(at).div_ceil(period.as_nanos().max(1))
     }
 
-    /// The first instant at which [`used_at`](Self::used_at) leaves `cost`.
+    /// Returns the first instant at which [`used_at`](Self::used_at) leaves `cost`.
     fn left_at(&self, limit: &Limit, cost: u64) -> u64 {
         let missing = u128::from(self.used.saturating_sub(limit.capacity().saturating_sub(cost)));
         let wait = match limit.params() {
@@ -198,18 +205,19 @@ impl Record {
     }
 }
 
-impl Set {
+impl RecordSet {
     fn find(&self, tag: u64) -> Option<usize> {
         self.tags.iter().position(|known| *known == tag)
     }
 
-    /// Replaces the record of the same limit, or the one that is the first to be full.
+    /// Replaces the record of the same limit, or the one that is full first.
     fn insert(&mut self, tag: u64, record: Record, nothing_left: bool) {
         if let Some(place) = self.find(tag) {
             let known = &mut self.records[place];
             let ahead = known.store_time.saturating_sub(record.store_time);
             let late = ahead > 0 && ahead <= REORDERED.as_nanos();
-            // Of what was used under other parameters, an answer with nothing left says only that it is as much or more.
+            // An answer with nothing left under other parameters gives only a lower bound of the
+            // usage.
             let says_less = nothing_left && known.limits != record.limits && known.full_at > record.at;
             if !late && !says_less {
                 *known = record;
@@ -225,12 +233,12 @@ impl Set {
     }
 }
 
-fn lock(sets: &[Mutex<Set>], hash: u64) -> MutexGuard<'_, Set> {
-    // The low bits choose the set; the tag has all of them.
+fn lock(sets: &[Mutex<RecordSet>], hash: u64) -> MutexGuard<'_, RecordSet> {
+    // The low bits select the set; the tag has all bits.
     sets[hash as usize % sets.len()].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which key and limit a record is about; never that of no record.
+/// Identifies a key and limit; never zero.
 fn tag(hash: u64, position: usize) -> u64 {
     hash.wrapping_add((position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
 }
@@ -262,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_grows_as_the_limit_refills() {
+    fn remaining_grows_as_the_limit_refills() {
         let seen = LastSeen::new();
         seen.record(b"k", 0, at(100), store_at(7), &[report(60, 10, 50)]);
         let cases = [("token_bucket", [10, 20, 60]), ("interval_bucket", [10, 10, 60]), ("fixed_window", [10, 10, 60])];
@@ -275,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_for_a_cost_ends_when_it_is_left() {
+    fn wait_for_a_cost_ends_when_it_is_left() {
         let seen = LastSeen::new();
         seen.record(b"k", 0, at(100), store_at(7), &[report(60, 10, 50)]);
         for (algorithm, seconds) in [("token_bucket", 15), ("interval_bucket", 50), ("fixed_window", 50)] {
@@ -286,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_begun_once_for_each_answer() {
+    fn state_is_begun_once_for_each_answer() {
         let seen = LastSeen::new();
         let begun = |seconds| {
             let mut begun = false;
@@ -303,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_record_does_not_replace_a_newer_one_unless_the_clock_stepped_back() {
+    fn late_record_replaces_a_newer_one_only_if_the_clock_stepped_back() {
         let (seen, limit) = (LastSeen::new(), limit("60/m", "fixed_window"));
         let store_time = |nanos| Time::from_nanos(nanos);
         seen.record(b"k", 0, at(1), store_time(5_000_000_000), &[report(60, 10, 50)]);
@@ -314,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_keys_does_not_displace_what_matters_longer() {
+    fn flood_of_keys_does_not_evict_records_that_matter_longer() {
         let (seen, limit) = (LastSeen::new(), limit("1000/day", "fixed_window"));
         let keys = 20 * SETS;
         for key in 0..100_u32 {
@@ -326,7 +334,7 @@ mod tests {
         for key in 0..100_u32 {
             assert_eq!(seen.consult(&key.to_le_bytes(), at(3), |_| ()).left(0, &limit), Some(5));
         }
-        // What is full again gives way to anything.
+        // Records of full limits are evicted first.
         for key in 1_000_000..1_000_100_u32 {
             seen.record(&key.to_le_bytes(), 0, at(100), store_at(100), &[report(1_000, 999, 1)]);
             assert_eq!(seen.consult(&key.to_le_bytes(), at(100), |_| ()).left(0, &limit), Some(999));

@@ -1,4 +1,4 @@
-//! Where everything meets: requests, rules, the store, and what happens when it fails.
+//! The engine: decides requests by rules, with the state in a store, and handles its failures.
 
 mod bans;
 mod decide;
@@ -35,13 +35,14 @@ use crate::rules::warn::warnings;
 use crate::rules::{Mistake, Mistakes, Notes, Rules};
 use crate::ruleset::{INLINE_IDS, RuleSet, limits_of_ban};
 use crate::store::{Store, StoreError};
-pub(crate) use bans::Noted;
+pub(crate) use bans::RefusalCount;
 use last_seen::LastSeen;
 pub use settle::Settled;
 use shares::Shares;
 pub use taking::Taking;
 
-/// Decides requests by rules, with the state in a store `S`, and by itself in `F` where the store does not answer.
+/// Decides requests by rules, with the state in a store `S`, or in `F` while the store does not
+/// answer.
 ///
 /// ```
 /// use tollgate_engine::rules::{Rules, Source};
@@ -51,7 +52,7 @@ pub use taking::Taking;
 /// #     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
 /// #     match std::pin::pin!(future).poll(&mut context) {
 /// #         std::task::Poll::Ready(output) => output,
-/// #         std::task::Poll::Pending => unreachable!("memory is ready at once"),
+/// #         std::task::Poll::Pending => unreachable!("memory is always ready"),
 /// #     }
 /// # }
 /// # run(async {
@@ -73,50 +74,51 @@ pub use taking::Taking;
 pub struct Engine<S, F = MemoryStore> {
     store: S,
     fallback: F,
-    /// Replaced as a whole, so that a decision sees one set of rules from beginning to end. Reading it takes no lock and
-    /// changes no count that other cores read, which is why this is not an `RwLock<Arc<_>>`: every decision would write to
-    /// the same line of memory twice.
-    running: ArcSwap<Running>,
+    /// Replaced as a whole, so that a decision sees one set of rules from beginning to end. Reading
+    /// takes no lock and writes no shared counter, unlike an `RwLock<Arc<_>>`, to whose cache line
+    /// every decision would write twice.
+    running: ArcSwap<RulesInForce>,
     interner: Interner,
     shares: Shares,
     last_seen: LastSeen,
-    /// Held while it is decided whether shares go into debt.
+    /// Held while deciding whether shares go into debt.
     owing: Mutex<()>,
     /// Held while rules are compiled, so that each set follows the one before.
     compiling: Mutex<()>,
-    /// Held for the moment in which what is running is replaced. What was replaced last stays here: a decision may still be
-    /// using it, and would otherwise be the one to take thousands of rules apart when it is done.
-    replaced: Mutex<Option<Arc<Running>>>,
+    /// Held while `running` is replaced. The previous value stays here: a decision may still be
+    /// using it, and would otherwise have to drop thousands of rules.
+    replaced: Mutex<Option<Arc<RulesInForce>>>,
     observing: AtomicBool,
     nodes: AtomicU32,
-    /// Whether the fallback holds anything.
+    /// Whether the fallback holds any state.
     fell_back: AtomicBool,
     meters: Meters,
-    /// What the wall clock says, for rules that depend on it: calendars, schedules, overrides that end.
-    wall: Reading<Wall>,
-    /// What the monotonic clock says, for how long ago the store answered.
-    mono: Reading<Mono>,
+    /// Reads the wall clock, for rules that depend on it: calendars, schedules, overrides that
+    /// expire.
+    wall: ClockFn<Wall>,
+    /// Reads the monotonic clock, for the age of the store's answers.
+    mono: ClockFn<Mono>,
 }
 
-/// What is in force: rules, and the inline limits.
+/// The rules and inline limits in force.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RulesInForce {
     pub(crate) rules: Arc<RuleSet>,
-    /// The same as they were written, to explain by.
+    /// The rules as written, for explanations.
     written: Arc<Rules>,
     limit_ids: Arc<LimitIds>,
-    /// What took its place. A decision that still goes by this one may meet a state that was written under numbers which are
-    /// only known there, and must not take it for one of nobody.
-    next: OnceLock<Arc<Running>>,
+    /// The successor. A decision that still uses this one may find a state that was written under
+    /// limits known only there, and must not treat it as unknown.
+    next: OnceLock<Arc<RulesInForce>>,
 }
 
-impl Running {
+impl RulesInForce {
     fn new(rules: Arc<RuleSet>, written: Arc<Rules>, limit_ids: Arc<LimitIds>) -> Self {
         Self { rules, written, limit_ids, next: OnceLock::new() }
     }
 }
 
-impl LimitTable for Running {
+impl LimitTable for RulesInForce {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
         let known = if id < INLINE_IDS { self.rules.numbers().get(id) } else { self.limit_ids.get(id) };
@@ -124,17 +126,18 @@ impl LimitTable for Running {
     }
 }
 
-/// Whether refusals are carried out.
+/// Whether refusals are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforcement {
     /// They are.
     Enforce,
-    /// They are counted and told, and everybody passes: for trying rules, and for turning all of them off at once.
+    /// They are counted and reported, and every request passes: to try rules, or to disable all of
+    /// them at once.
     Observe,
 }
 
 impl Enforcement {
-    /// In one word.
+    /// Returns the name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",
@@ -143,12 +146,12 @@ impl Enforcement {
     }
 }
 
-/// Why something other than a decision was not done.
+/// Why an operation other than a decision failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// The caller has to change something.
+    /// The caller must change something.
     Request(RequestError),
-    /// The store did not do it. [`StoreError`] says whether it may have.
+    /// The store failed. [`StoreError`] says whether the operation may have been carried out.
     Store(StoreError),
 }
 
@@ -175,24 +178,24 @@ impl From<StoreError> for EngineError {
     }
 }
 
-/// For how many keys the process can decide by itself while the store does not answer.
+/// The number of keys that the process can decide locally while the store does not answer.
 const FALLBACK_KEYS: usize = 100_000;
 
 impl<S: Store> Engine<S> {
-    /// An engine without rules.
+    /// Creates an engine without rules.
     ///
     /// # Errors
-    /// When the table to fall back on does not fit the address space.
+    /// If the table of the fallback does not fit the address space.
     pub fn new(store: S) -> Result<Self, CapacityError> {
         Ok(Self::with_fallback(store, MemoryStore::new(FALLBACK_KEYS)?))
     }
 }
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// An engine without rules that decides in `fallback` while `store` does not answer. The fallback must answer at once, as
-    /// memory does.
+    /// Creates an engine without rules that decides in `fallback` while `store` does not answer.
+    /// The fallback must answer immediately, as memory does.
     pub fn with_fallback(store: S, fallback: F) -> Self {
-        let running = Running::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitIds::new()));
+        let running = RulesInForce::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitIds::new()));
         let (wall, mono) = readings(PreciseClock::new());
         Self {
             store,
@@ -213,23 +216,23 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// With the time of the day from `clock`, for rules that depend on it. How much was spent when is up to the store's clock.
+    /// Sets the clock for rules that depend on the time. Refills depend on the store's clock.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + Send + Sync + 'static) -> Self {
         (self.wall, self.mono) = readings(clock);
         self
     }
 
-    /// The time of the day, if any rule depends on it.
-    fn time_for(&self, running: &Running) -> Time<Wall> {
+    /// Returns the time if any rule depends on it.
+    fn time_for(&self, running: &RulesInForce) -> Time<Wall> {
         if running.rules.uses_time() { (self.wall)() } else { Time::ZERO }
     }
 
-    /// Puts rules in force, in place of those that are. What was spent under a rule stays spent if its id stays, whatever
-    /// happens to its numbers. Returns the version of the new set.
+    /// Loads rules in place of those in force. Usage under a rule is kept if its id is, whatever
+    /// happens to its limits. Returns the version of the new set.
     ///
     /// # Errors
-    /// The rules whose numbers the store cannot keep. Those in force stay.
+    /// The rules whose limits the store cannot represent. Those in force stay.
     pub fn put(&self, rules: &Rules) -> Result<u64, Mistakes> {
         self.check_numbers(rules)?;
         let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,21 +241,22 @@ impl<S: Store, F: Store> Engine<S, F> {
         let version = rules.version();
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         let limit_ids = self.running.load().limit_ids.clone();
-        *replaced = Some(self.replace(Running::new(rules, written, limit_ids)));
+        *replaced = Some(self.replace(RulesInForce::new(rules, written, limit_ids)));
         Ok(version)
     }
 
-    /// What is valid in `rules` and yet probably not meant: rules and overrides that nobody is left for, overrides that
-    /// have ended, names that look like slips, and limits that are more than ten times, or less than a tenth of, what is in
-    /// force.
+    /// Returns warnings about rules that are valid but probably not what was meant: rules and
+    /// overrides that never apply, expired overrides, names that look like typos, and limits that
+    /// changed by more than a factor of ten.
     pub fn warnings(&self, rules: &Rules) -> Vec<Mistake> {
         warnings(rules, &self.rules(), (self.wall)())
     }
 
-    /// Puts `running` in the place of what is running, which is told first. Only whoever holds `replaced` may do so.
-    fn replace(&self, running: Running) -> Arc<Running> {
+    /// Replaces the running rules, which learn of their successor first. The caller must hold
+    /// `replaced`.
+    fn replace(&self, running: RulesInForce) -> Arc<RulesInForce> {
         let running = Arc::new(running);
-        // It is replaced once, so nothing was told before.
+        // Each value is replaced once, so this is the first successor.
         let _ = self.running.load().next.set(running.clone());
         self.running.swap(running)
     }
@@ -262,9 +266,9 @@ impl<S: Store, F: Store> Engine<S, F> {
         for rule in rules.domains().iter().flat_map(|domain| domain.rules()) {
             for set in rule.all_limits() {
                 if let Err(why) = self.store.check_numbers(&set.limits) {
-                    let problem = format!("the store cannot keep the limits of `{}`: {why}", rule.id());
-                    notes.set_file(&rule.place().file);
-                    notes.add(rule.place().place, problem);
+                    let problem = format!("the store does not support the limits of `{}`: {why}", rule.id());
+                    notes.set_file(&rule.position().file);
+                    notes.add(rule.position().position, problem);
                     break;
                 }
             }
@@ -275,8 +279,11 @@ impl<S: Store, F: Store> Engine<S, F> {
                 refusals.map_or(Ok(()), |refusals| self.store.check_numbers(&refusals.into()))
             });
             if let Some(Err(why)) = kept {
-                notes.set_file(&rule.place().file);
-                notes.add(rule.place().place, format!("the store cannot keep the ban of `{}`: {why}", rule.id()));
+                notes.set_file(&rule.position().file);
+                notes.add(
+                    rule.position().position,
+                    format!("the store does not support the ban of `{}`: {why}", rule.id()),
+                );
             }
         }
         notes.finish()
@@ -290,14 +297,14 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Returns limits to use inline in requests. Equal limits are the same; keep the result to save the lookup.
     ///
     /// # Errors
-    /// When the store cannot keep them.
+    /// If the store cannot represent them.
     pub fn limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
         if let Some(known) = self.interner.find(limits) {
             return Ok(known);
         }
         let given = |limit: &Limit| matches!(limit.params(), Params::FixedWindow { phase: Phase::Given(_), .. });
         if limits.as_slice().iter().any(given) {
-            let why = "calendar windows need a rule".into();
+            let why = "calendar windows are supported only in rules".into();
             return Err(RequestError::BadLimit { why });
         }
         self.store.check_numbers(limits).map_err(|why| RequestError::BadLimit { why })?;
@@ -306,29 +313,29 @@ impl<S: Store, F: Store> Engine<S, F> {
         let (sent, limit_ids) = self.interner.add(limits, &running.limit_ids);
         if let Some(limit_ids) = limit_ids {
             let (rules, written) = (running.rules.clone(), running.written.clone());
-            *replaced = Some(self.replace(Running::new(rules, written, Arc::new(limit_ids))));
+            *replaced = Some(self.replace(RulesInForce::new(rules, written, Arc::new(limit_ids))));
         }
         Ok(sent)
     }
 
-    /// Whether refusals are carried out.
+    /// Whether refusals are enforced.
     pub fn enforcement(&self) -> Enforcement {
         if self.observing.load(Ordering::Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
     }
 
-    /// Turns refusals into observations, or back, from the next decision on.
+    /// Switches between enforcing and observing, from the next decision on.
     pub fn set_enforcement(&self, enforcement: Enforcement) {
-        // Orders nothing: a decision that is being made may go either way.
+        // Orders nothing: a concurrent decision may go either way.
         self.observing.store(enforcement == Enforcement::Observe, Ordering::Relaxed);
     }
 
-    /// Sets how many nodes share the store's limits, this one included. While the store does not answer, this node grants its
-    /// share of them.
+    /// Sets how many nodes share the limits of the store, this one included. While the store does
+    /// not answer, this node grants its share of them.
     pub fn set_nodes(&self, nodes: u32) {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// What has been decided.
+    /// The counts of all decisions.
     pub fn counts(&self) -> Counts {
         self.meters.read()
     }
@@ -338,16 +345,16 @@ impl<S: Store, F: Store> Engine<S, F> {
         &self.store
     }
 
-    /// What decides while the store does not answer.
+    /// The store that decides while the other does not answer.
     pub fn fallback(&self) -> &F {
         &self.fallback
     }
 }
 
-type Reading<C> = Box<dyn Fn() -> Time<C> + Send + Sync>;
+type ClockFn<C> = Box<dyn Fn() -> Time<C> + Send + Sync>;
 
-/// Returns what reads the wall clock and the monotonic clock.
-fn readings(clock: impl Clock + Send + Sync + 'static) -> (Reading<Wall>, Reading<Mono>) {
+/// Returns functions that read the wall clock and the monotonic clock.
+fn readings(clock: impl Clock + Send + Sync + 'static) -> (ClockFn<Wall>, ClockFn<Mono>) {
     let clock = Arc::new(clock);
     let mono = clock.clone();
     (Box::new(move || clock.wall(clock.mono())), Box::new(move || mono.mono()))

@@ -1,4 +1,4 @@
-//! From requests to charges: which rules are met, under which keys, at what cost.
+//! Plans charges: which rules match, under which keys, at what cost.
 
 mod add;
 
@@ -11,214 +11,234 @@ use tollgate::ledger::PlainCharge;
 use tollgate::{Limits, Outcome, Retry};
 
 use super::policy::FAULT_RETRY;
-use super::{Running, Taking};
+use super::{RulesInForce, Taking};
 use crate::inline::InlineLimit;
 use crate::rules::OnFault;
-use crate::ruleset::Numbered;
+use crate::ruleset::RuleLimits;
 use crate::store::{Charge, Group, Verb};
 
-/// As many charges as nearly all requests have; more of them allocate.
-pub(crate) type Few<T> = SmallVec<[T; 16]>;
+/// Enough charges for nearly all requests; more of them allocate.
+pub(crate) type SmallList<T> = SmallVec<[T; 16]>;
 
-/// The charges of a batch of requests. It borrows nothing, so that it can be kept and used again.
+/// The charges of a batch of requests. Borrows nothing, so that it can be reused.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    pub(crate) asked: Vec<Asked>,
-    pub(crate) charges: Vec<Planned>,
-    /// Which item met which charge.
-    pub(crate) met: Vec<Met>,
+    pub(crate) asked: Vec<PlannedRequest>,
+    pub(crate) charges: Vec<PlannedCharge>,
+    /// Which item matched which charge.
+    pub(crate) met: Vec<ItemMatch>,
     keys: Vec<u8>,
-    /// For charges with several limits, the window of each.
+    /// The window of each limit, for charges with several.
     windows: Vec<Option<Nanos>>,
-    /// Windows of the calendar, for the charges that need them.
+    /// Calendar windows, for the charges that need them.
     given: Vec<Window>,
-    pub(crate) numbers: Numbers,
-    /// The time of the day, if any rule depends on it.
+    pub(crate) numbers: PlanLimits,
+    /// The time, if any rule depends on it.
     now: Option<Time<Wall>>,
-    /// How much of what the requests weigh is taken.
+    /// How much of the cost of the requests is taken.
     taking: Taking,
-    /// Whether the request that is being added has met none but plain rules so far.
+    /// Whether the request being added has matched only plain rules so far.
     plain: bool,
 }
 
-/// Numbers that charges refer to by place: so a charge itself is nothing that would have to be taken apart.
+/// Limits that charges refer to by index, so that a charge needs no `Drop`.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
-    overriding: Vec<Arc<Numbered>>,
+pub(crate) struct PlanLimits {
+    overriding: Vec<Arc<RuleLimits>>,
     inline: Vec<Arc<InlineLimit>>,
 }
 
-/// One request.
+/// A planned request.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PlannedRequest {
     pub(crate) charges: Range<u32>,
     pub(crate) met: Range<u32>,
-    /// Whether a rule denies it, so that nobody has to be asked.
+    /// Whether a rule denies it, so that no store is needed.
     pub(crate) denied: bool,
-    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules, or to inline limits.
+    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules or to
+    /// inline limits.
     pub(crate) plain: bool,
-    /// What its first item weighs, one if that is up to the rules.
+    /// The cost of its first item; one if the rules determine it.
     pub(crate) weighs: Cost,
 }
 
-/// That an item met a rule.
+/// A match of an item and a charge.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct ItemMatch {
     pub(crate) item: u32,
     pub(crate) charge: u32,
 }
 
-/// One counter and what it is to be charged.
+/// A planned charge of one counter.
 #[derive(Debug)]
-pub(crate) struct Planned {
-    by: By,
+pub(crate) struct PlannedCharge {
+    by: LimitSource,
     key: Range<u32>,
-    /// Where the id of the rule is, among the keys: each begins with it.
+    /// The range of the rule id within `keys`, at the beginning of the key.
     name: Range<u32>,
     /// Of its first limit, and of all if there are several.
     window: Option<Nanos>,
     windows: Range<u32>,
-    /// Where its windows of the calendar begin.
+    /// The index of its first calendar window.
     given: u32,
     pub(crate) cost: Cost,
     pub(crate) shadow: bool,
     pub(crate) on_fault: OnFault,
-    pub(crate) answered: Answered,
+    pub(crate) answered: AnswerSource,
 }
 
-/// Whose limits.
+/// The origin of the limits of a charge.
 #[derive(Clone, Copy, Debug)]
-enum By {
+enum LimitSource {
     Rule(u32),
-    /// A rule, and which numbers of its overrides.
+    /// A rule, and the index of the limits of its override.
     Overridden(u32, u32),
     Unlimited(u32),
     Denied(u32),
-    /// Whether the counter of a rule is banned. It follows the charge to that counter.
+    /// The ban of the counter of a rule. It follows the charge of that counter.
     Ban(u32),
-    /// A rule, or its ban, in whose place another one is.
+    /// A rule, or its ban, that another one replaces.
     Replaced(u32),
-    /// Inline limits: which ones.
+    /// The index of inline limits.
     Inline(u32),
 }
 
-/// Where the answer to a charge is: which one of which answers.
+/// Which answer a charge got: its source and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
-    /// Nobody was asked: there is no limit, or the enforced rules refused.
+pub(crate) enum AnswerSource {
+    /// None: there is no limit, or the enforced rules refused.
     Not,
     Enforced(u32),
     Shadow(u32),
     Fallback(u32),
-    /// The store did not answer, and the rule lets everybody pass then.
+    /// The store did not answer, and `on_fault` is `open`.
     Open,
-    /// The store did not answer, and the rule lets nobody pass then.
+    /// The store did not answer, and `on_fault` is `closed`.
     Closed,
 }
 
-impl Planned {
+impl PlannedCharge {
     /// The number of the rule, if it is one.
     pub(crate) fn rule(&self) -> Option<u32> {
         match &self.by {
-            By::Rule(rule)
-            | By::Overridden(rule, _)
-            | By::Unlimited(rule)
-            | By::Denied(rule)
-            | By::Ban(rule)
-            | By::Replaced(rule) => Some(*rule),
-            By::Inline(_) => None,
+            LimitSource::Rule(rule)
+            | LimitSource::Overridden(rule, _)
+            | LimitSource::Unlimited(rule)
+            | LimitSource::Denied(rule)
+            | LimitSource::Ban(rule)
+            | LimitSource::Replaced(rule) => Some(*rule),
+            LimitSource::Inline(_) => None,
         }
     }
 
-    /// Whether it is about a ban, not about limits.
+    /// Whether it is a ban.
     pub(crate) fn is_ban(&self) -> bool {
-        matches!(self.by, By::Ban(_))
+        matches!(self.by, LimitSource::Ban(_))
     }
 
     /// Whether the rule refuses without counting.
     pub(crate) fn is_denied(&self) -> bool {
-        matches!(self.by, By::Denied(_))
+        matches!(self.by, LimitSource::Denied(_))
     }
 
-    /// Leaves it out, because another rule is in its place.
+    /// Leaves it out, because another rule replaces it.
     pub(crate) fn replace(&mut self) {
         if let Some(rule) = self.rule() {
-            self.by = By::Replaced(rule);
+            self.by = LimitSource::Replaced(rule);
         }
     }
 
-    /// Whether another rule is in its place.
+    /// Whether another rule replaces it.
     pub(crate) fn is_replaced(&self) -> bool {
-        matches!(self.by, By::Replaced(_))
+        matches!(self.by, LimitSource::Replaced(_))
     }
 
     /// Returns the outcome of a charge that no store answered.
     pub(crate) fn outcome_unanswered(&self) -> Outcome {
         match self.answered {
-            Answered::Not if self.is_denied() => Outcome::Deny(Retry::Never),
-            Answered::Closed => Outcome::Deny(FAULT_RETRY),
-            // A store may have given fewer answers than it was asked.
-            Answered::Not | Answered::Open | Answered::Enforced(_) | Answered::Shadow(_) | Answered::Fallback(_) => {
-                Outcome::Allow
-            }
+            AnswerSource::Not if self.is_denied() => Outcome::Deny(Retry::Never),
+            AnswerSource::Closed => Outcome::Deny(FAULT_RETRY),
+            // A store may have given fewer answers than there were charges.
+            AnswerSource::Not
+            | AnswerSource::Open
+            | AnswerSource::Enforced(_)
+            | AnswerSource::Shadow(_)
+            | AnswerSource::Fallback(_) => Outcome::Allow,
         }
     }
 
     /// Whether there is anything to ask the store.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
-            By::Rule(_) | By::Overridden(..) | By::Ban(_) | By::Inline(_) => true,
-            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => false,
+            LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Ban(_) | LimitSource::Inline(_) => true,
+            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => false,
         }
     }
 }
 
-impl Numbers {
-    /// The inline limits.
-    pub(crate) fn inline(&self, planned: &Planned) -> Option<&InlineLimit> {
+impl PlanLimits {
+    /// The inline limits of a charge.
+    pub(crate) fn inline(&self, planned: &PlannedCharge) -> Option<&InlineLimit> {
         match planned.by {
-            By::Inline(place) => self.inline.get(place as usize).map(|entry| &**entry),
-            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => None,
+            LimitSource::Inline(place) => self.inline.get(place as usize).map(|entry| &**entry),
+            LimitSource::Rule(_)
+            | LimitSource::Overridden(..)
+            | LimitSource::Unlimited(_)
+            | LimitSource::Denied(_)
+            | LimitSource::Ban(_)
+            | LimitSource::Replaced(_) => None,
         }
     }
 
-    /// The limits of the override that a charge is under.
-    pub(crate) fn overriding(&self, planned: &Planned) -> Option<&Limits> {
+    /// The limits of the override of a charge.
+    pub(crate) fn overriding(&self, planned: &PlannedCharge) -> Option<&Limits> {
         match planned.by {
-            By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &numbered.limits),
-            By::Rule(_) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) | By::Inline(_) => None,
+            LimitSource::Overridden(_, place) => {
+                self.overriding.get(place as usize).map(|rule_limits| &rule_limits.limits)
+            }
+            LimitSource::Rule(_)
+            | LimitSource::Unlimited(_)
+            | LimitSource::Denied(_)
+            | LimitSource::Ban(_)
+            | LimitSource::Replaced(_)
+            | LimitSource::Inline(_) => None,
         }
     }
 
-    /// The limits that are counted, if there are any.
-    pub(crate) fn limits<'a>(&'a self, planned: &Planned, running: &'a Running) -> Option<&'a Limits> {
+    /// The limits to count by, if any.
+    pub(crate) fn limits<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a Limits> {
         match planned.by {
-            By::Inline(_) => self.inline(planned).map(|entry| &entry.limits),
-            By::Ban(_) | By::Replaced(_) => None,
-            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) => {
-                self.of_rule(planned, running).map(|numbered| &numbered.limits)
+            LimitSource::Inline(_) => self.inline(planned).map(|entry| &entry.limits),
+            LimitSource::Ban(_) | LimitSource::Replaced(_) => None,
+            LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Unlimited(_) | LimitSource::Denied(_) => {
+                self.of_rule(planned, running).map(|rule_limits| &rule_limits.limits)
             }
         }
     }
 
-    /// Returns the id of the limits that are counted, if there are any.
-    pub(crate) fn id(&self, planned: &Planned, running: &Running) -> Option<u32> {
+    /// The id of the limits to count by, if any.
+    pub(crate) fn id(&self, planned: &PlannedCharge, running: &RulesInForce) -> Option<u32> {
         match planned.by {
-            By::Inline(_) => self.inline(planned).map(|entry| entry.id),
-            By::Rule(_) | By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => {
-                self.of_rule(planned, running).map(|numbered| numbered.id)
-            }
+            LimitSource::Inline(_) => self.inline(planned).map(|entry| entry.id),
+            LimitSource::Rule(_)
+            | LimitSource::Overridden(..)
+            | LimitSource::Unlimited(_)
+            | LimitSource::Denied(_)
+            | LimitSource::Ban(_)
+            | LimitSource::Replaced(_) => self.of_rule(planned, running).map(|rule_limits| rule_limits.id),
         }
     }
 
-    /// The numbers of the rule that a charge is under.
-    fn of_rule<'a>(&'a self, planned: &Planned, running: &'a Running) -> Option<&'a Numbered> {
+    /// The limits of the rule of a charge.
+    fn of_rule<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a RuleLimits> {
         let rule = |number: u32| running.rules.rules().get(number as usize);
         match planned.by {
-            By::Rule(number) => rule(number)?.numbered.as_deref(),
-            By::Overridden(_, place) => self.overriding.get(place as usize).map(|numbered| &**numbered),
-            By::Ban(number) => rule(number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
-            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) | By::Inline(_) => None,
+            LimitSource::Rule(number) => rule(number)?.rule_limits.as_deref(),
+            LimitSource::Overridden(_, place) => self.overriding.get(place as usize).map(|rule_limits| &**rule_limits),
+            LimitSource::Ban(number) => rule(number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
+            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) | LimitSource::Inline(_) => {
+                None
+            }
         }
     }
 }
@@ -235,7 +255,7 @@ impl Plan {
         self.numbers.inline.clear();
     }
 
-    /// The time of the day for the requests that are added from now on, and how much of what they weigh is taken.
+    /// Sets the time and the kind of taking for the requests that are added next.
     pub(crate) fn begin(&mut self, now: Time<Wall>, taking: Taking) {
         (self.now, self.taking) = (Some(now), taking);
     }
@@ -244,17 +264,18 @@ impl Plan {
         self.taking
     }
 
-    /// The time of the day that its rules went by.
+    /// The time that its rules were evaluated at.
     pub(crate) fn now(&self) -> Time<Wall> {
         self.now.unwrap_or(Time::ZERO)
     }
 
-    /// Goes by another time, that of the store, in the windows of the calendar that were handed to it for `requests`.
-    pub(crate) fn move_windows(&mut self, running: &Running, requests: &[u32], now: Time<Wall>) {
+    /// Moves the calendar windows of `requests` to another time, that of the store.
+    pub(crate) fn move_windows(&mut self, running: &RulesInForce, requests: &[u32], now: Time<Wall>) {
         for request in requests {
             let charges = &self.asked[*request as usize].charges;
             for planned in &self.charges[charges.start as usize..charges.end as usize] {
-                let calendars = self.numbers.of_rule(planned, running).map_or(&[][..], |numbered| &numbered.calendars);
+                let calendars =
+                    self.numbers.of_rule(planned, running).map_or(&[][..], |rule_limits| &rule_limits.calendars);
                 for (calendar, place) in calendars.iter().zip(planned.given as usize..) {
                     self.given[place] = calendar.window(now);
                 }
@@ -264,35 +285,35 @@ impl Plan {
 
     /// The memory of its largest buffers.
     pub(crate) fn bytes(&self) -> usize {
-        self.keys.capacity() + self.charges.capacity() * size_of::<Planned>()
+        self.keys.capacity() + self.charges.capacity() * size_of::<PlannedCharge>()
     }
 
-    pub(crate) fn key(&self, planned: &Planned) -> &[u8] {
+    pub(crate) fn key(&self, planned: &PlannedCharge) -> &[u8] {
         &self.keys[planned.key.start as usize..planned.key.end as usize]
     }
 
     /// The id of the rule; empty for inline limits.
     pub(crate) fn name(&self, charge: u32) -> &str {
         let Range { start, end } = self.charges[charge as usize].name;
-        // It is ASCII.
+        // Ids are ASCII.
         str::from_utf8(&self.keys[start as usize..end as usize]).unwrap_or_default()
     }
 
-    pub(crate) fn windows<'a>(&'a self, planned: &'a Planned) -> &'a [Option<Nanos>] {
+    pub(crate) fn windows<'a>(&'a self, planned: &'a PlannedCharge) -> &'a [Option<Nanos>] {
         match &planned.windows {
             none if none.is_empty() => std::slice::from_ref(&planned.window),
             windows => &self.windows[windows.start as usize..windows.end as usize],
         }
     }
 
-    /// The charges that `wanted` picks, as a store wants them, one span for each request that has any.
+    /// Collects the charges that `wanted` selects, one span for each request that has any.
     #[inline]
     pub(crate) fn collect<'a>(
         &'a self,
-        running: &'a Running,
+        running: &'a RulesInForce,
         charges: &mut Vec<Charge<'a>>,
         spans: &mut Vec<Span>,
-        wanted: impl Fn(usize, &Planned) -> bool,
+        wanted: impl Fn(usize, &PlannedCharge) -> bool,
     ) {
         spans.clear();
         for (request, asked) in self.asked.iter().enumerate() {
@@ -311,62 +332,69 @@ impl Plan {
         }
     }
 
-    /// Adds the charges of the only request there is, as a store wants them, if none of them is special; whether so.
+    /// Collects the charges of the only request if all are plain; returns whether they are.
     #[inline]
-    pub(crate) fn collect_plain<'a>(&'a self, running: &'a Running, charges: &mut Few<PlainCharge<'a>>) -> bool {
-        let [Asked { plain: true, .. }] = &*self.asked else { return false };
+    pub(crate) fn collect_plain<'a>(
+        &'a self,
+        running: &'a RulesInForce,
+        charges: &mut SmallList<PlainCharge<'a>>,
+    ) -> bool {
+        let [PlannedRequest { plain: true, .. }] = &*self.asked else { return false };
         for planned in &self.charges {
             let (numbers, limits) = match planned.by {
-                By::Rule(number) => match &running.rules.rules()[number as usize].numbered {
-                    Some(numbered) => (numbered.id, &numbered.limits),
+                LimitSource::Rule(number) => match &running.rules.rules()[number as usize].rule_limits {
+                    Some(rule_limits) => (rule_limits.id, &rule_limits.limits),
                     None => return false,
                 },
-                By::Inline(place) => {
+                LimitSource::Inline(place) => {
                     let entry = &self.numbers.inline[place as usize];
                     (entry.id, &entry.limits)
                 }
-                By::Overridden(..) | By::Unlimited(_) | By::Denied(_) | By::Ban(_) | By::Replaced(_) => return false,
+                LimitSource::Overridden(..)
+                | LimitSource::Unlimited(_)
+                | LimitSource::Denied(_)
+                | LimitSource::Ban(_)
+                | LimitSource::Replaced(_) => return false,
             };
             charges.push(PlainCharge { limits_id: numbers, limits, key: self.key(planned), cost: planned.cost });
         }
         true
     }
 
-    /// Adds a charge as a store wants it.
     #[inline(always)]
-    fn push_charge<'a>(&'a self, planned: &'a Planned, running: &'a Running, charges: &mut Vec<Charge<'a>>) {
+    fn push_charge<'a>(&'a self, planned: &'a PlannedCharge, running: &'a RulesInForce, charges: &mut Vec<Charge<'a>>) {
         let (numbers, limits, earlier, windows) = match planned.by {
-            By::Rule(number) => {
+            LimitSource::Rule(number) => {
                 let rule = &running.rules.rules()[number as usize];
-                let Some(numbered) = &rule.numbered else { return };
-                (numbered.id, &numbered.limits, rule.earlier(), self.given(planned, numbered))
+                let Some(rule_limits) = &rule.rule_limits else { return };
+                (rule_limits.id, &rule_limits.limits, rule.earlier(), self.given(planned, rule_limits))
             }
-            By::Inline(place) => {
+            LimitSource::Inline(place) => {
                 let entry = &self.numbers.inline[place as usize];
                 (entry.id, &entry.limits, &[][..], &[][..])
             }
-            By::Overridden(number, _) | By::Ban(number) => {
-                let Some(numbered) = self.numbers.of_rule(planned, running) else { return };
+            LimitSource::Overridden(number, _) | LimitSource::Ban(number) => {
+                let Some(rule_limits) = self.numbers.of_rule(planned, running) else { return };
                 let rule = &running.rules.rules()[number as usize];
                 let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
-                (numbered.id, &numbered.limits, earlier, self.given(planned, numbered))
+                (rule_limits.id, &rule_limits.limits, earlier, self.given(planned, rule_limits))
             }
-            By::Unlimited(_) | By::Denied(_) | By::Replaced(_) => return,
+            LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => return,
         };
         let (key, ask) = (self.key(planned), self.ask(planned));
         charges.push(Charge { key, numbers, limits, earlier, ask, stamps: None, windows });
     }
 
     /// Returns the windows of the calendar that the limits of a charge refer to.
-    pub(crate) fn calendar_windows(&self, planned: &Planned, running: &Running) -> &[Window] {
-        self.numbers.of_rule(planned, running).map_or(&[], |numbered| self.given(planned, numbered))
+    pub(crate) fn calendar_windows(&self, planned: &PlannedCharge, running: &RulesInForce) -> &[Window] {
+        self.numbers.of_rule(planned, running).map_or(&[], |rule_limits| self.given(planned, rule_limits))
     }
 
-    /// The windows of the calendar that its limits refer to.
+    /// The calendar windows that its limits refer to.
     #[inline]
-    fn given(&self, planned: &Planned, numbered: &Numbered) -> &[Window] {
+    fn given(&self, planned: &PlannedCharge, rule_limits: &RuleLimits) -> &[Window] {
         let first = planned.given as usize;
-        if numbered.calendars.is_empty() { &[] } else { &self.given[first..first + numbered.calendars.len()] }
+        if rule_limits.calendars.is_empty() { &[] } else { &self.given[first..first + rule_limits.calendars.len()] }
     }
 }
 
@@ -377,25 +405,25 @@ pub(crate) struct Span {
     pub(crate) charges: Range<u32>,
 }
 
-/// A range of positions, as they are kept in four bytes.
+/// Converts a range of `u32`.
 pub(crate) fn range(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// Groups over a list of charges.
+/// Makes groups of a list of charges.
 pub(crate) fn group<'a>(verb: Verb, charges: &'a [Charge<'a>], spans: &[Span], groups: &mut Vec<Group<'a>>) {
     let of = |span: &Span| &charges[span.charges.start as usize..span.charges.end as usize];
     groups.extend(spans.iter().map(|span| Group { verb, charges: of(span) }));
 }
 
-/// The buffer without what was in it, for charges that borrow from something else. There is nothing to convert, and
-/// the standard library keeps the memory.
+/// Empties a buffer and changes its lifetime. There are no elements to convert, and the standard
+/// library keeps the memory.
 pub(crate) fn emptied_charges<'b>(mut charges: Vec<Charge<'_>>) -> Vec<Charge<'b>> {
     charges.clear();
     charges.into_iter().map(|_| unreachable!("the buffer was emptied")).collect()
 }
 
-/// [`emptied_charges`] for groups.
+/// Like [`emptied_charges`], for groups.
 pub(crate) fn emptied_groups<'b>(mut groups: Vec<Group<'_>>) -> Vec<Group<'b>> {
     groups.clear();
     groups.into_iter().map(|_| unreachable!("the buffer was emptied")).collect()
@@ -406,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_emptied_buffer_keeps_its_memory() {
+    fn emptied_buffer_keeps_its_memory() {
         let mut groups = Vec::with_capacity(100);
         groups.push(Group { verb: Verb::Check, charges: &[] });
         assert!(emptied_groups(groups).capacity() >= 100);

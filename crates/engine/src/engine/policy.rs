@@ -1,10 +1,12 @@
-//! Decides requests that the store did not answer: the one place where that is done.
+//! The only place that decides requests which the store did not answer.
 //!
-//! A rule that decides locally goes by this node's share of its limits (`shares.rs`), which begins with a share of what the store
-//! last said was left (`last_seen.rs`). With `l` left, `N` nodes and a share at hand of `h` tokens, a request of cost `c` is
-//! admitted if `c ≤ h`; or, where the share has at least one token, if `c` fits what was left less what this node has
-//! admitted since, `c ≤ l − (⌈l/N⌉ − h)`. The share is then in debt, and admits nothing until that is paid back. So a node admits
-//! at most its share and one cost less a token more, and never more than was left; a single node decides exactly.
+//! A rule that decides locally uses this node's share of its limits (`shares.rs`), which begins
+//! with a share of what the store last reported as left (`last_seen.rs`). With `l` left, `N` nodes
+//! and `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`; or, if the share has
+//! at least one token, if `c` fits what was left less what this node has admitted since, `c ≤ l −
+//! (⌈l/N⌉ − h)`. The share is then in debt, and admits nothing until that is repaid. So a node
+//! admits at most its share and one cost less a token more, and never more than was left; a single
+//! node decides exactly.
 
 use std::pin::pin;
 use std::sync::PoisonError;
@@ -15,36 +17,37 @@ use tollgate::core::{Algorithm, Ask, Cost, Nanos};
 use tollgate::ledger::LimitTable as _;
 use tollgate::{Limits, Retry};
 
-use super::last_seen::Used;
-use super::plan::{Answered, Numbers, Plan, Planned, Span, group, range};
-use super::shares::Start;
-use super::{Engine, Running};
+use super::last_seen::Usage;
+use super::plan::{AnswerSource, Plan, PlanLimits, PlannedCharge, Span, group, range};
+use super::shares::ShareStart;
+use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
 use crate::inline::InlineLimits;
 use crate::rules::OnFault;
 use crate::store::{Answers, Batch, Charge, Group, Store, Verb};
 
-/// The wait of a request that is refused because the store does not answer. When it will is not known, and asking again
-/// sooner only adds to its load.
+/// The wait of a request that is refused because the store does not answer. Its recovery time is
+/// unknown, and retrying sooner only adds load.
 pub(super) const FAULT_RETRY: Retry = Retry::After(Nanos::SECOND);
 
 /// A charge that is decided locally.
-struct Local<'a> {
+struct LocalCharge<'a> {
     charge: Charge<'a>,
     /// The limits that the charge has a share of.
     whole: &'a Limits,
-    used: Used,
+    used: Usage,
 }
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// Decides requests that the store did not answer, as their rules say. A rule that is closed refuses the whole request;
-    /// those that decide locally do so together, all or none; those that are open admit it.
-    pub(super) fn fall_back(&self, verb: Verb, running: &Running, decisions: &mut Decisions) {
+    /// Decides requests that the store did not answer, as their rules say: a `closed` rule refuses
+    /// the whole request; `local` rules decide together, all or none; `open` rules admit it.
+    pub(super) fn fall_back(&self, verb: Verb, running: &RulesInForce, decisions: &mut Decisions) {
         let mut shares: Vec<InlineLimits> = Vec::new();
         let mut spans: Vec<Span> = Vec::new();
         let nodes = self.nodes.load(Ordering::Relaxed);
         if running.rules.uses_time() {
-            // The store's clock may have chosen other windows of the calendar, or they ended while it was waited for.
+            // The store's clock may have selected other calendar windows, or they ended in the
+            // meantime.
             decisions.plan.move_windows(running, &decisions.scratch.unanswered.lost, (self.wall)());
         }
         for request in &decisions.scratch.unanswered.lost {
@@ -66,31 +69,31 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.decide_locally(verb, running, nodes, &shares, &spans, decisions);
     }
 
-    /// Marks what becomes of each enforced charge of a request, and adds the shares of those that are decided locally.
+    /// Marks how each enforced charge of a request is answered, and adds the shares of local ones.
     fn apply(
         &self,
-        charges: &mut [Planned],
-        numbers: &Numbers,
-        running: &Running,
+        charges: &mut [PlannedCharge],
+        numbers: &PlanLimits,
+        running: &RulesInForce,
         nodes: u32,
         shares: &mut Vec<InlineLimits>,
     ) {
-        let enforced = |planned: &&mut Planned| planned.has_limits() && !planned.shadow;
+        let enforced = |planned: &&mut PlannedCharge| planned.has_limits() && !planned.shadow;
         let closed = charges
             .iter()
             .any(|planned| planned.has_limits() && !planned.shadow && planned.on_fault == OnFault::Closed);
         for planned in charges.iter_mut().filter(enforced) {
             planned.answered = match planned.on_fault {
-                OnFault::Closed => Answered::Closed,
-                OnFault::Open => Answered::Open,
+                OnFault::Closed => AnswerSource::Closed,
+                OnFault::Open => AnswerSource::Open,
                 // It would not be charged anyway.
-                OnFault::Local if closed => Answered::Not,
+                OnFault::Local if closed => AnswerSource::Not,
                 OnFault::Local => match numbers.limits(planned, running) {
                     Some(limits) => {
                         shares.push(self.shares.of(limits, nodes));
-                        Answered::Fallback(u32::MAX)
+                        AnswerSource::Fallback(u32::MAX)
                     }
-                    None => Answered::Open,
+                    None => AnswerSource::Open,
                 },
             };
         }
@@ -99,14 +102,14 @@ impl<S: Store, F: Store> Engine<S, F> {
     fn decide_locally(
         &self,
         verb: Verb,
-        running: &Running,
+        running: &RulesInForce,
         nodes: u32,
         shares: &[InlineLimits],
         spans: &[Span],
         decisions: &mut Decisions,
     ) {
         let Decisions { plan, fallback, .. } = decisions;
-        let mut locals: Vec<Local<'_>> = Vec::with_capacity(shares.len());
+        let mut locals: Vec<LocalCharge<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
             let local = plan.charges[range(&plan.asked[span.request as usize].charges)].iter().filter(is_local);
             for (planned, share) in local.zip(&shares[range(&span.charges)]) {
@@ -114,8 +117,8 @@ impl<S: Store, F: Store> Engine<S, F> {
             }
         }
         let before = fallback.len();
-        // Those who look whether a share can go into debt must not do so at the same time.
-        let may_owe = nodes > 1 && locals.iter().any(Local::may_owe);
+        // Two threads must not check at the same time whether a share can go into debt.
+        let may_owe = nodes > 1 && locals.iter().any(LocalCharge::may_owe);
         let _owing = may_owe.then(|| self.owing.lock().unwrap_or_else(PoisonError::into_inner));
         let mut waits: Vec<Option<Nanos>> = Vec::new();
         if may_owe {
@@ -133,8 +136,9 @@ impl<S: Store, F: Store> Engine<S, F> {
             let charges = range(&plan.asked[span.request as usize].charges);
             let local = plan.charges[charges].iter_mut().filter(|planned| is_local(&&**planned));
             for (planned, (offset, charge)) in local.zip((0..).zip(range(&span.charges))) {
-                // If the fallback does not answer either, the request passes: a limiter is never the outage.
-                planned.answered = first.map_or(Answered::Open, |first| Answered::Fallback(first + offset));
+                // If the fallback does not answer either, the request passes: a limiter must not
+                // cause an outage.
+                planned.answered = first.map_or(AnswerSource::Open, |first| AnswerSource::Fallback(first + offset));
                 if let (Some(first), Some(Some(wait))) = (first, waits.get(charge)) {
                     fallback.set_wait(first + offset, *wait);
                 }
@@ -142,43 +146,45 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// A charge to this node's share, which begins with its part of what was left if the store has answered since it last did.
+    /// Creates a charge of this node's share, which begins with its part of what was left if the
+    /// store has answered since.
     fn local<'a>(
         &self,
-        planned: &'a Planned,
+        planned: &'a PlannedCharge,
         share: &'a InlineLimits,
         plan: &'a Plan,
-        running: &'a Running,
+        running: &'a RulesInForce,
         nodes: u32,
-    ) -> Local<'a> {
+    ) -> LocalCharge<'a> {
         let (numbers, limits) = (share.entry().id, &share.entry().limits);
         let whole = plan.numbers.limits(planned, running).unwrap_or(limits);
         let windows = plan.calendar_windows(planned, running);
         let (key, ask) = (plan.key(planned), plan.ask(planned));
         let charge = Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows };
         let used = self.last_seen.consult(key, (self.mono)(), |used| {
-            // What was spent is spent under the parameters that the store answered for, whatever these are.
+            // Usage belongs to the parameters that the store answered for, whatever these are.
             let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
             match other {
                 Some(other) => self.begin_share(&charge, &self.shares.of(other, nodes), other, nodes, used),
                 None => self.begin_share(&charge, share, whole, nodes, used),
             }
         });
-        Local { charge, whole, used }
+        LocalCharge { charge, whole, used }
     }
 
     /// Begins a share of `whole` with its part of what is left.
-    fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, nodes: u32, used: &Used) {
+    fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, nodes: u32, used: &Usage) {
         let (numbers, limits) = (share.entry().id, &share.entry().limits);
-        if let Some(start) = Start::new(limits, whole, nodes, used) {
+        if let Some(start) = ShareStart::new(limits, whole, nodes, used) {
             let charge = Charge { numbers, limits, ..*charge };
             self.fallback.begin(&*self.shares.limit_ids(), &charge, &start.limits, &start.held);
         }
     }
 
-    /// Lets a charge go into debt of the share if it fits what was left and the share has at least one token. Otherwise returns
-    /// how long it has to wait, where the share itself would say that it never fits.
-    fn allow_debt(&self, local: &mut Local<'_>, nodes: u32) -> Option<Nanos> {
+    /// Allows a charge to put the share into debt if it fits what was left and the share has at
+    /// least one token. Otherwise returns its wait, where the share itself would say that it never
+    /// fits.
+    fn allow_debt(&self, local: &mut LocalCharge<'_>, nodes: u32) -> Option<Nanos> {
         let Ask::Exactly(cost) = local.charge.ask else { return None };
         let mut answers = Answers::default();
         let groups = [Group { verb: Verb::Peek, charges: std::slice::from_ref(&local.charge) }];
@@ -191,7 +197,7 @@ impl<S: Store, F: Store> Engine<S, F> {
                 return None;
             }
             let at_hand = report.remaining;
-            // A key that is not known is taken for a new one, of which the share is told by what it has.
+            // An unknown key is treated as a new one, whose share is what it has.
             let left = local.used.left(position, limit).unwrap_or(limit.capacity());
             let spent_here = left.div_ceil(nodes.into()).saturating_sub(at_hand);
             fits &= at_hand > 0 && cost.get() <= left.saturating_sub(spent_here);
@@ -205,7 +211,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         (cost.get() > local.charge.limits.capacity()).then_some(wait)
     }
 
-    /// Asks the fallback, which must answer at once. One that does not leaves its groups unanswered.
+    /// Runs groups in the fallback, which must answer immediately; otherwise they stay unanswered.
     fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
         let numbers = self.shares.limit_ids();
         let run = pin!(self.fallback.run(Batch { numbers: &*numbers, groups }, answers));
@@ -213,13 +219,14 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 }
 
-impl Local<'_> {
-    /// Whether the charge can fit what was left and not the share: a single token always fits a share that has any.
+impl LocalCharge<'_> {
+    /// Whether the charge can fit what was left and not the share: a single token always fits a
+    /// share that has any.
     fn may_owe(&self) -> bool {
         matches!(self.charge.ask, Ask::Exactly(cost) if cost > Cost::ONE)
     }
 }
 
-fn is_local(planned: &&Planned) -> bool {
-    matches!(planned.answered, Answered::Fallback(_))
+fn is_local(planned: &&PlannedCharge) -> bool {
+    matches!(planned.answered, AnswerSource::Fallback(_))
 }

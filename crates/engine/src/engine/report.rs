@@ -1,21 +1,21 @@
-//! What the charges of a request come to: the outcome, which charge decides, and what is counted about it.
+//! Combines the charges of a request: the outcome, the charge that decides, and the counts.
 
 use std::sync::Arc;
 
 use tollgate::Outcome;
 
-use super::plan::{Answered, Planned, range};
+use super::plan::{AnswerSource, PlannedCharge, range};
 use super::suffice::soonest;
-use super::{Engine, Running};
+use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
 use crate::meters::{Event, RuleEvent};
 use crate::rules::Refusal;
 use crate::store::Store;
 use crate::striped::Stripe;
 
-/// Sums up the enforced charges of a request. Returns whether it matches shadows as well.
+/// Combines the enforced charges of a request. Returns whether it matches shadow rules as well.
 #[inline]
-pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &Running) -> bool {
+pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     if decisions.decided[request].is_err() {
         return false;
     }
@@ -64,13 +64,13 @@ pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &Runnin
 }
 
 /// Returns how the rule of a charge wants its refusals to be answered.
-fn refusal_of(decisions: &Decisions, charge: u32, running: &Running) -> Option<Arc<Refusal>> {
+fn refusal_of(decisions: &Decisions, charge: u32, running: &RulesInForce) -> Option<Arc<Refusal>> {
     let rule = decisions.plan.charges[charge as usize].rule()?;
     running.rules.rules().get(rule as usize)?.special()?.refusal.clone()
 }
 
 /// Counts decisions, for the engine and for each rule.
-pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &Running, decisions: &Decisions) {
+pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesInForce, decisions: &Decisions) {
     let (bans, stripe) = (running.rules.bans(), Stripe::of_thread());
     for (request, decided) in decisions.decided.iter().enumerate() {
         let Ok(decided) = decided else { continue };
@@ -91,7 +91,7 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &Running
         }
         let charges = decisions.charges_of(request);
         for (place, planned) in charges.iter().enumerate() {
-            if bans && is_spoken_for(decisions, charges, place) {
+            if bans && is_counted_elsewhere(decisions, charges, place) {
                 continue;
             }
             let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {
@@ -100,21 +100,21 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &Running
             if let Some(event) = rule_event(decisions, planned) {
                 rule.meter.count_in(stripe, event);
             }
-            if matches!(planned.answered, Answered::Fallback(_) | Answered::Open | Answered::Closed) {
+            if matches!(planned.answered, AnswerSource::Fallback(_) | AnswerSource::Open | AnswerSource::Closed) {
                 rule.meter.count_in(stripe, RuleEvent::Fallback);
             }
         }
     }
 }
 
-/// Returns whether a charge is not counted because its ban refuses, or because it is a ban that does not.
-fn is_spoken_for(decisions: &Decisions, charges: &[Planned], place: usize) -> bool {
-    let refuses = |planned: &Planned| planned.is_ban() && !decisions.outcome(planned).is_admitted();
+/// Whether a charge is not counted because its ban refuses, or because it is a ban that does not.
+fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], place: usize) -> bool {
+    let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.outcome(planned).is_admitted();
     charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)
 }
 
-fn rule_event(decisions: &Decisions, planned: &Planned) -> Option<RuleEvent> {
-    let unasked = planned.shadow && planned.has_limits() && planned.answered == Answered::Not;
+fn rule_event(decisions: &Decisions, planned: &PlannedCharge) -> Option<RuleEvent> {
+    let unasked = planned.shadow && planned.has_limits() && planned.answered == AnswerSource::Not;
     if unasked || planned.is_replaced() {
         return None;
     }

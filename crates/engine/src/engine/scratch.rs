@@ -1,4 +1,4 @@
-//! Memory that the phases of a decision use and that says nothing about its result. It is kept to be used again.
+//! Buffers of the phases of a decision that are not part of its result. Reused to avoid allocation.
 
 use tollgate::core::{Time, Wall};
 
@@ -9,16 +9,16 @@ use crate::store::{Charge, Group};
 /// The buffers of one batch of decisions.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// For finding rules.
+    /// For matching rules.
     pub(crate) rules: Matched,
-    /// For finding overrides.
+    /// For matching overrides.
     pub(crate) overrides: Matched,
-    /// Numbers of rules or requests, while some are picked.
+    /// Numbers of selected rules or requests.
     pub(crate) picked: Vec<u32>,
-    /// Whose charges a store was asked about last.
+    /// The requests of the last groups.
     pub(crate) spans: Vec<Span>,
     pub(crate) unanswered: Unanswered,
-    /// Empty between two phases, as `groups` is: only then they borrow from nothing.
+    /// Empty between two phases, like `groups`, because only then they borrow nothing.
     pub(crate) charges: Vec<Charge<'static>>,
     pub(crate) groups: Vec<Group<'static>>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Scratch {
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered {
     pub(crate) lost: Vec<u32>,
-    /// Those whose calendar windows did not fit, and the store's time.
+    /// Requests whose calendar windows did not fit the store's time, and that time.
     pub(crate) stale: Vec<u32>,
     pub(crate) store_time: Option<Time<Wall>>,
 }

@@ -1,38 +1,42 @@
 //! Reservations: a cost that is known only afterwards is reserved first and settled then.
 //!
-//! A reservation is a check whose receipt is kept. Committing it refunds what was reserved too much, or charges what was reserved
-//! too little; cancelling it refunds all of it. The receipt is the whole state of a reservation, so it costs no memory,
-//! survives every restart, and any node can settle it. A reservation that is never settled counts as committed when it was
-//! made: it expires as what it took refills, and settling it later finds nothing to refund.
+//! A reservation is a check whose receipt is kept. Committing it refunds what was reserved too
+//! much, or charges what was reserved too little; cancelling it refunds all of it. The receipt is
+//! the whole state of a reservation, so it costs no memory, survives restarts, and any node can
+//! settle it. A reservation that is never settled counts as committed: it expires as its usage
+//! refills, and settling it later finds nothing to refund.
 //!
-//! The extra is charged like any request: to all enforced limits of the receipt, into debt as far as they allow, or to none of
-//! them; and to the shadows, as a group of their own, if the enforced limits took it.
+//! The extra is charged like any request: to all enforced limits of the receipt, into debt as far
+//! as they allow, or to none of them; and to the shadow rules, as a group of their own, if the
+//! enforced limits took it.
 
 use std::sync::atomic::Ordering;
 
 use tollgate::core::{Ask, Cost, Window};
 
-use super::undo::{Under, inline_limits, limits_of};
-use super::{Engine, EngineError, Running, undo};
+use super::undo::{CurrentLimits, inline_limits, limits_of};
+use super::{Engine, EngineError, RulesInForce, undo};
 use crate::inline::InlineLimits;
-use crate::receipt::{Receipt, Taken};
+use crate::receipt::{Receipt, ReceiptEntry};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
-/// What came of committing a reservation.
+/// The result of committing a reservation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// What was given back, the least that any counter accepted; nothing if the actual cost was as much or more.
+    /// What was refunded, the least that any counter accepted; zero if the actual cost was as much
+    /// or more.
     pub refunded: Cost,
-    /// What was charged beyond the reservation, the most of any counter; nothing if it did not fit all of them.
+    /// What was charged beyond the reservation, the most of any counter; zero if it did not fit all
+    /// of them.
     pub charged: Cost,
-    /// What should have been charged beyond the reservation and was not, because a limit would owe more than its `max_debt`.
+    /// What was not charged beyond the reservation, because a limit would exceed its `max_debt`.
     pub unpaid: Cost,
 }
 
 /// The extra of one counter, with the limits and windows to charge it under.
 struct Extra<'a> {
-    taken: &'a Taken,
-    under: Under<'a>,
+    taken: &'a ReceiptEntry,
+    under: CurrentLimits<'a>,
     share: Option<InlineLimits>,
     windows: Vec<Window>,
     cost: Cost,
@@ -58,7 +62,7 @@ pub(super) async fn commit<S: Store, F: Store>(
     let mut settled = Settled::default();
     let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost).map(|taken| {
         let rest = taken.cost.get() - cost.get();
-        Taken { cost: Cost::new(rest), ..taken.clone() }
+        ReceiptEntry { cost: Cost::new(rest), ..taken.clone() }
     });
     let too_much = Receipt { taken: too_much.collect() };
     if !too_much.is_empty() {
@@ -70,14 +74,15 @@ pub(super) async fn commit<S: Store, F: Store>(
     Ok(settled)
 }
 
-/// Charges what was reserved too little, to all enforced counters or to none. Returns what was charged and what was not.
+/// Charges what was reserved too little, to all enforced counters or to none. Returns what was
+/// charged and what was not.
 async fn charge_extra<S: Store, F: Store>(
     engine: &Engine<S, F>,
     receipt: &Receipt,
     cost: Cost,
 ) -> Result<(Cost, Cost), EngineError> {
     let nodes = engine.nodes.load(Ordering::Relaxed);
-    let mut too_little: Vec<(&Taken, Option<InlineLimits>)> = Vec::new();
+    let mut too_little: Vec<(&ReceiptEntry, Option<InlineLimits>)> = Vec::new();
     for taken in receipt.taken.iter().filter(|taken| taken.cost < cost) {
         too_little.push((taken, inline_limits(engine, taken)?));
     }
@@ -92,7 +97,8 @@ async fn charge_extra<S: Store, F: Store>(
     });
     let extra: Vec<Extra<'_>> = extra.collect();
     let (mut charged, mut unpaid) = (Cost::ZERO, Cost::ZERO);
-    // A receipt is of one request, which was decided by the store or without it, so one of the two has nothing to do.
+    // A receipt is of one request, which was decided either by the store or by the fallback, so one
+    // of the two has no charges.
     for fallback in [false, true] {
         let charges = |shadow: bool| -> Vec<Charge<'_>> {
             let here = |extra: &&Extra<'_>| extra.taken.fallback == fallback && extra.under.shadow == shadow;
@@ -105,7 +111,7 @@ async fn charge_extra<S: Store, F: Store>(
             continue;
         }
         charged = charged.max(most);
-        // Shadows change nothing, so neither does a store that does not answer for them.
+        // Shadow rules change nothing, so it does not matter if the store does not answer for them.
         if let Err(error) = charge_group(engine, &shadows, fallback, &running).await {
             engine.meters.store_error(&error);
         }
@@ -113,12 +119,13 @@ async fn charge_extra<S: Store, F: Store>(
     Ok((charged, unpaid))
 }
 
-/// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty one is.
+/// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty
+/// one is.
 async fn charge_group<S: Store, F: Store>(
     engine: &Engine<S, F>,
     charges: &[Charge<'_>],
     fallback: bool,
-    running: &Running,
+    running: &RulesInForce,
 ) -> Result<bool, StoreError> {
     if charges.is_empty() {
         return Ok(true);

@@ -1,11 +1,14 @@
-//! This node's share of limits that many nodes use together, for the time in which they cannot ask the store.
+//! This node's share of the limits that several nodes use together, for the time in which they
+//! cannot reach the store.
 //!
-//! A share is the rate divided by the number of nodes, and the burst divided and rounded up: all shares together are at least
-//! the whole, and at most one unit per node more. A key that the store has answered for begins with a share of what was left
-//! then; any other key begins as a new one. Windows keep the boundaries that they have in the store: those of the
-//! calendar and of the clock by themselves, others because the first window of a share ends when the store said.
+//! A share is the rate divided by the number of nodes, and the burst divided and rounded up: all
+//! shares together are at least the whole, and at most one unit per node more. A key that the store
+//! has answered for begins with a share of what was left then; any other key begins as a new one.
+//! Windows keep the boundaries that they have in the store: calendar and aligned ones by
+//! themselves, others because the first window of a share ends when the store said.
 //!
-//! A share may be in debt up to the whole limit, for requests that fit what was left but not the share (`policy.rs`).
+//! A share may be in debt up to the whole limit, for requests that fit what was left but not the
+//! share (`policy.rs`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,15 +16,15 @@ use arc_swap::ArcSwap;
 use tollgate::core::{Algorithm, Nanos, Params, Phase, WindowParams};
 use tollgate::{Limit, LimitError, Limits, Rate};
 
-use super::last_seen::Used;
+use super::last_seen::Usage;
 use crate::inline::{InlineLimits, Interner, LimitIds};
 
-/// The shares that have been needed, with ids of their own.
+/// The shares needed so far, with ids of their own.
 #[derive(Debug)]
 pub(super) struct Shares {
     interner: Interner,
     limit_ids: ArcSwap<LimitIds>,
-    /// Held while a share is added, so that it goes into the limit_ids that is in use.
+    /// Held while a share is added, so that it is added to the table in use.
     adding: Mutex<()>,
 }
 
@@ -48,22 +51,23 @@ impl Shares {
         known
     }
 
-    /// Returns the parameters of all shares.
+    /// The limits of all shares by id.
     pub(super) fn limit_ids(&self) -> Arc<LimitIds> {
         self.limit_ids.load_full()
     }
 }
 
 fn share(limits: &Limits, nodes: u64) -> Limits {
-    // A share whose rate is too slow to be represented, such as one in a century divided, is replaced by the whole.
+    // A share whose rate is too slow to be represented, such as one per century divided, is
+    // replaced by the whole.
     let shares = limits.as_slice().iter().map(|limit| share_of(limit, nodes).unwrap_or(*limit));
     Limits::new(shares).unwrap_or_else(|_| limits.clone())
 }
 
 fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
     let divide = |amount: &mut u64| *amount = amount.div_ceil(nodes);
-    let mut terms = limit.params();
-    let debt = match &mut terms {
+    let mut params = limit.params();
+    let debt = match &mut params {
         Params::Unlimited | Params::DenyAll => return Ok(*limit),
         Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
             let per = bucket.rate.per().as_nanos().saturating_mul(nodes);
@@ -77,7 +81,8 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
             *max_debt
         }
         Params::FixedWindow { window, phase } => {
-            // Only the store knows how it spreads windows. The first one ends as it said, the next begin with a request.
+            // Only the store knows how it spreads windows. The first one ends as it reported, the
+            // next begin with a request.
             if *phase == Phase::Spread {
                 *phase = Phase::FirstRequest;
             }
@@ -91,24 +96,24 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
             *max_debt
         }
     };
-    if let Params::LeakyBucket { free, .. } = &mut terms {
+    if let Params::LeakyBucket { free, .. } = &mut params {
         divide(free);
     }
     let debt = debt.div_ceil(nodes);
     let whole = limit.capacity().saturating_sub(limit.capacity().div_ceil(nodes));
-    let with_debt = |debt| Limit::from_params(with_debt(terms, debt));
+    let with_debt = |debt| Limit::from_params(with_debt(params, debt));
     with_debt(debt.max(whole)).or_else(|_| with_debt(debt)).or_else(|_| with_debt(0))
 }
 
-/// Divides the parameters of a window, and returns its debt.
+/// Divides the parameters of a window, and returns its maximum debt.
 fn divide_window(window: &mut WindowParams, nodes: u64) -> u64 {
     window.limit = window.limit.div_ceil(nodes);
     window.initial = window.initial.div_ceil(nodes);
     window.max_debt
 }
 
-fn with_debt(mut terms: Params, debt: u64) -> Params {
-    match &mut terms {
+fn with_debt(mut params: Params, debt: u64) -> Params {
+    match &mut params {
         Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.max_debt = debt,
         Params::FixedWindow { window, .. }
         | Params::SlidingWindow(window)
@@ -117,20 +122,20 @@ fn with_debt(mut terms: Params, debt: u64) -> Params {
         Params::IntervalBucket { max_debt, .. } | Params::Concurrency { max_debt, .. } => *max_debt = debt,
         Params::Unlimited | Params::DenyAll => {}
     }
-    terms
+    params
 }
 
-/// How the share of a key begins that the store has answered for.
-pub(super) struct Start {
-    /// The share, with what the key begins with as what a new key has.
+/// The initial state of the share of a key that the store has answered for.
+pub(super) struct ShareStart {
+    /// The share, with an initial amount for new keys that is the state of this one.
     pub(super) limits: Limits,
-    /// How many leases are taken of each limit that hands them out.
+    /// The number of leases taken of each concurrency limit.
     pub(super) held: [u64; Limits::MAX],
 }
 
-impl Start {
+impl ShareStart {
     /// Begins `share`, that of one of `nodes` of `limits`, with its part of what is left.
-    pub(super) fn new(share: &Limits, limits: &Limits, nodes: u32, used: &Used) -> Option<Self> {
+    pub(super) fn new(share: &Limits, limits: &Limits, nodes: u32, used: &Usage) -> Option<Self> {
         let mut held = [0; Limits::MAX];
         let mut starts = Vec::with_capacity(limits.as_slice().len());
         for (position, (share, limit)) in share.as_slice().iter().zip(limits.as_slice()).enumerate() {
@@ -140,17 +145,17 @@ impl Start {
                 *held = share.capacity() - part;
             }
             let start = part.map(|part| with_initial(share.params(), part, used.until_full(position)));
-            starts.push(start.and_then(|terms| Limit::from_params(terms).ok()).unwrap_or(*share));
+            starts.push(start.and_then(|params| Limit::from_params(params).ok()).unwrap_or(*share));
         }
         Some(Self { limits: Limits::new(starts).ok()?, held })
     }
 }
 
-/// The same limit with this much left for a new key, and `until_full` as the time until the rest comes back where the
-/// limit itself would count from now.
-fn with_initial(mut terms: Params, left: u64, until_full: Nanos) -> Params {
+/// Returns the limit with `left` for a new key, and `until_full` as the time until the rest refills
+/// where the limit itself would count from now.
+fn with_initial(mut params: Params, left: u64, until_full: Nanos) -> Params {
     let shorten = |length: &mut Nanos| *length = until_full.clamp(Nanos::from_nanos(1), *length);
-    match &mut terms {
+    match &mut params {
         Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.initial = left,
         Params::IntervalBucket { initial, .. } => *initial = left,
         Params::FixedWindow { window, phase } => {
@@ -165,7 +170,7 @@ fn with_initial(mut terms: Params, left: u64, until_full: Nanos) -> Params {
         Params::Concurrency { lease, .. } => shorten(lease),
         Params::Unlimited | Params::DenyAll => {}
     }
-    terms
+    params
 }
 
 #[cfg(test)]
@@ -184,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_divided_and_rounded_up() {
+    fn share_is_divided_and_rounded_up() {
         let bucket = |text, burst, debt| TokenBucket::new(rate(text), burst).unwrap().max_debt(debt).unwrap().into();
         check("100/s", "token_bucket", Some(1_000), 4, bucket("25/s", 250, 750));
         check("10/s", "token_bucket", Some(5), 3, bucket("10/3s", 2, 3));
@@ -201,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_alone_has_the_whole_limit() {
+    fn single_node_has_the_whole_limit() {
         let whole = TokenBucket::new(rate("10/s"), 50).unwrap().into();
         check("10/s", "token_bucket", Some(50), 1, whole);
     }
 
     #[test]
-    fn a_limit_that_cannot_be_divided_stays_whole() {
+    fn limit_that_cannot_be_divided_stays_whole() {
         check("1/5000week", "token_bucket", None, 100, TokenBucket::new(rate("1/5000week"), 1).unwrap().into());
     }
 

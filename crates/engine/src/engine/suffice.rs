@@ -18,17 +18,17 @@ use std::ops::Range;
 use tollgate::Outcome;
 
 use super::decide::charge_enforced;
-use super::plan::{Answered, Few, Planned, range};
-use super::{Engine, Running};
+use super::plan::{AnswerSource, PlannedCharge, SmallList, range};
+use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
-use crate::ruleset::RunningRule;
+use crate::ruleset::ActiveRule;
 use crate::store::{Store, Verb};
 
 /// Leaves out the charges without capacity of requests that another rule suffices for, and charges those requests again.
 pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: Verb,
-    running: &Running,
+    running: &RulesInForce,
     decisions: &mut Decisions,
 ) {
     let mut again = take(&mut decisions.scratch.picked);
@@ -59,9 +59,9 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
 
 /// Leaves out the charges of a request without capacity if another one suffices. Returns whether to charge it again: not if
 /// any other rule refuses it as well.
-fn leave_out(decisions: &mut Decisions, request: usize, running: &Running) -> bool {
+fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     let charges = with_their_bans(decisions, request);
-    let has_room = |said: &Together| said.is_enough(decisions, running) && said.outcome.is_admitted();
+    let has_room = |said: &ChargeWithBan| said.is_enough(decisions, running) && said.outcome.is_admitted();
     if !charges.iter().any(has_room) {
         return false;
     }
@@ -70,7 +70,7 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &Running) -> bo
         if said.is_enough(decisions, running) {
             for planned in &mut decisions.plan.charges[said.charges.clone()] {
                 planned.replace();
-                planned.answered = Answered::Not;
+                planned.answered = AnswerSource::Not;
             }
             left_out = true;
         } else {
@@ -82,7 +82,7 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &Running) -> bo
 
 /// Returns the outcome of a refused request where one of several rules suffices, and the charge that decides it: the request has
 /// to wait for the soonest of those, and for all of the others. `None` if no rule is marked `suffices`.
-pub(super) fn soonest(decisions: &Decisions, request: usize, running: &Running) -> Option<(Outcome, u32)> {
+pub(super) fn soonest(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
     let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
     for said in with_their_bans(decisions, request) {
@@ -98,8 +98,8 @@ pub(super) fn soonest(decisions: &Decisions, request: usize, running: &Running) 
 }
 
 /// Returns the outcomes of the enforced charges of a request, each together with its ban.
-fn with_their_bans(decisions: &Decisions, request: usize) -> Few<Together> {
-    let mut all: Few<Together> = Few::new();
+fn with_their_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeWithBan> {
+    let mut all: SmallList<ChargeWithBan> = SmallList::new();
     for place in range(&decisions.plan.asked[request].charges) {
         let planned = &decisions.plan.charges[place];
         if planned.shadow || planned.is_replaced() {
@@ -114,29 +114,29 @@ fn with_their_bans(decisions: &Decisions, request: usize) -> Few<Together> {
                 }
                 before.charges.end = place + 1;
             }
-            None => all.push(Together { charges: place..place + 1, outcome, decides }),
+            None => all.push(ChargeWithBan { charges: place..place + 1, outcome, decides }),
         }
     }
     all
 }
 
 /// The outcome of a charge and its ban together.
-struct Together {
+struct ChargeWithBan {
     charges: Range<usize>,
     outcome: Outcome,
     decides: u32,
 }
 
-impl Together {
+impl ChargeWithBan {
     /// Whether it is marked `suffices`.
-    fn is_enough(&self, decisions: &Decisions, running: &Running) -> bool {
+    fn is_enough(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];
-        suffices(planned, running) && planned.answered != Answered::Closed
+        suffices(planned, running) && planned.answered != AnswerSource::Closed
     }
 }
 
-fn suffices(planned: &Planned, running: &Running) -> bool {
+fn suffices(planned: &PlannedCharge, running: &RulesInForce) -> bool {
     let rule = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize));
-    let special = rule.and_then(RunningRule::special);
+    let special = rule.and_then(ActiveRule::special);
     planned.has_limits() && !planned.shadow && !planned.is_ban() && special.is_some_and(|it| it.suffices)
 }

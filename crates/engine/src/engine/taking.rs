@@ -2,7 +2,7 @@
 
 use tollgate::core::{Ask, Cost};
 
-use super::plan::{Answered, Plan, Planned, range};
+use super::plan::{AnswerSource, Plan, PlannedCharge, range};
 use super::{Engine, undo};
 use crate::decision::Decisions;
 use crate::receipt::Receipt;
@@ -48,7 +48,7 @@ impl Taking {
 impl Plan {
     /// Returns what a charge asks of its limits. A ban is not about amounts.
     #[inline]
-    pub(crate) fn ask(&self, planned: &Planned) -> Ask {
+    pub(crate) fn ask(&self, planned: &PlannedCharge) -> Ask {
         if planned.is_ban() { Ask::Exactly(planned.cost) } else { self.taking().ask(planned.cost) }
     }
 }
@@ -83,9 +83,9 @@ fn lower_to_least(decisions: &mut Decisions, request: usize, surplus: &mut Recei
         if too_much > Cost::ZERO {
             surplus.taken.push(decisions.taken_from(planned, said, too_much));
             match planned.answered {
-                Answered::Enforced(charge) => decisions.enforced.lower(charge, least),
-                Answered::Fallback(charge) => decisions.fallback.lower(charge, least),
-                Answered::Not | Answered::Shadow(_) | Answered::Open | Answered::Closed => {}
+                AnswerSource::Enforced(charge) => decisions.enforced.lower(charge, least),
+                AnswerSource::Fallback(charge) => decisions.fallback.lower(charge, least),
+                AnswerSource::Not | AnswerSource::Shadow(_) | AnswerSource::Open | AnswerSource::Closed => {}
             }
         }
     }

@@ -6,13 +6,13 @@ use tollgate::Limits;
 use tollgate::core::{Ask, Cost};
 
 use super::bans::refusals_to_forget;
-use super::plan::Planned;
-use super::{Engine, EngineError, Running, Taking};
-use crate::calendar::Kept;
+use super::plan::PlannedCharge;
+use super::{Engine, EngineError, RulesInForce, Taking};
+use crate::calendar::CachedCalendar;
 use crate::decision::Decisions;
 use crate::inline::InlineLimits;
 use crate::key;
-use crate::receipt::{Receipt, Taken};
+use crate::receipt::{Receipt, ReceiptEntry};
 use crate::request::Request;
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
@@ -102,13 +102,13 @@ pub(super) async fn reset<S: Store, F: Store>(
     decisions.add(request, &running.rules)?;
     let plan = &decisions.plan;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
-    plan.collect(&running, &mut charges, &mut spans, |_, _: &Planned| true);
+    plan.collect(&running, &mut charges, &mut spans, |_, _: &PlannedCharge| true);
     if charges.is_empty() {
         return Ok(0);
     }
     // Also the refusals that count towards bans.
     let refusals = refusals_to_forget(decisions, &running);
-    charges.extend(refusals.iter().map(|(keys, numbered)| keys.refusals_under(numbered)));
+    charges.extend(refusals.iter().map(|(keys, rule_limits)| keys.refusals_under(rule_limits)));
     let mut answers = Answers::default();
     let groups = [Group { verb: Verb::Reset, charges: &charges }];
     engine.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
@@ -138,10 +138,10 @@ async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Ch
 }
 
 /// The limits that a key is under now.
-pub(super) struct Under<'a> {
+pub(super) struct CurrentLimits<'a> {
     pub(super) id: u32,
     pub(super) limits: &'a Limits,
-    pub(super) calendars: &'a [Kept],
+    pub(super) calendars: &'a [CachedCalendar],
     /// Other limits that the key may have been charged under, as in [`Charge::earlier`].
     pub(super) earlier: &'a [u32],
     /// Whether the rule only observes.
@@ -151,7 +151,7 @@ pub(super) struct Under<'a> {
 /// Returns the inline limits of a key. Those of a rule's override are known to the rule.
 pub(super) fn inline_limits<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    taken: &Taken,
+    taken: &ReceiptEntry,
 ) -> Result<Option<InlineLimits>, EngineError> {
     let limits = taken.limits.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
     Ok(limits.map(|limits| engine.limits(limits)).transpose()?)
@@ -159,13 +159,19 @@ pub(super) fn inline_limits<S: Store, F: Store>(
 
 /// Returns the limits that a key is under now; `None` if its rule is gone.
 pub(super) fn limits_of<'a>(
-    taken: &Taken,
+    taken: &ReceiptEntry,
     inline: Option<&'a InlineLimits>,
-    running: &'a Running,
-) -> Option<Under<'a>> {
+    running: &'a RulesInForce,
+) -> Option<CurrentLimits<'a>> {
     if let Some(inline) = inline {
         let entry = inline.entry();
-        return Some(Under { id: entry.id, limits: &entry.limits, calendars: &[], earlier: &[], shadow: false });
+        return Some(CurrentLimits {
+            id: entry.id,
+            limits: &entry.limits,
+            calendars: &[],
+            earlier: &[],
+            shadow: false,
+        });
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
     let shadow = rule.is_shadow() || rule.special().is_some_and(|special| special.spares(&taken.key));
@@ -174,13 +180,13 @@ pub(super) fn limits_of<'a>(
         .limits
         .as_ref()
         .zip(overrides)
-        .and_then(|(limits, overrides)| overrides.numbered().find(|numbered| numbered.limits == *limits));
-    let numbered = overridden.or(rule.numbered.as_ref())?;
-    let (limits, calendars) = (&numbered.limits, &*numbered.calendars);
-    Some(Under { id: numbered.id, limits, calendars, earlier: rule.earlier(), shadow })
+        .and_then(|(limits, overrides)| overrides.rule_limits().find(|rule_limits| rule_limits.limits == *limits));
+    let rule_limits = overridden.or(rule.rule_limits.as_ref())?;
+    let (limits, calendars) = (&rule_limits.limits, &*rule_limits.calendars);
+    Some(CurrentLimits { id: rule_limits.id, limits, calendars, earlier: rule.earlier(), shadow })
 }
 
-fn refund_of<'a>(taken: &'a Taken, numbers: u32, limits: &'a Limits) -> Charge<'a> {
+fn refund_of<'a>(taken: &'a ReceiptEntry, numbers: u32, limits: &'a Limits) -> Charge<'a> {
     Charge {
         key: &taken.key,
         numbers,

@@ -1,26 +1,34 @@
-//! An explanation for where values must not be read.
+//! Hides values of the request in an explanation.
 
-use super::{CostBy, Explanation, Held, Met, NotHeld, OverridePlace, Overrides, Unmet, Weight, Why};
+use super::{
+    CostSource, CostValue, Explanation, FailedCondition, HeldCondition, MatchExplanation, MatchResult,
+    OverrideExplanation, OverrideMismatch, OverridePosition,
+};
 
 impl Explanation {
-    /// Replaces every value that the request brought by what `hide` makes of it, for where it must not be read: also where it
-    /// shows in what an override is for. What is to be and is not stays, since it says nothing about the request.
+    /// Replaces every value of the request by the result of `hide`, also where it appears in the
+    /// conditions of an override. Expected values stay, because they reveal nothing about the
+    /// request.
     pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
         for explained in &mut self.rules {
             match &mut explained.why {
-                Why::Met(met) => met.conceal(&hide),
-                Why::Unmet(unmet) => unmet.conceal(&hide),
-                Why::Expression { values, .. } => of_pairs(values, &hide),
-                Why::Judged { .. } | Why::Others | Why::NotNow { .. } => {}
+                MatchResult::Matches(met) => met.conceal(&hide),
+                MatchResult::ConditionFailed(unmet) => unmet.conceal(&hide),
+                MatchResult::ExpressionFailed { values, .. } => of_pairs(values, &hide),
+                MatchResult::DecidedBefore { .. }
+                | MatchResult::OtherAttributes
+                | MatchResult::OutsideSchedule { .. } => {}
             }
         }
     }
 }
 
-impl Met {
+impl MatchExplanation {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         of_pairs(&mut self.counted, hide);
-        if let CostBy::Attribute { said: Weight::TooMuch(value) | Weight::NoNumber(value), .. } = &mut self.cost_by {
+        if let CostSource::Attribute { said: CostValue::TooMuch(value) | CostValue::NoNumber(value), .. } =
+            &mut self.cost_by
+        {
             *value = hide(value);
         }
         if let Some(overrides) = &mut self.overrides {
@@ -29,32 +37,32 @@ impl Met {
     }
 }
 
-impl Overrides {
+impl OverrideExplanation {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         if let Some(applies) = &mut self.applies {
-            applies.place.conceal(hide);
+            applies.position.conceal(hide);
             applies.when.iter_mut().for_each(|held| held.conceal(hide));
         }
         for unmet in &mut self.unmet {
-            unmet.place.conceal(hide);
+            unmet.position.conceal(hide);
             match &mut unmet.why {
-                NotHeld::Unmet(unmet) => unmet.conceal(hide),
-                NotHeld::Ended(_) => {}
+                OverrideMismatch::ConditionFailed(unmet) => unmet.conceal(hide),
+                OverrideMismatch::Expired(_) => {}
             }
         }
     }
 }
 
-impl OverridePlace {
+impl OverridePosition {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         match self {
             Self::Named(name) => *name = hide(name),
-            Self::At(_) | Self::Own(_) => {}
+            Self::At(_) | Self::InRule(_) => {}
         }
     }
 }
 
-impl Held {
+impl HeldCondition {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         if let Some(value) = &mut self.value {
             *value = hide(value);
@@ -63,7 +71,7 @@ impl Held {
     }
 }
 
-impl Unmet {
+impl FailedCondition {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         self.found.iter_mut().for_each(|value| *value = hide(value));
     }

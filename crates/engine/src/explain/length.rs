@@ -1,10 +1,10 @@
-//! Lengths of time and large numbers as people read them.
+//! Durations and large numbers in a readable form.
 
 use std::fmt;
 
 use tollgate::core::Nanos;
 
-/// A length of time, rounded up to what people look at: nobody who waits so long comes too early.
+/// A duration, rounded up to a readable precision, so that waiting this long is always enough.
 ///
 /// ```
 /// use tollgate::core::Nanos;
@@ -16,7 +16,7 @@ use tollgate::core::Nanos;
 pub struct Length(pub(super) Nanos);
 
 impl Length {
-    /// This long.
+    /// Wraps a duration.
     pub const fn new(length: Nanos) -> Self {
         Self(length)
     }
@@ -33,7 +33,7 @@ impl fmt::Display for Length {
         }
         const DAY: u64 = 86_400;
         let seconds = match millis.div_ceil(1_000) {
-            // Beside days, hours are all that matters.
+            // Above a day, hours are precise enough.
             seconds if seconds > DAY => seconds.div_ceil(3_600) * 3_600,
             seconds => seconds,
         };
@@ -48,14 +48,14 @@ impl fmt::Display for Length {
     }
 }
 
-/// A count, with its thousands apart.
+/// A count with thousands separators.
 pub(super) struct Count(pub(super) u64);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.0.to_string();
-        for (place, digit) in digits.chars().enumerate() {
-            if place > 0 && (digits.len() - place).is_multiple_of(3) {
+        for (position, digit) in digits.chars().enumerate() {
+            if position > 0 && (digits.len() - position).is_multiple_of(3) {
                 f.write_str(",")?;
             }
             write!(f, "{digit}")?;
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_rounded_up_to_what_is_read() {
+    fn durations_are_rounded_up() {
         let second = |seconds: u64| Nanos::from_secs(seconds);
         for (length, expected) in [
             (Nanos::ZERO, "0s"),
@@ -88,12 +88,12 @@ mod tests {
         ] {
             assert_eq!(Length(length).to_string(), expected);
         }
-        // The longest there is.
+        // The longest duration.
         assert_eq!(Length(Nanos::MAX).to_string(), "213504d");
     }
 
     #[test]
-    fn thousands_are_apart() {
+    fn thousands_are_separated() {
         for (count, expected) in [
             (0, "0"),
             (999, "999"),

@@ -1,4 +1,4 @@
-//! Why a request is decided as it is, for people: data with a form as text.
+//! Explains decisions, as data and as text.
 
 mod conceal;
 mod length;
@@ -12,152 +12,153 @@ use tollgate::{Outcome, Report};
 use crate::decision::Standing;
 use crate::rules::OnFault;
 
-/// Why a request would be decided as it would be now.
+/// Explains how a request would be decided now.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The version of the rules it was explained by.
+    /// The version of the rules.
     pub version: u64,
-    /// Whose rules.
+    /// The domain of the request.
     pub domain: String,
     /// When it was explained.
     pub at: Time<Wall>,
-    /// What a check would come to.
+    /// The outcome of a check.
     pub outcome: Outcome,
-    /// What would have been done, if that is only observed.
+    /// The outcome without `observe`, if refusals are only observed.
     pub observed: Option<Outcome>,
-    /// How sure that is.
+    /// Whether the store or a fallback decided.
     pub standing: Standing,
-    /// The rule that decides; none if no rule is met.
+    /// The rule that decides; `None` if no rule matches.
     pub decides: Option<String>,
-    /// Rules that are met, in the order of the rules, and then those that are not, the nearest first, those that are as near in
-    /// the order of the rules.
-    pub rules: Vec<Explained>,
-    /// How many more are not met.
+    /// Matching rules in their order, then the others: those with the most matching conditions
+    /// first, in their order.
+    pub rules: Vec<RuleExplanation>,
+    /// The number of further rules that do not match.
     pub left_out: usize,
 }
 
-/// A rule, and why it is met or is not.
+/// A rule, and why it matches or does not.
 #[derive(Clone, Debug)]
-pub struct Explained {
+pub struct RuleExplanation {
     /// Its id.
     pub rule: String,
-    /// Where it stands: file, line and column; or which rules it is one of, where nobody sees lines.
-    pub place: Option<String>,
-    /// Why.
-    pub why: Why,
+    /// File, line and column; or the name of the rule set if its text is not visible to users.
+    pub position: Option<String>,
+    /// Why it matches or does not.
+    pub why: MatchResult,
 }
 
-/// Why a rule is met or is not.
+/// Why a rule matches or does not.
 #[derive(Clone, Debug)]
-pub enum Why {
-    /// All its conditions hold.
-    Met(Box<Met>),
+pub enum MatchResult {
+    /// All of its conditions hold.
+    Matches(Box<MatchExplanation>),
     /// A condition does not hold.
-    Unmet(Unmet),
-    /// Its conditions hold, and an earlier rule that allows or denies without counting has decided.
-    Judged {
+    ConditionFailed(FailedCondition),
+    /// Its conditions hold, but an earlier `allow` or `deny` rule has decided.
+    DecidedBefore {
         /// The id of that rule.
         by: String,
     },
-    /// Its conditions hold, and the request has other attributes than `only` those it names.
-    Others,
-    /// Its conditions hold, its expression does not.
-    Expression {
-        /// Of the parts that `&&` joins, which is the first that does not, counted from one.
+    /// Its conditions hold, but the attributes of the request are not exactly those of `only`.
+    OtherAttributes,
+    /// Its conditions hold, but its expression does not.
+    ExpressionFailed {
+        /// The first operand of `&&` that does not hold, counted from 1.
         part: usize,
-        /// How many there are.
+        /// The number of operands.
         of: usize,
-        /// What it speaks of, with the values of this request.
+        /// The attributes of the expression, with the values of the request.
         values: Vec<(String, Option<String>)>,
     },
-    /// Its conditions hold, and yet it does not apply, because of its schedule.
-    NotNow {
-        /// When it does.
+    /// Its conditions hold, but its schedule excludes the present time.
+    OutsideSchedule {
+        /// When it applies.
         schedule: Vec<String>,
     },
 }
 
-/// What a rule that is met has to say.
+/// How a matching rule decides.
 #[derive(Clone, Debug)]
-pub struct Met {
-    /// What it counts by, with the values of this request.
+pub struct MatchExplanation {
+    /// The attributes it counts by, with the values of the request.
     pub counted: Vec<(String, Option<String>)>,
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: u64,
-    /// Who says so.
-    pub cost_by: CostBy,
-    /// What becomes of it.
-    pub effect: Does,
-    /// The rule that is in its place, by `replaces`.
+    /// Where the cost comes from.
+    pub cost_by: CostSource,
+    /// What it does with the request.
+    pub effect: RuleEffect,
+    /// The rule that replaces it.
     pub replaced_by: Option<String>,
-    /// The others that are met and suffice, if it suffices, too: one of all these has to have room.
+    /// The other matching rules with `suffices`, if it has `suffices`: one of all these must have
+    /// capacity.
     pub suffice: Vec<String>,
-    /// For how long it delays what would exceed it, if it does.
+    /// The longest delay, if it delays requests.
     pub delays: Option<Nanos>,
-    /// Whether it only says what it would do.
+    /// Whether it is a shadow rule for this counter.
     pub shadow: bool,
-    /// Whether that is because its `enforce` spares this counter.
+    /// Whether that is because `enforce` excludes this counter.
     pub spared: bool,
-    /// Whether it refuses, or, as a shadow, would.
+    /// Whether it refuses, or would refuse as a shadow rule.
     pub refuses: bool,
-    /// What its `on_fault` made of it, if the store did not answer.
+    /// The `on_fault` that was applied, if the store did not answer.
     pub fault: Option<OnFault>,
-    /// Which of its overrides applies; none if it has no overrides.
-    pub overrides: Option<Overrides>,
-    /// How its ban stands, if it has one.
+    /// Which of its overrides applies; `None` if it has none.
+    pub overrides: Option<OverrideExplanation>,
+    /// The state of its ban, if it has one.
     pub ban: Option<BanState>,
-    /// How each of its limits stands.
+    /// The state of each of its limits.
     pub limits: Vec<LimitState>,
 }
 
-/// Who says what a request costs.
+/// Where the cost of a request comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CostBy {
+pub enum CostSource {
     /// The rule.
     Rule,
     /// The request.
     Request,
-    /// An attribute of the request, by the rule.
+    /// An attribute of the request, named by the rule.
     Attribute {
-        /// Which.
+        /// The attribute.
         name: String,
-        /// What it says.
-        said: Weight,
+        /// Its value.
+        said: CostValue,
     },
 }
 
-/// What the attribute says that a request's cost comes from.
+/// The value of the attribute that a cost comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Weight {
-    /// The cost.
+pub enum CostValue {
+    /// A valid cost.
     Number,
-    /// Nothing: there is none, and the rule says what that costs.
+    /// The attribute is missing, and the rule has a cost for that.
     Missing,
-    /// More than the most that the rule takes for it.
+    /// More than the maximum of the rule.
     TooMuch(String),
-    /// Something that is no whole number, which counts as the most.
+    /// Not a whole number, which counts as the maximum.
     NoNumber(String),
 }
 
-/// What a rule does with who meets it.
+/// What a rule does with a matching request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Does {
-    /// Counts, by its own limits.
+pub enum RuleEffect {
+    /// Counts it by its own limits.
     Limits,
-    /// Counts, by the limits of an override.
+    /// Counts it by the limits of an override.
     Overrides,
     /// Nothing: it has no limit, or none for this request.
     Unlimited,
-    /// Lets pass, whatever other rules say.
+    /// Admits it, whatever other rules say.
     Allows,
-    /// Refuses without counting.
+    /// Refuses it without counting.
     Denies,
-    /// Nothing: another rule that is met is in its place.
+    /// Nothing: another matching rule replaces it.
     Replaced,
 }
 
-impl Does {
-    /// In one word.
+impl RuleEffect {
+    /// Returns the name of the effect.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Limits => "limits",
@@ -170,167 +171,171 @@ impl Does {
     }
 }
 
-/// The overrides of a rule that is met.
+/// The overrides of a matching rule.
 #[derive(Clone, Debug)]
-pub struct Overrides {
-    /// The first that holds.
-    pub applies: Option<Overriding>,
-    /// Those before it that do not hold, the nearest first; of all if none does.
-    pub unmet: Vec<UnmetOverride>,
-    /// How many more of these there are.
+pub struct OverrideExplanation {
+    /// The first one that matches.
+    pub applies: Option<AppliedOverride>,
+    /// Those before it that do not match, the nearest first; of all if none matches.
+    pub unmet: Vec<SkippedOverride>,
+    /// The number of further ones that do not match.
     pub more_unmet: usize,
-    /// How many more there are that were set through the API, each for one value of an attribute that the request does not
-    /// have, by attribute.
+    /// The number of further overrides that were set through the API for other values, by
+    /// attribute.
     pub for_others: Vec<(String, usize)>,
-    /// How many stand behind the one that applies, and are not looked at.
-    pub behind: usize,
+    /// The number of overrides after the one that applies, which are not evaluated.
+    pub after: usize,
 }
 
-/// Where an override stands.
+/// Where an override is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OverridePlace {
+pub enum OverridePosition {
     /// File, line and column.
     At(String),
-    /// Which of those in the rule, from one, where nobody sees lines.
-    Own(usize),
-    /// Beside the rule, by what it is known by: the value that it is for.
+    /// The index in the rule, from 1, if the text is not visible to users.
+    InRule(usize),
+    /// Separate from the rule, identified by its value.
     Named(String),
 }
 
-/// An override that applies.
+/// The override that applies.
 #[derive(Clone, Debug)]
-pub struct Overriding {
-    /// Where it stands.
-    pub place: OverridePlace,
-    /// What holds.
-    pub when: Vec<Held>,
-    /// When it ends by itself.
+pub struct AppliedOverride {
+    /// Where it is written.
+    pub position: OverridePosition,
+    /// Its conditions.
+    pub when: Vec<HeldCondition>,
+    /// When it expires.
     pub until: Option<String>,
 }
 
 /// A condition that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Of which attribute.
+pub struct HeldCondition {
+    /// The attribute.
     pub attribute: String,
-    /// What is asked of it.
+    /// The expected value.
     pub expected: String,
-    /// What the request has, where the condition gives that away.
+    /// The value of the request, if the condition reveals it.
     pub value: Option<String>,
 }
 
 /// An override that does not apply.
 #[derive(Clone, Debug)]
-pub struct UnmetOverride {
-    /// Where it stands.
-    pub place: OverridePlace,
-    /// Why.
-    pub why: NotHeld,
+pub struct SkippedOverride {
+    /// Where it is written.
+    pub position: OverridePosition,
+    /// Why it does not apply.
+    pub why: OverrideMismatch,
 }
 
-/// Why an override does not hold.
+/// Why an override does not apply.
 #[derive(Clone, Debug)]
-pub enum NotHeld {
-    /// A condition does not.
-    Unmet(Unmet),
-    /// It ended then.
-    Ended(String),
+pub enum OverrideMismatch {
+    /// A condition does not hold.
+    ConditionFailed(FailedCondition),
+    /// It expired at this time.
+    Expired(String),
 }
 
-/// How the ban of a rule stands for the counter of a request.
+/// The state of a ban for the counter of a request.
 #[derive(Clone, Debug)]
 pub struct BanState {
-    /// How many refusals lead to it.
+    /// The number of refusals that start it.
     pub after: u64,
-    /// In what time.
+    /// The time in which they must occur.
     pub within: Nanos,
-    /// How long it lasts.
+    /// Its duration.
     pub length: Nanos,
-    /// How it stands.
-    pub stands: BanStands,
+    /// Whether it is in force.
+    pub stands: BanStatus,
 }
 
-/// Whether somebody is banned.
+/// Whether a ban is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BanStands {
-    /// For so long.
+pub enum BanStatus {
+    /// It is.
     Banned {
-        /// What is left of it.
+        /// The remaining time.
         left: Nanos,
         /// When it ends.
         until: String,
     },
-    /// Not yet.
+    /// It is not.
     Not {
-        /// How many refusals count towards it, where somebody asked.
+        /// The number of refusals that count towards it, if known.
         refusals: Option<u64>,
     },
-    /// Nobody asked: the request is refused anyway, or the store does not answer.
+    /// Unknown: the request is refused anyway, or the store does not answer.
     NotLookedAt,
 }
 
-/// How a limit stands.
+/// The state of a limit.
 #[derive(Clone, Debug)]
 pub struct LimitState {
-    /// The limit as it was written; none if it came along with the request.
+    /// The limit as written; `None` for an inline limit.
     pub written: Option<String>,
-    /// What may be told about it.
+    /// Its usage.
     pub report: Report,
-    /// The time in which as much as the limit comes back; none for what is held at a time.
+    /// The time in which the whole limit refills; `None` for concurrency.
     pub window: Option<Nanos>,
-    /// How what was spent comes back.
+    /// How it refills.
     pub refill: Refill,
 }
 
-/// How what was spent comes back.
+/// How a limit refills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refill {
-    /// Little by little, until it is full.
+    /// Continuously.
     Steadily,
-    /// All at once with the next window.
+    /// At the end of the window.
     ByWindow,
-    /// All at once with the next window of a calendar.
+    /// At the end of the calendar window.
     ByCalendar {
-        /// The zone of the calendar.
+        /// The time zone.
         zone: String,
-        /// When the window began there.
+        /// When the window began.
         began: String,
-        /// When the next one begins there.
+        /// When the next one begins.
         resets: String,
     },
-    /// What is older than the window counts no more.
+    /// Requests older than the window no longer count.
     Sliding,
-    /// When it is given back, or its lease ends.
+    /// When a slot is released or its lease expires.
     Slots,
 }
 
 /// The first condition that does not hold.
 #[derive(Clone, Debug)]
-pub struct Unmet {
-    /// Of which attribute.
+pub struct FailedCondition {
+    /// The attribute.
     pub attribute: String,
-    /// What is asked of it.
+    /// The expected value.
     pub expected: String,
-    /// What the request has; nothing if it has no such attribute.
+    /// The values of the request; empty if it does not have the attribute.
     pub found: Vec<String>,
 }
 
-impl Met {
-    /// How long it is banned for, if it is.
+impl MatchExplanation {
+    /// Returns the remaining time of its ban, if it is banned.
     pub fn banned(&self) -> Option<Nanos> {
         match self.ban.as_ref()?.stands {
-            BanStands::Banned { left, .. } => Some(left),
-            BanStands::Not { .. } | BanStands::NotLookedAt => None,
+            BanStatus::Banned { left, .. } => Some(left),
+            BanStatus::Not { .. } | BanStatus::NotLookedAt => None,
         }
     }
 }
 
 impl Explanation {
-    /// The rules that are met.
-    pub fn met(&self) -> impl Iterator<Item = (&Explained, &Met)> {
+    /// The matching rules.
+    pub fn met(&self) -> impl Iterator<Item = (&RuleExplanation, &MatchExplanation)> {
         self.rules.iter().filter_map(|explained| match &explained.why {
-            Why::Met(met) => Some((explained, &**met)),
-            Why::Unmet(_) | Why::Others | Why::Expression { .. } | Why::Judged { .. } | Why::NotNow { .. } => None,
+            MatchResult::Matches(met) => Some((explained, &**met)),
+            MatchResult::ConditionFailed(_)
+            | MatchResult::OtherAttributes
+            | MatchResult::ExpressionFailed { .. }
+            | MatchResult::DecidedBefore { .. }
+            | MatchResult::OutsideSchedule { .. } => None,
         })
     }
 }

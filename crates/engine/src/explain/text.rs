@@ -1,4 +1,4 @@
-//! An explanation as text.
+//! Formats explanations as text.
 
 use std::fmt;
 
@@ -7,13 +7,14 @@ use tollgate::{Outcome, Retry};
 
 use super::length::{Count, Length};
 use super::{
-    BanStands, BanState, CostBy, Does, Explained, Explanation, Held, LimitState, Met, NotHeld, OverridePlace,
-    Overrides, Refill, Unmet, Weight, Why,
+    BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition, LimitState,
+    MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill, RuleEffect,
+    RuleExplanation,
 };
 use crate::decision::Standing;
 use crate::rules::OnFault;
 
-/// What the lines about a rule begin with.
+/// Begins each further line about a rule.
 const INDENT: &str = "\n    ";
 
 impl fmt::Display for Explanation {
@@ -22,24 +23,24 @@ impl fmt::Display for Explanation {
         let met = decides.and_then(|id| self.met().find(|(explained, _)| explained.rule == *id)).map(|(_, met)| met);
         let outcome = match self.observed {
             Some(observed) => {
-                f.write_str("allowed, since refusals are only observed; it would be ")?;
+                f.write_str("allowed, because refusals are only observed; otherwise ")?;
                 observed
             }
             None => self.outcome,
         };
-        write!(f, "{}", Shown(outcome))?;
+        write!(f, "{}", OutcomeText(outcome))?;
         match (decides, met.map(|met| met.effect)) {
-            (None, _) if self.met().next().is_some() => f.write_str(", because no rule that is enforced is met")?,
-            (None, _) => f.write_str(", because no rule is met")?,
-            (Some(rule), _) if rule.is_empty() => f.write_str(", by the limit that came along")?,
-            (Some(rule), Some(Does::Limits | Does::Overrides)) if outcome == Outcome::Allow => {
-                write!(f, "; `{rule}` has least left")?;
+            (None, _) if self.met().next().is_some() => f.write_str(", because no enforced rule matches")?,
+            (None, _) => f.write_str(", because no rule matches")?,
+            (Some(rule), _) if rule.is_empty() => f.write_str(", by the inline limit")?,
+            (Some(rule), Some(RuleEffect::Limits | RuleEffect::Overrides)) if outcome == Outcome::Allow => {
+                write!(f, "; `{rule}` has the least left")?;
                 self.write_nearest(rule, f)?;
             }
-            (Some(rule), Some(Does::Unlimited)) => write!(f, "; `{rule}` is met and unlimited")?,
+            (Some(rule), Some(RuleEffect::Unlimited)) => write!(f, "; `{rule}` matches and is unlimited")?,
             (Some(rule), _) => write!(f, ", by `{rule}`")?,
         }
-        if let Some(BanStands::Banned { until, .. }) = met.and_then(|met| met.ban.as_ref()).map(|ban| &ban.stands) {
+        if let Some(BanStatus::Banned { until, .. }) = met.and_then(|met| met.ban.as_ref()).map(|ban| &ban.stands) {
             write!(f, ", banned until {until}")?;
         }
         if self.standing == Standing::Fallback {
@@ -51,14 +52,14 @@ impl fmt::Display for Explanation {
         }
         match self.left_out {
             0 => Ok(()),
-            more => writeln!(f, "and {more} more that are not met"),
+            more => writeln!(f, "and {more} more that do not match"),
         }
     }
 }
 
 impl Explanation {
-    /// Which rule allows fewest requests like this one, where that is another one than the one with least left: what it costs
-    /// is up to each rule.
+    /// Names the rule that admits the fewest requests like this one, if it is not the one with the
+    /// least left: the cost depends on the rule.
     fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let enforced = self.met().filter(|(_, met)| !met.shadow);
         let enough: Vec<(u64, &str)> =
@@ -67,31 +68,31 @@ impl Explanation {
         if nearest.is_empty() || enough.contains(&(*fewest, least)) {
             return Ok(());
         }
-        write!(f, ", but `{nearest}` is enough for only {} of them", Count(*fewest))
+        write!(f, ", but `{nearest}` is enough for only {} like this", Count(*fewest))
     }
 }
 
-impl fmt::Display for Explained {
+impl fmt::Display for RuleExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = if matches!(self.why, Why::Met(_)) { '+' } else { '-' };
-        write!(f, "{sign} {}", if self.rule.is_empty() { "the limit that came along" } else { &self.rule })?;
-        if let Some(place) = &self.place {
-            write!(f, " ({place})")?;
+        let sign = if matches!(self.why, MatchResult::Matches(_)) { '+' } else { '-' };
+        write!(f, "{sign} {}", if self.rule.is_empty() { "inline limit" } else { &self.rule })?;
+        if let Some(position) = &self.position {
+            write!(f, " ({position})")?;
         }
         write!(f, ": ")?;
         match &self.why {
-            Why::Met(met) => met.fmt(f),
-            Why::Judged { by } => write!(f, "not asked, `{by}` has decided"),
-            Why::Others => {
-                f.write_str("its conditions hold, but the attributes are not only those it names, in its order")
+            MatchResult::Matches(met) => met.fmt(f),
+            MatchResult::DecidedBefore { by } => write!(f, "not evaluated: `{by}` has decided"),
+            MatchResult::OtherAttributes => {
+                f.write_str("its conditions hold, but the attributes are not exactly those of `only`, in its order")
             }
-            Why::Expression { part, of, values } => {
+            MatchResult::ExpressionFailed { part, of, values } => {
                 f.write_str("its conditions hold, but its expression does not")?;
                 if *of > 1 {
                     write!(f, " in part {part} of {of}")?;
                 }
-                for (place, (name, value)) in values.iter().enumerate() {
-                    f.write_str(if place == 0 { ", with " } else { " and " })?;
+                for (position, (name, value)) in values.iter().enumerate() {
+                    f.write_str(if position == 0 { ", with " } else { " and " })?;
                     match value {
                         Some(value) => write!(f, "{name} = {value:?}")?,
                         None => write!(f, "no {name}")?,
@@ -99,50 +100,50 @@ impl fmt::Display for Explained {
                 }
                 Ok(())
             }
-            Why::NotNow { schedule } => {
+            MatchResult::OutsideSchedule { schedule } => {
                 f.write_str("its conditions hold, but it does not apply at this time")?;
                 if !schedule.is_empty() {
                     write!(f, ", only {}", schedule.join(" or "))?;
                 }
                 Ok(())
             }
-            Why::Unmet(unmet) => unmet.fmt(f),
+            MatchResult::ConditionFailed(unmet) => unmet.fmt(f),
         }
     }
 }
 
-impl fmt::Display for Met {
+impl fmt::Display for MatchExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.shadow, self.spared) {
-            (true, true) => "met, as a shadow, since its `enforce` spares this one",
-            (true, false) => "met, as a shadow",
-            (false, _) => "met",
+            (true, true) => "matches, as a shadow rule: `enforce` excludes this counter",
+            (true, false) => "matches, as a shadow rule",
+            (false, _) => "matches",
         })?;
-        for (place, (name, value)) in self.counted.iter().enumerate() {
-            f.write_str(if place == 0 { ", counted by " } else { " and " })?;
+        for (position, (name, value)) in self.counted.iter().enumerate() {
+            f.write_str(if position == 0 { ", counted by " } else { " and " })?;
             match value {
                 Some(value) => write!(f, "{name} = {value:?}")?,
-                None => write!(f, "{name}, which is missing")?,
+                None => write!(f, "{name} (missing)")?,
             }
         }
         match self.effect {
-            Does::Limits | Does::Overrides => self.write_cost(f)?,
-            Does::Unlimited => f.write_str(", unlimited")?,
-            Does::Allows => f.write_str(", lets it pass, whatever other rules say")?,
-            Does::Denies => f.write_str(", refuses it without counting")?,
-            Does::Replaced => match &self.replaced_by {
-                Some(by) => write!(f, ", and left out, since `{by}` replaces it")?,
-                None => f.write_str(", and left out, since another one that suffices has room")?,
+            RuleEffect::Limits | RuleEffect::Overrides => self.write_cost(f)?,
+            RuleEffect::Unlimited => f.write_str(", unlimited")?,
+            RuleEffect::Allows => f.write_str(", admits it, whatever other rules say")?,
+            RuleEffect::Denies => f.write_str(", refuses it without counting")?,
+            RuleEffect::Replaced => match &self.replaced_by {
+                Some(by) => write!(f, ", left out: `{by}` replaces it")?,
+                None => f.write_str(", left out: another rule with `suffices` has capacity")?,
             },
         }
-        if self.refuses && self.effect != Does::Denies {
+        if self.refuses && self.effect != RuleEffect::Denies {
             f.write_str(match (self.banned(), self.shadow) {
                 (Some(_), _) => ": banned",
                 (None, true) => ": would refuse",
                 (None, false) => ": refuses",
             })?;
         }
-        if self.effect == Does::Replaced {
+        if self.effect == RuleEffect::Replaced {
             return Ok(());
         }
         if let Some(overrides) = &self.overrides {
@@ -150,9 +151,9 @@ impl fmt::Display for Met {
         }
         match self.fault {
             Some(OnFault::Local) => {
-                write!(f, "{INDENT}decided here, by this node's share, while the store does not answer")?;
+                write!(f, "{INDENT}decided locally, by this node's share, while the store does not answer")?;
             }
-            Some(OnFault::Open) => write!(f, "{INDENT}passes while the store does not answer (`on_fault: open`)")?,
+            Some(OnFault::Open) => write!(f, "{INDENT}admits while the store does not answer (`on_fault: open`)")?,
             Some(OnFault::Closed) => write!(f, "{INDENT}refuses while the store does not answer (`on_fault: closed`)")?,
             None => {}
         }
@@ -161,23 +162,31 @@ impl fmt::Display for Met {
         }
         if !self.suffice.is_empty() {
             let others: Vec<String> = self.suffice.iter().map(|rule| format!("`{rule}`")).collect();
-            write!(f, "{INDENT}one of the rules that suffice has to have room: this one or {}", others.join(" or "))?;
+            write!(
+                f,
+                "{INDENT}one of the rules with `suffices` must have capacity: this one or {}",
+                others.join(" or ")
+            )?;
         }
-        // Limits say when others may pass. Of who is banned, only one for which that is not enough has something to add.
+        // Limits say when the next request passes. While banned, only those with a longer wait
+        // matter.
         let matters = |limit: &&LimitState| self.banned().is_none_or(|left| limit.report.retry > Retry::After(left));
         for limit in self.limits.iter().filter(matters) {
             write!(f, "{INDENT}")?;
             limit.write(self, f)?;
         }
-        if self.fault.is_none() && self.limits.is_empty() && matches!(self.effect, Does::Limits | Does::Overrides) {
-            write!(f, "{INDENT}not looked at, since the request is refused anyway")?;
+        if self.fault.is_none()
+            && self.limits.is_empty()
+            && matches!(self.effect, RuleEffect::Limits | RuleEffect::Overrides)
+        {
+            write!(f, "{INDENT}not evaluated: the request is refused anyway")?;
         }
         Ok(())
     }
 }
 
-impl Met {
-    /// For how many requests like this one its limits are enough, if they were looked at.
+impl MatchExplanation {
+    /// Returns how many requests like this one its limits admit, if they were evaluated.
     fn enough_for(&self) -> Option<u64> {
         self.limits.iter().filter_map(|limit| limit.report.remaining.checked_div(self.cost)).min()
     }
@@ -185,33 +194,33 @@ impl Met {
     fn write_cost(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, ", costs {}", Count(self.cost))?;
         match &self.cost_by {
-            CostBy::Rule => Ok(()),
-            CostBy::Request => f.write_str(" (as the request says)"),
-            CostBy::Attribute { name, said: Weight::Number } => write!(f, " (by {name})"),
-            CostBy::Attribute { name, said: Weight::Missing } => write!(f, " (there is no {name})"),
-            CostBy::Attribute { name, said: Weight::TooMuch(value) } => {
-                write!(f, " ({name} is {value:?}, more than the most)")
+            CostSource::Rule => Ok(()),
+            CostSource::Request => f.write_str(" (stated by the request)"),
+            CostSource::Attribute { name, said: CostValue::Number } => write!(f, " (from {name})"),
+            CostSource::Attribute { name, said: CostValue::Missing } => write!(f, " (no {name})"),
+            CostSource::Attribute { name, said: CostValue::TooMuch(value) } => {
+                write!(f, " ({name} is {value:?}, above the maximum)")
             }
-            CostBy::Attribute { name, said: Weight::NoNumber(value) } => {
-                write!(f, " ({name} is {value:?}, no whole number, so the most)")
+            CostSource::Attribute { name, said: CostValue::NoNumber(value) } => {
+                write!(f, " ({name} is {value:?}, not a whole number: counts as the maximum)")
             }
         }
     }
 
-    fn write_overrides(&self, overrides: &Overrides, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Overrides { applies, unmet, more_unmet, for_others, behind } = overrides;
+    fn write_overrides(&self, overrides: &OverrideExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OverrideExplanation { applies, unmet, more_unmet, for_others, after } = overrides;
         if let Some(overriding) = applies {
             let does = match self.effect {
-                Does::Unlimited => "unlimited ",
-                Does::Denies => "refused ",
-                Does::Limits | Does::Overrides | Does::Allows | Does::Replaced => "",
+                RuleEffect::Unlimited => "unlimited ",
+                RuleEffect::Denies => "refused ",
+                RuleEffect::Limits | RuleEffect::Overrides | RuleEffect::Allows | RuleEffect::Replaced => "",
             };
-            write!(f, "{INDENT}{does}by override {}", overriding.place)?;
+            write!(f, "{INDENT}{does}by override {}", overriding.position)?;
             match &overriding.when[..] {
-                [] => f.write_str(", which is for everybody")?,
+                [] => f.write_str(", which matches every request")?,
                 when => {
-                    for (place, held) in when.iter().enumerate() {
-                        write!(f, "{}{held}", if place == 0 { ", since " } else { " and " })?;
+                    for (position, held) in when.iter().enumerate() {
+                        write!(f, "{}{held}", if position == 0 { ", since " } else { " and " })?;
                     }
                 }
             }
@@ -220,40 +229,40 @@ impl Met {
             }
         } else {
             let others: usize = for_others.iter().map(|(_, count)| count).sum();
-            write!(f, "{INDENT}by none of its {} overrides", Count((unmet.len() + more_unmet + others) as u64))?;
+            write!(f, "{INDENT}none of its {} overrides applies", Count((unmet.len() + more_unmet + others) as u64))?;
         }
         for unmet in unmet {
-            write!(f, "{INDENT}not by override {}: ", unmet.place)?;
+            write!(f, "{INDENT}override {} does not apply: ", unmet.position)?;
             match &unmet.why {
-                NotHeld::Unmet(unmet) => write!(f, "{unmet}")?,
-                NotHeld::Ended(until) => write!(f, "it ended {until}")?,
+                OverrideMismatch::ConditionFailed(unmet) => write!(f, "{unmet}")?,
+                OverrideMismatch::Expired(until) => write!(f, "it expired {until}")?,
             }
         }
         if *more_unmet > 0 {
-            write!(f, "{INDENT}nor by {} more", Count(*more_unmet as u64))?;
+            write!(f, "{INDENT}{} more do not apply", Count(*more_unmet as u64))?;
         }
         for (attribute, count) in for_others {
             let count = Count(*count as u64);
-            write!(f, "{INDENT}not by {count} for other values of {attribute}, set through the API")?;
+            write!(f, "{INDENT}{count} set through the API for other values of {attribute} do not apply")?;
         }
-        if *behind > 0 {
-            write!(f, "{INDENT}{} more behind it, not looked at", Count(*behind as u64))?;
+        if *after > 0 {
+            write!(f, "{INDENT}{} more after it, not evaluated", Count(*after as u64))?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for OverridePlace {
+impl fmt::Display for OverridePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::At(place) => f.write_str(place),
-            Self::Own(place) => write!(f, "{place} of those in the rule"),
+            Self::At(position) => f.write_str(position),
+            Self::InRule(position) => write!(f, "{position} of the rule"),
             Self::Named(name) => write!(f, "{name:?}, set through the API"),
         }
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for HeldCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is {}", self.attribute, self.expected)
     }
@@ -268,21 +277,21 @@ impl fmt::Display for BanState {
             _ => format!("{} refusals within {within} lead to a ban of {length}", Count(*after)),
         };
         match stands {
-            BanStands::Banned { left, until } => {
+            BanStatus::Banned { left, until } => {
                 write!(f, "banned for {} more, until {until}: {leads}; `tollgate keys reset` lifts it", Length(*left))
             }
-            BanStands::NotLookedAt => write!(f, "whether it is banned was not looked at: {leads}"),
-            BanStands::Not { refusals: Some(refusals) } if *after > 1 => {
+            BanStatus::NotLookedAt => write!(f, "ban not evaluated: {leads}"),
+            BanStatus::Not { refusals: Some(refusals) } if *after > 1 => {
                 write!(f, "not banned: {} of {} refusals within {within}", Count(*refusals), Count(*after))?;
                 write!(f, " that lead to a ban of {length}")
             }
-            BanStands::Not { .. } => write!(f, "not banned: {leads}"),
+            BanStatus::Not { .. } => write!(f, "not banned: {leads}"),
         }
     }
 }
 
 impl LimitState {
-    fn write(&self, met: &Met, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write(&self, met: &MatchExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { written, report, refill, .. } = self;
         let left = if *refill == Refill::Slots { "free" } else { "left" };
         if let Some(written) = written {
@@ -294,7 +303,7 @@ impl LimitState {
         }
         write!(f, "{} of {} {left}", Count(report.remaining), Count(report.limit))?;
         if met.cost > 1 && report.remaining >= met.cost {
-            write!(f, ", enough for {} of them", Count(report.remaining / met.cost))?;
+            write!(f, ", enough for {} like this", Count(report.remaining / met.cost))?;
         }
         let reset = Length(report.reset);
         match refill {
@@ -304,41 +313,40 @@ impl LimitState {
             _ if report.reset == Nanos::ZERO => {}
             Refill::Steadily => write!(f, ", full again in {reset}")?,
             Refill::ByWindow => write!(f, ", resets in {reset}")?,
-            Refill::Sliding => write!(f, ", all of it free again in {reset}")?,
-            Refill::Slots => write!(f, ", the last lease ends in {reset}")?,
+            Refill::Sliding => write!(f, ", unused again in {reset}")?,
+            Refill::Slots => write!(f, ", the last lease expires in {reset}")?,
         }
         let next = if met.refuses { "passes" } else { "the next one passes" };
         match report.retry {
             Retry::After(Nanos::ZERO) => Ok(()),
             Retry::After(wait) => write!(f, ", {next} in {}", Length(wait)),
-            Retry::OnRelease => write!(f, ", {next} when a slot is given back"),
-            Retry::Never => f.write_str(", never passes: it costs more than the limit ever holds"),
+            Retry::OnRelease => write!(f, ", {next} when a slot is released"),
+            Retry::Never => f.write_str(", never passes: the cost exceeds the capacity"),
         }
     }
 }
 
-impl fmt::Display for Unmet {
+impl fmt::Display for FailedCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is to be {}, ", self.attribute, self.expected)?;
+        write!(f, "{} must be {}, ", self.attribute, self.expected)?;
         match &self.found[..] {
-            [] => f.write_str("and there is none"),
-            [found] => write!(f, "and is {found:?}"),
-            found => write!(f, "and is any of {found:?}"),
+            [] => f.write_str("but is missing"),
+            [found] => write!(f, "but is {found:?}"),
+            found => write!(f, "but is one of {found:?}"),
         }
     }
 }
 
-/// An outcome in words.
-struct Shown(Outcome);
+struct OutcomeText(Outcome);
 
-impl fmt::Display for Shown {
+impl fmt::Display for OutcomeText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Outcome::Allow => f.write_str("allowed"),
             Outcome::Delay(wait) => write!(f, "allowed after {}", Length(wait)),
             Outcome::Deny(Retry::After(wait)) => write!(f, "refused for {}", Length(wait)),
-            Outcome::Deny(Retry::OnRelease) => f.write_str("refused until something is released"),
-            Outcome::Deny(Retry::Never) => f.write_str("refused, whenever it comes"),
+            Outcome::Deny(Retry::OnRelease) => f.write_str("refused until a slot is released"),
+            Outcome::Deny(Retry::Never) => f.write_str("always refused"),
         }
     }
 }

@@ -8,9 +8,9 @@
 
 mod overrides;
 
-pub use overrides::{EntryOverride, GivenOverride, one_override, with_overrides};
+pub use overrides::{EntryOverride, ParsedOverride, one_override, with_overrides};
 
-use super::mistake::{Mistakes, Notes, Place};
+use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, Node, Value};
 use super::write::{self, in_order, quoted};
 use super::{Rules, Source, check, import, raw};
@@ -28,7 +28,7 @@ pub struct RuleEntry {
 
 /// Rule files that were checked as a whole and split into entries.
 #[derive(Debug)]
-pub struct TakenApart {
+pub struct SplitFiles {
     /// The domains in the order in which they first occur, including those without rules.
     pub domains: Vec<String>,
     /// The rules, in order.
@@ -37,7 +37,7 @@ pub struct TakenApart {
     pub rules: Rules,
 }
 
-const START: Place = Place { line: 1, column: 1 };
+const START: Position = Position { line: 1, column: 1 };
 
 const NO_FILES: &str = "the rules service cannot read files; write the values into the rule";
 
@@ -78,15 +78,15 @@ fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry
 
 /// Inserts the id into a rule, or checks that it is the given one.
 fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
-    let place = rule.place;
+    let position = rule.position;
     let Value::Map(pairs) = &mut rule.value else { return };
     let given = pairs.iter().find(|(key, _)| is(key, "id"));
     match given {
-        None => pairs.insert(0, (text_node(place, "id"), text_node(place, id))),
+        None => pairs.insert(0, (text_node(position, "id"), text_node(position, id))),
         Some((_, given)) if is(given, id) => {}
         Some((_, given)) => {
             let problem = format!("the `id` differs from the id `{}` in the address", raw::shorten(id));
-            notes.add_with_help(given.place, problem, "omit `id`, or write the same");
+            notes.add_with_help(given.position, problem, "omit `id`, or write the same");
         }
     }
 }
@@ -95,7 +95,7 @@ fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
 ///
 /// # Errors
 /// Every mistake in any of them.
-pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
+pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
     let mut taken: Vec<(String, Vec<RuleEntry>)> = Vec::new();
@@ -109,11 +109,11 @@ pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
         }
         for domain in domains_of(&tree) {
             let name = text_at(domain, "domain").unwrap_or_default();
-            let place = taken.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+            let position = taken.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
                 taken.push((name.into(), Vec::new()));
                 taken.len() - 1
             });
-            taken[place].1.extend(rules_of(domain).iter().map(|rule| RuleEntry {
+            taken[position].1.extend(rules_of(domain).iter().map(|rule| RuleEntry {
                 domain: name.into(),
                 id: text_at(rule, "id").unwrap_or_default().into(),
                 json: json(rule),
@@ -124,13 +124,13 @@ pub fn take_apart(sources: &[Source<'_>]) -> Result<TakenApart, Mistakes> {
     let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
     let rules = Rules { domains: checker.finish(), left_out, kept: false, sound: false };
     let (domains, entries): (Vec<String>, Vec<Vec<RuleEntry>>) = taken.into_iter().unzip();
-    Ok(TakenApart { domains, entries: entries.into_iter().flatten().collect(), rules })
+    Ok(SplitFiles { domains, entries: entries.into_iter().flatten().collect(), rules })
 }
 
 /// Writes the rules of domains, each given as JSON, as one rule file.
 ///
 /// # Errors
-/// If a rule is not an entry returned by [`one`] or [`take_apart`].
+/// If a rule is not an entry returned by [`one`] or [`split`].
 pub fn to_yaml<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> Result<String, Mistakes>
 where
     R: IntoIterator<Item = &'e str>,
@@ -145,7 +145,7 @@ where
     }
     let tree = match trees.len() {
         1 => trees.swap_remove(0),
-        _ => map_node(vec![("domains", Node { place: START, value: Value::List(trees) })]),
+        _ => map_node(vec![("domains", Node { position: START, value: Value::List(trees) })]),
     };
     Ok(write::write(&tree))
 }
@@ -153,7 +153,7 @@ where
 /// Writes a rule in several lines, to show differences.
 ///
 /// # Errors
-/// If it is not an entry returned by [`one`] or [`take_apart`].
+/// If it is not an entry returned by [`one`] or [`split`].
 pub fn lines(json: &str) -> Result<String, Mistakes> {
     Ok(tree_of(json)?.map(|tree| write::write(&tree)).unwrap_or_default())
 }
@@ -170,8 +170,8 @@ where
         begun = true;
         quoted(domain, &mut out);
         out.push_str(",\"rules\":[");
-        for (place, rule) in rules.into_iter().enumerate() {
-            if place > 0 {
+        for (position, rule) in rules.into_iter().enumerate() {
+            if position > 0 {
                 out.push(',');
             }
             out.push_str(rule);
@@ -203,17 +203,17 @@ fn checked(tree: &Node, notes: &mut Notes) -> Rules {
 }
 
 fn file_of(domain: &str, rules: Vec<Node>) -> Node {
-    let place = rules.first().map_or(START, |rule| rule.place);
-    map_node(vec![("domain", text_node(START, domain)), ("rules", Node { place, value: Value::List(rules) })])
+    let position = rules.first().map_or(START, |rule| rule.position);
+    map_node(vec![("domain", text_node(START, domain)), ("rules", Node { position, value: Value::List(rules) })])
 }
 
-fn text_node(place: Place, text: &str) -> Node {
-    Node { place, value: Value::Text(text.into()) }
+fn text_node(position: Position, text: &str) -> Node {
+    Node { position, value: Value::Text(text.into()) }
 }
 
 fn map_node(pairs: Vec<(&str, Node)>) -> Node {
     let pairs = pairs.into_iter().map(|(key, value)| (text_node(START, key), value)).collect();
-    Node { place: START, value: Value::Map(pairs) }
+    Node { position: START, value: Value::Map(pairs) }
 }
 
 fn is(node: &Node, text: &str) -> bool {
@@ -260,8 +260,8 @@ fn write_json(node: &Node, out: &mut String) {
         Value::Text(text) => quoted(text, out),
         Value::List(nodes) => {
             out.push('[');
-            for (place, node) in nodes.iter().enumerate() {
-                if place > 0 {
+            for (position, node) in nodes.iter().enumerate() {
+                if position > 0 {
                     out.push(',');
                 }
                 write_json(node, out);
@@ -270,8 +270,8 @@ fn write_json(node: &Node, out: &mut String) {
         }
         Value::Map(pairs) => {
             out.push('{');
-            for (place, (key, value)) in in_order(pairs).into_iter().enumerate() {
-                if place > 0 {
+            for (position, (key, value)) in in_order(pairs).into_iter().enumerate() {
+                if position > 0 {
                     out.push(',');
                 }
                 match &key.value {

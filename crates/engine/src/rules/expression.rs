@@ -246,8 +246,9 @@ mod tests {
     fn holds(text: &str) -> bool {
         let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}"));
         let names = expression.attributes();
-        expression
-            .holds(&|place| VALUES.iter().find(|(name, _)| *name == &*names[place]).map(|(_, value)| value.as_bytes()))
+        expression.holds(&|position| {
+            VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|(_, value)| value.as_bytes())
+        })
     }
 
     #[test]
@@ -319,7 +320,7 @@ mod tests {
             let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}"));
             let names = expression.attributes();
             let value =
-                |place: usize| VALUES.iter().find(|(name, _)| *name == &*names[place]).map(|it| it.1.as_bytes());
+                |position: usize| VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|it| it.1.as_bytes());
             assert_eq!(expression.failing(&value), failing, "{text}");
         }
     }

@@ -6,11 +6,11 @@
 
 use std::fmt;
 
-use super::mistake::{Mistakes, Notes, Place};
+use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, Node, Value};
 use super::write::{Comments, write, write_with};
 use super::{MAX_ALIASED, Source};
-use comments::{Found, scan};
+use comments::{Comment, scan};
 
 mod comments;
 
@@ -67,40 +67,40 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
 }
 
 /// Checks by parsing the result that nothing was lost.
-fn verify(tree: &Node, found: &[Found], formatted: &str) -> Result<(), FormatError> {
+fn verify(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatError> {
     let again = text::read(formatted.as_bytes(), &mut Notes::new(""));
     let same = again.is_some_and(|again| write(&again) == write(tree));
-    let count = |found: &[Found]| found.iter().filter(|found| !found.text.is_empty()).count();
+    let count = |found: &[Comment]| found.iter().filter(|found| !found.text.is_empty()).count();
     let kept = scan(formatted).is_ok_and(|again| count(&again) == count(found));
     match (same, kept) {
         (true, true) => Ok(()),
         (false, _) => Err(FormatError::Loses { line: 1, what: "something written in an unusual way" }),
         (true, false) => {
-            let line = found.iter().find(|found| !found.text.is_empty()).map_or(1, |found| found.place.line);
+            let line = found.iter().find(|found| !found.text.is_empty()).map_or(1, |found| found.position.line);
             Err(FormatError::Loses { line, what: "a comment" })
         }
     }
 }
 
 /// A key with its value, or an item of a list: whatever can have a line of its own.
-struct Unit {
-    place: Place,
+struct CommentTarget {
+    position: Position,
     last_line: u32,
     parent: Option<usize>,
 }
 
 /// Attaches comments on their own lines to what follows, others to the largest unit that ends on
 /// their line.
-fn attach(tree: &Node, found: &[Found]) -> Comments {
+fn attach(tree: &Node, found: &[Comment]) -> Comments {
     let mut units = Vec::new();
     collect(tree, None, &mut units);
     let mut comments = Comments::default();
     for found in found {
-        let at = found.place;
+        let at = found.position;
         if found.alone {
-            let next = units.get(units.partition_point(|unit| unit.place <= at));
+            let next = units.get(units.partition_point(|unit| unit.position <= at));
             let lines = match next {
-                Some(unit) => comments.before.entry(unit.place).or_default(),
+                Some(unit) => comments.before.entry(unit.position).or_default(),
                 None => &mut comments.last,
             };
             // Several empty lines become one.
@@ -110,15 +110,15 @@ fn attach(tree: &Node, found: &[Found]) -> Comments {
             continue;
         }
         // Units are in the order of the file.
-        let Some(mut unit) = units.partition_point(|unit| unit.place < at).checked_sub(1) else {
+        let Some(mut unit) = units.partition_point(|unit| unit.position < at).checked_sub(1) else {
             comments.last.push(found.text.clone());
             continue;
         };
-        let within = |unit: &Unit| unit.place.line == at.line && unit.last_line == at.line;
+        let within = |unit: &CommentTarget| unit.position.line == at.line && unit.last_line == at.line;
         while let Some(parent) = units[unit].parent.filter(|parent| within(&units[*parent])) {
             unit = parent;
         }
-        match comments.after.entry(units[unit].place) {
+        match comments.after.entry(units[unit].position) {
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert(found.text.clone());
             }
@@ -135,25 +135,27 @@ fn attach(tree: &Node, found: &[Found]) -> Comments {
     comments
 }
 
-fn collect(node: &Node, parent: Option<usize>, units: &mut Vec<Unit>) {
+fn collect(node: &Node, parent: Option<usize>, units: &mut Vec<CommentTarget>) {
     debug_assert!(units.len() <= super::MAX_NODES + MAX_ALIASED, "trees are no larger");
-    let mut add = |place: Place, value: &Node| {
+    let mut add = |position: Position, value: &Node| {
         let unit = units.len();
-        units.push(Unit { place, last_line: last_line(value).max(place.line), parent });
+        units.push(CommentTarget { position, last_line: last_line(value).max(position.line), parent });
         collect(value, Some(unit), units);
     };
     match &node.value {
-        Value::Map(pairs) => pairs.iter().for_each(|(key, value)| add(key.place, value)),
-        Value::List(nodes) => nodes.iter().for_each(|node| add(node.place, node)),
+        Value::Map(pairs) => pairs.iter().for_each(|(key, value)| add(key.position, value)),
+        Value::List(nodes) => nodes.iter().for_each(|node| add(node.position, node)),
         Value::Empty | Value::Text(_) => {}
     }
 }
 
 fn last_line(node: &Node) -> u32 {
     match &node.value {
-        Value::Map(pairs) => pairs.last().map_or(node.place.line, |(key, value)| last_line(value).max(key.place.line)),
-        Value::List(nodes) => nodes.last().map_or(node.place.line, last_line),
-        Value::Empty | Value::Text(_) => node.place.line,
+        Value::Map(pairs) => {
+            pairs.last().map_or(node.position.line, |(key, value)| last_line(value).max(key.position.line))
+        }
+        Value::List(nodes) => nodes.last().map_or(node.position.line, last_line),
+        Value::Empty | Value::Text(_) => node.position.line,
     }
 }
 

@@ -19,7 +19,7 @@ use std::fmt;
 /// A pattern with at least one star or capture.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Glob {
-    /// The pattern with stars in place of the captures.
+    /// The pattern with stars instead of the captures.
     text: Box<str>,
     captures: Box<[Capture]>,
 }
@@ -28,19 +28,19 @@ pub struct Glob {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Capture {
     name: Box<str>,
-    place: CapturePlace,
+    position: CapturePosition,
 }
 
 /// The index of a captured segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CapturePlace {
+pub(crate) enum CapturePosition {
     /// Counted from the first segment.
     FromStart(usize),
     /// Counted from the last segment.
     FromEnd(usize),
 }
 
-impl CapturePlace {
+impl CapturePosition {
     /// Returns the captured segment of a value.
     pub(crate) fn of(self, value: &[u8]) -> Option<&[u8]> {
         let mut segments = value.split(|byte| *byte == b'/');
@@ -93,8 +93,8 @@ impl Glob {
     }
 
     /// Returns the segment that a name captures.
-    pub(crate) fn capture(&self, name: &str) -> Option<CapturePlace> {
-        self.captures.iter().find(|capture| *capture.name == *name).map(|capture| capture.place)
+    pub(crate) fn capture(&self, name: &str) -> Option<CapturePosition> {
+        self.captures.iter().find(|capture| *capture.name == *name).map(|capture| capture.position)
     }
 
     /// The names of the captures.
@@ -102,7 +102,7 @@ impl Glob {
         self.captures.iter().map(|capture| &*capture.name)
     }
 
-    /// The pattern with stars in place of the captures.
+    /// The pattern with stars instead of the captures.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -120,10 +120,10 @@ impl Glob {
 /// Replaces captures by stars and returns their segments.
 fn take_names(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
     let segments: Vec<&str> = text.split('/').collect();
-    let deep: Vec<usize> = (0..segments.len()).filter(|place| segments[*place] == "**").collect();
+    let deep: Vec<usize> = (0..segments.len()).filter(|position| segments[*position] == "**").collect();
     let mut captures: Vec<Capture> = Vec::new();
     let mut written = Vec::with_capacity(segments.len());
-    for (place, segment) in segments.iter().enumerate() {
+    for (position, segment) in segments.iter().enumerate() {
         if !segment.contains(['{', '}']) {
             written.push(*segment);
             continue;
@@ -138,14 +138,14 @@ fn take_names(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
         if captures.iter().any(|capture| *capture.name == *name) {
             return Err("duplicate name in braces");
         }
-        let place = match (deep.first(), deep.last()) {
-            (Some(first), Some(last)) if place > *first && place < *last => {
+        let position = match (deep.first(), deep.last()) {
+            (Some(first), Some(last)) if position > *first && position < *last => {
                 return Err("a name between two `**` is ambiguous");
             }
-            (Some(first), _) if place > *first => CapturePlace::FromEnd(segments.len() - 1 - place),
-            _ => CapturePlace::FromStart(place),
+            (Some(first), _) if position > *first => CapturePosition::FromEnd(segments.len() - 1 - position),
+            _ => CapturePosition::FromStart(position),
         };
-        captures.push(Capture { name: name.into(), place });
+        captures.push(Capture { name: name.into(), position });
         written.push("*");
     }
     Ok((written.join("/").into(), captures.into()))
@@ -208,24 +208,24 @@ pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
 
 #[inline]
 fn segment_in_steps(pattern: &[u8], segment: &[u8], step: &mut impl FnMut()) -> bool {
-    let (mut at, mut place) = (0, 0);
+    let (mut at, mut position) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while at < segment.len() {
         step();
-        match pattern.get(place) {
+        match pattern.get(position) {
             Some(b'*') => {
-                star = Some((place, at));
-                place += 1;
+                star = Some((position, at));
+                position += 1;
             }
-            Some(byte) if *byte == segment[at] => (at, place) = (at + 1, place + 1),
+            Some(byte) if *byte == segment[at] => (at, position) = (at + 1, position + 1),
             Some(_) | None => {
                 let Some((after, taken)) = star else { return false };
                 star = Some((after, taken + 1));
-                (at, place) = (taken + 1, after + 1);
+                (at, position) = (taken + 1, after + 1);
             }
         }
     }
-    pattern[place..].iter().all(|byte| *byte == b'*')
+    pattern[position..].iter().all(|byte| *byte == b'*')
 }
 
 /// Splits at the first slash.
@@ -251,7 +251,7 @@ fn slash_in(value: &[u8]) -> Option<usize> {
         }
         left = rest;
     }
-    left.iter().position(|byte| *byte == b'/').map(|place| value.len() - left.len() + place)
+    left.iter().position(|byte| *byte == b'/').map(|position| value.len() - left.len() + position)
 }
 
 impl fmt::Debug for Glob {

@@ -44,7 +44,7 @@ pub const FILE: &[Key] = &[
         "domains",
         "a list of maps with `domain` and `rules`",
         "none",
-        "several domains in one file, in place of `domain` and `rules`",
+        "several domains in one file, instead of `domain` and `rules`",
         "",
     ),
 ];

@@ -20,7 +20,7 @@ pub(crate) use parse::{BOOLEANS, not_a_boolean, not_a_count, parse_boolean, pars
 use parse::{as_written, parse_quota};
 
 /// The words of a limit, from a rule or a request.
-pub(crate) struct Words<'w> {
+pub(crate) struct LimitWords<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
@@ -70,8 +70,8 @@ const DEFAULT_SLICES: u64 = 10;
 const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
 /// Returns the limit, or all mistakes, at least one.
-pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
-    let mut reader = Reader { words, mistakes: Vec::new(), half_a_calendar: false };
+pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
+    let mut reader = LimitParser { words, mistakes: Vec::new(), half_a_calendar: false };
     let calendar = reader.calendar();
     reader.half_a_calendar = !reader.mistakes.is_empty();
     match reader.limit(calendar.as_ref()).map(|limit| (limit, calendar)) {
@@ -85,8 +85,8 @@ pub(crate) fn read<'w>(words: &'w Words<'w>) -> Result<(Limit, Option<Calendar>)
     }
 }
 
-struct Reader<'w> {
-    words: &'w Words<'w>,
+struct LimitParser<'w> {
+    words: &'w LimitWords<'w>,
     mistakes: Vec<LimitMistake>,
     /// Whether a calendar window with a mistake is meant, so that its rate is not checked.
     half_a_calendar: bool,
@@ -107,7 +107,7 @@ struct Options {
     max_debt: Option<u64>,
 }
 
-impl<'w> Reader<'w> {
+impl<'w> LimitParser<'w> {
     /// Every word is parsed before the limit is built, so that all mistakes are found.
     fn limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
         let algorithm = self.algorithm();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A position in a rule file. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: u32,
     /// The column.
@@ -18,7 +18,7 @@ pub struct Mistake {
     /// The name of the file, as given.
     pub file: Arc<str>,
     /// The position in the file.
-    pub place: Place,
+    pub position: Position,
     /// What is wrong.
     pub problem: String,
     /// A suggestion, if there is one.
@@ -31,7 +31,7 @@ impl Mistake {
     /// Adds the line of the position from the text of the file.
     #[must_use]
     pub fn in_text(mut self, text: &[u8]) -> Self {
-        self.snippet = snippet(text, self.place);
+        self.snippet = snippet(text, self.position);
         self
     }
 
@@ -51,7 +51,7 @@ impl Mistake {
     /// );
     /// ```
     pub fn detailed(&self) -> String {
-        let Place { line, column } = self.place;
+        let Position { line, column } = self.position;
         let mut text = format!("{}:{line}:{column}: {}\n", self.file, self.problem);
         if let Some((snippet, before)) = &self.snippet {
             text += &format!("  | {snippet}\n  | {}^\n", " ".repeat(*before));
@@ -67,10 +67,10 @@ impl Mistake {
 const SNIPPET_CHARS: usize = 100;
 const SNIPPET_BEFORE: usize = 60;
 
-fn snippet(text: &[u8], place: Place) -> Option<(Box<str>, usize)> {
-    let line = text.split(|byte| *byte == b'\n').nth(place.line.checked_sub(1)? as usize)?;
+fn snippet(text: &[u8], position: Position) -> Option<(Box<str>, usize)> {
+    let line = text.split(|byte| *byte == b'\n').nth(position.line.checked_sub(1)? as usize)?;
     let line = String::from_utf8_lossy(line);
-    let column = place.column.saturating_sub(1) as usize;
+    let column = position.column.saturating_sub(1) as usize;
     let skipped = column.saturating_sub(SNIPPET_BEFORE);
     let shown = line.chars().skip(skipped).take(SNIPPET_CHARS);
     // Control characters are shown as spaces.
@@ -80,7 +80,7 @@ fn snippet(text: &[u8], place: Place) -> Option<(Box<str>, usize)> {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { line, column } = self.place;
+        let Position { line, column } = self.position;
         write!(f, "{}:{line}:{column}: {}", self.file, self.problem)?;
         match &self.help {
             Some(help) => write!(f, "; {help}"),
@@ -109,7 +109,7 @@ impl Mistakes {
     pub(crate) fn with_snippets(mut self, sources: &[super::Source<'_>]) -> Self {
         for mistake in &mut self.found {
             let source = sources.iter().find(|source| *source.name == *mistake.file);
-            mistake.snippet = source.and_then(|source| snippet(source.text, mistake.place));
+            mistake.snippet = source.and_then(|source| snippet(source.text, mistake.position));
         }
         self
     }
@@ -122,8 +122,8 @@ impl Mistakes {
 
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, mistake) in self.found.iter().enumerate() {
-            let separator = if place == 0 { "" } else { "\n" };
+        for (position, mistake) in self.found.iter().enumerate() {
+            let separator = if position == 0 { "" } else { "\n" };
             write!(f, "{separator}{mistake}")?;
         }
         if self.left_out > 0 {
@@ -157,26 +157,27 @@ impl Notes {
         &self.file
     }
 
-    pub(crate) fn add(&mut self, place: Place, problem: impl Into<String>) {
-        self.push(place, problem.into(), None);
+    pub(crate) fn add(&mut self, position: Position, problem: impl Into<String>) {
+        self.push(position, problem.into(), None);
     }
 
-    pub(crate) fn add_with_help(&mut self, place: Place, problem: impl Into<String>, help: impl Into<String>) {
-        self.push(place, problem.into(), Some(help.into()));
+    pub(crate) fn add_with_help(&mut self, position: Position, problem: impl Into<String>, help: impl Into<String>) {
+        self.push(position, problem.into(), Some(help.into()));
     }
 
     pub(crate) fn count(&self) -> usize {
         self.found.len() + self.left_out
     }
 
-    fn push(&mut self, place: Place, problem: String, help: Option<String>) {
+    fn push(&mut self, position: Position, problem: String, help: Option<String>) {
         // Inherited options are checked again with each override, but reported once.
-        let is_same = |known: &Mistake| known.place == place && known.problem == problem && known.file == self.file;
+        let is_same =
+            |known: &Mistake| known.position == position && known.problem == problem && known.file == self.file;
         if self.found.iter().any(is_same) {
             return;
         }
         if self.found.len() < Mistakes::MAX {
-            self.found.push(Mistake { file: self.file.clone(), place, problem, help, snippet: None });
+            self.found.push(Mistake { file: self.file.clone(), position, problem, help, snippet: None });
         } else {
             self.left_out += 1;
         }
@@ -199,7 +200,7 @@ impl Notes {
             }
         }
         let file_of = |mistake: &Mistake| files.iter().position(|file| *file == mistake.file);
-        self.found.sort_by_key(|mistake| (file_of(mistake), mistake.place));
+        self.found.sort_by_key(|mistake| (file_of(mistake), mistake.position));
         self.found
     }
 }

@@ -51,17 +51,17 @@ pub(crate) use cidr::address;
 pub use expression::Expression;
 pub use format::{FormatError, format};
 pub use glob::Glob;
-pub(crate) use glob::{CapturePlace, Segment, matches_rest, segment_matches, split_segment};
+pub(crate) use glob::{CapturePosition, Segment, matches_rest, segment_matches, split_segment};
 pub use import::{Dialect, Imported, ReadIncluded};
 pub(crate) use limit::WEEKDAYS;
 pub use limit::{LimitMistake, LimitText};
-pub use mistake::{Mistake, Mistakes, Place};
-pub use moment::{NoMoment, NoMomentText, moment};
+pub use mistake::{Mistake, Mistakes, Position};
+pub use moment::{TimeError, TimeErrorText, moment};
 pub use reference::reference;
 pub(crate) use rule::ALL;
 pub use rule::{
-    Ban, Condition, CostOf, Counted, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override, Pattern, Refusal,
-    Rule, Test, Where,
+    Ban, Condition, CostOf, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override, Pattern, PerElement,
+    Refusal, Rule, RulePosition, Test,
 };
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 

@@ -4,31 +4,31 @@ use tollgate::core::{Time, Wall};
 
 use super::limit::read_zone;
 use super::raw::shorten;
-use crate::calendar::Instant;
+use crate::calendar::ParsedInstant;
 
 /// Why a string is not a valid time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoMoment {
+pub enum TimeError {
     /// The syntax is wrong.
-    Unreadable(NoMomentText),
+    Unreadable(TimeErrorText),
     /// The time zone does not exist.
-    NoZone(NoMomentText),
+    NoZone(TimeErrorText),
     /// It is before 1970 or after 2554, out of range of nanoseconds since 1970.
-    Beyond(NoMomentText),
+    Beyond(TimeErrorText),
 }
 
 /// A problem and a suggestion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoMomentText {
+pub struct TimeErrorText {
     /// What is wrong.
     pub problem: String,
     /// A suggestion.
     pub help: String,
 }
 
-impl NoMoment {
+impl TimeError {
     /// The problem and the suggestion.
-    pub fn text(&self) -> &NoMomentText {
+    pub fn text(&self) -> &TimeErrorText {
         match self {
             Self::Unreadable(text) | Self::NoZone(text) | Self::Beyond(text) => text,
         }
@@ -49,38 +49,38 @@ impl NoMoment {
 ///
 /// # Errors
 /// If it is not a time from 1970 to 2554.
-pub fn moment(text: &str) -> Result<Time<Wall>, NoMoment> {
+pub fn moment(text: &str) -> Result<Time<Wall>, TimeError> {
     let beyond = |how: &str| {
         let (problem, help) = (format!("`{}` is {how}", shorten(text)), "times are from 1970 up to 2554".into());
-        Err(NoMoment::Beyond(NoMomentText { problem, help }))
+        Err(TimeError::Beyond(TimeErrorText { problem, help }))
     };
     match read(text)? {
-        Instant::Early => beyond("before 1970"),
-        Instant::At(at) => Ok(at),
-        Instant::Late => beyond("too late"),
+        ParsedInstant::Early => beyond("before 1970"),
+        ParsedInstant::At(at) => Ok(at),
+        ParsedInstant::Late => beyond("too late"),
     }
 }
 
 /// Parses an expiry time. A time after 2554 never comes, and one before 1970 has passed.
-pub(crate) fn end(text: &str) -> Result<Time<Wall>, NoMoment> {
-    read(text).map(Instant::nearest)
+pub(crate) fn end(text: &str) -> Result<Time<Wall>, TimeError> {
+    read(text).map(ParsedInstant::nearest)
 }
 
-fn read(text: &str) -> Result<Instant, NoMoment> {
-    if let Some(at) = Instant::read(text) {
+fn read(text: &str) -> Result<ParsedInstant, TimeError> {
+    if let Some(at) = ParsedInstant::read(text) {
         return Ok(at);
     }
     let zoned = || {
         let (civil, zone) = text.strip_suffix(']')?.split_once('[')?;
         match read_zone(zone) {
             Ok(zone) => zone.read(civil).map(Ok),
-            Err((problem, help)) => Some(Err(NoMoment::NoZone(NoMomentText { problem, help }))),
+            Err((problem, help)) => Some(Err(TimeError::NoZone(TimeErrorText { problem, help }))),
         }
     };
     zoned().unwrap_or_else(|| {
         let help = "write it like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or 2030-01-31T18:00[Europe/Paris]";
         let problem = format!("`{}` is not a time", shorten(text));
-        Err(NoMoment::Unreadable(NoMomentText { problem, help: help.into() }))
+        Err(TimeError::Unreadable(TimeErrorText { problem, help: help.into() }))
     })
 }
 

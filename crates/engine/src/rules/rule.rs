@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::Limits;
 use tollgate::core::{Cost, Nanos, Time, Wall};
 
-use super::{CapturePlace, Cidr, Expression, Glob, Place};
+use super::{CapturePosition, Cidr, Expression, Glob, Position};
 use crate::calendar::Calendar;
 use crate::schedule::Hours;
 
@@ -15,12 +15,12 @@ use crate::schedule::Hours;
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) id: Box<str>,
-    pub(crate) place: Where,
+    pub(crate) position: RulePosition,
     pub(crate) when: Vec<Condition>,
     pub(crate) expression: Option<Expression>,
     /// All attributes that a request must have, in order; empty if any are allowed.
     pub(crate) only: Box<[Box<str>]>,
-    pub(crate) per: Vec<Counted>,
+    pub(crate) per: Vec<PerElement>,
     pub(crate) effect: Effect,
     /// Its limits as written, in order.
     pub(crate) words: Box<[Box<str>]>,
@@ -51,8 +51,8 @@ impl Rule {
     }
 
     /// Where it is written.
-    pub fn place(&self) -> &Where {
-        &self.place
+    pub fn position(&self) -> &RulePosition {
+        &self.position
     }
 
     /// The conditions, all of which must hold.
@@ -90,7 +90,7 @@ impl Rule {
     }
 
     /// The attributes that it counts by.
-    pub fn per(&self) -> &[Counted] {
+    pub fn per(&self) -> &[PerElement] {
         &self.per
     }
 
@@ -143,11 +143,11 @@ impl Rule {
 
 /// The file and position of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Where {
+pub struct RulePosition {
     /// The name of the file.
     pub file: Arc<str>,
     /// The position in it.
-    pub place: Place,
+    pub position: Position,
 }
 
 /// What a rule does with a matching request.
@@ -186,7 +186,7 @@ pub struct LimitSet {
 #[derive(Clone, Debug)]
 pub struct Override {
     /// Its position.
-    pub place: Place,
+    pub position: Position,
     /// The conditions, all of which must hold.
     pub when: Vec<Condition>,
     /// What applies to these requests.
@@ -214,7 +214,7 @@ impl Override {
 
 /// An element of `per`: requests are counted separately for each of its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct PerElement {
     /// As written: part of the identity of the counter.
     pub text: Box<str>,
     /// The sources of the value; the first that the request has counts.
@@ -272,7 +272,7 @@ pub enum Pattern {
 
 impl Pattern {
     /// Returns the segment that a name captures.
-    pub(crate) fn capture(&self, name: &str) -> Option<CapturePlace> {
+    pub(crate) fn capture(&self, name: &str) -> Option<CapturePosition> {
         match self {
             Self::Glob(glob) => glob.capture(name),
             Self::Equals(_) | Self::Prefix(_) | Self::Cidr(_) => None,

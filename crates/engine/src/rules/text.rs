@@ -12,7 +12,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 use serde_saphyr::{Error, Location, Spanned, UserMessageFormatter};
 
-use super::mistake::{Notes, Place};
+use super::mistake::{Notes, Position};
 
 /// Maximum size of a rule file.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
@@ -26,7 +26,7 @@ pub const MAX_ALIASED: usize = 200_000;
 /// A value and its position in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    pub(crate) place: Place,
+    pub(crate) position: Position,
     pub(crate) value: Value,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     let text = match str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            notes.add(place_of(bytes, error.valid_up_to()), "not UTF-8");
+            notes.add(position_of(bytes, error.valid_up_to()), "not UTF-8");
             return None;
         }
     };
@@ -77,7 +77,7 @@ pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     Some(resolve(tree, text))
 }
 
-const START: Place = Place { line: 1, column: 1 };
+const START: Position = Position { line: 1, column: 1 };
 
 fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNode>, Error> {
     let options = serde_saphyr::options! {
@@ -103,35 +103,35 @@ fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNo
 }
 
 fn note(error: &Error, text: &str, notes: &mut Notes) {
-    let place = error.location().map_or(START, place);
+    let position = error.location().map_or(START, position);
     match error.without_snippet() {
-        Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(place, format!("duplicate key `{key}`")),
-        Error::DuplicateMappingKey { key: None, .. } => notes.add(place, "duplicate key"),
+        Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(position, format!("duplicate key `{key}`")),
+        Error::DuplicateMappingKey { key: None, .. } => notes.add(position, "duplicate key"),
         other => {
             let message = other.render_with_formatter(&UserMessageFormatter);
             // The position is printed once, in front.
             let message = message.split(" at line ").next().unwrap_or_default();
             let problem = format!("invalid YAML: {message}");
-            match help::help(text, place, message) {
-                (place, Some(help)) => notes.add_with_help(place, problem, help),
-                (place, None) => notes.add(place, problem),
+            match help::help(text, position, message) {
+                (position, Some(help)) => notes.add_with_help(position, problem, help),
+                (position, None) => notes.add(position, problem),
             }
         }
     }
 }
 
-fn place(location: Location) -> Place {
+fn position(location: Location) -> Position {
     // Before the first token the parser reports line 0; a file begins at 1:1.
     let narrow = |n: u64| u32::try_from(n.max(1)).unwrap_or(u32::MAX);
-    Place { line: narrow(location.line()), column: narrow(location.column()) }
+    Position { line: narrow(location.line()), column: narrow(location.column()) }
 }
 
-fn place_of(bytes: &[u8], at: usize) -> Place {
+fn position_of(bytes: &[u8], at: usize) -> Position {
     let before = &bytes[..at];
     let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
     let column = 1 + String::from_utf8_lossy(&before[line_start..]).chars().count();
-    Place { line: line as u32, column: column as u32 }
+    Position { line: line as u32, column: column as u32 }
 }
 
 /// A value as the parser returns it: what looks like a number or a boolean has been parsed as one.
@@ -143,7 +143,7 @@ enum RawNode {
     Map(Vec<(Spanned<RawNode>, Spanned<RawNode>)>),
 }
 
-/// Replaces every number and boolean by the text it was written as, and every span by a place.
+/// Replaces every number and boolean by the text it was written as, and every span by a position.
 fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
     let written = || {
         let span = tree.defined.span();
@@ -159,7 +159,7 @@ fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
             Value::Map(pairs.into_iter().map(|(key, value)| (resolve(key, text), resolve(value, text))).collect())
         }
     };
-    Node { place: place(tree.referenced), value }
+    Node { position: position(tree.referenced), value }
 }
 
 impl<'de> Deserialize<'de> for RawNode {
@@ -228,7 +228,7 @@ mod tests {
 
     /// The tree in one line, each value with its position.
     fn show(node: &Node) -> String {
-        let Place { line, column } = node.place;
+        let Position { line, column } = node.position;
         let value = match &node.value {
             Value::Empty => "-".into(),
             Value::Text(text) => format!("{text:?}"),

@@ -19,7 +19,7 @@ use super::words::nearest;
 use super::{Domain, Rules};
 use crate::key;
 use crate::request::Entry;
-use crate::ruleset::{Index, Matched, RuleSet, Sought, windows_of};
+use crate::ruleset::{Index, IndexEntry, Matched, RuleSet, windows_of};
 use costs::costs_above_capacity;
 use overrides::{contradicting_overrides, shadowed_overrides};
 use texts::{captures_missed, compared_literally, counted_literally};
@@ -46,7 +46,7 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
             captures_missed(domain, &mut notes);
         }
         for rule in domain.rules() {
-            notes.set_file(&rule.place().file);
+            notes.set_file(&rule.position().file);
             counted_literally(rule, &mut notes);
             compared_literally(rule, &mut notes);
             costs_above_capacity(rule, &mut notes);
@@ -71,21 +71,21 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     if judging.is_empty() {
         return;
     }
-    let sought: Vec<Sought<'_>> = judging.iter().map(|(_, rule)| sought(rule.when())).collect();
+    let sought: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| sought(rule.when())).collect();
     let index = Index::new(&sought, 0);
-    for (place, rule) in domain.rules().iter().enumerate() {
+    for (position, rule) in domain.rules().iter().enumerate() {
         // An `allow` or `deny` rule is decided only by those before it.
         let stops = |number: u32| {
             let (judge, _) = judging[number as usize];
-            judge != place && (judge < place || !judges(&rule))
+            judge != position && (judge < position || !judges(&rule))
         };
         if let Some(number) = always_meets(&index, rule.when(), stops) {
             let (_, judge) = judging[number as usize];
             let verb = if *judge.effect() == Effect::Allow { "allows" } else { "denies" };
-            notes.set_file(&rule.place().file);
+            notes.set_file(&rule.position().file);
             let problem =
                 format!("`{}` never applies: `{}` {verb} every request that it matches", rule.id(), judge.id());
-            notes.add(rule.place().place, problem);
+            notes.add(rule.position().position, problem);
         }
     }
 }
@@ -104,9 +104,9 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "write the `id` of another rule".into(),
             };
-            notes.set_file(&rule.place().file);
+            notes.set_file(&rule.position().file);
             let problem = format!("`{}` replaces `{}`, but this domain has no such rule", rule.id(), shorten(id));
-            notes.add_with_help(rule.place().place, problem, help);
+            notes.add_with_help(rule.position().position, problem, help);
         }
     }
 }
@@ -119,14 +119,14 @@ fn tried_rules(domain: &Domain, notes: &mut Notes) {
     let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
     let Some(first_too_many) = tried.nth(MAX_TRIED) else { return };
     let count = MAX_TRIED + 1 + tried.count();
-    notes.set_file(&first_too_many.place().file);
+    notes.set_file(&first_too_many.position().file);
     let problem = format!("{count} rules of `{}` are evaluated one by one for every request", domain.name());
     let why = "a rule is indexed by a value in `when`, or by one that `if` requires; these rules have none";
-    notes.add_with_help(first_too_many.place().place, problem, why);
+    notes.add_with_help(first_too_many.position().position, problem, why);
 }
 
-fn sought(when: &[Condition]) -> Sought<'_> {
-    Sought { when, names: Vec::new() }
+fn sought(when: &[Condition]) -> IndexEntry<'_> {
+    IndexEntry { when, names: Vec::new() }
 }
 
 /// Whether all conditions require something to be present, so that further attributes cannot make
@@ -189,9 +189,9 @@ fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
         if *times == 1
             && let Some(meant) = nearest(name, &often).filter(|meant| meant.len() > 3 && name.len() > 3)
         {
-            notes.set_file(&rule.place().file);
+            notes.set_file(&rule.position().file);
             let problem = format!("only `{}` uses the attribute `{name}`", rule.id());
-            notes.add_with_help(rule.place().place, problem, format!("did you mean `{meant}`?"));
+            notes.add_with_help(rule.position().position, problem, format!("did you mean `{meant}`?"));
         }
     }
 }
@@ -215,6 +215,6 @@ fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes
         } else {
             continue;
         };
-        notes.add(rule.place().place, format!("a limit of `{}` admits {jump} the limit in force", rule.id()));
+        notes.add(rule.position().position, format!("a limit of `{}` admits {jump} the limit in force", rule.id()));
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::keys;
-use super::mistake::Place;
+use super::mistake::Position;
 use super::text::{Node, Value};
 
 /// Maximum length of a line that combines several values.
@@ -16,8 +16,8 @@ const WIDTH: usize = 120;
 /// Comments by the position of the key or item they belong to.
 #[derive(Debug, Default)]
 pub(super) struct Comments {
-    pub(super) before: HashMap<Place, Vec<String>>,
-    pub(super) after: HashMap<Place, String>,
+    pub(super) before: HashMap<Position, Vec<String>>,
+    pub(super) after: HashMap<Position, String>,
     /// At the end of the file.
     pub(super) last: Vec<String>,
 }
@@ -77,20 +77,20 @@ impl Writer<'_> {
     fn map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
         for (key, value) in in_order(pairs) {
             if !begun {
-                self.before(key.place, level.indent);
+                self.before(key.position, level.indent);
                 self.indent(level.indent);
             }
             begun = false;
             inline(key, &mut self.out);
             self.out.push(':');
-            self.value(key.place, value, level.of(key));
+            self.value(key.position, value, level.of(key));
         }
     }
 
     fn list(&mut self, nodes: &[Node], level: Level) {
         for node in nodes {
             self.spread_comment(node, level);
-            self.before(node.place, level.indent);
+            self.before(node.position, level.indent);
             self.indent(level.indent);
             self.out.push('-');
             match &node.value {
@@ -98,13 +98,13 @@ impl Writer<'_> {
                     self.out.push(' ');
                     self.map(pairs, level.inside(2), true);
                 }
-                _ => self.value(node.place, node, level),
+                _ => self.value(node.position, node, level),
             }
         }
     }
 
     /// Writes what follows a colon or a dash, in the rest of the line or on lines of its own.
-    fn value(&mut self, owner: Place, value: &Node, level: Level) {
+    fn value(&mut self, owner: Position, value: &Node, level: Level) {
         match &value.value {
             Value::Map(pairs) if !pairs.is_empty() && !self.fits(value, level) => {
                 self.comment_after(owner);
@@ -140,16 +140,16 @@ impl Writer<'_> {
     }
 
     fn has_comments(&self, node: &Node) -> bool {
-        let here = |place: &Place| {
+        let here = |position: &Position| {
             let comment = |lines: &Vec<String>| lines.iter().any(|line| !line.is_empty());
-            self.comments.before.get(place).is_some_and(comment) || self.comments.after.contains_key(place)
+            self.comments.before.get(position).is_some_and(comment) || self.comments.after.contains_key(position)
         };
         if self.comments.before.is_empty() && self.comments.after.is_empty() {
             return false;
         }
         match &node.value {
-            Value::Map(pairs) => pairs.iter().any(|(key, value)| here(&key.place) || self.has_comments(value)),
-            Value::List(nodes) => nodes.iter().any(|node| here(&node.place) || self.has_comments(node)),
+            Value::Map(pairs) => pairs.iter().any(|(key, value)| here(&key.position) || self.has_comments(value)),
+            Value::List(nodes) => nodes.iter().any(|node| here(&node.position) || self.has_comments(node)),
             Value::Empty | Value::Text(_) => false,
         }
     }
@@ -157,15 +157,15 @@ impl Writer<'_> {
     /// Moves a comment after a map that is written over several lines to before it.
     fn spread_comment(&mut self, node: &Node, level: Level) {
         let Value::Map(pairs) = &node.value else { return };
-        let of_a_pair = pairs.iter().any(|(key, _)| key.place == node.place);
+        let of_a_pair = pairs.iter().any(|(key, _)| key.position == node.position);
         if !of_a_pair && !self.fits(node, level) {
-            let comment = self.comments.after.remove(&node.place);
-            self.comments.before.entry(node.place).or_default().extend(comment);
+            let comment = self.comments.after.remove(&node.position);
+            self.comments.before.entry(node.position).or_default().extend(comment);
         }
     }
 
-    fn before(&mut self, place: Place, indent: usize) {
-        let lines = self.comments.before.remove(&place).unwrap_or_default();
+    fn before(&mut self, position: Position, indent: usize) {
+        let lines = self.comments.before.remove(&position).unwrap_or_default();
         self.comment_lines(&lines, indent);
     }
 
@@ -181,8 +181,8 @@ impl Writer<'_> {
         }
     }
 
-    fn comment_after(&mut self, place: Place) {
-        if let Some(comment) = self.comments.after.remove(&place) {
+    fn comment_after(&mut self, position: Position) {
+        if let Some(comment) = self.comments.after.remove(&position) {
             self.out.push_str("  ");
             self.out.push_str(&comment);
         }
@@ -226,16 +226,16 @@ fn inline(node: &Node, out: &mut String) {
         Value::Text(text) => scalar(text, Context::Inside, out),
         Value::List(nodes) => {
             out.push('[');
-            for (place, node) in nodes.iter().enumerate() {
-                separated(out, place == 0);
+            for (position, node) in nodes.iter().enumerate() {
+                separated(out, position == 0);
                 inline(node, out);
             }
             out.push(']');
         }
         Value::Map(pairs) => {
             out.push('{');
-            for (place, (key, value)) in in_order(pairs).into_iter().enumerate() {
-                separated(out, place == 0);
+            for (position, (key, value)) in in_order(pairs).into_iter().enumerate() {
+                separated(out, position == 0);
                 inline(key, out);
                 out.push_str(": ");
                 inline(value, out);

@@ -1,8 +1,9 @@
-//! Which rules of a domain a request meets, without looking at the others.
+//! Finds the rules of a domain that a request matches, without looking at the others.
 //!
-//! Of each rule's conditions one is its *anchor*: the one that the fewest rules share, a tenant's name rather than the
-//! method GET. Rules are found by the values of their anchors, one look into a hash table for each attribute of the request,
-//! and a few more for path patterns ([`Paths`]). What is found there still has to meet the rule's other conditions.
+//! One condition of each rule is its *anchor*: the one that the fewest rules share, a tenant's name
+//! rather than the method GET. Rules are found by the values of their anchors, with one hash table
+//! lookup for each attribute of the request, and a few more for path patterns ([`Paths`]). The
+//! other conditions of a rule that is found are then evaluated.
 
 mod build;
 
@@ -11,64 +12,64 @@ use super::paths::{Paths, Walk};
 use super::values::Values;
 use crate::request::Entry;
 use crate::rules::{Cidr, Condition, address, nth_of};
-use build::Builder;
+use build::IndexBuilder;
 
-/// The rules of a domain, by what they ask for.
+/// The rules of a domain, indexed by their anchors.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The number of the first rule.
     first: u32,
-    /// The names of the attributes that rules speak of in space [`NAMES`], the values of an attribute in the space after
-    /// its number, and the literal steps of paths after those.
+    /// Attribute names in space [`NAMES`], the values of an attribute in the space after its
+    /// number, and the literal segments of paths after those.
     lookup: Lookup,
     attributes: Box<[Attribute]>,
-    /// Attributes that are the second value of another, or any by its number.
-    nth: Box<[Nth]>,
-    /// Rules that share a value, each list in a row.
+    /// Numbered attributes, like the second value of another.
+    nth: Box<[NumberedAttribute]>,
+    /// Lists of rules that share a value.
     shared: Box<[Box<[u32]>]>,
-    /// Rules that can only be tried: they ask for nothing, or only that something is absent.
+    /// Rules without an anchor: they require nothing, or only that something is absent.
     unanchored: Box<[u32]>,
-    /// For each rule, what remains to be asked once it was found by its anchor.
-    others: Box<[Box<[Remaining]>]>,
+    /// For each rule, the conditions other than its anchor.
+    others: Box<[Box<[FurtherCondition]>]>,
 }
 
 const NAMES: u32 = 0;
-/// The space of names like `a#2`, which nothing that is sent is looked for in.
+/// The space of names like `a#2`, in which no attribute of a request is looked up.
 const NTH_NAMES: u32 = u32::MAX;
 
-/// That an attribute is one of the values of another.
+/// An attribute that is one of the values of another.
 #[derive(Clone, Copy, Debug)]
-struct Nth {
+struct NumberedAttribute {
     attribute: u32,
     of: u32,
-    /// So many are before it.
+    /// The number of values before it.
     before: u32,
 }
 
-/// What is found by one attribute, other than by its values.
+/// What is found by an attribute other than by its whole value.
 #[derive(Debug)]
 struct Attribute {
-    /// Whether some rules ask for certain values of it.
+    /// Whether anchors have values of it.
     has_values: bool,
-    /// Whether anything is found by it in any of the ways below.
+    /// Whether anything is found by the fields below.
     has_others: bool,
     paths: Option<Paths>,
     present: Box<[u32]>,
-    starts: Option<Box<Starts>>,
+    starts: Option<Box<PrefixIndex>>,
 }
 
-/// What values begin with: as texts, or as addresses in networks. Of each length that occurs there is one to look for.
+/// Prefixes and networks. For each length that occurs there is one lookup.
 #[derive(Debug)]
-struct Starts {
-    /// In bytes.
+struct PrefixIndex {
+    /// Lengths in bytes.
     lengths: Box<[u32]>,
     text_space: u32,
-    /// In bits, of networks.
+    /// Prefix lengths of networks in bits.
     bits: Box<[u8]>,
     network_space: u32,
 }
 
-impl Starts {
+impl PrefixIndex {
     #[inline(never)]
     fn find(&self, value: &[u8], lookup: &Lookup, mut each: impl FnMut(u32)) {
         for length in &self.lengths {
@@ -86,53 +87,53 @@ impl Starts {
     }
 }
 
-/// A network in the table of texts.
+/// Encodes a network as a key of the lookup table.
 fn network_text(bits: u8, network: [u8; 16]) -> [u8; 17] {
     let mut text = [bits; 17];
     text[1..].copy_from_slice(&network);
     text
 }
 
-/// Something to be found: what it asks for, and of which further attributes the numbers are needed.
+/// What to index: its conditions, and further attributes whose numbers are needed.
 #[derive(Clone, Debug)]
-pub(crate) struct Sought<'r> {
+pub(crate) struct IndexEntry<'r> {
     pub(crate) when: &'r [Condition],
     pub(crate) names: Vec<&'r str>,
 }
 
 #[derive(Debug)]
-struct Remaining {
+struct FurtherCondition {
     attribute: u32,
-    asks: Asks,
+    asks: CompiledTest,
 }
 
 #[derive(Debug)]
-enum Asks {
+enum CompiledTest {
     AnyOf(Values),
     NoneOf(Values),
     Present,
     Absent,
 }
 
-/// Marks a rule that has more to ask for than its anchor. Those without are met as soon as they are found, and nothing more
-/// has to be fetched for them.
-const ASKS_MORE: u32 = 1 << 30;
-/// Marks an attribute by which nothing is found; its value may be counted by, or compared once something was found.
-const LEADS_NOWHERE: u32 = 1 << 31;
-/// Marks the number of a list of rules.
+/// Marks a rule with conditions beside its anchor. Rules without match as soon as they are found,
+/// and nothing more is read for them.
+const HAS_MORE_CONDITIONS: u32 = 1 << 30;
+/// Marks an attribute that is no anchor; its value may still be counted by or compared.
+const NOT_AN_ANCHOR: u32 = 1 << 31;
+/// Marks the index of a list of rules.
 const SHARED: u32 = 1 << 31;
 
-/// The attributes of an item that rules speak of, and the rules it meets. Kept to be used again.
+/// The known attributes of an item and the rules it matches. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub struct Matched {
-    /// Which attribute, and which entry of the item.
+    /// The number of the attribute, and the index of the entry.
     known: Vec<(u32, u32)>,
     rules: Vec<u32>,
     walk: Walk,
 }
 
 impl Matched {
-    /// The rules that were met, in order.
+    /// The matching rules, in order.
     pub(crate) fn rules(&self) -> &[u32] {
         &self.rules
     }
@@ -152,36 +153,36 @@ impl Matched {
 }
 
 impl Index {
-    /// An index of what is sought, numbered from `first` on.
-    pub(crate) fn new(sought: &[Sought<'_>], first: u32) -> Self {
-        let mut builder = Builder::default();
+    /// Creates an index, numbered from `first`.
+    pub(crate) fn new(sought: &[IndexEntry<'_>], first: u32) -> Self {
+        let mut builder = IndexBuilder::default();
         sought.iter().for_each(|sought| builder.count(sought));
         sought.iter().zip(0..).for_each(|(sought, number)| builder.insert(sought, number));
         builder.finish(first)
     }
 
-    /// The number of an attribute that rules speak of.
+    /// The number of an attribute that rules refer to.
     pub(crate) fn attribute(&self, name: &str) -> Option<u32> {
         let space = if nth_of(name).is_some() { NTH_NAMES } else { NAMES };
-        self.lookup.get(space, name.as_bytes()).map(|named| named & !LEADS_NOWHERE)
+        self.lookup.get(space, name.as_bytes()).map(|named| named & !NOT_AN_ANCHOR)
     }
 
-    /// How many rules are tried whatever the request is.
+    /// The number of rules that are evaluated for every request.
     pub(crate) fn tried(&self) -> usize {
         self.unanchored.len()
     }
 
-    /// Finds the rules that an item meets.
+    /// Finds the rules that an item matches.
     pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut Matched) {
         let Matched { known, rules, walk } = matched;
         known.clear();
         rules.clear();
-        let mut found = Found { index: self, rules, asks_more: false };
+        let mut found = FoundRules { index: self, rules, has_more: false };
         for (entry, place) in entries.iter().zip(0..) {
             let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
-            let number = named & !LEADS_NOWHERE;
+            let number = named & !NOT_AN_ANCHOR;
             known.push((number, place));
-            if named & LEADS_NOWHERE == 0 {
+            if named & NOT_AN_ANCHOR == 0 {
                 found.lead(number, entry.value, walk);
             }
         }
@@ -193,16 +194,16 @@ impl Index {
             }
         }
         self.unanchored.iter().for_each(|rule| found.add_one(*rule));
-        if found.asks_more {
+        if found.has_more {
             rules.retain_mut(|rule| {
-                let asks_more = *rule & ASKS_MORE != 0;
-                *rule &= !ASKS_MORE;
+                let has_more = *rule & HAS_MORE_CONDITIONS != 0;
+                *rule &= !HAS_MORE_CONDITIONS;
                 let others = &self.others[(*rule - self.first) as usize];
-                !asks_more || others.iter().all(|remaining| remaining.holds(entries, known))
+                !has_more || others.iter().all(|remaining| remaining.holds(entries, known))
             });
         }
-        // By number, so that the answer does not depend on the order of the attributes. An attribute that occurs several
-        // times, or is asked for in several ways, may have led to a rule more than once.
+        // Sorted by number, so that the result does not depend on the order of attributes. A rule
+        // may have been found several times.
         match &mut **rules {
             [] | [_] => {}
             [first, second] if first != second => (*first, *second) = (*first.min(second), *second.max(first)),
@@ -213,7 +214,7 @@ impl Index {
         }
     }
 
-    /// Adds what is known under a name with a number.
+    /// Adds the numbered attributes.
     fn number(&self, known: &mut Vec<(u32, u32)>) {
         let named = known.len();
         for nth in &self.nth {
@@ -225,16 +226,16 @@ impl Index {
     }
 }
 
-/// What was found so far.
-struct Found<'f> {
+/// The rules found so far.
+struct FoundRules<'f> {
     index: &'f Index,
     rules: &'f mut Vec<u32>,
-    /// Whether some of it has still to be asked for more, which takes all attributes.
-    asks_more: bool,
+    /// Whether some have conditions beside their anchor.
+    has_more: bool,
 }
 
-impl Found<'_> {
-    /// Adds what the value of an attribute leads to.
+impl FoundRules<'_> {
+    /// Adds the rules found by a value.
     #[inline(always)]
     fn lead(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
         let index = self.index;
@@ -249,7 +250,7 @@ impl Found<'_> {
         }
     }
 
-    /// By other than the value as a whole.
+    /// Adds the rules found by patterns, prefixes, networks and presence.
     #[inline(never)]
     fn lead_further(&mut self, attribute: &Attribute, value: &[u8], walk: &mut Walk) {
         let index = self.index;
@@ -262,7 +263,7 @@ impl Found<'_> {
         attribute.present.iter().for_each(|rule| self.add_one(*rule));
     }
 
-    /// Adds a rule, or those of a list.
+    /// Adds a rule or a list of rules.
     #[inline]
     fn add(&mut self, found: u32) {
         if found & SHARED == 0 {
@@ -273,26 +274,26 @@ impl Found<'_> {
 
     #[inline]
     fn add_one(&mut self, rule: u32) {
-        self.asks_more |= rule & ASKS_MORE != 0;
+        self.has_more |= rule & HAS_MORE_CONDITIONS != 0;
         self.rules.push(self.index.first + rule);
     }
 }
 
-/// The space of an attribute's values.
+/// The space of the values of an attribute.
 fn space_of(attribute: u32) -> u32 {
     NAMES + 1 + attribute
 }
 
-impl Remaining {
+impl FurtherCondition {
     #[inline]
     fn holds(&self, entries: &[Entry<'_>], known: &[(u32, u32)]) -> bool {
         let mut values =
             known.iter().filter(|(known, _)| *known == self.attribute).map(|(_, place)| entries[*place as usize].value);
         match &self.asks {
-            Asks::AnyOf(patterns) => values.any(|value| patterns.hold(value)),
-            Asks::NoneOf(patterns) => !values.any(|value| patterns.hold(value)),
-            Asks::Present => values.next().is_some(),
-            Asks::Absent => values.next().is_none(),
+            CompiledTest::AnyOf(patterns) => values.any(|value| patterns.hold(value)),
+            CompiledTest::NoneOf(patterns) => !values.any(|value| patterns.hold(value)),
+            CompiledTest::Present => values.next().is_some(),
+            CompiledTest::Absent => values.next().is_none(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Rules in force: compiled, immutable, numbered.
+//! Compiled rules, immutable and numbered.
 
 mod attributes;
 mod index;
@@ -20,90 +20,90 @@ use crate::meters::RuleMeter;
 use crate::request::Entry;
 use crate::rules::{Condition, CostOf, LimitSet, OnChange, OnFault, Rule, Rules};
 pub use index::Matched;
-pub(crate) use index::{Index, Sought};
+pub(crate) use index::{Index, IndexEntry};
 use lookup::Lookup;
-use numbers::Numbers;
-pub(crate) use numbers::{Numbered, windows_of};
-pub(crate) use special::{Banning, Does, Judgement, Special, limits_of as limits_of_ban};
+use numbers::LimitRegistry;
+pub(crate) use numbers::{RuleLimits, windows_of};
+pub(crate) use special::{BanLimits, Judgement, OverrideEffect, Special, limits_of as limits_of_ban};
 
-/// Ids of limits that come along with requests begin here; those of rules are below.
+/// The ids of inline limits begin here; those of rules are below.
 pub(crate) const INLINE_IDS: u32 = 1 << 31;
-/// An id that nothing ever has.
+/// An id that no limits have.
 pub(crate) const SPARE_ID: u32 = INLINE_IDS - 1;
 
-/// How many earlier sets of numbers of one rule are looked for in other places.
+/// How many earlier limits of a rule are looked up in other tables.
 const MAX_EARLIER: usize = 4;
 
-/// The rules in force at a time. Never changed, only replaced.
+/// The rules in force. Never changed, only replaced.
 #[derive(Debug)]
 pub struct RuleSet {
     version: u64,
-    domains: Vec<InForce>,
-    /// The place of each domain, by its name.
+    domains: Vec<CompiledDomain>,
+    /// The index of each domain by its name.
     domain_names: Lookup,
-    rules: Vec<RunningRule>,
-    /// The number of each rule, by what its keys begin with up to what it counts by.
+    rules: Vec<ActiveRule>,
+    /// The number of each rule, by the part of its key prefix before `per`.
     names: FxHashMap<Box<[u8]>, u32>,
-    numbers: Numbers,
-    /// What the keys of the rules begin with.
+    numbers: LimitRegistry,
+    /// The key prefixes of all rules.
     key_prefixes: Box<[u8]>,
-    /// The attributes that the rules count by, by their number in the index of the domain.
+    /// The attributes in `per` of all rules, by their number in the index of the domain.
     per: Box<[u32]>,
-    /// Whether any of them depends on the time of the day.
+    /// Whether any rule depends on the time.
     uses_time: bool,
-    /// Whether any of them bans.
+    /// Whether any rule bans.
     bans: bool,
-    /// Whether any of them replaces others, or is not needed beside others.
+    /// Whether any rule has `replaces` or `suffices`.
     leaves_out: bool,
 }
 
 /// The rules of a domain.
 #[derive(Debug)]
-pub(crate) struct InForce {
+pub(crate) struct CompiledDomain {
     name: Box<[u8]>,
     pub(crate) index: Index,
     /// The names of the attributes that the rules read.
     attributes: Box<[Box<str>]>,
-    /// Whether some of them allow or deny without counting.
+    /// Whether any of them has `allow` or `deny`.
     judges: bool,
 }
 
 /// A rule in force.
 ///
-/// Decisions touch one rule or two among thousands, so what they need is in one line of memory, and the texts are one
-/// after the other elsewhere.
+/// A decision touches one or two of thousands of rules, so everything it needs is in one cache
+/// line, and the key prefixes are stored together elsewhere.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct RunningRule {
+pub struct ActiveRule {
     key_prefix: (u32, u32),
-    /// Where in the prefix its id is.
+    /// The range of the id within the key prefix.
     id: (u16, u16),
     per: (u32, u32),
     shadow: bool,
     is_special: bool,
     pub(crate) on_fault: OnFault,
     pub(crate) cost: Cost,
-    /// None if it is unlimited.
-    pub(crate) numbered: Option<Arc<Numbered>>,
+    /// `None` if it is unlimited.
+    pub(crate) rule_limits: Option<Arc<RuleLimits>>,
     pub(crate) meter: Arc<RuleMeter>,
     /// Whether it had other limits before.
     changed: bool,
-    /// Whether it does nothing but enforce limits that are always the same: no more is needed than to charge them.
+    /// Whether it only enforces fixed limits, so that charging them is all there is to do.
     pub(crate) plain: bool,
-    rarely: Box<Rarely>,
+    rarely: Box<ColdFields>,
 }
 
-/// What is rarely needed of a rule.
+/// The fields of a rule that are rarely needed.
 #[derive(Debug)]
-struct Rarely {
+struct ColdFields {
     domain: Box<str>,
     id: Box<str>,
-    /// The ids of the limits it had before, newest first, and of its overrides if they are of other lengths.
+    /// The ids of its earlier limits, newest first, and of overrides with other state lengths.
     earlier: Box<[u32]>,
     special: Option<Special>,
 }
 
-impl RunningRule {
+impl ActiveRule {
     /// The domain it belongs to.
     pub fn domain(&self) -> &str {
         &self.rarely.domain
@@ -114,17 +114,17 @@ impl RunningRule {
         &self.rarely.id
     }
 
-    /// The limits, unless it has none on purpose.
+    /// The limits, if it has any.
     pub fn limits(&self) -> Option<&Limits> {
-        self.numbered.as_ref().map(|numbered| &numbered.limits)
+        self.rule_limits.as_ref().map(|rule_limits| &rule_limits.limits)
     }
 
-    /// Whether it only says what it would do.
+    /// Whether it is a shadow rule.
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// Where in its keys the id is.
+    /// The range of the id within its keys.
     #[inline]
     pub(crate) fn id_place(&self) -> (u16, u16) {
         self.id
@@ -142,14 +142,14 @@ impl RunningRule {
         if self.changed { &self.rarely.earlier } else { &[] }
     }
 
-    /// What has been decided by it.
+    /// Its counts.
     pub fn meter(&self) -> &RuleMeter {
         &self.meter
     }
 }
 
 impl RuleSet {
-    /// No rules at all.
+    /// A set without rules.
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,
@@ -157,7 +157,7 @@ impl RuleSet {
             domain_names: Lookup::new(&[]),
             rules: Vec::new(),
             names: FxHashMap::default(),
-            numbers: Numbers::default(),
+            numbers: LimitRegistry::default(),
             key_prefixes: Box::default(),
             per: Box::default(),
             uses_time: false,
@@ -171,8 +171,8 @@ impl RuleSet {
         self.numbers.of(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
     }
 
-    /// Compiles `rules` to follow `before`: a rule whose numbers did not change keeps their id, one whose numbers did is
-    /// known to have had the others, and its counts go on.
+    /// Compiles `rules` as the successor of `before`: unchanged limits keep their id, earlier
+    /// limits of a rule are remembered, and its counts continue.
     pub(crate) fn following(before: &Self, rules: &Rules) -> Self {
         let mut compiler = Compiler {
             before,
@@ -182,7 +182,7 @@ impl RuleSet {
             key_prefixes: Vec::new(),
             per: Vec::new(),
         };
-        let mut domains: Vec<InForce> = Vec::new();
+        let mut domains: Vec<CompiledDomain> = Vec::new();
         for domain in rules.domains() {
             let first = compiler.rules.len();
             let index = index_of(domain.rules(), first as u32);
@@ -190,14 +190,14 @@ impl RuleSet {
             let ids = domain.rules().iter().zip(first as u32..).filter(|_| replaces);
             let ids: FxHashMap<&str, u32> = ids.map(|(rule, number)| (rule.id(), number)).collect();
             domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index, &ids));
-            let judges = |rule: &RunningRule| rule.special().is_some_and(|special| special.judges.is_some());
+            let judges = |rule: &ActiveRule| rule.special().is_some_and(|special| special.judges.is_some());
             let judges = compiler.rules[first..].iter().any(judges);
             let attributes = attributes::names(domain.rules());
-            domains.push(InForce { name: domain.name().as_bytes().into(), index, attributes, judges });
+            domains.push(CompiledDomain { name: domain.name().as_bytes().into(), index, attributes, judges });
         }
         compiler.numbers.retire();
-        let of_calendar = |rule: &RunningRule| rule.numbered.as_ref().is_some_and(|n| !n.calendars.is_empty());
-        let specials = || compiler.rules.iter().filter_map(RunningRule::special);
+        let of_calendar = |rule: &ActiveRule| rule.rule_limits.as_ref().is_some_and(|n| !n.calendars.is_empty());
+        let specials = || compiler.rules.iter().filter_map(ActiveRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
         let leaves_out = specials().any(|special| special.suffices || !special.replaces.is_empty());
@@ -217,7 +217,7 @@ impl RuleSet {
         }
     }
 
-    /// Whether decisions depend on the time of the day.
+    /// Whether decisions depend on the time.
     pub(crate) fn uses_time(&self) -> bool {
         self.uses_time
     }
@@ -227,24 +227,25 @@ impl RuleSet {
         self.bans
     }
 
-    /// Whether any rule that is met may be left out for another.
+    /// Whether a matching rule may be left out because of another.
     #[inline]
     pub(crate) fn leaves_out(&self) -> bool {
         self.leaves_out
     }
 
-    /// How many rules of a domain are tried one by one for each request, because they name nothing to be found by.
+    /// The number of rules of a domain that are evaluated for every request, because they cannot be
+    /// indexed.
     pub fn tried(&self, domain: &[u8]) -> usize {
         self.domain(domain).map_or(0, |domain| domain.index.tried())
     }
 
-    /// Counts up with every change. The empty set before the first is 0.
+    /// The version, which increases with every change. The empty set before the first is 0.
     pub fn version(&self) -> u64 {
         self.version
     }
 
     /// All rules, by number.
-    pub fn rules(&self) -> &[RunningRule] {
+    pub fn rules(&self) -> &[ActiveRule] {
         &self.rules
     }
 
@@ -259,36 +260,37 @@ impl RuleSet {
         self.domain(domain).map(|domain| &*domain.attributes)
     }
 
-    /// What all keys of a rule begin with.
+    /// The key prefix of a rule.
     #[inline]
-    pub(crate) fn key_prefix(&self, rule: &RunningRule) -> &[u8] {
+    pub(crate) fn key_prefix(&self, rule: &ActiveRule) -> &[u8] {
         &self.key_prefixes[rule.key_prefix.0 as usize..rule.key_prefix.1 as usize]
     }
 
-    /// The attributes whose values follow in the keys of a rule, by their number in the index of the domain.
+    /// The attributes in `per` of a rule, by their number in the index of the domain.
     #[inline]
-    pub(crate) fn per(&self, rule: &RunningRule) -> &[u32] {
+    pub(crate) fn per(&self, rule: &ActiveRule) -> &[u32] {
         &self.per[rule.per.0 as usize..rule.per.1 as usize]
     }
 
-    /// The rules of a domain that something with these attributes meets, by number; none if there is no such domain.
+    /// Returns the rules of a domain that these attributes match, by number; `None` if there is no
+    /// such domain.
     ///
-    /// For explaining and measuring. Decisions find their rules the same way.
+    /// For explanations and benchmarks. Decisions find their rules in the same way.
     pub fn meets<'m>(&self, domain: &[u8], entries: &[Entry<'_>], matched: &'m mut Matched) -> Option<&'m [u32]> {
         self.domain(domain)?.index.find(entries, matched);
         Some(matched.rules())
     }
 
     #[inline]
-    pub(crate) fn domain(&self, name: &[u8]) -> Option<&InForce> {
+    pub(crate) fn domain(&self, name: &[u8]) -> Option<&CompiledDomain> {
         self.domain_names.get(0, name).and_then(|place| self.domains.get(place as usize))
     }
 
-    /// The first of the rules that were met which allows or denies without counting.
+    /// Returns the first matching rule with `allow` or `deny`.
     #[inline]
     pub(crate) fn judge(
         &self,
-        domain: &InForce,
+        domain: &CompiledDomain,
         matched: &Matched,
         entries: &[Entry<'_>],
         now: Time<Wall>,
@@ -304,29 +306,29 @@ impl RuleSet {
         matched.rules().iter().find(judges).copied()
     }
 
-    /// The rule whose keys begin so.
-    pub(crate) fn find(&self, name: &[u8]) -> Option<&RunningRule> {
+    /// Returns the rule with this name.
+    pub(crate) fn find(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.names.get(name).and_then(|number| self.rules.get(*number as usize))
     }
 
-    pub(crate) fn numbers(&self) -> &Numbers {
+    pub(crate) fn numbers(&self) -> &LimitRegistry {
         &self.numbers
     }
 }
 
-/// An index of rules by what they ask for, with what their expressions cannot do without.
+/// Builds the index of some rules, including the conditions that their expressions imply.
 pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
     let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::sought).collect();
-    let sought = |(rule, when)| Sought { when, names: Special::names(rule) };
-    let sought: Vec<Sought<'_>> = rules.iter().zip(conditions.iter().map(|when| &**when)).map(sought).collect();
+    let sought = |(rule, when)| IndexEntry { when, names: Special::names(rule) };
+    let sought: Vec<IndexEntry<'_>> = rules.iter().zip(conditions.iter().map(|when| &**when)).map(sought).collect();
     Index::new(&sought, first)
 }
 
-/// Rules on their way into force.
+/// Compiles rules.
 struct Compiler<'b> {
     before: &'b RuleSet,
-    numbers: Numbers,
-    rules: Vec<RunningRule>,
+    numbers: LimitRegistry,
+    rules: Vec<ActiveRule>,
     names: FxHashMap<Box<[u8]>, u32>,
     key_prefixes: Vec<u8>,
     per: Vec<u32>,
@@ -336,13 +338,13 @@ impl Compiler<'_> {
     fn add(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
         let name = key::rule_name(domain, rule.id());
         let old = self.before.find(&name);
-        let numbered = rule.effect().limits().map(|set| self.numbers.of(set));
+        let rule_limits = rule.effect().limits().map(|set| self.numbers.of(set));
         let special = Special::of(rule, index, ids, &mut self.numbers);
-        let earlier = earlier(old, numbered.as_ref(), special.as_ref());
+        let earlier = earlier(old, rule_limits.as_ref(), special.as_ref());
         let shadow = special::is_shadow(rule.on_exceed());
-        let limits_only = numbered.as_ref().is_some_and(|numbered| numbered.calendars.is_empty());
+        let limits_only = rule_limits.as_ref().is_some_and(|rule_limits| rule_limits.calendars.is_empty());
         let plain = limits_only && special.is_none() && earlier.is_empty() && !shadow;
-        // The name ends with it.
+        // The name ends with the id.
         let id = ((name.len() - rule.id().len()) as u16, name.len() as u16);
         let key_prefix = self.key_prefixes.len() as u32;
         let generation = match rule.on_change {
@@ -354,11 +356,11 @@ impl Compiler<'_> {
         let per = self.per.len() as u32;
         self.per.extend(rule.per().iter().filter_map(|counted| index.attribute(&counted.text)));
         self.names.insert(name, self.rules.len() as u32);
-        self.rules.push(RunningRule {
+        self.rules.push(ActiveRule {
             key_prefix: (key_prefix, self.key_prefixes.len() as u32),
             id,
             per: (per, self.per.len() as u32),
-            numbered,
+            rule_limits,
             cost: match rule.cost() {
                 CostOf::Fixed(cost) => *cost,
                 CostOf::From { missing, .. } => *missing,
@@ -369,24 +371,25 @@ impl Compiler<'_> {
             meter: old.map(|old| old.meter.clone()).unwrap_or_default(),
             changed: !earlier.is_empty(),
             plain,
-            rarely: Box::new(Rarely { domain: domain.into(), id: rule.id().into(), earlier, special }),
+            rarely: Box::new(ColdFields { domain: domain.into(), id: rule.id().into(), earlier, special }),
         });
     }
 }
 
-/// The ids of the limits that a rule had before those it has now. Where its overrides keep states of other lengths than the
-/// rule itself, one id of each length: stores may keep them in other places.
-fn earlier(old: Option<&RunningRule>, now: Option<&Arc<Numbered>>, special: Option<&Special>) -> Box<[u32]> {
+/// Returns the ids of the limits that a rule had before. If its overrides have states of other
+/// lengths than the rule itself, one id of each length is included, because stores may keep them in
+/// other tables.
+fn earlier(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
     let overrides = special.and_then(|special| special.overrides.as_ref());
     let mut lengths: Vec<(usize, u32)> = Vec::new();
-    for numbered in now.into_iter().chain(overrides.into_iter().flat_map(|overrides| overrides.numbered())) {
-        let words = numbered.limits.words();
+    for rule_limits in now.into_iter().chain(overrides.into_iter().flat_map(|overrides| overrides.rule_limits())) {
+        let words = rule_limits.limits.words();
         if lengths.iter().all(|(known, _)| *known != words) {
-            lengths.push((words, numbered.id));
+            lengths.push((words, rule_limits.id));
         }
     }
     let siblings = if lengths.len() > 1 { lengths } else { Vec::new() };
-    let latest = old.and_then(|old| old.numbered.as_ref()).map(|numbered| numbered.id);
+    let latest = old.and_then(|old| old.rule_limits.as_ref()).map(|rule_limits| rule_limits.id);
     let before = latest.into_iter().chain(old.map_or(&[][..], |old| &old.rarely.earlier).iter().copied());
     let before = before.filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER);
     let mut ids: Vec<u32> = siblings.into_iter().map(|(_, id)| id).collect();
@@ -409,24 +412,24 @@ mod tests {
         RuleSet::following(before, &Rules::read(&[Source { name: "f", text: text.as_bytes() }]).expect("valid rules"))
     }
 
-    fn numbered<'s>(set: &'s RuleSet, id: &str) -> &'s Numbered {
-        set.find(&key::rule_name("d", id)).and_then(|rule| rule.numbered.as_deref()).expect("a rule with limits")
+    fn rule_limits<'s>(set: &'s RuleSet, id: &str) -> &'s RuleLimits {
+        set.find(&key::rule_name("d", id)).and_then(|rule| rule.rule_limits.as_deref()).expect("a rule with limits")
     }
 
     #[test]
-    fn rules_know_their_names() {
+    fn rules_know_their_names_and_fit_a_cache_line() {
         let long = "x".repeat(128);
         let set = following(
             &RuleSet::empty(),
             &format!("- {{id: a, limit: 1/s, per: [b, c]}}\n- {{id: {long}, limit: 1/s}}\n"),
         );
         let id_in_key = |rule| {
-            let (start, end): (u16, u16) = RunningRule::id_place(rule);
+            let (start, end): (u16, u16) = ActiveRule::id_place(rule);
             str::from_utf8(&set.key_prefix(rule)[start.into()..end.into()]).unwrap()
         };
         let names: Vec<_> = set.rules().iter().map(|rule| (rule.domain(), rule.id(), id_in_key(rule))).collect();
         assert_eq!(names, [("d", "a", "a"), ("d", &*long, &*long)]);
-        assert_eq!(size_of::<RunningRule>(), 64);
+        assert_eq!(size_of::<ActiveRule>(), 64);
     }
 
     fn earlier<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {
@@ -434,31 +437,31 @@ mod tests {
     }
 
     #[test]
-    fn unchanged_numbers_keep_their_id_and_changed_ones_are_remembered() {
+    fn unchanged_limits_keep_their_id_and_earlier_ones_are_remembered() {
         let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n- {id: b, limit: 1/s}\n");
         let second =
             following(&first, "- {id: b, limit: 2/s}\n- {id: c, limit: 2/s}\n- {id: a, limit: 1/s, per: [x]}\n");
         assert_eq!((first.version(), second.version()), (1, 2));
-        assert_eq!(numbered(&first, "a").id, numbered(&second, "a").id);
-        let (old, new) = (numbered(&first, "b"), numbered(&second, "b"));
+        assert_eq!(rule_limits(&first, "a").id, rule_limits(&second, "a").id);
+        let (old, new) = (rule_limits(&first, "b"), rule_limits(&second, "b"));
         assert_ne!(old.id, new.id);
         assert_eq!(earlier(&second, "b"), [old.id]);
         assert_eq!(second.numbers().get(old.id), Some(&old.limits));
         assert!(earlier(&second, "a").is_empty() && earlier(&second, "c").is_empty());
-        // There and back again.
+        // Back to the first limits.
         let third = following(&second, "- {id: b, limit: 1/s}\n");
-        assert_eq!((numbered(&third, "b").id, earlier(&third, "b")), (old.id, &[new.id][..]));
+        assert_eq!((rule_limits(&third, "b").id, earlier(&third, "b")), (old.id, &[new.id][..]));
     }
 
     #[test]
-    fn equal_limits_are_kept_once() {
+    fn equal_limits_share_an_id() {
         let set = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n- {id: b, limit: 1/s}\n- {id: c, limit: 2/s}\n");
-        assert_eq!(numbered(&set, "a").id, numbered(&set, "b").id);
-        assert_ne!(numbered(&set, "a").id, numbered(&set, "c").id);
+        assert_eq!(rule_limits(&set, "a").id, rule_limits(&set, "b").id);
+        assert_ne!(rule_limits(&set, "a").id, rule_limits(&set, "c").id);
     }
 
     #[test]
-    fn the_counts_of_a_rule_go_on() {
+    fn counts_continue_after_a_change() {
         let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
         first.rules()[0].meter.count_in(crate::striped::Stripe::of_thread(), crate::meters::RuleEvent::Refused);
         let second = following(&first, "- {id: a, limit: 5/s}\n");
@@ -466,11 +469,11 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_old_numbers_are_remembered() {
+    fn remembered_limits_are_bounded() {
         let mut set = following(&RuleSet::empty(), "- {id: keep, limit: 7/s}\n- {id: a, limit: 1/s}\n");
-        let kept = numbered(&set, "keep").id;
-        let first = numbered(&set, "a").id;
-        // As if it had been changed that often.
+        let kept = rule_limits(&set, "keep").id;
+        let first = rule_limits(&set, "a").id;
+        // As if the rule had been changed that often.
         for burst in 0..MAX_RETIRED as u64 {
             let bucket = tollgate::TokenBucket::new("3/s".parse().expect("a rate"), burst + 1).expect("a bucket");
             let limits = Limits::from(tollgate::Limit::from(bucket));

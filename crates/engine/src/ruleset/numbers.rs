@@ -1,4 +1,4 @@
-//! Every set of numbers that rules have or had, each with an id.
+//! Ids of all limits that rules have or had.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,81 +8,82 @@ use tollgate::core::Nanos;
 use tollgate::{Limit, Limits};
 
 use super::SPARE_ID;
-use crate::calendar::Kept;
+use crate::calendar::CachedCalendar;
 use crate::rules::LimitSet;
 
-/// How many sets of numbers are remembered that no rule has any more, for the states that were written under them.
+/// How many limits that no rule has any more are remembered, for states that were written under
+/// them.
 pub(super) const MAX_RETIRED: usize = 1 << 16;
 
-/// Limits with the id by which states remember them. Rules with equal limits share them, so that a thousand rules of one kind
-/// take up no more of the nearest cache than one.
+/// Limits with the id that states refer to them by. Rules with equal limits share them, which saves
+/// cache.
 #[derive(Debug)]
-pub(crate) struct Numbered {
+pub(crate) struct RuleLimits {
     pub(crate) id: u32,
     pub(crate) limits: Limits,
-    /// The windows of the calendar that its limits refer to by position. Mostly none.
-    pub(crate) calendars: Box<[Kept]>,
-    /// Of its first limit, and of all if there are several.
+    /// The calendar windows that its limits refer to by index. Usually none.
+    pub(crate) calendars: Box<[CachedCalendar]>,
+    /// Of the first limit, and of all if there are several.
     window: Option<Nanos>,
     windows: Box<[Option<Nanos>]>,
 }
 
-impl Numbered {
+impl RuleLimits {
     pub(crate) fn windows(&self) -> &[Option<Nanos>] {
         if self.windows.is_empty() { std::slice::from_ref(&self.window) } else { &self.windows }
     }
 }
 
-/// Every set of numbers that rules have or had.
+/// All limits that rules have or had, by id.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Numbers {
-    pub(super) known: FxHashMap<u32, Arc<Numbered>>,
+pub(crate) struct LimitRegistry {
+    pub(super) known: FxHashMap<u32, Arc<RuleLimits>>,
     ids: FxHashMap<LimitSet, u32>,
-    /// Those that no rule has any more, oldest first.
+    /// Limits that no rule has any more, oldest first.
     retired: VecDeque<u32>,
     next: u32,
-    /// Those that were asked for since the last time it was sorted out which are not needed any more.
+    /// The ids used since the last call of `retire`.
     in_use: FxHashSet<u32>,
 }
 
-impl Numbers {
+impl LimitRegistry {
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&Limits> {
-        self.known.get(&id).map(|numbered| &numbered.limits)
+        self.known.get(&id).map(|rule_limits| &rule_limits.limits)
     }
 
-    /// The same numbers, of which none is in use yet.
+    /// Copies the table, with no id in use.
     pub(super) fn successor(&self) -> Self {
         Self { in_use: FxHashSet::default(), ..self.clone() }
     }
 
-    /// Limits with their id, a new one if they have none.
-    pub(super) fn of(&mut self, set: &LimitSet) -> Arc<Numbered> {
+    /// Returns limits with their id, or with a new one.
+    pub(super) fn of(&mut self, set: &LimitSet) -> Arc<RuleLimits> {
         if let Some(known) = self.ids.get(set).and_then(|id| self.known.get(id)) {
             self.in_use.insert(known.id);
             return known.clone();
         }
-        // They come round only after two thousand million changes, but then must not hit one that is still known.
+        // Ids wrap around after two billion changes, and must not collide with one still known.
         while self.known.contains_key(&self.next) {
             self.next = (self.next + 1) % SPARE_ID;
         }
         let id = self.next;
         self.next = (id + 1) % SPARE_ID;
         let windows = windows_of(&set.limits);
-        let numbered = Arc::new(Numbered {
+        let rule_limits = Arc::new(RuleLimits {
             id,
             limits: set.limits.clone(),
-            calendars: set.calendars.iter().cloned().map(Kept::new).collect(),
+            calendars: set.calendars.iter().cloned().map(CachedCalendar::new).collect(),
             window: windows.first().copied().flatten(),
             windows: if windows.len() == 1 { Box::default() } else { windows },
         });
-        self.known.insert(id, numbered.clone());
+        self.known.insert(id, rule_limits.clone());
         self.ids.insert(set.clone(), id);
         self.in_use.insert(id);
-        numbered
+        rule_limits
     }
 
-    /// Sorts out which numbers nobody asked for since the last time, and forgets the oldest if they are too many.
+    /// Moves unused limits to `retired`, and drops the oldest if there are too many.
     pub(super) fn retire(&mut self) {
         let in_use = std::mem::take(&mut self.in_use);
         self.retired.retain(|id| !in_use.contains(id));
@@ -100,7 +101,7 @@ impl Numbers {
     }
 }
 
-/// For each limit, the time in which as much as the limit comes back.
+/// Returns the window of each limit: the time in which it refills.
 pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
     limits.as_slice().iter().map(Limit::window).collect()
 }

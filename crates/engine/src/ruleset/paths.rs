@@ -1,15 +1,16 @@
-//! Many path patterns at once, as a tree of segments: how long a search takes depends on the path, hardly on how many
-//! patterns there are.
+//! Matches many path patterns at once with a tree of segments; the time of a search depends on the
+//! path, hardly on the number of patterns.
 //!
-//! Each pattern is a way down from the root, one step per segment, and patterns that begin alike share their way. A search
-//! keeps the set of places it can be at and moves all of them on with each segment of the path: along the literal step
-//! of that name, which one look into a table finds; along `*`; along those of the steps like `a*b` that fit, which are
-//! found by what they begin and end with; and a place behind `**` also stays where it is. A path of a few segments so costs
-//! a few looks, and however the stars lie, at most one step per segment and place.
+//! Each pattern is a path down from the root, one step per segment, and patterns with a common
+//! beginning share it. A search keeps the set of nodes it is at and advances all of them with each
+//! segment: along the literal step of that name, found by one hash lookup; along `*`; along
+//! matching steps like `a*b`, found by their first and last characters; and a node after `**` also
+//! stays. A path of a few segments thus costs a few lookups, and at most one step per segment and
+//! node.
 //!
-//! Where only one pattern is left, what remains of it is not spread over further places but compared as a whole. Most patterns
-//! soon have a name of their own in them, so a search mostly ends there. And as long as nothing but names leads on, a search
-//! can only be at one place, and nothing has to be kept of it but that.
+//! Where only one pattern is left, its rest is not spread over further nodes but compared as a
+//! whole. Most patterns soon contain a unique name, so most searches end there. As long as only
+//! literal steps lead on, a search is at one node, and nothing else has to be kept.
 
 mod build;
 
@@ -19,16 +20,16 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use super::lookup::{Lookup, same};
 use crate::rules::{Glob, matches_rest, segment_matches, split_segment};
-use build::{Builder, Way};
+use build::{OpenPattern, TreeBuilder};
 
-/// Patterns with what they stand for. The literal steps are in a [`Lookup`] that is shared with others.
+/// Patterns and their numbers. The literal steps are in a shared [`Lookup`].
 #[derive(Debug)]
 pub(crate) struct Paths {
-    /// The space of the root's literal steps.
+    /// The space of the literal steps of the root.
     first_space: u32,
-    /// Where a slash at the beginning leads, if all patterns begin with one, as those of paths do.
-    rooted: Option<Next>,
-    places: Box<[Place]>,
+    /// The node after a leading slash, if all patterns begin with one.
+    rooted: Option<StepTarget>,
+    nodes: Box<[PathNode]>,
     tails: Box<[Tail]>,
     steps: Box<[Step]>,
     texts: Box<[u8]>,
@@ -36,29 +37,30 @@ pub(crate) struct Paths {
     found: Box<[u32]>,
 }
 
-/// A place in the tree. The first one is the root.
+/// A node of the tree. The first one is the root.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// The only name that leads on, if it is one: where its text is, and where it leads. Several are in the table.
-    only: (u32, u32, Next),
-    /// Whether nothing but names leads on from here, so that a search can be at one place only.
+struct PathNode {
+    /// The only literal step, if there is exactly one: the range of its text, and its target.
+    /// Several are in the table.
+    only: (u32, u32, StepTarget),
+    /// Whether only literal steps lead on, so that a search is at one node.
     names_only: bool,
-    any: Next,
-    /// Behind `**`: reached without a segment, and by any number of them.
-    deep: Next,
-    /// Which shapes of segments with stars inside lead on from here.
+    any: StepTarget,
+    /// After `**`: reached without a segment, and by any number of them.
+    deep: StepTarget,
+    /// The shapes of segments with inner stars that lead on.
     shapes: u32,
-    /// Which of what was found belongs to the patterns that end here.
+    /// The range of `found` for the patterns that end here.
     found: (u32, u32),
-    /// Whether a search that is here may also stay.
+    /// Whether a search may also stay here.
     stays: bool,
 }
 
-/// Where a step leads: nowhere, to a place, or to the only pattern that is left.
+/// The target of a step: nowhere, a node, or the rest of the only pattern left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Next(u32);
+struct StepTarget(u32);
 
-impl Next {
+impl StepTarget {
     const NOWHERE: Self = Self(u32::MAX);
     const TAIL: u32 = 1 << 31;
 
@@ -67,62 +69,62 @@ impl Next {
     }
 }
 
-/// What remains of a pattern, and what it stands for.
+/// The rest of a pattern, and its number.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
-    remains: Remains,
+    remains: PatternRest,
     what: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Remains {
-    /// Steps that are taken one by one.
+enum PatternRest {
+    /// Steps that are compared one by one.
     Steps(u32, u32),
-    /// A text that can only be tried: there is a star in a name, or `**` before the end.
+    /// A text for the general matcher: there is an inner star, or `**` before the end.
     Text(u32, u32),
 }
 
-/// A step of what remains of a pattern.
+/// A step of the rest of a pattern.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A segment of this name: where its text is.
+    /// A literal segment: the range of its text.
     Name(u32, u32),
     Any,
-    /// Everything else, and the last step.
+    /// `**` at the end.
     Deep,
 }
 
-/// The steps whose names have the same hash.
-type Steps = Vec<(Box<[u8]>, Next)>;
+/// Steps whose prefix and suffix have the same hash.
+type Steps = Vec<(Box<[u8]>, StepTarget)>;
 
-/// Segments with stars inside that are alike in how much stands before the first and behind the last star.
+/// Segments with inner stars that have the same lengths of prefix and suffix.
 #[derive(Debug)]
 struct Shape {
     before: usize,
-    behind: usize,
-    /// By the hash of both texts; what is found there still has to be compared.
+    after: usize,
+    /// By the hash of prefix and suffix; candidates are compared afterwards.
     steps: FxHashMap<u64, Steps>,
 }
 
-/// The places a search is at, kept to be used again.
+/// The nodes a search is at. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
-    here: Vec<Next>,
-    next: Vec<Next>,
+    here: Vec<StepTarget>,
+    next: Vec<StepTarget>,
 }
 
 impl Paths {
-    /// A tree of patterns. Its literal steps are added to `literals`, in spaces from `first_space` on; the next free
-    /// one is returned.
+    /// Builds a tree. Its literal steps are added to `literals`, in spaces from `first_space` on;
+    /// returns the next free space as well.
     pub(super) fn new(
         patterns: &[(Glob, u32)],
         first_space: u32,
         literals: &mut Vec<(u32, Box<[u8]>, u32)>,
     ) -> (Self, u32) {
-        let mut ways: Vec<Way<'_>> = patterns.iter().map(Way::of).collect();
-        let mut builder = Builder {
+        let mut ways: Vec<OpenPattern<'_>> = patterns.iter().map(OpenPattern::of).collect();
+        let mut builder = TreeBuilder {
             first_space,
-            places: Vec::new(),
+            nodes: Vec::new(),
             tails: Vec::new(),
             steps: Vec::new(),
             remains: FxHashMap::default(),
@@ -131,16 +133,16 @@ impl Paths {
             found: Vec::new(),
             literals,
         };
-        builder.place(&mut ways, false);
-        let next_space = first_space + builder.places.len() as u32;
-        let rooted = builder.places.first().and_then(|root| {
+        builder.node(&mut ways, false);
+        let next_space = first_space + builder.nodes.len() as u32;
+        let rooted = builder.nodes.first().and_then(|root| {
             let (start, end, to) = root.only;
-            (root.names_only && start == end && to != Next::NOWHERE).then_some(to)
+            (root.names_only && start == end && to != StepTarget::NOWHERE).then_some(to)
         });
         let paths = Self {
             first_space,
             rooted,
-            places: builder.places.into(),
+            nodes: builder.nodes.into(),
             tails: builder.tails.into(),
             steps: builder.steps.into(),
             texts: builder.texts.into(),
@@ -150,30 +152,37 @@ impl Paths {
         (paths, next_space)
     }
 
-    /// Calls `each` with what the patterns that match `path` stand for; with some more than once, if it has several patterns.
+    /// Calls `each` with the number of every pattern that matches `path`, possibly several times.
     #[inline]
     pub(super) fn find(&self, path: &[u8], literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
         let (mut at, mut rest) = match (self.rooted, path) {
-            (Some(rooted), [b'/', behind @ ..]) => (rooted, Some(behind)),
-            _ => (Next(0), Some(path)),
+            (Some(rooted), [b'/', after @ ..]) => (rooted, Some(after)),
+            _ => (StepTarget(0), Some(path)),
         };
         while at.tail().is_none() {
-            let Some(place) = self.places.get(at.0 as usize) else { return };
-            if !place.names_only {
+            let Some(node) = self.nodes.get(at.0 as usize) else { return };
+            if !node.names_only {
                 return self.spread(at, rest, literals, walk, each);
             }
             let Some(left) = rest else { return self.found(at).iter().for_each(|what| each(*what)) };
-            let (segment, behind) = split_segment(left);
-            (at, rest) = (self.named(at, place, segment, literals), behind);
+            let (segment, after) = split_segment(left);
+            (at, rest) = (self.named(at, node, segment, literals), after);
         }
         if let Some(what) = self.remains(at, rest) {
             each(what);
         }
     }
 
-    /// Goes on with a search that can be at several places at a time.
+    /// Continues a search that can be at several nodes.
     #[inline(never)]
-    fn spread(&self, at: Next, rest: Option<&[u8]>, literals: &Lookup, walk: &mut Walk, mut each: impl FnMut(u32)) {
+    fn spread(
+        &self,
+        at: StepTarget,
+        rest: Option<&[u8]>,
+        literals: &Lookup,
+        walk: &mut Walk,
+        mut each: impl FnMut(u32),
+    ) {
         let (Walk { here, next }, mut rest) = (walk, rest);
         here.clear();
         self.arrive(at, rest, here, &mut each);
@@ -181,18 +190,18 @@ impl Paths {
             if here.is_empty() {
                 return;
             }
-            let (segment, behind) = split_segment(left);
-            rest = behind;
+            let (segment, after) = split_segment(left);
+            rest = after;
             next.clear();
             for at in here.iter() {
-                let place = &self.places[at.0 as usize];
-                if place.stays {
+                let node = &self.nodes[at.0 as usize];
+                if node.stays {
                     self.arrive(*at, rest, next, &mut each);
                 }
-                self.arrive(self.named(*at, place, segment, literals), rest, next, &mut each);
-                self.arrive(place.any, rest, next, &mut each);
-                if place.shapes != u32::MAX {
-                    for to in self.shapes[place.shapes as usize].iter().flat_map(|shape| shape.lead(segment)) {
+                self.arrive(self.named(*at, node, segment, literals), rest, next, &mut each);
+                self.arrive(node.any, rest, next, &mut each);
+                if node.shapes != u32::MAX {
+                    for to in self.shapes[node.shapes as usize].iter().flat_map(|shape| shape.lead(segment)) {
                         self.arrive(to, rest, next, &mut each);
                     }
                 }
@@ -204,47 +213,47 @@ impl Paths {
         }
     }
 
-    /// Where the step of this name leads.
+    /// Returns the target of the literal step of this name.
     #[inline(always)]
-    fn named(&self, at: Next, place: &Place, segment: &[u8], literals: &Lookup) -> Next {
-        let (start, end, to) = place.only;
-        if to == Next::NOWHERE {
-            return literals.get(self.first_space + at.0, segment).map_or(Next::NOWHERE, Next);
+    fn named(&self, at: StepTarget, node: &PathNode, segment: &[u8], literals: &Lookup) -> StepTarget {
+        let (start, end, to) = node.only;
+        if to == StepTarget::NOWHERE {
+            return literals.get(self.first_space + at.0, segment).map_or(StepTarget::NOWHERE, StepTarget);
         }
-        if same(&self.texts[start as usize..end as usize], segment) { to } else { Next::NOWHERE }
+        if same(&self.texts[start as usize..end as usize], segment) { to } else { StepTarget::NOWHERE }
     }
 
-    /// What the patterns that end at a place stand for.
-    fn found(&self, at: Next) -> &[u32] {
-        let (start, end) = self.places[at.0 as usize].found;
+    /// The numbers of the patterns that end at a node.
+    fn found(&self, at: StepTarget) -> &[u32] {
+        let (start, end) = self.nodes[at.0 as usize].found;
         &self.found[start as usize..end as usize]
     }
 
-    /// Takes note of a place, and of the one behind `**`, which needs no further segment. Where only one pattern is left, it
-    /// is compared with the rest of the path at once.
+    /// Adds a node, and the one after `**`, which needs no further segment. If only one pattern is
+    /// left, its rest is compared immediately.
     #[inline]
-    fn arrive(&self, at: Next, rest: Option<&[u8]>, places: &mut Vec<Next>, each: &mut impl FnMut(u32)) {
-        if at == Next::NOWHERE {
+    fn arrive(&self, at: StepTarget, rest: Option<&[u8]>, nodes: &mut Vec<StepTarget>, each: &mut impl FnMut(u32)) {
+        if at == StepTarget::NOWHERE {
             return;
         }
         if at.tail().is_some() {
             self.remains(at, rest).into_iter().for_each(each);
             return;
         }
-        // There are a handful at a time, and looking through them is quicker than marking them anywhere.
-        if !places.contains(&at) {
-            places.push(at);
-            self.arrive(self.places[at.0 as usize].deep, rest, places, each);
+        // There are only a few, so a linear search is fastest.
+        if !nodes.contains(&at) {
+            nodes.push(at);
+            self.arrive(self.nodes[at.0 as usize].deep, rest, nodes, each);
         }
     }
 
-    /// What the only pattern that is left stands for, if what remains of it matches what remains of the path.
+    /// Returns the number of the only pattern left, if its rest matches the rest of the path.
     #[inline(always)]
-    fn remains(&self, at: Next, rest: Option<&[u8]>) -> Option<u32> {
+    fn remains(&self, at: StepTarget, rest: Option<&[u8]>) -> Option<u32> {
         let Tail { remains, what } = *self.tails.get(at.tail()?)?;
         let matches = match remains {
-            Remains::Steps(start, end) => self.steps_match(&self.steps[start as usize..end as usize], rest),
-            Remains::Text(start, end) => matches_rest(Some(&self.texts[start as usize..end as usize]), rest),
+            PatternRest::Steps(start, end) => self.steps_match(&self.steps[start as usize..end as usize], rest),
+            PatternRest::Text(start, end) => matches_rest(Some(&self.texts[start as usize..end as usize]), rest),
         };
         matches.then_some(what)
     }
@@ -255,8 +264,8 @@ impl Paths {
             Some(left) => left,
             None => return matches!(steps, [] | [Step::Deep]),
         };
-        for (step, behind) in steps.iter().zip(1..) {
-            let next = match step {
+        for (step, next_step) in steps.iter().zip(1..) {
+            let tail = match step {
                 Step::Deep => return true,
                 Step::Any => split_segment(left).1,
                 Step::Name(start, end) => {
@@ -272,29 +281,29 @@ impl Paths {
                     }
                 }
             };
-            match next {
-                Some(next) => left = next,
-                None => return matches!(steps[behind..], [] | [Step::Deep]),
+            match tail {
+                Some(tail) => left = tail,
+                None => return matches!(steps[next_step..], [] | [Step::Deep]),
             }
         }
-        // There is more than was asked for.
+        // The path is longer than the pattern.
         false
     }
 }
 
 impl Shape {
-    /// Where the steps that fit a segment lead.
-    fn lead<'s>(&'s self, segment: &'s [u8]) -> impl Iterator<Item = Next> + 's {
-        let ends = segment.len().checked_sub(self.behind).filter(|behind| self.before <= *behind);
-        let steps = ends.and_then(|behind| self.steps.get(&hash(&segment[..self.before], &segment[behind..])));
+    /// Returns the targets of the steps that match a segment.
+    fn lead<'s>(&'s self, segment: &'s [u8]) -> impl Iterator<Item = StepTarget> + 's {
+        let ends = segment.len().checked_sub(self.after).filter(|after| self.before <= *after);
+        let steps = ends.and_then(|after| self.steps.get(&hash(&segment[..self.before], &segment[after..])));
         steps.into_iter().flatten().filter(|(pattern, _)| segment_matches(pattern, segment)).map(|(_, to)| *to)
     }
 }
 
-fn hash(before: &[u8], behind: &[u8]) -> u64 {
+fn hash(before: &[u8], after: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(before);
-    hasher.write(behind);
+    hasher.write(after);
     hasher.finish()
 }
 
@@ -315,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_finds_every_pattern_that_matches_it() {
+    fn path_finds_every_pattern_that_matches_it() {
         let patterns = ["/v1/**", "/v1/*/posts", "/**/posts", "/v1/users*", "/v1/*s", "/v2/**", "*"];
         let patterns: Vec<Glob> = patterns.iter().map(|text| Glob::new(text).unwrap()).collect();
         assert_eq!(find(&patterns, "/v1"), [0]);
@@ -328,7 +337,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_finds_what_the_patterns_one_by_one_do(
+        fn tree_agrees_with_matching_each_pattern(
             patterns in proptest::collection::vec("(/?(\\*\\*|[ab*]{0,3})){1,4}", 0..30),
             path in "[ab/]{0,12}",
         ) {

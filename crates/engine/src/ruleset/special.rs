@@ -1,4 +1,4 @@
-//! What only some rules have. The others do not pay for it: they are marked, and none of this is looked at.
+//! What only some rules have. Other rules are marked, and never read this.
 
 use std::sync::Arc;
 
@@ -6,40 +6,40 @@ use rustc_hash::FxHashMap;
 use tollgate::core::{Cost, Steps, Time, Wall};
 use tollgate::{IntervalBucket, Limit, LimitError, Limits, SlidingLog};
 
-use super::index::{Index, Matched, Sought};
-use super::numbers::{Numbered, Numbers};
+use super::index::{Index, IndexEntry, Matched};
+use super::numbers::{LimitRegistry, RuleLimits};
 use crate::key;
 use crate::request::Entry;
 use crate::rules::{
-    Ban, CapturePlace, Condition, CostOf, Counted, Effect, Expression, Glob, LimitSet, OnExceed, Origin, Override,
-    Pattern, Refusal, Rule, Test,
+    Ban, CapturePosition, Condition, CostOf, Effect, Expression, Glob, LimitSet, OnExceed, Origin, Override, Pattern,
+    PerElement, Refusal, Rule, Test,
 };
 use crate::schedule::Schedule;
 
-/// What a rule says beyond its limits and when it applies.
+/// The parts of a rule beyond its conditions and limits.
 #[derive(Debug)]
 pub(crate) struct Special {
     pub(crate) judges: Option<Judgement>,
     schedule: Option<Schedule>,
-    /// A condition, and the numbers of its attributes.
+    /// The expression, and the numbers of its attributes.
     expression: Option<(Expression, Box<[u32]>)>,
-    /// The names that a request has, all of them and in this order.
+    /// All attributes that a request must have, in order.
     only: Option<Box<[Box<str>]>>,
-    pub(crate) overrides: Option<Overrides>,
-    /// The numbers of the rules that are left alone where this one is met.
+    pub(crate) overrides: Option<CompiledOverrides>,
+    /// The numbers of the rules that are left out where this one matches.
     pub(crate) replaces: Box<[u32]>,
-    /// Whether it need not be kept where another one like it has room.
+    /// Whether it is enough that one of several such rules admits the request.
     pub(crate) suffices: bool,
     cost: Option<CostFrom>,
-    /// What is counted by, if attributes alone do not say it.
-    per: Option<Box<[Box<[From]>]>>,
-    /// Of ten thousand counters, for how many it is enforced.
+    /// The sources of the values to count by, if they are not just attributes.
+    per: Option<Box<[Box<[ValueSource]>]>>,
+    /// Of ten thousand counters, the number for which it is enforced.
     enforce: u16,
-    pub(crate) ban: Option<Banning>,
+    pub(crate) ban: Option<BanLimits>,
     pub(crate) refusal: Option<Arc<Refusal>>,
 }
 
-/// What a rule says of a request, without counting anything.
+/// The decision of a rule that counts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     Allow,
@@ -53,38 +53,44 @@ struct CostFrom {
     missing: Cost,
 }
 
-/// Where a value comes from.
+/// The source of a value to count by.
 #[derive(Debug)]
-enum From {
+enum ValueSource {
     Attribute(u32),
-    /// The segment of the first value that one of these patterns matches.
-    Capture(u32, Box<[(Glob, CapturePlace)]>),
+    /// A segment of the first value that one of these patterns matches.
+    Capture(u32, Box<[(Glob, CapturePosition)]>),
 }
 
-/// The numbers that some have instead of the rule's, found like rules are.
+/// The overrides of a rule, indexed like rules.
 #[derive(Debug)]
-pub(crate) struct Overrides {
+pub(crate) struct CompiledOverrides {
     index: Index,
-    each: Box<[Exception]>,
+    each: Box<[CompiledOverride]>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Exception {
+pub(crate) struct CompiledOverride {
     until: Option<Time<Wall>>,
-    pub(crate) does: Does,
+    pub(crate) does: OverrideEffect,
 }
 
 /// What an override does.
 #[derive(Debug)]
-pub(crate) enum Does {
-    Limit(Arc<Numbered>),
+pub(crate) enum OverrideEffect {
+    Limit(Arc<RuleLimits>),
     Nothing,
     Deny,
 }
 
 impl Special {
-    /// What is special about a rule, if anything is. `index` and `ids`, the numbers of the rules, are those of its domain.
-    pub(super) fn of(rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>, numbers: &mut Numbers) -> Option<Self> {
+    /// Returns the special parts of a rule, if it has any. `index` and `ids` (the numbers of the
+    /// rules) are those of its domain.
+    pub(super) fn of(
+        rule: &Rule,
+        index: &Index,
+        ids: &FxHashMap<&str, u32>,
+        numbers: &mut LimitRegistry,
+    ) -> Option<Self> {
         let number = |name: &str| index.attribute(name).unwrap_or(u32::MAX);
         let judges = match rule.effect() {
             Effect::Allow => Some(Judgement::Allow),
@@ -97,14 +103,15 @@ impl Special {
                 Some(CostFrom { attribute: number(attribute), max: *max, missing: *missing })
             }
         };
-        let plain = |counted: &Counted| matches!(&*counted.origins, [Origin::Attribute(name)] if *name == counted.text);
+        let plain =
+            |counted: &PerElement| matches!(&*counted.origins, [Origin::Attribute(name)] if *name == counted.text);
         let per = (!rule.per().iter().all(plain)).then(|| {
             rule.per()
                 .iter()
-                .map(|counted| counted.origins.iter().map(|o| From::new(o, rule, &number)).collect())
+                .map(|counted| counted.origins.iter().map(|o| ValueSource::new(o, rule, &number)).collect())
                 .collect()
         });
-        let overrides = (!rule.overrides().is_empty()).then(|| Overrides::new(rule.overrides(), numbers));
+        let overrides = (!rule.overrides().is_empty()).then(|| CompiledOverrides::new(rule.overrides(), numbers));
         let has_refusal = rule.refusal != Refusal::default();
         let special = Self {
             judges,
@@ -120,7 +127,7 @@ impl Special {
             cost,
             per,
             enforce: rule.enforce,
-            ban: rule.ban.as_ref().map(|ban| Banning::new(ban, numbers)),
+            ban: rule.ban.as_ref().map(|ban| BanLimits::new(ban, numbers)),
             refusal: has_refusal.then(|| Arc::new(rule.refusal.clone())),
         };
         let calendars = rule.effect().limits().is_some_and(|set| !set.calendars.is_empty());
@@ -140,7 +147,7 @@ impl Special {
         (!is_plain).then_some(special)
     }
 
-    /// The attributes that a rule needs the numbers of, beside those it tests.
+    /// The attributes whose numbers a rule needs, beside those it tests.
     pub(super) fn names(rule: &Rule) -> Vec<&str> {
         let origins = rule.per().iter().flat_map(|counted| &counted.origins);
         let counted = origins.map(|origin| match origin {
@@ -156,11 +163,12 @@ impl Special {
 
     /// Whether it depends on the time.
     pub(super) fn uses_time(&self) -> bool {
-        let until = |overrides: &Overrides| overrides.each.iter().any(|each| each.until.is_some() || each.uses_time());
+        let until =
+            |overrides: &CompiledOverrides| overrides.each.iter().any(|each| each.until.is_some() || each.uses_time());
         self.schedule.is_some() || self.overrides.as_ref().is_some_and(until)
     }
 
-    /// Whether it is the time for the rule, the request has nothing that it should not have, and its expression holds.
+    /// Whether schedule, `only` and expression hold.
     pub(crate) fn applies(&self, now: Time<Wall>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
         let names = |only: &[Box<str>]| {
             only.len() == entries.len() && only.iter().zip(entries).all(|(name, entry)| name.as_bytes() == entry.name)
@@ -172,7 +180,7 @@ impl Special {
             })
     }
 
-    /// What the request weighs, if an attribute says so.
+    /// Returns the cost of the request, if it comes from an attribute.
     pub(crate) fn cost(&self, matched: &Matched, entries: &[Entry<'_>]) -> Option<Cost> {
         let from = self.cost.as_ref()?;
         let Some(value) = matched.value(entries, from.attribute) else { return Some(from.missing) };
@@ -181,7 +189,7 @@ impl Special {
         Some(number.map_or(from.max, |number| Cost::new(number).min(from.max)))
     }
 
-    /// Adds the values that are counted by to a key, if attributes alone do not say them.
+    /// Appends the values to count by to a key, if they are not just attributes.
     pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
@@ -195,14 +203,14 @@ impl Special {
         true
     }
 
-    /// Whether the rule is only a shadow for a key. The same ones on every node and after every restart; more of them are
-    /// enforced when the share is raised, and none of those that were are not any more.
+    /// Whether the rule is a shadow rule for a key. All nodes agree, also after restarts; raising
+    /// the share adds keys and removes none.
     pub(crate) fn spares(&self, key: &[u8]) -> bool {
         self.enforce < crate::rules::ALL && key::place_of(key) >= self.enforce
     }
 }
 
-impl From {
+impl ValueSource {
     fn new(origin: &Origin, rule: &Rule, number: &impl Fn(&str) -> u32) -> Self {
         match origin {
             Origin::Attribute(name) => Self::Attribute(number(name)),
@@ -232,68 +240,72 @@ impl From {
     }
 }
 
-impl Overrides {
-    fn new(overrides: &[Override], numbers: &mut Numbers) -> Self {
-        let sought: Vec<Sought<'_>> =
-            overrides.iter().map(|other| Sought { when: &other.when, names: Vec::new() }).collect();
-        let each = overrides.iter().map(|other| Exception {
+impl CompiledOverrides {
+    fn new(overrides: &[Override], numbers: &mut LimitRegistry) -> Self {
+        let sought: Vec<IndexEntry<'_>> =
+            overrides.iter().map(|other| IndexEntry { when: &other.when, names: Vec::new() }).collect();
+        let each = overrides.iter().map(|other| CompiledOverride {
             until: other.until,
             does: match &other.effect {
-                Effect::Limits(set) => Does::Limit(numbers.of(set)),
-                Effect::Unlimited | Effect::Allow => Does::Nothing,
-                Effect::Deny => Does::Deny,
+                Effect::Limits(set) => OverrideEffect::Limit(numbers.of(set)),
+                Effect::Unlimited | Effect::Allow => OverrideEffect::Nothing,
+                Effect::Deny => OverrideEffect::Deny,
             },
         });
         Self { each: each.collect(), index: Index::new(&sought, 0) }
     }
 
-    /// The place of the first that holds.
+    /// Returns the index of the first that matches.
     pub(crate) fn first(&self, entries: &[Entry<'_>], matched: &mut Matched, now: Time<Wall>) -> Option<u32> {
         self.index.find(entries, matched);
         let holds = |place: &&u32| self.each[**place as usize].until.is_none_or(|until| now < until);
         matched.rules().iter().find(holds).copied()
     }
 
-    pub(crate) fn get(&self, place: u32) -> &Exception {
+    pub(crate) fn get(&self, place: u32) -> &CompiledOverride {
         &self.each[place as usize]
     }
 
-    /// All sets of numbers.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = &Arc<Numbered>> {
+    /// The limits of all overrides.
+    pub(crate) fn rule_limits(&self) -> impl Iterator<Item = &Arc<RuleLimits>> {
         self.each.iter().filter_map(|each| match &each.does {
-            Does::Limit(numbered) => Some(numbered),
-            Does::Nothing | Does::Deny => None,
+            OverrideEffect::Limit(rule_limits) => Some(rule_limits),
+            OverrideEffect::Nothing | OverrideEffect::Deny => None,
         })
     }
 }
 
-impl Exception {
+impl CompiledOverride {
     fn uses_time(&self) -> bool {
-        matches!(&self.does, Does::Limit(numbered) if !numbered.calendars.is_empty())
+        matches!(&self.does, OverrideEffect::Limit(rule_limits) if !rule_limits.calendars.is_empty())
     }
 }
 
-/// How a counter is banned: by two more counters beside it, under keys of their own.
+/// The limits that implement a ban: two more counters beside that of the rule, under keys of their
+/// own.
 ///
-/// **The ban** is an interval bucket that holds 1 and gets 2 back when the length of a ban has passed since it was full. Requests
-/// ask it for a cost of 0, which passes unless the bucket is in debt and changes nothing, so a ban is decided in one group
-/// with the limits. Starting a ban takes [`Banning::COST`], which leaves a debt of 1. The refill ends the ban exactly its
-/// length later, whatever the tick of the clock is, and fills the bucket, so the next ban may start at that very
-/// instant. A second start while a ban lasts does not fit the largest debt, so it cannot prolong the ban.
+/// **The ban** is an interval bucket that holds 1 and gets 2 back when the length of a ban has
+/// passed since it was full. Requests ask it for a cost of 0, which passes unless the bucket is in
+/// debt and changes nothing, so a ban is decided in one group with the limits. Starting a ban takes
+/// [`BanLimits::COST`], which leaves a debt of 1. The refill ends the ban exactly its length later,
+/// whatever the tick of the clock is, and fills the bucket, so the next ban may start at that very
+/// instant. A second start while a ban lasts does not fit the largest debt, so it cannot prolong
+/// the ban.
 ///
-/// **The refusals** are a sliding log that has room for one less than lead to a ban: the refusal that does not fit starts it.
+/// **The refusals** are a sliding log that holds one less than lead to a ban: the refusal that does
+/// not fit starts it.
 #[derive(Debug)]
-pub(crate) struct Banning {
-    pub(crate) ban: Arc<Numbered>,
-    /// None if the first refusal starts the ban.
-    pub(crate) refusals: Option<Arc<Numbered>>,
+pub(crate) struct BanLimits {
+    pub(crate) ban: Arc<RuleLimits>,
+    /// `None` if the first refusal starts the ban.
+    pub(crate) refusals: Option<Arc<RuleLimits>>,
 }
 
-impl Banning {
-    /// What the start of a ban takes.
+impl BanLimits {
+    /// The cost that starts a ban.
     pub(crate) const COST: Cost = Cost::new(2);
 
-    fn new(ban: &Ban, numbers: &mut Numbers) -> Self {
+    fn new(ban: &Ban, numbers: &mut LimitRegistry) -> Self {
         let (ban, refusals) = limits_of(ban).unwrap_or((Limit::Unlimited, None));
         let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
         Self { ban: of(ban), refusals: refusals.map(of) }
@@ -302,12 +314,12 @@ impl Banning {
 
 /// Returns the limit of a ban, and that of the refusals that lead to it, unless the first one does.
 pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
-    let bucket = IntervalBucket::new(Banning::COST.get(), ban.length)?.burst(1)?.max_debt(1)?;
+    let bucket = IntervalBucket::new(BanLimits::COST.get(), ban.length)?.burst(1)?.max_debt(1)?;
     let refusals = (ban.after > 1).then(|| SlidingLog::new(ban.after - 1, ban.within)?.max_debt(0));
     Ok((bucket.steps(Steps::FirstRequest).into(), refusals.transpose()?.map(Limit::from)))
 }
 
-/// Whether a rule only says what it would do.
+/// Whether a rule is a shadow rule.
 pub(super) fn is_shadow(on_exceed: OnExceed) -> bool {
     match on_exceed {
         OnExceed::Deny | OnExceed::Drop | OnExceed::Delay { .. } => false,

@@ -1,22 +1,22 @@
-//! What a value is compared with once a rule was found by something else: lists of any length, each looked into once.
+//! The values of a condition other than the anchor: lists of any length, each looked up once.
 
 use rustc_hash::FxHashSet;
 
 use crate::rules::{Cidr, Glob, Pattern, address};
 
-/// Texts, patterns and networks of one condition.
+/// Strings, patterns and networks of one condition.
 #[derive(Debug)]
 pub(super) struct Values {
-    texts: Texts,
+    texts: StringSet,
     globs: Box<[Glob]>,
     prefixes: Box<[Box<[u8]>]>,
     networks: Option<Box<Networks>>,
 }
 
-/// A few are compared one by one, which is quicker than hashing the value.
+/// A few are compared one by one, which is faster than hashing the value.
 #[derive(Debug)]
-enum Texts {
-    Few(Box<[Box<[u8]>]>),
+enum StringSet {
+    SmallList(Box<[Box<[u8]>]>),
     Many(FxHashSet<Box<[u8]>>),
 }
 
@@ -40,8 +40,11 @@ impl Values {
                 Pattern::Cidr(network) => networks.push(*network),
             }
         }
-        let texts =
-            if texts.len() <= FEW { Texts::Few(texts.into()) } else { Texts::Many(texts.into_iter().collect()) };
+        let texts = if texts.len() <= FEW {
+            StringSet::SmallList(texts.into())
+        } else {
+            StringSet::Many(texts.into_iter().collect())
+        };
         let networks = (!networks.is_empty()).then(|| Box::new(Networks::new(&networks)));
         Self { texts, globs: globs.into(), prefixes: prefixes.into(), networks }
     }
@@ -49,8 +52,8 @@ impl Values {
     #[inline]
     pub(super) fn hold(&self, value: &[u8]) -> bool {
         let among_texts = match &self.texts {
-            Texts::Few(texts) => texts.iter().any(|text| **text == *value),
-            Texts::Many(texts) => texts.contains(value),
+            StringSet::SmallList(texts) => texts.iter().any(|text| **text == *value),
+            StringSet::Many(texts) => texts.contains(value),
         };
         among_texts
             || self.globs.iter().any(|glob| glob.matches(value))

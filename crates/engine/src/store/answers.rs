@@ -13,7 +13,7 @@ use super::StoreError;
 /// [`fail_group`](Self::fail_group).
 #[derive(Debug, Default)]
 pub struct Answers {
-    groups: Vec<Ended>,
+    groups: Vec<GroupRecord>,
     /// Why groups were not decided, each with the place of its group.
     errors: Vec<(u32, StoreError)>,
     charges: Vec<Answer>,
@@ -25,7 +25,7 @@ pub struct Answers {
 }
 
 #[derive(Clone, Debug)]
-struct Ended {
+struct GroupRecord {
     at: Time<Wall>,
     charges: Range<u32>,
     failed: bool,
@@ -146,14 +146,14 @@ impl Answers {
         if !answers.iter().all(|answer| answer.outcome.is_admitted()) {
             answers.iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
         }
-        self.groups.push(Ended { at, charges, failed: false });
+        self.groups.push(GroupRecord { at, charges, failed: false });
     }
 
     /// The group at hand was not decided.
     pub fn fail_group(&mut self, error: StoreError) {
         self.charges.truncate(self.open as usize);
         self.errors.push((self.groups.len() as u32, error));
-        self.groups.push(Ended { at: Time::ZERO, charges: self.open..self.open, failed: true });
+        self.groups.push(GroupRecord { at: Time::ZERO, charges: self.open..self.open, failed: true });
     }
 
     /// How many groups have been answered.
@@ -234,7 +234,7 @@ impl Answers {
 #[derive(Clone, Copy, Debug)]
 pub struct GroupAnswer<'a> {
     answers: &'a Answers,
-    ended: &'a Ended,
+    ended: &'a GroupRecord,
 }
 
 impl<'a> GroupAnswer<'a> {

@@ -39,7 +39,7 @@ fn check(imported: Result<Imported, Mistakes>, input: &[u8]) -> Option<Rules> {
     let told = |mistakes: &Mistakes| {
         let lines = 1 + input.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
         for mistake in mistakes.as_slice() {
-            assert!((1..=lines + 1).contains(&mistake.place.line), "{mistake}");
+            assert!((1..=lines + 1).contains(&mistake.position.line), "{mistake}");
             assert!(mistake.to_string().len() < 4_000, "a message is for reading: {mistake}");
         }
     };

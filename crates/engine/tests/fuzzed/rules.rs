@@ -54,7 +54,7 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
     let lines = 1 + text.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
     assert!(!mistakes.as_slice().is_empty() && mistakes.as_slice().len() <= Mistakes::MAX);
     for mistake in mistakes.as_slice() {
-        assert!((1..=lines + 1).contains(&mistake.place.line) && mistake.place.column >= 1, "{mistake}");
+        assert!((1..=lines + 1).contains(&mistake.position.line) && mistake.position.column >= 1, "{mistake}");
         assert!(mistake.to_string().len() < LONGEST_MESSAGE, "a message is for reading: {mistake}");
     }
 }

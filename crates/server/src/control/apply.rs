@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use sqlx::{AnyConnection, Row};
 use tokio::task::spawn_blocking;
 use tollgate_engine::rules::Source;
-use tollgate_engine::rules::entry::{self, TakenApart};
+use tollgate_engine::rules::entry::{self, SplitFiles};
 
 use super::db::{self, Db, LONG, Write, storable, within};
 use super::error::Conflict;
@@ -33,7 +33,7 @@ impl RuleFiles<'_> {
     /// # Errors
     /// When the database is unreachable; never because of the text.
     pub async fn validate(&self, text: &[u8]) -> Result<Validation> {
-        let taken = match take_apart(text).await {
+        let taken = match split(text).await {
             Ok(taken) => taken,
             Err(ControlError::Mistakes(mistakes)) => {
                 let mistakes = mistakes.as_slice().iter().map(Finding::from).collect();
@@ -54,7 +54,7 @@ impl RuleFiles<'_> {
     /// # Errors
     /// When the file has mistakes or the database is unreachable.
     pub async fn plan(&self, text: &[u8], others: Others) -> Result<Plan> {
-        let taken = take_apart(text).await?;
+        let taken = split(text).await?;
         within(LONG, async {
             let mut tx = self.db.read().await?;
             let revision = db::revision(&mut tx).await?;
@@ -79,7 +79,7 @@ impl RuleFiles<'_> {
         others: Others,
         allowed: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Plan> {
-        let taken = take_apart(text).await?;
+        let taken = split(text).await?;
         if let Some(domain) = taken.domains.iter().find(|domain| !allowed(domain)) {
             return Err(ControlError::Invalid(format!("no permission to change rules of the domain `{domain}`")));
         }
@@ -226,9 +226,9 @@ async fn new_row(
     Ok((RuleRow { id, position, version, enabled: true, text, overrides, stamp }, Some(Action::Create)))
 }
 
-async fn take_apart(text: &[u8]) -> Result<TakenApart> {
+async fn split(text: &[u8]) -> Result<SplitFiles> {
     let text = text.to_vec();
-    Ok(blocking(move || entry::take_apart(&[Source { name: "rules", text: &text }])).await??)
+    Ok(blocking(move || entry::split(&[Source { name: "rules", text: &text }])).await??)
 }
 
 /// Runs long work on another thread, so that this one keeps serving.

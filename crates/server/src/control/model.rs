@@ -295,8 +295,8 @@ pub struct Finding {
 
 impl From<&Mistake> for Finding {
     fn from(mistake: &Mistake) -> Self {
-        let Mistake { place, problem, help, .. } = mistake;
-        Self { line: place.line, column: place.column, problem: problem.clone(), help: help.clone() }
+        let Mistake { position, problem, help, .. } = mistake;
+        Self { line: position.line, column: position.column, problem: problem.clone(), help: help.clone() }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use tollgate_engine::rules::entry::{self, RuleEntry, TakenApart};
+use tollgate_engine::rules::entry::{self, RuleEntry, SplitFiles};
 use tollgate_engine::rules::{Mistake, Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
@@ -54,7 +54,7 @@ pub(super) struct RuleChange {
 }
 
 /// Compares a file with the stored rules.
-pub(super) fn compare(taken: TakenApart, mut stored: StoredRules, others: Others) -> FileChanges {
+pub(super) fn compare(taken: SplitFiles, mut stored: StoredRules, others: Others) -> FileChanges {
     let warnings = findings(&taken, &stored).iter().map(ToString::to_string).collect();
     let mut changes = FileChanges { warnings, ..FileChanges::default() };
     let mut entries: HashMap<String, Vec<RuleEntry>> = HashMap::new();
@@ -206,7 +206,7 @@ fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
 }
 
 /// Returns warnings: what is valid but probably a mistake, given the stored rules.
-pub(super) fn findings(taken: &TakenApart, stored: &StoredRules) -> Vec<Mistake> {
+pub(super) fn findings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
     // Limits can only jump in rules that change.

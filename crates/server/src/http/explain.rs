@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use tollgate::Outcome;
 use tollgate_engine::rules::OnFault;
 use tollgate_engine::{
-    BanStands, BanState, CostBy, Explained, Explanation, LimitState, Met, NotHeld, OverridePlace, Overrides, Refill,
-    Unmet, Weight, Why,
+    BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, LimitState, MatchExplanation,
+    MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill, RuleExplanation,
 };
 
 use crate::ops::view::{outcome_name, retry_ms};
@@ -31,20 +31,20 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
     value
 }
 
-fn rule(explained: &Explained) -> Value {
+fn rule(explained: &RuleExplanation) -> Value {
     let mut value = match &explained.why {
-        Why::Met(met) => of_met(met),
-        Why::Unmet(unmet) => with(json!({"why": "condition"}), of_unmet(unmet)),
-        Why::Judged { by } => json!({"why": "judged", "by": by}),
-        Why::Others => json!({"why": "others"}),
-        Why::Expression { part, of, values } => {
+        MatchResult::Matches(met) => of_met(met),
+        MatchResult::ConditionFailed(unmet) => with(json!({"why": "condition"}), of_unmet(unmet)),
+        MatchResult::DecidedBefore { by } => json!({"why": "judged", "by": by}),
+        MatchResult::OtherAttributes => json!({"why": "others"}),
+        MatchResult::ExpressionFailed { part, of, values } => {
             json!({"why": "expression", "part": part, "parts": of, "values": of_pairs(values)})
         }
-        Why::NotNow { schedule } => json!({"why": "not_now", "schedule": schedule}),
+        MatchResult::OutsideSchedule { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
     value["rule"] = json!(named(&explained.rule));
-    value["place"] = json!(explained.place);
-    value["met"] = json!(matches!(explained.why, Why::Met(_)));
+    value["place"] = json!(explained.position);
+    value["met"] = json!(matches!(explained.why, MatchResult::Matches(_)));
     value
 }
 
@@ -53,7 +53,7 @@ fn named(rule: &str) -> Option<&str> {
     Some(rule).filter(|rule| !rule.is_empty())
 }
 
-fn of_unmet(unmet: &Unmet) -> Value {
+fn of_unmet(unmet: &FailedCondition) -> Value {
     json!({"attribute": unmet.attribute, "expected": unmet.expected, "found": unmet.found})
 }
 
@@ -62,7 +62,7 @@ fn of_pairs(pairs: &[(String, Option<String>)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
 }
 
-fn of_met(met: &Met) -> Value {
+fn of_met(met: &MatchExplanation) -> Value {
     let mut value = json!({
         "why": met.effect.as_str(),
         "counted_by": of_pairs(&met.counted),
@@ -73,14 +73,14 @@ fn of_met(met: &Met) -> Value {
         "limits": met.limits.iter().map(limit).collect::<Vec<_>>(),
     });
     match &met.cost_by {
-        CostBy::Rule => {}
-        CostBy::Request => value["cost_by"] = json!("request"),
-        CostBy::Attribute { name, said } => {
+        CostSource::Rule => {}
+        CostSource::Request => value["cost_by"] = json!("request"),
+        CostSource::Attribute { name, said } => {
             value["cost_by"] = match said {
-                Weight::Number => json!({"attribute": name}),
-                Weight::Missing => json!({"attribute": name, "problem": "missing"}),
-                Weight::TooMuch(value) => json!({"attribute": name, "problem": "too_much", "value": value}),
-                Weight::NoNumber(value) => json!({"attribute": name, "problem": "no_number", "value": value}),
+                CostValue::Number => json!({"attribute": name}),
+                CostValue::Missing => json!({"attribute": name, "problem": "missing"}),
+                CostValue::TooMuch(value) => json!({"attribute": name, "problem": "too_much", "value": value}),
+                CostValue::NoNumber(value) => json!({"attribute": name, "problem": "no_number", "value": value}),
             };
         }
     }
@@ -109,35 +109,35 @@ fn of_met(met: &Met) -> Value {
     value
 }
 
-fn of_overrides(overrides: &Overrides) -> Value {
+fn of_overrides(overrides: &OverrideExplanation) -> Value {
     let applies = overrides.applies.as_ref();
     let unmet = overrides.unmet.iter().map(|unmet| {
         let why = match &unmet.why {
-            NotHeld::Unmet(unmet) => of_unmet(unmet),
-            NotHeld::Ended(until) => json!({"ended": until}),
+            OverrideMismatch::ConditionFailed(unmet) => of_unmet(unmet),
+            OverrideMismatch::Expired(until) => json!({"ended": until}),
         };
-        with(of_place(&unmet.place), why)
+        with(of_place(&unmet.position), why)
     });
     let for_others: serde_json::Map<String, Value> =
         overrides.for_others.iter().map(|(attribute, count)| (attribute.clone(), json!(count))).collect();
     json!({
         "applies": applies.map(|it| {
             let when: Vec<String> = it.when.iter().map(ToString::to_string).collect();
-            with(of_place(&it.place), json!({"when": when, "until": it.until}))
+            with(of_place(&it.position), json!({"when": when, "until": it.until}))
         }),
         "unmet": unmet.collect::<Vec<_>>(),
         "more_unmet": overrides.more_unmet,
         "for_others": for_others,
-        "behind": overrides.behind,
+        "behind": overrides.after,
     })
 }
 
 /// Returns the place of an override in words, and its name.
-fn of_place(place: &OverridePlace) -> Value {
+fn of_place(place: &OverridePosition) -> Value {
     let value = json!({"place": place.to_string()});
     match place {
-        OverridePlace::Named(name) => with(value, json!({"name": name})),
-        OverridePlace::At(_) | OverridePlace::Own(_) => value,
+        OverridePosition::Named(name) => with(value, json!({"name": name})),
+        OverridePosition::At(_) | OverridePosition::InRule(_) => value,
     }
 }
 
@@ -148,9 +148,9 @@ fn of_ban(ban: &BanState) -> Value {
         "for_ms": ban.length.as_millis_ceil(),
     });
     match &ban.stands {
-        BanStands::Banned { left, until } => with(value, json!({"left_ms": left.as_millis_ceil(), "until": until})),
-        BanStands::Not { refusals } => with(value, json!({"refusals": refusals})),
-        BanStands::NotLookedAt => with(value, json!({"looked_at": false})),
+        BanStatus::Banned { left, until } => with(value, json!({"left_ms": left.as_millis_ceil(), "until": until})),
+        BanStatus::Not { refusals } => with(value, json!({"refusals": refusals})),
+        BanStatus::NotLookedAt => with(value, json!({"looked_at": false})),
     }
 }
 

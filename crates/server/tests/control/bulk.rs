@@ -85,7 +85,7 @@ async fn a_file_with_one_mistake_changes_nothing(place: Arc<Place>) {
     let text = format!("{FILE}- {{id: c, limit: fast}}\n");
     let error = control.files().apply(&by("git"), text.as_bytes(), Others::Keep, &|_| true).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
-    assert_eq!(mistakes.as_slice()[0].place.line, 5);
+    assert_eq!(mistakes.as_slice()[0].position.line, 5);
     assert!(matches!(control.files().plan(text.as_bytes(), Others::Keep).await, Err(ControlError::Mistakes(_))));
     let huge = format!("{FILE}- {{id: c, limit: 1/s, when: {{a: [{}]}}}}\n", vec!["v".repeat(1000); 66].join(", "));
     let error = control.files().apply(&by("git"), huge.as_bytes(), Others::Keep, &|_| true).await.unwrap_err();

@@ -55,7 +55,7 @@ async fn rules_with_mistakes_are_refused_with_their_lines(place: Arc<Place>) {
     let text = b"limit: 100/s\nburts: 3\n";
     let error = control.rules().put(&by("ann"), "api", "each", text).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
-    assert_eq!((mistakes.as_slice()[0].place.line, mistakes.as_slice()[0].place.column), (2, 1));
+    assert_eq!((mistakes.as_slice()[0].position.line, mistakes.as_slice()[0].position.column), (2, 1));
     for (domain, id) in [("a b", "each"), ("api", "x y"), ("", "each"), ("api", &"x".repeat(129))] {
         let error = control.rules().put(&by("ann"), domain, id, b"{limit: 1/s}").await.unwrap_err();
         assert!(matches!(error, ControlError::Mistakes(_)), "{error}");

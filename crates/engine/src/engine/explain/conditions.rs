@@ -1,16 +1,17 @@
-//! Which conditions hold, and what they ask for in words.
+//! Evaluates conditions and describes them in words.
 
 use std::cmp::Reverse;
 
 use super::shown;
-use crate::explain::{Held, Unmet, Why};
+use crate::explain::{FailedCondition, HeldCondition, MatchResult};
 use crate::request::Entry;
 use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
 
-/// How many of several values are shown.
+/// Maximum number of values in a list.
 const SHOWN_VALUES: usize = 8;
 
-/// How far conditions are from holding. Those that do come first, then those of which most do, then those of which fewest do not.
+/// How far conditions are from holding: those that hold first, then those with most conditions that
+/// hold, then those with fewest that do not.
 pub(super) type Distance = (bool, Reverse<usize>, usize);
 
 pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {
@@ -20,49 +21,49 @@ pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {
     }
 }
 
-/// The `most` that are nearest, in order.
+/// Returns the `most` nearest, in order.
 pub(super) fn nearest(mut all: Vec<(Distance, usize)>, most: usize) -> impl Iterator<Item = usize> {
     if all.len() > most {
         all.select_nth_unstable(most);
         all.truncate(most);
     }
     all.sort_unstable();
-    all.into_iter().map(|(_, place)| place)
+    all.into_iter().map(|(_, position)| position)
 }
 
-/// The first of the conditions that does not hold, if there is one.
-pub(super) fn unmet(when: &[Condition], entries: &[Entry<'_>]) -> Option<Unmet> {
+/// Returns the first condition that does not hold.
+pub(super) fn unmet(when: &[Condition], entries: &[Entry<'_>]) -> Option<FailedCondition> {
     let first = when.iter().find(|condition| !holds(condition, entries))?;
-    Some(Unmet {
+    Some(FailedCondition {
         attribute: first.attribute.to_string(),
         expected: expected(&first.test),
         found: values(entries, &first.attribute).take(SHOWN_VALUES).map(shown).collect(),
     })
 }
 
-/// A condition that holds.
-pub(super) fn held(condition: &Condition, entries: &[Entry<'_>]) -> Held {
+/// Describes a condition that holds.
+pub(super) fn held(condition: &Condition, entries: &[Entry<'_>]) -> HeldCondition {
     let value = match &condition.test {
         Test::AnyOf(patterns) => values(entries, &condition.attribute).find(|value| among(patterns, value)).map(shown),
         Test::NoneOf(_) | Test::Present | Test::Absent => None,
     };
-    Held { attribute: condition.attribute.to_string(), expected: expected(&condition.test), value }
+    HeldCondition { attribute: condition.attribute.to_string(), expected: expected(&condition.test), value }
 }
 
-/// Whether the attributes are those that a rule wants to be the only ones, if it does.
+/// Whether the attributes are exactly those of `only`, if the rule has it.
 pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
     let names = rule.only().iter().map(|name| name.as_bytes());
     rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
 }
 
-/// Why the expression of a rule does not hold, if it has one that does not.
-pub(super) fn not_expressed(rule: &Rule, entries: &[Entry<'_>]) -> Option<Why> {
+/// Returns why the expression of a rule does not hold, if so.
+pub(super) fn not_expressed(rule: &Rule, entries: &[Entry<'_>]) -> Option<MatchResult> {
     let expression = rule.expression()?;
     let names = expression.attributes();
-    let value = |place: usize| values(entries, names.get(place)?).next();
+    let value = |position: usize| values(entries, names.get(position)?).next();
     let (part, of) = expression.failing(&value)?;
-    let values = names.iter().enumerate().map(|(place, name)| (name.to_string(), value(place).map(shown)));
-    Some(Why::Expression { part, of, values: values.collect() })
+    let values = names.iter().enumerate().map(|(position, name)| (name.to_string(), value(position).map(shown)));
+    Some(MatchResult::ExpressionFailed { part, of, values: values.collect() })
 }
 
 fn holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {
@@ -88,7 +89,8 @@ fn matches(pattern: &Pattern, value: &[u8]) -> bool {
     }
 }
 
-/// The values of an attribute. Nothing is allocated for them: this is asked for each of a rule's overrides.
+/// Returns the values of an attribute. Allocates nothing, because it is called for each override of
+/// a rule.
 pub(super) fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
     let (name, first, most) = match nth_of(name) {
         Some((name, before)) => (name, before as usize, 1),
@@ -97,7 +99,7 @@ pub(super) fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<
     entries.iter().filter(move |entry| entry.name == name.as_bytes()).map(|entry| entry.value).skip(first).take(most)
 }
 
-/// What a condition asks of a value, in words.
+/// Describes what a condition expects of a value.
 fn expected(test: &Test) -> String {
     match test {
         Test::AnyOf(patterns) => list(patterns),
@@ -108,18 +110,18 @@ fn expected(test: &Test) -> String {
 }
 
 fn list(patterns: &[Pattern]) -> String {
-    let told: Vec<String> = patterns.iter().take(SHOWN_VALUES).map(told).collect();
+    let described: Vec<String> = patterns.iter().take(SHOWN_VALUES).map(describe).collect();
     match patterns.len().saturating_sub(SHOWN_VALUES) {
-        0 => told.join(" or "),
-        more => format!("{} or {more} others", told.join(" or ")),
+        0 => described.join(" or "),
+        more => format!("{} or {more} others", described.join(" or ")),
     }
 }
 
-fn told(pattern: &Pattern) -> String {
+fn describe(pattern: &Pattern) -> String {
     match pattern {
         Pattern::Equals(text) => format!("{:?}", shown(text.as_bytes())),
         Pattern::Glob(glob) => format!("like {:?}", shown(glob.as_str().as_bytes())),
-        Pattern::Prefix(text) => format!("something that begins with {:?}", shown(text.as_bytes())),
+        Pattern::Prefix(text) => format!("a value that begins with {:?}", shown(text.as_bytes())),
         Pattern::Cidr(network) => format!("in {network}"),
     }
 }

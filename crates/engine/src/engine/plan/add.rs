@@ -1,33 +1,34 @@
-//! A request is added to a plan: its items meet rules, and each rule becomes a charge.
+//! Adds requests to a plan: items match rules, and each rule becomes a charge.
 
 use tollgate::core::{Cost, Nanos};
 
-use super::{Answered, Asked, By, Met, Plan, Planned};
+use super::{AnswerSource, ItemMatch, LimitSource, Plan, PlannedCharge, PlannedRequest};
 use crate::engine::scratch::Scratch;
 use crate::key;
 use crate::request::{Inline, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
-use crate::ruleset::{Does, Judgement, Matched, RuleSet, RunningRule};
+use crate::ruleset::{ActiveRule, Judgement, Matched, OverrideEffect, RuleSet};
 
-/// How many rules the items of a request may meet, if they are several: each is compared with all before.
+/// Maximum number of rules that several items of a request may match: each is compared with all
+/// before.
 const MAX_MET: usize = 4096;
 
-/// That an item meets a rule.
-struct Meeting<'a> {
-    /// Which item.
+/// A match of an item and a rule.
+struct RuleMatch<'a> {
+    /// The index of the item.
     place: usize,
     item: &'a Item<'a>,
     rules: &'a RuleSet,
-    /// Which rule.
+    /// The number of the rule.
     number: u32,
     /// The first charge of the request.
     first: usize,
-    /// How many items the request has.
+    /// The number of items of the request.
     items: usize,
 }
 
 impl Plan {
-    /// Adds a request. One that is refused for its form has no charges.
+    /// Adds a request. An invalid one has no charges.
     pub(crate) fn add(
         &mut self,
         request: &Request<'_>,
@@ -43,7 +44,7 @@ impl Plan {
         } else if rules.leaves_out() {
             self.replace(rules, first_charge, &mut scratch.picked);
         }
-        self.asked.push(Asked {
+        self.asked.push(PlannedRequest {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
             charges: first_charge as u32..self.charges.len() as u32,
             met: first_met as u32..self.met.len() as u32,
@@ -71,17 +72,17 @@ impl Plan {
             }
             let (given, max) = (self.met.len() - first_met, MAX_MET);
             if given > max && request.items.len() > 1 {
-                return Err(RequestError::TooMany { what: "rules met by the items of a request", given, max });
+                return Err(RequestError::TooMany { what: "rules matched by the items of a request", given, max });
             }
         }
         Ok(())
     }
 
-    /// Takes out the rules that others are in the place of. Whoever is replaced still replaces.
+    /// Leaves out the rules that others replace. A replaced rule still replaces others.
     fn replace(&mut self, rules: &RuleSet, first: usize, replaced: &mut Vec<u32>) {
         replaced.clear();
-        for rule in self.charges[first..].iter().filter_map(Planned::rule) {
-            let special = rules.rules().get(rule as usize).and_then(RunningRule::special);
+        for rule in self.charges[first..].iter().filter_map(PlannedCharge::rule) {
+            let special = rules.rules().get(rule as usize).and_then(ActiveRule::special);
             replaced.extend_from_slice(special.map_or(&[], |special| &special.replaces));
         }
         replaced.sort_unstable();
@@ -110,7 +111,7 @@ impl Plan {
         if let Some(number) = rules.judge(domain, matched, item.entries, self.now()) {
             self.plain = false;
             self.add_special(
-                &Meeting { place, item, rules, number, first, items: request.items.len() },
+                &RuleMatch { place, item, rules, number, first, items: request.items.len() },
                 matched,
                 overrides,
             );
@@ -121,8 +122,8 @@ impl Plan {
             rule.meter.touch();
             self.plain &= rule.plain;
             if rule.special().is_some() {
-                let meeting = Meeting { place, item, rules, number: *number, first, items: request.items.len() };
-                self.add_special(&meeting, matched, overrides);
+                let matching = RuleMatch { place, item, rules, number: *number, first, items: request.items.len() };
+                self.add_special(&matching, matched, overrides);
                 continue;
             }
             let key_start = self.keys.len();
@@ -135,7 +136,7 @@ impl Plan {
                 Some(same) => self.join(same, cost, key_start),
                 None => self.push_rule(*number, rule, cost, key_start),
             };
-            self.met.push(Met { item: place as u32, charge });
+            self.met.push(ItemMatch { item: place as u32, charge });
         }
         Ok(())
     }
@@ -163,16 +164,16 @@ impl Plan {
             }
             None => {
                 self.numbers.inline.push(entry.clone());
-                let by = By::Inline(self.numbers.inline.len() as u32 - 1);
-                self.push(Planned { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &entry.windows)
+                let by = LimitSource::Inline(self.numbers.inline.len() as u32 - 1);
+                self.push(PlannedCharge { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &entry.windows)
             }
         };
-        self.met.push(Met { item: place as u32, charge });
+        self.met.push(ItemMatch { item: place as u32, charge });
         Ok(())
     }
 
-    /// The charge of this request that has the key which begins at `key_start` and goes on to the end. Only different items
-    /// can have the same.
+    /// Returns the charge of this request whose key is the one that begins at `key_start`. Only
+    /// different items can have the same key.
     #[inline]
     fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
         if items == 1 { None } else { self.find_key(first, key_start) }
@@ -184,7 +185,7 @@ impl Plan {
         Some((first + same) as u32)
     }
 
-    /// Two items that are counted together weigh their sum.
+    /// Adds the cost of another item that is counted together.
     fn join(&mut self, charge: u32, cost: Cost, key_start: usize) -> u32 {
         self.keys.truncate(key_start);
         let planned = &mut self.charges[charge as usize];
@@ -192,10 +193,10 @@ impl Plan {
         charge
     }
 
-    /// A rule that has more to say. It may not apply after all.
+    /// Adds a special rule, unless it does not apply after all.
     #[inline(never)]
-    fn add_special(&mut self, meeting: &Meeting<'_>, matched: &Matched, overrides: &mut Matched) {
-        let Meeting { place, item, rules, number, first, items } = *meeting;
+    fn add_special(&mut self, matching: &RuleMatch<'_>, matched: &Matched, overrides: &mut Matched) {
+        let RuleMatch { place, item, rules, number, first, items } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
         if !special.applies(self.now(), matched, item.entries) {
@@ -211,13 +212,13 @@ impl Plan {
         let cost = item.cost.or_else(|| special.cost(matched, item.entries)).unwrap_or(rule.cost);
         let charge = match self.same_key(first, key_start, items) {
             Some(same) => self.join(same, cost, key_start),
-            None => self.push_special(meeting, overrides, cost, key_start),
+            None => self.push_special(matching, overrides, cost, key_start),
         };
-        self.met.push(Met { item: place as u32, charge });
+        self.met.push(ItemMatch { item: place as u32, charge });
     }
 
-    fn push_special(&mut self, meeting: &Meeting<'_>, matched: &mut Matched, cost: Cost, key_start: usize) -> u32 {
-        let Meeting { item, rules, number, .. } = *meeting;
+    fn push_special(&mut self, matching: &RuleMatch<'_>, matched: &mut Matched, cost: Cost, key_start: usize) -> u32 {
+        let RuleMatch { item, rules, number, .. } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return self.push_rule(number, rule, cost, key_start) };
         let now = self.now();
@@ -226,48 +227,48 @@ impl Plan {
             let place = overrides.first(item.entries, matched, now)?;
             Some(&overrides.get(place).does)
         });
-        let (by, numbered) = match (special.judges, overridden, &rule.numbered) {
-            (Some(Judgement::Deny), _, _) | (_, Some(Does::Deny), _) => (By::Denied(number), None),
-            (Some(Judgement::Allow), _, _) | (_, Some(Does::Nothing), _) | (_, None, None) => {
-                (By::Unlimited(number), None)
+        let (by, rule_limits) = match (special.judges, overridden, &rule.rule_limits) {
+            (Some(Judgement::Deny), _, _) | (_, Some(OverrideEffect::Deny), _) => (LimitSource::Denied(number), None),
+            (Some(Judgement::Allow), _, _) | (_, Some(OverrideEffect::Nothing), _) | (_, None, None) => {
+                (LimitSource::Unlimited(number), None)
             }
-            (None, Some(Does::Limit(numbered)), _) => {
-                self.numbers.overriding.push(numbered.clone());
-                (By::Overridden(number, self.numbers.overriding.len() as u32 - 1), Some(numbered))
+            (None, Some(OverrideEffect::Limit(rule_limits)), _) => {
+                self.numbers.overriding.push(rule_limits.clone());
+                (LimitSource::Overridden(number, self.numbers.overriding.len() as u32 - 1), Some(rule_limits))
             }
-            (None, None, Some(numbered)) => (By::Rule(number), Some(numbered)),
+            (None, None, Some(rule_limits)) => (LimitSource::Rule(number), Some(rule_limits)),
         };
         let key_end = self.keys.len();
         let shadow = rule.is_shadow() || special.spares(&self.keys[key_start..]);
         let given = self.given.len() as u32;
-        let calendars = numbered.map_or(&[][..], |numbered| &numbered.calendars);
+        let calendars = rule_limits.map_or(&[][..], |rule_limits| &rule_limits.calendars);
         self.given.extend(calendars.iter().map(|calendar| calendar.window(now)));
-        let windows = numbered.map_or(&[][..], |numbered| numbered.windows());
+        let windows = rule_limits.map_or(&[][..], |rule_limits| rule_limits.windows());
         let planned = self.planned(by, rule.id_place(), cost, key_start);
-        let charge = self.push(Planned { given, shadow, on_fault: rule.on_fault, ..planned }, windows);
-        if special.ban.is_some() && !shadow && numbered.is_some() {
+        let charge = self.push(PlannedCharge { given, shadow, on_fault: rule.on_fault, ..planned }, windows);
+        if special.ban.is_some() && !shadow && rule_limits.is_some() {
             let ban_start = self.keys.len();
-            key::push_beside(&mut self.keys, key_start..key_end, key::Beside::Ban);
-            self.push(self.planned(By::Ban(number), rule.id_place(), Cost::ZERO, ban_start), &[]);
+            key::push_beside(&mut self.keys, key_start..key_end, key::SideCounter::Ban);
+            self.push(self.planned(LimitSource::Ban(number), rule.id_place(), Cost::ZERO, ban_start), &[]);
         }
         charge
     }
 
     #[inline(always)]
-    fn push_rule(&mut self, number: u32, rule: &RunningRule, cost: Cost, key_start: usize) -> u32 {
-        let (by, windows) = match &rule.numbered {
-            Some(numbered) => (By::Rule(number), numbered.windows()),
-            None => (By::Unlimited(number), &[][..]),
+    fn push_rule(&mut self, number: u32, rule: &ActiveRule, cost: Cost, key_start: usize) -> u32 {
+        let (by, windows) = match &rule.rule_limits {
+            Some(rule_limits) => (LimitSource::Rule(number), rule_limits.windows()),
+            None => (LimitSource::Unlimited(number), &[][..]),
         };
         let planned = self.planned(by, rule.id_place(), cost, key_start);
-        self.push(Planned { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
+        self.push(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
     }
 
-    /// A charge to the key that begins at `key_start` and goes on to the end, with the id of its rule in this part of it.
+    /// Creates a charge of the key that begins at `key_start`, with the range of the rule id in it.
     #[inline(always)]
-    fn planned(&self, by: By, id: (u16, u16), cost: Cost, key_start: usize) -> Planned {
+    fn planned(&self, by: LimitSource, id: (u16, u16), cost: Cost, key_start: usize) -> PlannedCharge {
         let start = key_start as u32;
-        Planned {
+        PlannedCharge {
             by,
             key: start..self.keys.len() as u32,
             name: start + u32::from(id.0)..start + u32::from(id.1),
@@ -277,12 +278,12 @@ impl Plan {
             cost,
             shadow: false,
             on_fault: OnFault::Local,
-            answered: Answered::Not,
+            answered: AnswerSource::Not,
         }
     }
 
     #[inline(always)]
-    fn push(&mut self, mut planned: Planned, windows: &[Option<Nanos>]) -> u32 {
+    fn push(&mut self, mut planned: PlannedCharge, windows: &[Option<Nanos>]) -> u32 {
         match windows {
             [] => {}
             [window] => planned.window = *window,

@@ -4,8 +4,8 @@ use tollgate::SlidingLog;
 use tollgate::core::{Cost, Nanos};
 
 use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
-use super::super::mistake::{Notes, Place};
-use super::super::raw::{Placed, RawCost, RawExceed, RawMap, RawRule, shorten};
+use super::super::mistake::{Notes, Position};
+use super::super::raw::{RawCost, RawExceed, RawMap, RawRule, RawText, shorten};
 use super::super::rule::{ALL, Ban, CostOf, Effect, OnExceed, Refusal};
 use super::super::words::valid_instead;
 use super::condition::check_attribute;
@@ -22,10 +22,10 @@ const MAX_HOURS: usize = 32;
 
 pub(super) fn check_cost(raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
     let one = CostOf::Fixed(Cost::ONE);
-    let count = |raw: &Placed, notes: &mut Notes| {
+    let count = |raw: &RawText, notes: &mut Notes| {
         let count = parse_count(&raw.text).map(Cost::new);
         if count.is_none() {
-            notes.add_with_help(raw.place, not_a_count(&raw.text), "`cost` is the cost of a request, like 1 or 5");
+            notes.add_with_help(raw.position, not_a_count(&raw.text), "`cost` is the cost of a request, like 1 or 5");
         }
         count
     };
@@ -52,7 +52,7 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
         None => OnExceed::Deny,
         Some(RawExceed::Word(word)) if word.text == "delay" => {
             let help = "write `on_exceed: { delay: { max_wait: 2s } }`";
-            notes.add_with_help(word.place, "`delay` needs a `max_wait`", help);
+            notes.add_with_help(word.position, "`delay` needs a `max_wait`", help);
             OnExceed::Deny
         }
         Some(RawExceed::Word(word)) => match OnExceed::WORDS.iter().find(|(known, _)| *known == word.text) {
@@ -60,7 +60,7 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
             None => {
                 let problem = format!("`{}` is not a choice of `on_exceed`", shorten(&word.text));
                 let words = ["deny", "shadow", "drop", "delay"];
-                notes.add_with_help(word.place, problem, valid_instead(&word.text, &words));
+                notes.add_with_help(word.position, problem, valid_instead(&word.text, &words));
                 OnExceed::Deny
             }
         },
@@ -71,7 +71,7 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
 }
 
 /// Returns the share of counters to enforce, in hundredths of a percent.
-pub(super) fn check_enforce(raw: Option<&Placed>, notes: &mut Notes) -> u16 {
+pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut Notes) -> u16 {
     let Some(raw) = raw else { return ALL };
     let digits = |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
     let parse = || {
@@ -85,7 +85,7 @@ pub(super) fn check_enforce(raw: Option<&Placed>, notes: &mut Notes) -> u16 {
     };
     parse().filter(|share| *share <= ALL).unwrap_or_else(|| {
         let problem = format!("`{}` is not a percentage", shorten(&raw.text));
-        notes.add_with_help(raw.place, problem, "write it like 25% or 0.5%, up to 100%");
+        notes.add_with_help(raw.position, problem, "write it like 25% or 0.5%, up to 100%");
         ALL
     })
 }
@@ -96,21 +96,21 @@ pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> 
         let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS).contains(count));
         if count.is_none() {
             let problem = format!("`{}` is not a number of refusals", shorten(&raw.text));
-            notes.add_with_help(raw.place, problem, format!("write a number from 1 to {MAX_REFUSALS}"));
+            notes.add_with_help(raw.position, problem, format!("write a number from 1 to {MAX_REFUSALS}"));
         }
         count
     });
     let (within, long) = (length(map, "ban", "within", notes), length(map, "ban", "for", notes));
     if let Some((raw, long)) = map.get("for").zip(long).filter(|(_, long)| *long < MIN_BAN) {
         let problem = format!("a ban of {long} is too short (minimum {MIN_BAN})");
-        notes.add(raw.place, problem);
+        notes.add(raw.position, problem);
     }
     Some(Ban { after: after?, within: within?, length: long?.max(MIN_BAN) })
 }
 
 pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {
     if let Some(first) = raw.get(MAX_HOURS) {
-        notes.add(first.place, format!("too many times in the schedule: {} (maximum {MAX_HOURS})", raw.len()));
+        notes.add(first.position, format!("too many times in the schedule: {} (maximum {MAX_HOURS})", raw.len()));
         return Vec::new();
     }
     raw.iter().filter_map(|map| check_hours(map, notes)).collect()
@@ -120,10 +120,10 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
     let mut days = 0;
     for day in map.all("days") {
         match WEEKDAYS.iter().position(|known| *known == day.text) {
-            Some(place) => days |= 1 << place,
+            Some(position) => days |= 1 << position,
             None => {
                 let problem = format!("`{}` is not a day of the week", shorten(&day.text));
-                notes.add_with_help(day.place, problem, valid_instead(&day.text, WEEKDAYS));
+                notes.add_with_help(day.position, problem, valid_instead(&day.text, WEEKDAYS));
             }
         }
     }
@@ -137,7 +137,7 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
         Some(zone) => match read_zone(&zone.text) {
             Ok(zone) => Some(zone),
             Err((problem, help)) => {
-                notes.add_with_help(zone.place, problem, help);
+                notes.add_with_help(zone.position, problem, help);
                 None
             }
         },
@@ -150,7 +150,7 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
 const DAY: u16 = 24 * 60;
 
 /// Returns the time of the day in minutes.
-fn time_of_day(raw: &Placed, notes: &mut Notes) -> Option<u16> {
+fn time_of_day(raw: &RawText, notes: &mut Notes) -> Option<u16> {
     let digits = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     let parse = || {
         let (hours, minutes) = raw.text.split_once(':').filter(|(hours, minutes)| digits(hours) && digits(minutes))?;
@@ -160,7 +160,7 @@ fn time_of_day(raw: &Placed, notes: &mut Notes) -> Option<u16> {
     let time = parse();
     if time.is_none() {
         let problem = format!("`{}` is not a time of day", shorten(&raw.text));
-        notes.add_with_help(raw.place, problem, "write it like \"09:00\", in quotes");
+        notes.add_with_help(raw.position, problem, "write it like \"09:00\", in quotes");
     }
     time
 }
@@ -170,13 +170,13 @@ pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Note
         let status = raw.text.parse::<u16>().ok().filter(|status| (400..600).contains(status));
         if status.is_none() {
             let problem = format!("`{}` is not a status code for refusals", shorten(&raw.text));
-            notes.add_with_help(raw.place, problem, "write one from 400 to 599, like 429 or 503");
+            notes.add_with_help(raw.position, problem, "write one from 400 to 599, like 429 or 503");
         }
         status
     });
     if let Some(message) = raw.message.as_ref().filter(|message| message.text.len() > MAX_MESSAGE_BYTES) {
         let problem = format!("message too long: {} bytes (maximum {MAX_MESSAGE_BYTES})", message.text.len());
-        notes.add(message.place, problem);
+        notes.add(message.position, problem);
     }
     let message = raw.message.as_ref().map(|message| message.text.as_str().into());
     Refusal { status, message, silent: on_exceed == OnExceed::Drop }
@@ -184,16 +184,16 @@ pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Note
 
 /// Reports keys that have no effect beside others.
 pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
-    let ban = raw.ban.as_ref().map(|ban| ("ban", ban.place));
-    let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.place));
-    let on_change = raw.on_change.as_ref().map(|on_change| ("on_change", on_change.place));
-    let suffices = raw.suffices.as_ref().map(|suffices| ("suffices", suffices.place));
-    let overrides = raw.overrides.first().map(|first| ("overrides", first.place));
+    let ban = raw.ban.as_ref().map(|ban| ("ban", ban.position));
+    let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.position));
+    let on_change = raw.on_change.as_ref().map(|on_change| ("on_change", on_change.position));
+    let suffices = raw.suffices.as_ref().map(|suffices| ("suffices", suffices.position));
+    let overrides = raw.overrides.first().map(|first| ("overrides", first.position));
     let texts = [("status", &raw.status), ("message", &raw.message)];
-    let texts = texts.map(|(name, text)| text.as_ref().map(|text| (name, text.place)));
-    let mut report = |words: &[Option<(&str, Place)>], why: &str| {
-        for (name, place) in words.iter().flatten() {
-            notes.add_with_help(*place, format!("`{name}` has no effect in {why}"), "remove one of them");
+    let texts = texts.map(|(name, text)| text.as_ref().map(|text| (name, text.position)));
+    let mut report = |words: &[Option<(&str, Position)>], why: &str| {
+        for (name, position) in words.iter().flatten() {
+            notes.add_with_help(*position, format!("`{name}` has no effect in {why}"), "remove one of them");
         }
     };
     match effect {
@@ -211,10 +211,10 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
 }
 
 /// Returns the value of a key that a map must have.
-fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m Placed> {
+fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m RawText> {
     let value = map.get(name);
     if value.is_none() {
-        notes.add_with_help(map.place, format!("`{what}` needs `{name}`"), help);
+        notes.add_with_help(map.position, format!("`{what}` needs `{name}`"), help);
     }
     value
 }
@@ -227,6 +227,6 @@ fn length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nan
         Some(length) => return Some(length),
         None => format!("`{}` is not a duration", shorten(&raw.text)),
     };
-    notes.add_with_help(raw.place, problem, "write it like 500ms, 30s or 5m");
+    notes.add_with_help(raw.position, problem, "write it like 500ms, 30s or 5m");
     None
 }

@@ -3,10 +3,10 @@
 use super::super::cidr::Cidr;
 use super::super::expression::Expression;
 use super::super::glob::Glob;
-use super::super::mistake::{Notes, Place};
+use super::super::mistake::{Notes, Position};
 use super::super::nth::is_wrong_number;
-use super::super::raw::{Kind, Placed, RawTest, RawValues, shorten};
-use super::super::rule::{Condition, Counted, Origin, Pattern, Test};
+use super::super::raw::{MatchKind, RawTest, RawText, RawValues, shorten};
+use super::super::rule::{Condition, Origin, Pattern, PerElement, Test};
 use super::{Checker, MAX_NAME_BYTES, check_boolean};
 use crate::request::Item;
 
@@ -18,22 +18,23 @@ const MAX_ATTRIBUTES: usize = 16;
 const MAX_CHAIN: usize = 8;
 
 impl Checker<'_> {
-    pub(super) fn when(&mut self, raw: &[(Placed, RawTest)], notes: &mut Notes) -> Vec<Condition> {
+    pub(super) fn when(&mut self, raw: &[(RawText, RawTest)], notes: &mut Notes) -> Vec<Condition> {
         // A condition with `not` beside another key is two tests in a row on one attribute.
-        let another = |(place, (name, _)): &(usize, &(Placed, RawTest))| *place == 0 || raw[place - 1].0 != *name;
+        let another =
+            |(position, (name, _)): &(usize, &(RawText, RawTest))| *position == 0 || raw[position - 1].0 != *name;
         if let Some((_, (attribute, _))) = raw.iter().enumerate().filter(another).nth(MAX_ATTRIBUTES) {
-            notes.add(attribute.place, format!("too many attributes in `when` (maximum {MAX_ATTRIBUTES})"));
+            notes.add(attribute.position, format!("too many attributes in `when` (maximum {MAX_ATTRIBUTES})"));
             return Vec::new();
         }
         let conditions = raw.iter().filter_map(|(attribute, test)| {
             let named = check_attribute(attribute, notes);
-            let test = self.test(test, attribute.place, notes)?;
+            let test = self.test(test, attribute.position, notes)?;
             named.then(|| Condition { attribute: attribute.text.as_str().into(), test })
         });
         conditions.collect()
     }
 
-    fn test(&mut self, raw: &RawTest, place: Place, notes: &mut Notes) -> Option<Test> {
+    fn test(&mut self, raw: &RawTest, position: Position, notes: &mut Notes) -> Option<Test> {
         match raw {
             RawTest::Present(boolean) => {
                 check_boolean(boolean, notes).map(|is| if is { Test::Present } else { Test::Absent })
@@ -41,14 +42,14 @@ impl Checker<'_> {
             RawTest::NotPresent(boolean) => {
                 check_boolean(boolean, notes).map(|is| if is { Test::Absent } else { Test::Present })
             }
-            RawTest::Values(values) => self.values(values, place, notes).map(Test::AnyOf),
-            RawTest::Not(values) => self.values(values, place, notes).map(Test::NoneOf),
+            RawTest::Values(values) => self.values(values, position, notes).map(Test::AnyOf),
+            RawTest::Not(values) => self.values(values, position, notes).map(Test::NoneOf),
         }
     }
 
-    fn values(&mut self, raw: &RawValues, place: Place, notes: &mut Notes) -> Option<Vec<Pattern>> {
+    fn values(&mut self, raw: &RawValues, position: Position, notes: &mut Notes) -> Option<Vec<Pattern>> {
         if raw.texts.is_empty() {
-            notes.add_with_help(place, "the list of values is empty, so this never matches", "name at least one");
+            notes.add_with_help(position, "the list of values is empty, so this never matches", "name at least one");
             return None;
         }
         let mut patterns: Vec<Pattern> = Vec::with_capacity(raw.texts.len());
@@ -56,9 +57,9 @@ impl Checker<'_> {
         for value in &raw.texts {
             if value.text.len() > MAX_VALUE_BYTES {
                 let problem = format!("value too long: {} bytes (maximum {MAX_VALUE_BYTES})", value.text.len());
-                notes.add(value.place, problem);
+                notes.add(value.position, problem);
                 wrong = true;
-            } else if raw.kind == Kind::File {
+            } else if raw.kind == MatchKind::File {
                 wrong |= self.read_values(value, &mut patterns, notes).is_none();
             } else {
                 let pattern = check_pattern(raw.kind, value, notes);
@@ -70,16 +71,16 @@ impl Checker<'_> {
     }
 
     /// Reads the lines of a file of values.
-    fn read_values(&mut self, name: &Placed, patterns: &mut Vec<Pattern>, notes: &mut Notes) -> Option<()> {
+    fn read_values(&mut self, name: &RawText, patterns: &mut Vec<Pattern>, notes: &mut Notes) -> Option<()> {
         let bytes = match (self.file)(notes.file(), &name.text) {
             Ok(bytes) => bytes,
             Err(why) => {
-                notes.add(name.place, format!("cannot read `{}`: {why}", shorten(&name.text)));
+                notes.add(name.position, format!("cannot read `{}`: {why}", shorten(&name.text)));
                 return None;
             }
         };
         let Ok(text) = str::from_utf8(&bytes) else {
-            notes.add(name.place, format!("`{}` is not UTF-8", shorten(&name.text)));
+            notes.add(name.position, format!("`{}` is not UTF-8", shorten(&name.text)));
             return None;
         };
         let before = patterns.len();
@@ -94,7 +95,7 @@ impl Checker<'_> {
                     number + 1,
                     shorten(&name.text)
                 );
-                notes.add(name.place, problem);
+                notes.add(name.position, problem);
                 return None;
             }
             // A string that parses as an address matches in all notations.
@@ -103,40 +104,40 @@ impl Checker<'_> {
         }
         if patterns.len() == before {
             let problem = format!("`{}` contains no values, so this never matches", shorten(&name.text));
-            notes.add_with_help(name.place, problem, "write one per line");
+            notes.add_with_help(name.position, problem, "write one per line");
             return None;
         }
         Some(())
     }
 }
 
-fn check_pattern(kind: Kind, value: &Placed, notes: &mut Notes) -> Option<Pattern> {
+fn check_pattern(kind: MatchKind, value: &RawText, notes: &mut Notes) -> Option<Pattern> {
     let text = &*value.text;
     match kind {
-        Kind::AnyOf if Glob::is_meant(text) => match Glob::new(text) {
+        MatchKind::AnyOf if Glob::is_meant(text) => match Glob::new(text) {
             Ok(glob) => return Some(Pattern::Glob(glob)),
             Err(problem) => {
                 let help = "for literal stars and braces write `{ equals: \"*\" }`";
-                notes.add_with_help(value.place, format!("`{}`: {problem}", shorten(text)), help);
+                notes.add_with_help(value.position, format!("`{}`: {problem}", shorten(text)), help);
             }
         },
-        Kind::AnyOf | Kind::Equals | Kind::File => return Some(Pattern::Equals(text.into())),
-        Kind::Prefix if text.is_empty() => {
-            notes.add_with_help(value.place, "an empty prefix matches everything", "write `{ present: true }`");
+        MatchKind::AnyOf | MatchKind::Equals | MatchKind::File => return Some(Pattern::Equals(text.into())),
+        MatchKind::Prefix if text.is_empty() => {
+            notes.add_with_help(value.position, "an empty prefix matches everything", "write `{ present: true }`");
         }
-        Kind::Prefix => return Some(Pattern::Prefix(text.into())),
-        Kind::Cidr => match Cidr::new(text) {
+        MatchKind::Prefix => return Some(Pattern::Prefix(text.into())),
+        MatchKind::Cidr => match Cidr::new(text) {
             Ok(network) => return Some(Pattern::Cidr(network)),
             Err(problem) => {
                 let help = "write a network like 10.0.0.0/8 or 2001:db8::/32";
-                notes.add_with_help(value.place, format!("`{}`: {problem}", shorten(text)), help);
+                notes.add_with_help(value.position, format!("`{}`: {problem}", shorten(text)), help);
             }
         },
     }
     None
 }
 
-pub(super) fn check_attribute(name: &Placed, notes: &mut Notes) -> bool {
+pub(super) fn check_attribute(name: &RawText, notes: &mut Notes) -> bool {
     let problem = match &name.text {
         text if text.is_empty() => "empty attribute name".into(),
         text if text.len() > MAX_NAME_BYTES => {
@@ -148,61 +149,65 @@ pub(super) fn check_attribute(name: &Placed, notes: &mut Notes) -> bool {
         text if text.chars().any(char::is_control) => "control character in attribute name".into(),
         _ => return true,
     };
-    notes.add(name.place, problem);
+    notes.add(name.position, problem);
     false
 }
 
-pub(super) fn check_expression(raw: &Placed, notes: &mut Notes) -> Option<Expression> {
+pub(super) fn check_expression(raw: &RawText, notes: &mut Notes) -> Option<Expression> {
     match Expression::new(&raw.text) {
         Ok(expression) => Some(expression),
         Err(problem) => {
             let help = "write an expression like `int(bytes) > 4096 && plan != 'pro'`";
-            notes.add_with_help(raw.place, format!("invalid expression: {problem}"), help);
+            notes.add_with_help(raw.position, format!("invalid expression: {problem}"), help);
             None
         }
     }
 }
 
-pub(super) fn check_only(raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
+pub(super) fn check_only(raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> {
     if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
-        notes.add(attribute.place, format!("too many attributes in `only`: {} (maximum {MAX_ATTRIBUTES})", raw.len()));
+        notes.add(
+            attribute.position,
+            format!("too many attributes in `only`: {} (maximum {MAX_ATTRIBUTES})", raw.len()),
+        );
         return Box::default();
     }
     raw.iter().filter(|name| check_attribute(name, notes)).map(|name| name.text.as_str().into()).collect()
 }
 
-pub(super) fn check_per(raw: &[Placed], when: &[Condition], notes: &mut Notes) -> Vec<Counted> {
+pub(super) fn check_per(raw: &[RawText], when: &[Condition], notes: &mut Notes) -> Vec<PerElement> {
     if let Some(attribute) = raw.get(MAX_ATTRIBUTES) {
-        notes.add(attribute.place, format!("too many attributes in `per`: {} (maximum {MAX_ATTRIBUTES})", raw.len()));
+        notes
+            .add(attribute.position, format!("too many attributes in `per`: {} (maximum {MAX_ATTRIBUTES})", raw.len()));
         return Vec::new();
     }
-    let mut per: Vec<Counted> = Vec::with_capacity(raw.len());
+    let mut per: Vec<PerElement> = Vec::with_capacity(raw.len());
     for written in raw {
         if !check_attribute(written, notes) {
             continue;
         }
         if per.iter().any(|known| *known.text == *written.text) {
-            notes.add(written.place, format!("duplicate attribute `{}`", shorten(&written.text)));
+            notes.add(written.position, format!("duplicate attribute `{}`", shorten(&written.text)));
             continue;
         }
         let names: Vec<&str> = written.text.split(" or ").map(str::trim).collect();
         if names.iter().any(|name| name.is_empty()) || names.len() > MAX_CHAIN {
             let problem = format!("`{}` is not a choice between attributes", shorten(&written.text));
             notes.add_with_help(
-                written.place,
+                written.position,
                 problem,
                 format!("write it like `user or client_ip` (maximum {MAX_CHAIN} alternatives)"),
             );
             continue;
         }
-        let origins = names.iter().filter_map(|name| check_origin(name, written.place, when, notes));
-        per.push(Counted { text: written.text.as_str().into(), origins: origins.collect() });
+        let origins = names.iter().filter_map(|name| check_origin(name, written.position, when, notes));
+        per.push(PerElement { text: written.text.as_str().into(), origins: origins.collect() });
     }
     per
 }
 
 /// Resolves a name in `per`: a capture of a pattern in `when`, or else an attribute.
-fn check_origin(name: &str, place: Place, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
+fn check_origin(name: &str, position: Position, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };
         let having = patterns.iter().filter(|pattern| pattern.capture(name).is_some()).count();
@@ -211,7 +216,7 @@ fn check_origin(name: &str, place: Place, when: &[Condition], notes: &mut Notes)
         }
         if having < patterns.len() {
             let problem = format!("only some patterns of `{attribute}` have a `{{{name}}}`");
-            notes.add_with_help(place, problem, "add it to all of them, or write two rules");
+            notes.add_with_help(position, problem, "add it to all of them, or write two rules");
             return None;
         }
         return Some(Origin::Capture { attribute: attribute.clone(), name: name.into() });

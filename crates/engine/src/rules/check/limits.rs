@@ -3,10 +3,10 @@
 use tollgate::core::{Nanos, Params, Time, Wall};
 use tollgate::{LeakyBucket, Limit, LimitError, Limits};
 
-use super::super::limit::{self, Words};
+use super::super::limit::{self, LimitWords};
 use super::super::mistake::Notes;
 use super::super::moment;
-use super::super::raw::{Placed, RawEffect, RawLimit, RawOverride, shorten};
+use super::super::raw::{RawEffect, RawLimit, RawOverride, RawText, shorten};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
 use super::super::words::valid_instead;
 use super::{Checker, check_boolean};
@@ -18,7 +18,7 @@ const MAX_OVERRIDES: usize = 100_000;
 impl Checker<'_> {
     pub(super) fn overrides(&mut self, raw: &[RawOverride], on_exceed: OnExceed, notes: &mut Notes) -> Vec<Override> {
         if let Some(first) = raw.get(MAX_OVERRIDES) {
-            notes.add(first.place, format!("too many overrides: {} (maximum {MAX_OVERRIDES})", raw.len()));
+            notes.add(first.position, format!("too many overrides: {} (maximum {MAX_OVERRIDES})", raw.len()));
             return Vec::new();
         }
         let overrides = raw.iter().filter_map(|raw| {
@@ -30,25 +30,25 @@ impl Checker<'_> {
                 None => None,
             };
             let by_api = raw.set_by.as_ref().is_some_and(|set_by| check_set_by(set_by, notes));
-            Some(Override { place: raw.place, when, effect, words: words_of(&raw.effect), until, by_api })
+            Some(Override { position: raw.position, when, effect, words: words_of(&raw.effect), until, by_api })
         });
         overrides.collect()
     }
 }
 
 /// Whether an override is marked as set through the API, the only valid mark.
-fn check_set_by(raw: &Placed, notes: &mut Notes) -> bool {
+fn check_set_by(raw: &RawText, notes: &mut Notes) -> bool {
     let is_api = raw.text == "api";
     if !is_api {
         let problem = format!("`{}` is not a choice of `set_by`", shorten(&raw.text));
-        notes.add_with_help(raw.place, problem, valid_instead(&raw.text, &["api"]));
+        notes.add_with_help(raw.position, problem, valid_instead(&raw.text, &["api"]));
     }
     is_api
 }
 
-fn check_until(raw: &Placed, notes: &mut Notes) -> Option<Time<Wall>> {
+fn check_until(raw: &RawText, notes: &mut Notes) -> Option<Time<Wall>> {
     let at = moment::end(&raw.text);
-    at.map_err(|wrong| notes.add_with_help(raw.place, &wrong.text().problem, &wrong.text().help)).ok()
+    at.map_err(|wrong| notes.add_with_help(raw.position, &wrong.text().problem, &wrong.text().help)).ok()
 }
 
 /// Returns the effect, unless it has mistakes.
@@ -59,12 +59,12 @@ pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, not
             continue;
         }
         if let Some(before) = chosen.replace(*name) {
-            notes.add(boolean.place, format!("`{name}` and `{before}` are mutually exclusive"));
+            notes.add(boolean.position, format!("`{name}` and `{before}` are mutually exclusive"));
             return None;
         }
         if !raw.limits.is_empty() {
             let adjective = if *name == "unlimited" { "is unlimited" } else { "decides by itself" };
-            notes.add(boolean.place, format!("{} either has limits or {adjective}", what.replacen("the", "a", 1)));
+            notes.add(boolean.position, format!("{} either has limits or {adjective}", what.replacen("the", "a", 1)));
             return None;
         }
     }
@@ -75,7 +75,7 @@ pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, not
         None if raw.limits.is_empty() && raw.noted => None,
         None if raw.limits.is_empty() => {
             let help = "add one like `limit: 100/s`, or write `unlimited: true`";
-            notes.add_with_help(raw.place, format!("{what} has no `limit`"), help);
+            notes.add_with_help(raw.position, format!("{what} has no `limit`"), help);
             None
         }
         None => check_limits(raw, on_exceed, notes).map(Effect::Limits),
@@ -100,7 +100,7 @@ fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Opti
     match Limits::new(limits) {
         Ok(limits) => Some(LimitSet { limits, calendars }),
         Err(error) => {
-            notes.add(raw.place, error.to_string());
+            notes.add(raw.position, error.to_string());
             None
         }
     }
@@ -123,7 +123,7 @@ pub(super) fn words_of(raw: &RawEffect) -> Box<[Box<str>]> {
 
 fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Limit, Option<Calendar>)> {
     let option = |name: &str| raw.options.iter().find(|(option, _)| *option == name).map(|(_, value)| &*value.text);
-    let words = Words {
+    let words = LimitWords {
         limit: raw.limit.as_ref().map(|limit| &*limit.text),
         algorithm: raw.algorithm.as_ref().map(|algorithm| &*algorithm.text),
         option: &option,
@@ -135,15 +135,15 @@ fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Li
         Err(mistakes) => mistakes,
     };
     for mistake in mistakes {
-        let place = match mistake.word {
-            "limit" => raw.limit.as_ref().map(|limit| limit.place),
-            "algorithm" => raw.algorithm.as_ref().map(|algorithm| algorithm.place),
-            option => raw.options.iter().find(|(name, _)| *name == option).map(|(_, value)| value.place),
+        let position = match mistake.word {
+            "limit" => raw.limit.as_ref().map(|limit| limit.position),
+            "algorithm" => raw.algorithm.as_ref().map(|algorithm| algorithm.position),
+            option => raw.options.iter().find(|(name, _)| *name == option).map(|(_, value)| value.position),
         };
-        let place = place.unwrap_or(raw.place);
+        let position = position.unwrap_or(raw.position);
         match mistake.help {
-            Some(help) => notes.add_with_help(place, mistake.problem, help),
-            None => notes.add(place, mistake.problem),
+            Some(help) => notes.add_with_help(position, mistake.problem, help),
+            None => notes.add(position, mistake.problem),
         }
     }
     None
@@ -153,12 +153,12 @@ fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes
     match delayed(limit, max_wait) {
         Some(Ok(limit)) => Some(limit),
         Some(Err(error)) => {
-            notes.add(raw.place, error.to_string());
+            notes.add(raw.position, error.to_string());
             None
         }
         None => {
             let problem = "this algorithm does not support `delay`";
-            notes.add_with_help(raw.place, problem, "use `token_bucket`, `leaky_bucket` or `interval_bucket`");
+            notes.add_with_help(raw.position, problem, "use `token_bucket`, `leaky_bucket` or `interval_bucket`");
             None
         }
     }

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::limit::{BOOLEANS, not_a_boolean, parse_boolean};
-use super::mistake::{Notes, Place};
-use super::raw::{Placed, RawDomain, RawRule, shorten};
-use super::rule::{OnChange, OnFault, Rule, Where};
+use super::mistake::{Notes, Position};
+use super::raw::{RawDomain, RawRule, RawText, shorten};
+use super::rule::{OnChange, OnFault, Rule, RulePosition};
 use super::words::valid_instead;
 use super::{Domain, MAX_RULES, ReadFile};
 use behaviour::{check_ban, check_cost, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
@@ -24,7 +24,7 @@ const MAX_NAME_BYTES: usize = 128;
 pub(crate) struct Checker<'f> {
     domains: Vec<Domain>,
     /// The position of each rule of each domain.
-    seen: HashMap<(usize, Box<str>), (Arc<str>, Place)>,
+    seen: HashMap<(usize, Box<str>), (Arc<str>, Position)>,
     rules: usize,
     file: ReadFile<'f>,
     only_sound: bool,
@@ -56,20 +56,20 @@ impl<'f> Checker<'f> {
         // The rules of a domain without a name are checked as well.
         let name =
             raw.name.as_ref().filter(|name| check_name(name, "domain name", notes)).map_or("", |name| &name.text);
-        let place = self.domains.iter().position(|domain| *domain.name == *name).unwrap_or_else(|| {
+        let position = self.domains.iter().position(|domain| *domain.name == *name).unwrap_or_else(|| {
             self.domains.push(Domain { name: name.into(), rules: Vec::new() });
             self.domains.len() - 1
         });
         for raw in &raw.rules {
             self.rules += 1;
             if self.rules > MAX_RULES {
-                notes.add(raw.place, format!("too many rules (maximum {MAX_RULES})"));
+                notes.add(raw.position, format!("too many rules (maximum {MAX_RULES})"));
                 return;
             }
-            let (before, rules) = (notes.count(), self.domains[place].rules.len());
-            self.rule(place, raw, notes);
+            let (before, rules) = (notes.count(), self.domains[position].rules.len());
+            self.rule(position, raw, notes);
             if self.only_sound && (raw.noted || notes.count() > before) {
-                self.domains[place].rules.truncate(rules);
+                self.domains[position].rules.truncate(rules);
             }
         }
     }
@@ -98,7 +98,7 @@ impl<'f> Checker<'f> {
         let Some(id) = id else { return };
         self.domains[domain].rules.push(Rule {
             id: id.into(),
-            place: Where { file: notes.file().clone(), place: raw.place },
+            position: RulePosition { file: notes.file().clone(), position: raw.position },
             when,
             expression,
             only,
@@ -124,28 +124,28 @@ impl<'f> Checker<'f> {
             if raw.id_noted {
                 return None;
             }
-            notes.add_with_help(raw.place, "missing `id`", "it identifies the rule when its limits change");
+            notes.add_with_help(raw.position, "missing `id`", "it identifies the rule when its limits change");
             return None;
         };
         if !check_name(id, "rule id", notes) {
             return None;
         }
-        let here = (notes.file().clone(), id.place);
+        let here = (notes.file().clone(), id.position);
         match self.seen.entry((domain, id.text.as_str().into())) {
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert(here);
             }
             std::collections::hash_map::Entry::Occupied(entry) => {
-                let (file, Place { line, column }) = entry.get();
+                let (file, Position { line, column }) = entry.get();
                 let help = format!("the first is at {file}:{line}:{column}");
-                notes.add_with_help(id.place, format!("duplicate rule `{}` in this domain", id.text), help);
+                notes.add_with_help(id.position, format!("duplicate rule `{}` in this domain", id.text), help);
             }
         }
         Some(&id.text)
     }
 }
 
-fn check_name(name: &Placed, what: &str, notes: &mut Notes) -> bool {
+fn check_name(name: &RawText, what: &str, notes: &mut Notes) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     let problem = match &name.text {
         text if text.is_empty() => format!("empty {what}"),
@@ -155,36 +155,36 @@ fn check_name(name: &Placed, what: &str, notes: &mut Notes) -> bool {
         text if !text.bytes().all(fits) => format!("`{}` is not a valid {what}", shorten(text)),
         _ => return true,
     };
-    notes.add_with_help(name.place, problem, "use letters, digits and `-_.:/`");
+    notes.add_with_help(name.position, problem, "use letters, digits and `-_.:/`");
     false
 }
 
 /// `strict` is the only one that exists; the planned ones get a message of their own.
-fn check_consistency(raw: Option<&Placed>, notes: &mut Notes) {
+fn check_consistency(raw: Option<&RawText>, notes: &mut Notes) {
     let Some(raw) = raw else { return };
     match &*raw.text {
         "strict" => {}
         word @ ("leased" | "eventual") => {
             let problem = format!("`consistency: {word}` is not supported");
-            notes.add_with_help(raw.place, problem, "write `strict`, or omit it");
+            notes.add_with_help(raw.position, problem, "write `strict`, or omit it");
         }
         other => {
             let problem = format!("`{}` is not a choice of `consistency`", shorten(other));
-            notes.add_with_help(raw.place, problem, valid_instead(other, &["strict"]));
+            notes.add_with_help(raw.position, problem, valid_instead(other, &["strict"]));
         }
     }
 }
 
-fn check_boolean(raw: &Placed, notes: &mut Notes) -> Option<bool> {
+fn check_boolean(raw: &RawText, notes: &mut Notes) -> Option<bool> {
     let boolean = parse_boolean(&raw.text);
     if boolean.is_none() {
-        notes.add_with_help(raw.place, not_a_boolean(&raw.text), BOOLEANS);
+        notes.add_with_help(raw.position, not_a_boolean(&raw.text), BOOLEANS);
     }
     boolean
 }
 
 /// Returns the choice with the given name, or the first one.
-fn choose<T: Copy>(raw: Option<&Placed>, choices: &[(&str, T)], key: &str, notes: &mut Notes) -> T {
+fn choose<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, notes: &mut Notes) -> T {
     let (_, default) = choices[0];
     let Some(raw) = raw else { return default };
     if let Some((_, choice)) = choices.iter().find(|(word, _)| *word == raw.text) {
@@ -192,19 +192,19 @@ fn choose<T: Copy>(raw: Option<&Placed>, choices: &[(&str, T)], key: &str, notes
     }
     let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
     let problem = format!("`{}` is not a choice of `{key}`", shorten(&raw.text));
-    notes.add_with_help(raw.place, problem, valid_instead(&raw.text, &words));
+    notes.add_with_help(raw.position, problem, valid_instead(&raw.text, &words));
     default
 }
 
 /// Checks the ids that a rule replaces. They need not exist, because rules are created and deleted
 /// independently.
-fn check_replaces(by: Option<&str>, raw: &[Placed], notes: &mut Notes) -> Box<[Box<str>]> {
+fn check_replaces(by: Option<&str>, raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> {
     if let Some(id) = raw.get(MAX_REPLACED) {
-        notes.add(id.place, format!("too many replaced rules: {} (maximum {MAX_REPLACED})", raw.len()));
+        notes.add(id.position, format!("too many replaced rules: {} (maximum {MAX_REPLACED})", raw.len()));
         return Box::default();
     }
     for id in raw.iter().filter(|id| by == Some(&*id.text)) {
-        notes.add(id.place, "a rule cannot replace itself");
+        notes.add(id.position, "a rule cannot replace itself");
     }
     raw.iter().map(|id| id.text.as_str().into()).collect()
 }

@@ -1,6 +1,6 @@
 //! Overrides stored separately from their rule: other limits for one value of an attribute.
 
-use super::super::mistake::{Mistakes, Notes, Place};
+use super::super::mistake::{Mistakes, Notes, Position};
 use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
@@ -13,7 +13,7 @@ pub struct EntryOverride<'o> {
     pub attribute: &'o str,
     /// The value it must have.
     pub value: &'o str,
-    /// The limits, as in [`GivenOverride::effect`].
+    /// The limits, as in [`ParsedOverride::effect`].
     pub effect: &'o str,
     /// When it expires.
     pub until: Option<&'o str>,
@@ -21,7 +21,7 @@ pub struct EntryOverride<'o> {
 
 /// An override that was parsed on its own and fits its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenOverride {
+pub struct ParsedOverride {
     /// The attribute to compare: the one given, or the first one in `per` of the rule.
     pub attribute: String,
     /// Everything except `attribute` and `until`, as one line of JSON.
@@ -35,19 +35,19 @@ pub struct GivenOverride {
 ///
 /// # Errors
 /// Every mistake, with its line in the text.
-pub fn one_override(source: &Source<'_>, rule: &str, value: &str) -> Result<GivenOverride, Mistakes> {
+pub fn one_override(source: &Source<'_>, rule: &str, value: &str) -> Result<ParsedOverride, Mistakes> {
     let mut notes = Notes::new(source.name);
     let given = read(source, rule, value, &mut notes);
     notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)))?;
-    Ok(given.unwrap_or_else(|| GivenOverride { attribute: String::new(), effect: "{}".into(), until: None }))
+    Ok(given.unwrap_or_else(|| ParsedOverride { attribute: String::new(), effect: "{}".into(), until: None }))
 }
 
-fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Option<GivenOverride> {
+fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Option<ParsedOverride> {
     let mut given = text::read(source.text, notes)?;
-    let place = given.place;
+    let position = given.position;
     let Value::Map(pairs) = &mut given.value else {
         notes.add_with_help(
-            place,
+            position,
             format!("an override must be a map, not {}", given.kind()),
             "write it like `limit: 1000/s`",
         );
@@ -58,7 +58,7 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
         ("set_by", "the rules service sets it"),
     ] {
         if let Some((key, _)) = pairs.iter().find(|(key, _)| is(key, name)) {
-            notes.add_with_help(key.place, format!("`{name}` is not allowed here"), help);
+            notes.add_with_help(key.position, format!("`{name}` is not allowed here"), help);
         }
         pairs.retain(|(key, _)| !is(key, name));
     }
@@ -67,25 +67,25 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
         Some(at) => match pairs.remove(at).1 {
             Node { value: Value::Text(name), .. } => name,
             other => {
-                notes.add(other.place, format!("`attribute` must be a string, not {}", other.kind()));
+                notes.add(other.position, format!("`attribute` must be a string, not {}", other.kind()));
                 return None;
             }
         },
-        None => first_counted(&rule, value, place, notes)?,
+        None => first_counted(&rule, value, position, notes)?,
     };
     let effect =
-        Node { place, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
+        Node { position, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
     let until = text_at(&given, "until").map(str::to_owned);
-    let whole = in_rule(place, &attribute, value, given);
+    let whole = in_rule(position, &attribute, value, given);
     // The overrides of the rule itself were checked when they were written.
     set_overrides(&mut rule, vec![whole]);
     checked(&file_of("domain", vec![rule]), notes);
-    Some(GivenOverride { attribute, effect: json(&effect), until })
+    Some(ParsedOverride { attribute, effect: json(&effect), until })
 }
 
 /// Returns the first attribute in `per` of a rule. If that is a choice between attributes, the
 /// caller has to name one.
-fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> Option<String> {
+fn first_counted(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
     let rules: Rules = checked(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
     let named = per.iter().flat_map(|counted| &counted.origins).find_map(|origin| match origin {
@@ -104,7 +104,7 @@ fn first_counted(rule: &Node, value: &str, place: Place, notes: &mut Notes) -> O
     };
     let name = named.unwrap_or("tenant");
     let help = format!("name the attribute like `attribute: {name}`, on the command line `--attribute {name}`");
-    notes.add_with_help(place, problem, help);
+    notes.add_with_help(position, problem, help);
     None
 }
 
@@ -134,18 +134,18 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
 }
 
 /// Builds the node of an override inside a rule.
-fn in_rule(place: Place, attribute: &str, value: &str, effect: Node) -> Node {
-    let equals = Node { value: map_node(vec![("equals", text_node(place, value))]).value, place };
-    let when = Node { value: Value::Map(vec![(text_node(place, attribute), equals)]), place };
-    let mut pairs = vec![(text_node(place, "when"), when)];
+fn in_rule(position: Position, attribute: &str, value: &str, effect: Node) -> Node {
+    let equals = Node { value: map_node(vec![("equals", text_node(position, value))]).value, position };
+    let when = Node { value: Value::Map(vec![(text_node(position, attribute), equals)]), position };
+    let mut pairs = vec![(text_node(position, "when"), when)];
     if let Value::Map(given) = effect.value {
         pairs.extend(given);
     }
-    Node { place, value: Value::Map(pairs) }
+    Node { position, value: Value::Map(pairs) }
 }
 
 fn set_overrides(rule: &mut Node, overrides: Vec<Node>) {
     let Value::Map(pairs) = &mut rule.value else { return };
     pairs.retain(|(key, _)| !is(key, "overrides"));
-    pairs.push((text_node(START, "overrides"), Node { place: START, value: Value::List(overrides) }));
+    pairs.push((text_node(START, "overrides"), Node { position: START, value: Value::List(overrides) }));
 }

@@ -66,9 +66,9 @@ impl Parser {
     fn any(&mut self) -> Result<Any, String> {
         self.deeper()?;
         let mut any = self.or()?;
-        let place = self.place();
+        let position = self.position();
         if self.take("?") {
-            let holds = boolean(any, place)?;
+            let holds = boolean(any, position)?;
             let this = self.any()?;
             self.expect(":")?;
             let other = self.any()?;
@@ -83,7 +83,7 @@ impl Parser {
                 (this, other) => {
                     let (this, other) = (this.kind(), other.kind());
                     return Err(format!(
-                        "character {place}: both branches must have the same type, not {this} and {other}"
+                        "character {position}: both branches must have the same type, not {this} and {other}"
                     ));
                 }
             };
@@ -117,11 +117,11 @@ impl Parser {
     ) -> Result<Any, String> {
         let mut left = part(self)?;
         loop {
-            let place = self.place();
+            let position = self.position();
             if !self.take(sign) {
                 return Ok(left);
             }
-            let (one, other) = (boolean(left, place)?, boolean(part(self)?, place)?);
+            let (one, other) = (boolean(left, position)?, boolean(part(self)?, position)?);
             left = Any::Bool(make(Box::new(one), Box::new(other)));
         }
     }
@@ -129,7 +129,7 @@ impl Parser {
     fn comparison(&mut self) -> Result<Any, String> {
         let mut left = self.sum()?;
         loop {
-            let place = self.place();
+            let position = self.position();
             let comparison = match self.tokens.get(self.at) {
                 Some((_, Token::Sign("=="))) => Comparison::Equal,
                 Some((_, Token::Sign("!="))) => Comparison::Unequal,
@@ -139,25 +139,25 @@ impl Parser {
                 Some((_, Token::Sign(">="))) => Comparison::AtLeast,
                 Some((_, Token::Name(name))) if name == "in" => {
                     self.at += 1;
-                    left = Any::Bool(self.among(left, place)?);
+                    left = Any::Bool(self.among(left, position)?);
                     continue;
                 }
                 _ => return Ok(left),
             };
             self.at += 1;
             let right = self.sum()?;
-            left = Any::Bool(compare(comparison, left, right, place)?);
+            left = Any::Bool(compare(comparison, left, right, position)?);
         }
     }
 
-    fn among(&mut self, left: Any, place: usize) -> Result<Bool, String> {
+    fn among(&mut self, left: Any, position: usize) -> Result<Bool, String> {
         if self.is_name("attributes") {
             self.at += 1;
             return match left {
                 Any::Text(Text::Literal(name), _) => {
                     Ok(Bool::Has(self.attribute(str::from_utf8(&name).unwrap_or_default())))
                 }
-                _ => Err(format!("character {place}: expected an attribute name in quotes before `in`")),
+                _ => Err(format!("character {position}: expected an attribute name in quotes before `in`")),
             };
         }
         self.expect("[")?;
@@ -166,19 +166,19 @@ impl Parser {
             if !texts.is_empty() || !numbers.is_empty() {
                 self.expect(",")?;
             }
-            let place = self.place();
+            let position = self.position();
             match (self.sign()?, &left) {
                 (Any::Text(Text::Literal(text), _), Any::Text(..)) => texts.push(text),
                 (Any::Number(Number::Literal(number)), Any::Number(_)) => numbers.push(number),
-                (_, Any::Text(..)) => return Err(format!("character {place}: the list must contain only strings")),
-                (_, Any::Number(_)) => return Err(format!("character {place}: the list must contain only numbers")),
+                (_, Any::Text(..)) => return Err(format!("character {position}: the list must contain only strings")),
+                (_, Any::Number(_)) => return Err(format!("character {position}: the list must contain only numbers")),
                 (_, Any::Bool(_)) => break,
             }
         }
         match left {
             Any::Text(text, _) => Ok(Bool::Among(text, texts)),
             Any::Number(number) => Ok(Bool::NumberAmong(number, numbers)),
-            Any::Bool(_) => Err(format!("character {place}: `in` needs a string or a number")),
+            Any::Bool(_) => Err(format!("character {position}: `in` needs a string or a number")),
         }
     }
 
@@ -198,7 +198,7 @@ impl Parser {
     ) -> Result<Any, String> {
         let mut left = part(self)?;
         loop {
-            let place = self.place();
+            let position = self.position();
             let Some((sign, operation)) = operations.iter().find(|(sign, _)| self.take(sign)) else { return Ok(left) };
             left = match (left, part(self)?) {
                 (Any::Number(left), Any::Number(right)) => {
@@ -210,21 +210,23 @@ impl Parser {
                         Any::Number(_) | Any::Bool(_) => name.clone(),
                     };
                     let help = format!("write `int({name})` for a number, `attributes['{whole}']` for a name");
-                    return Err(format!("character {place}: `-` needs numbers; {help}"));
+                    return Err(format!("character {position}: `-` needs numbers; {help}"));
                 }
                 (Any::Text(_, name), _) | (_, Any::Text(_, name)) => {
-                    return Err(format!("character {place}: `{sign}` needs numbers; write `int({name})` for a number"));
+                    return Err(format!(
+                        "character {position}: `{sign}` needs numbers; write `int({name})` for a number"
+                    ));
                 }
-                _ => return Err(format!("character {place}: `{sign}` needs numbers")),
+                _ => return Err(format!("character {position}: `{sign}` needs numbers")),
             };
         }
     }
 
     fn sign(&mut self) -> Result<Any, String> {
-        let place = self.place();
+        let position = self.position();
         if self.take("!") {
             self.deeper()?;
-            let inner = boolean(self.sign()?, place)?;
+            let inner = boolean(self.sign()?, position)?;
             self.depth -= 1;
             return Ok(Any::Bool(Bool::Not(Box::new(inner))));
         }
@@ -232,23 +234,23 @@ impl Parser {
             if let Some((_, Token::Number(number))) = self.tokens.get(self.at) {
                 let number = 0_i64.checked_sub_unsigned(*number);
                 self.at += 1;
-                let number = number.ok_or_else(|| format!("character {place}: number too large"))?;
+                let number = number.ok_or_else(|| format!("character {position}: number too large"))?;
                 return Ok(Any::Number(Number::Literal(number)));
             }
             self.deeper()?;
             let Any::Number(inner) = self.sign()? else {
-                return Err(format!("character {place}: `-` needs numbers"));
+                return Err(format!("character {position}: `-` needs numbers"));
             };
             self.depth -= 1;
             return Ok(Any::Number(Number::Negative(Box::new(inner))));
         }
         let mut left = self.one()?;
         while self.take(".") {
-            let (place, token) = self.next()?;
+            let (position, token) = self.next()?;
             let Token::Name(method) = token else {
-                return Err(format!("character {place}: expected the name of a method"));
+                return Err(format!("character {position}: expected the name of a method"));
             };
-            left = self.method(left, place, &method)?;
+            left = self.method(left, position, &method)?;
         }
         Ok(left)
     }
@@ -258,10 +260,10 @@ impl Parser {
             let any = self.any()?;
             return self.expect(")").map(|()| any);
         }
-        let (place, token) = self.next()?;
+        let (position, token) = self.next()?;
         match token {
             Token::Number(number) => {
-                let number = i64::try_from(number).map_err(|_| format!("character {place}: number too large"));
+                let number = i64::try_from(number).map_err(|_| format!("character {position}: number too large"));
                 number.map(|number| Any::Number(Number::Literal(number)))
             }
             Token::Text(text) => Ok(Any::Text(Text::Literal(text.as_bytes().into()), format!("'{text}'"))),
@@ -269,9 +271,9 @@ impl Parser {
             Token::Name(name) if self.peek("(") => match name.rsplit_once('.') {
                 Some((attribute, method)) => {
                     let attribute = self.named(attribute);
-                    self.method(attribute, place, method)
+                    self.method(attribute, position, method)
                 }
-                None => self.function(place, &name),
+                None => self.function(position, &name),
             },
             Token::Name(_) => {
                 self.at -= 1;
@@ -279,61 +281,61 @@ impl Parser {
                 let name = self.attributes[attribute].to_string();
                 Ok(Any::Text(Text::Attribute(attribute), name))
             }
-            Token::Sign("[") => Err(format!("character {place}: lists occur only after `in`")),
-            Token::Sign(sign) => Err(format!("character {place}: expected a value, not `{sign}`")),
+            Token::Sign("[") => Err(format!("character {position}: lists occur only after `in`")),
+            Token::Sign(sign) => Err(format!("character {position}: expected a value, not `{sign}`")),
         }
     }
 
-    fn function(&mut self, place: usize, name: &str) -> Result<Any, String> {
+    fn function(&mut self, position: usize, name: &str) -> Result<Any, String> {
         if !matches!(name, "has" | "size" | "int") {
-            return Err(unknown(place, name, FUNCTIONS));
+            return Err(unknown(position, name, FUNCTIONS));
         }
         self.expect("(")?;
-        let place = self.place();
+        let position = self.position();
         let result = match name {
             "has" => Any::Bool(Bool::Has(self.attribute_name()?)),
             _ => match (name, self.any()?) {
                 ("size", Any::Text(text, _)) => Any::Number(Number::Size(text)),
                 ("int", Any::Text(text, _)) => Any::Number(Number::Int(text)),
                 ("int", Any::Number(number)) => Any::Number(number),
-                _ => return Err(format!("character {place}: expected a string")),
+                _ => return Err(format!("character {position}: expected a string")),
             },
         };
         self.expect(")").map(|()| result)
     }
 
     /// Parses the call of a method after its name, like `path.startsWith('/v1')`.
-    fn method(&mut self, of: Any, place: usize, method: &str) -> Result<Any, String> {
+    fn method(&mut self, of: Any, position: usize, method: &str) -> Result<Any, String> {
         let make: Option<fn(Text, Text) -> Bool> = match method {
             "startsWith" => Some(Bool::StartsWith),
             "endsWith" => Some(Bool::EndsWith),
             "contains" => Some(Bool::Contains),
             "size" => None,
-            other => return Err(unknown(place, other, METHODS)),
+            other => return Err(unknown(position, other, METHODS)),
         };
         let Any::Text(text, _) = of else {
-            return Err(format!("character {place}: `{method}` needs a string"));
+            return Err(format!("character {position}: `{method}` needs a string"));
         };
         self.expect("(")?;
         let Some(make) = make else {
             return self.expect(")").map(|()| Any::Number(Number::Size(text)));
         };
-        let place = self.place();
-        let Any::Text(part, _) = self.any()? else { return Err(format!("character {place}: expected a string")) };
+        let position = self.position();
+        let Any::Text(part, _) = self.any()? else { return Err(format!("character {position}: expected a string")) };
         self.expect(")").map(|()| Any::Bool(make(text, part)))
     }
 
     /// Parses the name of an attribute: `name`, `attributes['name']` or `attributes.name`.
     fn attribute_name(&mut self) -> Result<usize, String> {
-        let (place, token) = self.next()?;
+        let (position, token) = self.next()?;
         let Token::Name(name) = token else {
-            return Err(format!("character {place}: expected an attribute name"));
+            return Err(format!("character {position}: expected an attribute name"));
         };
         if name != "attributes" || !self.take("[") {
             return Ok(self.attribute(name.strip_prefix("attributes.").unwrap_or(&name)));
         }
-        let (place, token) = self.next()?;
-        let Token::Text(name) = token else { return Err(format!("character {place}: expected a name in quotes")) };
+        let (position, token) = self.next()?;
+        let Token::Text(name) = token else { return Err(format!("character {position}: expected a name in quotes")) };
         let attribute = self.attribute(&name);
         self.expect("]").map(|()| attribute)
     }
@@ -351,8 +353,8 @@ impl Parser {
     }
 
     /// The position of the next token.
-    fn place(&self) -> usize {
-        self.tokens.get(self.at).map_or(self.end, |(place, _)| *place)
+    fn position(&self) -> usize {
+        self.tokens.get(self.at).map_or(self.end, |(position, _)| *position)
     }
 
     fn next(&mut self) -> Result<(usize, Token), String> {
@@ -379,34 +381,36 @@ impl Parser {
         if self.take(sign) {
             return Ok(());
         }
-        Err(format!("character {}: missing `{sign}`", self.place()))
+        Err(format!("character {}: missing `{sign}`", self.position()))
     }
 }
 
-fn boolean(any: Any, place: usize) -> Result<Bool, String> {
+fn boolean(any: Any, position: usize) -> Result<Bool, String> {
     match any {
         Any::Bool(boolean) => Ok(boolean),
-        Any::Text(..) | Any::Number(_) => Err(format!("character {place}: {} is neither true nor false", any.kind())),
+        Any::Text(..) | Any::Number(_) => {
+            Err(format!("character {position}: {} is neither true nor false", any.kind()))
+        }
     }
 }
 
-fn compare(comparison: Comparison, left: Any, right: Any, place: usize) -> Result<Bool, String> {
+fn compare(comparison: Comparison, left: Any, right: Any, position: usize) -> Result<Bool, String> {
     match (left, right) {
         (Any::Text(left, _), Any::Text(right, _)) => Ok(Bool::Texts(comparison, left, right)),
         (Any::Number(left), Any::Number(right)) => Ok(Bool::Numbers(comparison, left, right)),
         (Any::Bool(left), Any::Bool(right)) if matches!(comparison, Comparison::Equal | Comparison::Unequal) => {
             Ok(Bool::Bools(comparison, Box::new(left), Box::new(right)))
         }
-        (Any::Bool(_), Any::Bool(_)) => Err(format!("character {place}: booleans have no order")),
-        (Any::Text(_, name), Any::Number(_)) | (Any::Number(_), Any::Text(_, name)) => {
-            Err(format!("character {place}: cannot compare a string with a number; write `int({name})` for a number"))
-        }
-        (left, right) => Err(format!("character {place}: cannot compare {} with {}", left.kind(), right.kind())),
+        (Any::Bool(_), Any::Bool(_)) => Err(format!("character {position}: booleans have no order")),
+        (Any::Text(_, name), Any::Number(_)) | (Any::Number(_), Any::Text(_, name)) => Err(format!(
+            "character {position}: cannot compare a string with a number; write `int({name})` for a number"
+        )),
+        (left, right) => Err(format!("character {position}: cannot compare {} with {}", left.kind(), right.kind())),
     }
 }
 
-fn unknown(place: usize, name: &str, available: &str) -> String {
+fn unknown(position: usize, name: &str, available: &str) -> String {
     let known = UNSUPPORTED.iter().find(|(names, _)| names.contains(&name));
     let why = known.map_or_else(String::new, |(_, why)| format!(" ({why})"));
-    format!("character {place}: unknown function `{name}`{why}; {available}")
+    format!("character {position}: unknown function `{name}`{why}; {available}")
 }

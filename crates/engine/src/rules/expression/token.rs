@@ -29,35 +29,35 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
     let mut tokens = Vec::new();
     let mut at = 0;
     while let Some(first) = chars.get(at) {
-        let place = at + 1;
+        let position = at + 1;
         let run =
             |from: usize, fits: &dyn Fn(char) -> bool| chars[from..].iter().take_while(|char| fits(**char)).count();
         if first.is_whitespace() {
             at += 1;
         } else if first.is_ascii_alphabetic() || *first == '_' {
             let length = run(at, &|char| char.is_ascii_alphanumeric() || "_.".contains(char));
-            tokens.push((place, Token::Name(chars[at..at + length].iter().collect())));
+            tokens.push((position, Token::Name(chars[at..at + length].iter().collect())));
             at += length;
         } else if first.is_ascii_digit() {
             let length = run(at, &|char| char.is_ascii_digit());
             let digits: String = chars[at..at + length].iter().collect();
             at += length;
             if chars.get(at) == Some(&'.') {
-                return Err(format!("character {place}: fractions are not supported"));
+                return Err(format!("character {position}: fractions are not supported"));
             }
-            let number = digits.parse().map_err(|_| format!("character {place}: number too large"))?;
-            tokens.push((place, Token::Number(number)));
+            let number = digits.parse().map_err(|_| format!("character {position}: number too large"))?;
+            tokens.push((position, Token::Number(number)));
         } else if *first == '\'' || *first == '"' {
             let (literal, after) = literal(&chars, at)?;
-            tokens.push((place, Token::Text(literal)));
+            tokens.push((position, Token::Text(literal)));
             at = after;
         } else {
             let rest: String = chars[at..].iter().take(2).collect();
             let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
                 let help = if *first == '=' { "; write `==`" } else { "" };
-                return Err(format!("character {place}: `{first}` is not an operator{help}"));
+                return Err(format!("character {position}: `{first}` is not an operator{help}"));
             };
-            tokens.push((place, Token::Sign(sign)));
+            tokens.push((position, Token::Sign(sign)));
             at += sign.len();
         }
     }

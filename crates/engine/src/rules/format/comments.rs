@@ -1,11 +1,11 @@
 //! Finds comments in YAML without parsing it: only quotes and block scalars can hide a `#`.
 
-use super::super::mistake::Place;
+use super::super::mistake::Position;
 
 /// A comment, or an empty line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) place: Place,
+pub(super) struct Comment {
+    pub(super) position: Position,
     /// With its `#`; empty for an empty line.
     pub(super) text: String,
     /// Whether it is alone on its line.
@@ -17,7 +17,7 @@ pub(super) struct Found {
 /// # Errors
 /// The line and the name of something that formatting would lose: anchors, tags, and texts in which
 /// comments cannot be recognised.
-pub(super) fn scan(text: &str) -> Result<Vec<Found>, (u32, &'static str)> {
+pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
     let mut found = Vec::new();
     // The minimum indentation of the current block scalar (`|` or `>`).
     let mut block: Option<usize> = None;
@@ -28,27 +28,27 @@ pub(super) fn scan(text: &str) -> Result<Vec<Found>, (u32, &'static str)> {
             continue;
         }
         block = None;
-        let at = |column: usize| Place { line: number, column: column as u32 + 1 };
+        let at = |column: usize| Position { line: number, column: column as u32 + 1 };
         if empty {
-            found.push(Found { place: at(0), text: String::new(), alone: true });
+            found.push(Comment { position: at(0), text: String::new(), alone: true });
             continue;
         }
         match scan_line(line) {
-            Line::Plain => {}
-            Line::Comment { before } => {
+            LineKind::Plain => {}
+            LineKind::Comment { before } => {
                 let (code, comment) = line.split_at(before);
-                let place = at(code.chars().count());
-                found.push(Found { place, text: comment.trim_end().to_owned(), alone: code.trim().is_empty() });
+                let position = at(code.chars().count());
+                found.push(Comment { position, text: comment.trim_end().to_owned(), alone: code.trim().is_empty() });
             }
-            Line::Block { comment: false } => block = Some(content_indent(line)),
-            Line::Block { comment: true } => return Err((number, "a comment after `|` or `>`")),
-            Line::Loses(what) => return Err((number, what)),
+            LineKind::Block { comment: false } => block = Some(content_indent(line)),
+            LineKind::Block { comment: true } => return Err((number, "a comment after `|` or `>`")),
+            LineKind::Loses(what) => return Err((number, what)),
         }
     }
     Ok(found)
 }
 
-enum Line {
+enum LineKind {
     Plain,
     /// A comment after this many bytes.
     Comment {
@@ -61,7 +61,7 @@ enum Line {
     Loses(&'static str),
 }
 
-fn scan_line(line: &str) -> Line {
+fn scan_line(line: &str) -> LineKind {
     let mut quote: Option<char> = None;
     // The last character that is not a space, and whether a space follows it.
     let (mut last, mut spaced) = (None, true);
@@ -84,19 +84,19 @@ fn scan_line(line: &str) -> Line {
             continue;
         }
         if letter == '#' && spaced {
-            return Line::Comment { before: at };
+            return LineKind::Comment { before: at };
         }
         let opened = matches!(last, None | Some('[' | '{' | ','));
         let begins = opened || (matches!(last, Some(':' | '-' | '?')) && spaced) || (last == Some('\u{0}') && !spaced);
         match letter {
             '"' | '\'' if begins => quote = Some(letter),
-            '&' | '*' if begins => return Line::Loses("the sharing of anchors and aliases"),
-            '!' if begins => return Line::Loses("a tag"),
+            '&' | '*' if begins => return LineKind::Loses("the sharing of anchors and aliases"),
+            '!' if begins => return LineKind::Loses("a tag"),
             '|' | '>' if begins => {
                 let header =
                     line[at + 1..].trim_start_matches(['+', '-']).trim_start_matches(|c: char| c.is_ascii_digit());
                 let header = header.trim_start_matches(['+', '-']);
-                return Line::Block { comment: !header.trim().is_empty() };
+                return LineKind::Block { comment: !header.trim().is_empty() };
             }
             _ => {}
         }
@@ -107,7 +107,7 @@ fn scan_line(line: &str) -> Line {
             last = Some(':');
         }
     }
-    if quote.is_some() { Line::Loses("the form of a quoted string over several lines") } else { Line::Plain }
+    if quote.is_some() { LineKind::Loses("the form of a quoted string over several lines") } else { LineKind::Plain }
 }
 
 /// Returns the indentation that a block scalar must exceed; the dashes of lists count.

@@ -61,12 +61,12 @@ fn strings_are_quoted_where_necessary() {
         "yes", "1.10", "::1", "a:b", "@x", "%", "\u{feff}", "\u{2028}", "\u{7f}",
     ] {
         let tree = Node {
-            place: Place::default(),
+            position: Position::default(),
             value: Value::Map(vec![(
-                Node { place: Place::default(), value: Value::Text("k".into()) },
+                Node { position: Position::default(), value: Value::Text("k".into()) },
                 Node {
-                    place: Place::default(),
-                    value: Value::List(vec![Node { place: Place::default(), value: Value::Text(text.into()) }]),
+                    position: Position::default(),
+                    value: Value::List(vec![Node { position: Position::default(), value: Value::Text(text.into()) }]),
                 },
             )]),
         };

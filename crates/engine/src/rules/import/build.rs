@@ -1,24 +1,24 @@
 //! Builds trees of the rule language, with the positions of the imported text.
 
-use super::super::mistake::Place;
+use super::super::mistake::Position;
 use super::super::text::{Node, Value};
 
-pub(super) fn text(place: Place, text: impl Into<String>) -> Node {
-    Node { place, value: Value::Text(text.into()) }
+pub(super) fn text(position: Position, text: impl Into<String>) -> Node {
+    Node { position, value: Value::Text(text.into()) }
 }
 
-pub(super) fn list(place: Place, nodes: Vec<Node>) -> Node {
-    Node { place, value: Value::List(nodes) }
+pub(super) fn list(position: Position, nodes: Vec<Node>) -> Node {
+    Node { position, value: Value::List(nodes) }
 }
 
-pub(super) fn map(place: Place, pairs: Vec<(&str, Node)>) -> Node {
-    let pairs = pairs.into_iter().map(|(key, value)| (text(place, key), value)).collect();
-    Node { place, value: Value::Map(pairs) }
+pub(super) fn map(position: Position, pairs: Vec<(&str, Node)>) -> Node {
+    let pairs = pairs.into_iter().map(|(key, value)| (text(position, key), value)).collect();
+    Node { position, value: Value::Map(pairs) }
 }
 
 /// Returns a single node as it is, several as a list.
-pub(super) fn one_or_list(place: Place, mut texts: Vec<Node>) -> Node {
-    if texts.len() == 1 { texts.swap_remove(0) } else { list(place, texts) }
+pub(super) fn one_or_list(position: Position, mut texts: Vec<Node>) -> Node {
+    if texts.len() == 1 { texts.swap_remove(0) } else { list(position, texts) }
 }
 
 /// Builds a valid and unused rule id from a name.

@@ -9,7 +9,7 @@ mod build;
 mod envoy;
 mod nginx;
 
-use super::mistake::{Mistakes, Notes, Place};
+use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, MAX_FILE_BYTES, Node};
 use super::write::write;
 use super::{Rules, Source};
@@ -86,7 +86,7 @@ impl Imported {
         let yaml = tree.map(|tree| write(&tree)).unwrap_or_default();
         if yaml.len() > MAX_FILE_BYTES {
             let problem = format!("the imported rules are too large: {} bytes (maximum {MAX_FILE_BYTES})", yaml.len());
-            notes.add(Place { line: 1, column: 1 }, problem);
+            notes.add(Position { line: 1, column: 1 }, problem);
         }
         let included = included.iter().map(|(name, text)| Source { name, text });
         let sources: Vec<Source<'_>> = std::iter::once(*source).chain(included).collect();

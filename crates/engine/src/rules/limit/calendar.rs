@@ -2,7 +2,7 @@
 
 use tollgate::core::Nanos;
 
-use super::{ALGORITHMS, NOTHING, Reader, as_written, parse_count, parse_length};
+use super::{ALGORITHMS, LimitParser, NOTHING, as_written, parse_count, parse_length};
 use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
 use crate::rules::words::{nearest, valid_instead};
@@ -37,7 +37,7 @@ pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
     })
 }
 
-impl Reader<'_> {
+impl LimitParser<'_> {
     /// Returns the calendar windows, or `None` if no word refers to the calendar or one has a
     /// mistake.
     pub(super) fn calendar(&mut self) -> Option<Calendar> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::Limits;
 
-use super::{NO_LIMIT, NOTHING, Words, read};
+use super::{LimitWords, NO_LIMIT, NOTHING, read};
 
 /// The words of an inline limit.
 ///
@@ -34,7 +34,7 @@ impl LimitText<'_> {
     /// The first mistake.
     pub fn read(&self) -> Result<Limits, LimitMistake> {
         let burst = self.burst.map(|burst| burst.to_string());
-        let words = Words {
+        let words = LimitWords {
             limit: Some(self.limit),
             algorithm: self.algorithm,
             option: &|name| match name {

@@ -3,7 +3,7 @@ use super::*;
 /// Parses `limit` with options and compares the result.
 fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
-    let read = read(&Words {
+    let read = read(&LimitWords {
         limit: Some(limit),
         algorithm: option("algorithm"),
         option: &option,

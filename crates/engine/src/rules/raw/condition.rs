@@ -4,7 +4,7 @@ use super::super::keys;
 use super::super::mistake::Notes;
 use super::super::text::{Node, Value};
 use super::super::words::listed;
-use super::Placed;
+use super::RawText;
 use super::fields::{Fields, text, text_of, texts};
 
 /// A condition on one attribute.
@@ -12,21 +12,21 @@ use super::fields::{Fields, text, text_of, texts};
 pub(crate) enum RawTest {
     Values(RawValues),
     Not(RawValues),
-    Present(Placed),
+    Present(RawText),
     /// `present` inside `not`.
-    NotPresent(Placed),
+    NotPresent(RawText),
 }
 
 /// Values and how they are compared.
 #[derive(Debug)]
 pub(crate) struct RawValues {
-    pub(crate) kind: Kind,
-    pub(crate) texts: Vec<Placed>,
+    pub(crate) kind: MatchKind,
+    pub(crate) texts: Vec<RawText>,
 }
 
 /// How values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MatchKind {
     /// As strings, or as patterns if they contain stars or braces.
     AnyOf,
     /// As strings, stars and braces included.
@@ -37,15 +37,15 @@ pub(crate) enum Kind {
     File,
 }
 
-const KINDS: &[(&str, Kind)] = &[
-    ("equals", Kind::Equals),
-    ("any_of", Kind::AnyOf),
-    ("prefix", Kind::Prefix),
-    ("cidr", Kind::Cidr),
-    ("file", Kind::File),
+const KINDS: &[(&str, MatchKind)] = &[
+    ("equals", MatchKind::Equals),
+    ("any_of", MatchKind::AnyOf),
+    ("prefix", MatchKind::Prefix),
+    ("cidr", MatchKind::Cidr),
+    ("file", MatchKind::File),
 ];
 
-pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(Placed, RawTest)> {
+pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawTest)> {
     let pairs = match &node.value {
         Value::Map(pairs) => pairs,
         Value::Empty => return Vec::new(),
@@ -56,7 +56,11 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(Placed, RawTest)
                 Some(_) => "write an expression as `if: \"plan == 'pro'\"`, a condition as `when: { plan: pro }`",
                 None => "write it like `when: { path: \"/v1/**\", method: [GET, POST] }`",
             };
-            notes.add_with_help(node.place, format!("`when` must be a map of attributes, not {}", node.kind()), help);
+            notes.add_with_help(
+                node.position,
+                format!("`when` must be a map of attributes, not {}", node.kind()),
+                help,
+            );
             return Vec::new();
         }
     };
@@ -77,21 +81,22 @@ fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawTest>, Option<RawTes
     let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");
     let (except, test): (Vec<_>, Vec<_>) = pairs.iter().partition(is_not);
     let ([except], [test]) = (&*except, &*test) else { return (read_test(node, notes), None) };
-    let mut read =
-        |pair: &(Node, Node)| read_test(&Node { place: node.place, value: Value::Map(vec![pair.clone()]) }, notes);
+    let mut read = |pair: &(Node, Node)| {
+        read_test(&Node { position: node.position, value: Value::Map(vec![pair.clone()]) }, notes)
+    };
     (read(test), read(except))
 }
 
 fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
     let pairs = match &node.value {
         Value::Text(_) | Value::List(_) => {
-            return Some(RawTest::Values(RawValues { kind: Kind::AnyOf, texts: texts(node, "a value", notes) }));
+            return Some(RawTest::Values(RawValues { kind: MatchKind::AnyOf, texts: texts(node, "a value", notes) }));
         }
         Value::Map(pairs) => pairs,
         Value::Empty => {
             let help = "for any value write `{ present: true }`, for none `{ present: false }`, for all but GET `{ not: GET }`, \
                         for the empty string `\"\"`";
-            notes.add_with_help(node.place, "missing value", help);
+            notes.add_with_help(node.position, "missing value", help);
             return None;
         }
     };
@@ -100,7 +105,7 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
         let count = pairs.len();
         let help = format!("valid: {}", listed(&keys::names(&[keys::TEST])));
         let problem = format!("a condition has one key, or two if one is `not`, not {count}");
-        notes.add_with_help(node.place, problem, help);
+        notes.add_with_help(node.position, problem, help);
         return None;
     }
     for (name, kind) in KINDS {
@@ -113,7 +118,7 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
             RawTest::Values(values) => Some(RawTest::Not(values)),
             RawTest::Present(boolean) => Some(RawTest::NotPresent(boolean)),
             RawTest::Not(_) | RawTest::NotPresent(_) => {
-                notes.add_with_help(inner.place, "double negation", "remove both `not`");
+                notes.add_with_help(inner.position, "double negation", "remove both `not`");
                 None
             }
         };

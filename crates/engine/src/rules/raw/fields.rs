@@ -1,13 +1,13 @@
 //! Maps with known keys, lists and strings.
 
 use super::super::keys::{Key, names};
-use super::super::mistake::{Notes, Place};
+use super::super::mistake::{Notes, Position};
 use super::super::text::{Node, Value};
 use super::super::words::{listed, meant, valid_instead};
-use super::{Placed, shorten};
+use super::{RawText, shorten};
 
 /// Help for a key that belongs somewhere else, or is not supported.
-pub(super) struct Elsewhere {
+pub(super) struct KeyHint {
     pub(super) help: &'static str,
     /// The key of this map that the help suggests, if any.
     pub(super) word: Option<&'static str>,
@@ -15,7 +15,7 @@ pub(super) struct Elsewhere {
 
 /// A map after its keys were checked.
 pub(super) struct Fields<'n> {
-    pairs: Vec<(Place, &'n str, &'n Node)>,
+    pairs: Vec<(Position, &'n str, &'n Node)>,
     /// The valid keys that unknown keys were probably meant to be.
     meant: Vec<&'static str>,
 }
@@ -31,30 +31,30 @@ impl<'n> Fields<'n> {
         node: &'n Node,
         what: &str,
         tables: &[&[Key]],
-        elsewhere: &dyn Fn(&str) -> Option<Elsewhere>,
+        elsewhere: &dyn Fn(&str) -> Option<KeyHint>,
         notes: &mut Notes,
     ) -> Option<Self> {
         let valid = names(tables);
         let Value::Map(pairs) = &node.value else {
             let help = format!("its keys are {}", listed(&valid));
-            notes.add_with_help(node.place, format!("{what} must be a map, not {}", node.kind()), help);
+            notes.add_with_help(node.position, format!("{what} must be a map, not {}", node.kind()), help);
             return None;
         };
         let (mut known, mut meant_words) = (Vec::with_capacity(pairs.len()), Vec::new());
         for (key, value) in pairs {
             let Some(name) = text_of(key) else {
-                notes.add(key.place, format!("a key of {what} must be a string, not {}", key.kind()));
+                notes.add(key.position, format!("a key of {what} must be a string, not {}", key.kind()));
                 continue;
             };
             if valid.contains(&name) {
-                known.push((key.place, name, value));
+                known.push((key.position, name, value));
             } else {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
                 let (help, word) = match elsewhere(name) {
-                    Some(Elsewhere { help, word }) => (help.into(), word),
+                    Some(KeyHint { help, word }) => (help.into(), word),
                     None => (valid_instead(name, &valid), meant(name, &valid)),
                 };
-                notes.add_with_help(key.place, problem, help);
+                notes.add_with_help(key.position, problem, help);
                 meant_words.extend(word);
             }
         }
@@ -67,15 +67,15 @@ impl<'n> Fields<'n> {
     }
 
     /// Returns the position of a key and its value.
-    pub(super) fn find(&self, name: &str) -> Option<(Place, &'n Node)> {
-        self.pairs.iter().find(|(_, key, _)| *key == name).map(|(place, _, node)| (*place, *node))
+    pub(super) fn find(&self, name: &str) -> Option<(Position, &'n Node)> {
+        self.pairs.iter().find(|(_, key, _)| *key == name).map(|(position, _, node)| (*position, *node))
     }
 
-    pub(super) fn text(&self, name: &str, notes: &mut Notes) -> Option<Placed> {
+    pub(super) fn text(&self, name: &str, notes: &mut Notes) -> Option<RawText> {
         self.find(name).and_then(|(_, node)| text(node, &format!("`{name}`"), notes))
     }
 
-    pub(super) fn texts(&self, name: &str, notes: &mut Notes) -> Vec<Placed> {
+    pub(super) fn texts(&self, name: &str, notes: &mut Notes) -> Vec<RawText> {
         self.find(name).map(|(_, node)| texts(node, &format!("`{name}`"), notes)).unwrap_or_default()
     }
 }
@@ -86,14 +86,14 @@ pub(super) fn list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<
         Value::Empty => Some(&[]),
         Value::Text(_) | Value::Map(_) => {
             let problem = format!("{what} must be a list, not {}", node.kind());
-            notes.add_with_help(node.place, problem, "begin each item with `- `");
+            notes.add_with_help(node.position, problem, "begin each item with `- `");
             None
         }
     }
 }
 
 /// Reads a list of strings, or a single one.
-pub(super) fn texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<Placed> {
+pub(super) fn texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<RawText> {
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| text(node, what, notes)).collect(),
         Value::Empty => Vec::new(),
@@ -101,11 +101,11 @@ pub(super) fn texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<Placed> {
     }
 }
 
-pub(super) fn text(node: &Node, what: &str, notes: &mut Notes) -> Option<Placed> {
+pub(super) fn text(node: &Node, what: &str, notes: &mut Notes) -> Option<RawText> {
     match text_of(node) {
-        Some(text) => Some(Placed { place: node.place, text: text.into() }),
+        Some(text) => Some(RawText { position: node.position, text: text.into() }),
         None => {
-            notes.add(node.place, format!("{what} must be a string or a number, not {}", node.kind()));
+            notes.add(node.position, format!("{what} must be a string or a number, not {}", node.kind()));
             None
         }
     }
@@ -121,8 +121,8 @@ pub(super) fn text_of(node: &Node) -> Option<&str> {
 /// A map of strings whose keys are those of a table.
 #[derive(Debug)]
 pub(crate) struct RawMap {
-    pub(crate) place: Place,
-    values: Vec<(&'static str, Vec<Placed>)>,
+    pub(crate) position: Position,
+    values: Vec<(&'static str, Vec<RawText>)>,
 }
 
 impl RawMap {
@@ -130,7 +130,7 @@ impl RawMap {
     pub(super) fn read(node: &Node, what: &str, table: &[Key], sample: &str, notes: &mut Notes) -> Option<Self> {
         if !matches!(node.value, Value::Map(_)) {
             let problem = format!("{what} must be a map, not {}", node.kind());
-            notes.add_with_help(node.place, problem, format!("write it like `{sample}`"));
+            notes.add_with_help(node.position, problem, format!("write it like `{sample}`"));
             return None;
         }
         let fields = Fields::of(node, what, &[table], notes)?;
@@ -139,14 +139,14 @@ impl RawMap {
             .filter(|key| fields.find(key.name).is_some())
             .map(|key| (key.name, fields.texts(key.name, notes)))
             .collect();
-        Some(Self { place: node.place, values })
+        Some(Self { position: node.position, values })
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Placed> {
+    pub(crate) fn get(&self, name: &str) -> Option<&RawText> {
         self.all(name).first()
     }
 
-    pub(crate) fn all(&self, name: &str) -> &[Placed] {
+    pub(crate) fn all(&self, name: &str) -> &[RawText] {
         self.values.iter().find(|(key, _)| *key == name).map_or(&[], |(_, values)| values)
     }
 }

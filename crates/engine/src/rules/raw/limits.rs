@@ -1,17 +1,17 @@
 //! Limits and their options, as written.
 
 use super::super::keys;
-use super::super::mistake::{Notes, Place};
+use super::super::mistake::{Notes, Position};
 use super::super::text::{Node, Value};
-use super::Placed;
+use super::RawText;
 use super::fields::{Fields, list, text};
 
 #[derive(Clone, Debug)]
 pub(crate) struct RawLimit {
-    pub(crate) place: Place,
-    pub(crate) limit: Option<Placed>,
-    pub(crate) algorithm: Option<Placed>,
-    pub(crate) options: Vec<(&'static str, Placed)>,
+    pub(crate) position: Position,
+    pub(crate) limit: Option<RawText>,
+    pub(crate) algorithm: Option<RawText>,
+    pub(crate) options: Vec<(&'static str, RawText)>,
     /// Whether an override inherits some of this from its rule.
     pub(crate) inherits: bool,
 }
@@ -19,10 +19,10 @@ pub(crate) struct RawLimit {
 /// The limits of a rule or override, or what replaces them.
 #[derive(Debug)]
 pub(crate) struct RawEffect {
-    pub(crate) place: Place,
+    pub(crate) position: Position,
     pub(crate) limits: Vec<RawLimit>,
     /// `unlimited`, `allow` and `deny`, if given.
-    pub(crate) instead: Vec<(&'static str, Placed)>,
+    pub(crate) instead: Vec<(&'static str, RawText)>,
     /// Whether a mistake was reported that may explain missing limits; then these are not reported
     /// as well.
     pub(crate) noted: bool,
@@ -34,49 +34,54 @@ const INSTEAD: [&str; 3] = ["unlimited", "allow", "deny"];
 const DEPENDENT_ON_RATE: [&str; 4] = ["burst", "free", "initial", "max_debt"];
 
 /// Reads the limits; `base` is the only limit of the rule, from which an override inherits.
-pub(super) fn read_effect(place: Place, fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> RawEffect {
+pub(super) fn read_effect(
+    position: Position,
+    fields: &Fields<'_>,
+    base: Option<&RawLimit>,
+    notes: &mut Notes,
+) -> RawEffect {
     let before = notes.count();
     let instead = INSTEAD.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
     let limits = read_limits(fields, base, notes);
     let noted = notes.count() > before || fields.meant(&["limit", "limits", "unlimited", "allow", "deny"]);
-    RawEffect { place, limits, instead, noted }
+    RawEffect { position, limits, instead, noted }
 }
 
 fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> Vec<RawLimit> {
     let options = keys::OPTIONS.iter().map(|key| key.name).chain(["algorithm"]);
-    let beside: Vec<(Place, &str)> =
-        options.filter_map(|name| fields.find(name).map(|(place, _)| (place, name))).collect();
+    let beside: Vec<(Position, &str)> =
+        options.filter_map(|name| fields.find(name).map(|(position, _)| (position, name))).collect();
     let one = fields.find("limit");
-    let Some((place, several)) = fields.find("limits") else {
-        let first = one.map(|(place, _)| place).or(beside.first().map(|(place, _)| *place));
+    let Some((position, several)) = fields.find("limits") else {
+        let first = one.map(|(position, _)| position).or(beside.first().map(|(position, _)| *position));
         return match (one, first, base) {
             (Some((_, node)), _, _) if matches!(node.value, Value::Map(_)) => {
                 stray_options(&beside, "`limit`", notes);
                 read_limit(node, notes).into_iter().collect()
             }
-            (Some(_), Some(place), None) => vec![read_words(place, fields, notes)],
-            (_, Some(place), Some(base)) => vec![over(base, read_words(place, fields, notes))],
+            (Some(_), Some(position), None) => vec![read_words(position, fields, notes)],
+            (_, Some(position), Some(base)) => vec![over(base, read_words(position, fields, notes))],
             _ => {
-                for (place, name) in beside {
-                    notes.add_with_help(place, format!("`{name}` without a `limit`"), "add one like `limit: 100/s`");
+                for (position, name) in beside {
+                    notes.add_with_help(position, format!("`{name}` without a `limit`"), "add one like `limit: 100/s`");
                 }
                 Vec::new()
             }
         };
     };
     if one.is_some() {
-        notes.add_with_help(place, "`limit` and `limits` are mutually exclusive", "put all of them into `limits`");
+        notes.add_with_help(position, "`limit` and `limits` are mutually exclusive", "put all of them into `limits`");
     }
     // A single rate under `limits`: treat it as `limit`, with the options beside it.
     if let (None, Value::Text(_)) = (one, &several.value) {
-        notes.add_with_help(place, "`limits` must be a list, not a string", "did you mean `limit`?");
-        let limit = RawLimit { limit: text(several, "`limit`", notes), ..read_words(place, fields, notes) };
+        notes.add_with_help(position, "`limits` must be a list, not a string", "did you mean `limit`?");
+        let limit = RawLimit { limit: text(several, "`limit`", notes), ..read_words(position, fields, notes) };
         return vec![base.map_or(limit.clone(), |base| over(base, limit))];
     }
     stray_options(&beside, "`limits`", notes);
     let Some(several) = list(several, "`limits`", notes) else { return Vec::new() };
     if several.is_empty() {
-        notes.add_with_help(place, "`limits` is empty", "for no limit write `unlimited: true`");
+        notes.add_with_help(position, "`limits` is empty", "for no limit write `unlimited: true`");
     }
     several.iter().filter_map(|node| read_limit(node, notes)).collect()
 }
@@ -105,10 +110,10 @@ fn algorithm(limit: &RawLimit) -> &str {
     limit.algorithm.as_ref().map_or("token_bucket", |name| &name.text)
 }
 
-fn stray_options(beside: &[(Place, &str)], list: &str, notes: &mut Notes) {
-    for (place, name) in beside {
+fn stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Notes) {
+    for (position, name) in beside {
         let help = format!("move it into the limit it is for");
-        notes.add_with_help(*place, format!("`{name}` beside {list} applies to no limit"), help);
+        notes.add_with_help(*position, format!("`{name}` beside {list} applies to no limit"), help);
     }
 }
 
@@ -116,14 +121,20 @@ fn stray_options(beside: &[(Place, &str)], list: &str, notes: &mut Notes) {
 fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
     if let Value::Text(_) = node.value {
         let limit = text(node, "a limit", notes);
-        return Some(RawLimit { place: node.place, limit, algorithm: None, options: Vec::new(), inherits: false });
+        return Some(RawLimit {
+            position: node.position,
+            limit,
+            algorithm: None,
+            options: Vec::new(),
+            inherits: false,
+        });
     }
     let fields = Fields::of(node, "a limit", &[keys::LIMIT, keys::OPTIONS], notes)?;
-    Some(read_words(node.place, &fields, notes))
+    Some(read_words(node.position, &fields, notes))
 }
 
-fn read_words(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
+fn read_words(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
     let options = keys::OPTIONS.iter().filter_map(|key| Some((key.name, fields.text(key.name, notes)?))).collect();
     let (limit, algorithm) = (fields.text("limit", notes), fields.text("algorithm", notes));
-    RawLimit { place, limit, algorithm, options, inherits: false }
+    RawLimit { position, limit, algorithm, options, inherits: false }
 }

@@ -5,111 +5,111 @@ mod fields;
 mod limits;
 
 use super::keys;
-use super::mistake::{Notes, Place};
+use super::mistake::{Notes, Position};
 use super::text::{Node, Value};
 use condition::read_when;
-pub(crate) use condition::{Kind, RawTest, RawValues};
+pub(crate) use condition::{MatchKind, RawTest, RawValues};
 pub(crate) use fields::RawMap;
-use fields::{Elsewhere, Fields, list, text};
+use fields::{Fields, KeyHint, list, text};
 use limits::read_effect;
 pub(crate) use limits::{RawEffect, RawLimit};
 
 /// A string and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
-    pub(crate) place: Place,
+pub(crate) struct RawText {
+    pub(crate) position: Position,
     pub(crate) text: String,
 }
 
 #[derive(Debug)]
 pub(crate) struct RawDomain {
-    pub(crate) name: Option<Placed>,
+    pub(crate) name: Option<RawText>,
     pub(crate) rules: Vec<RawRule>,
 }
 
 #[derive(Debug)]
 pub(crate) struct RawRule {
-    pub(crate) place: Place,
+    pub(crate) position: Position,
     /// Whether a mistake was reported while it was read.
     pub(crate) noted: bool,
-    pub(crate) id: Option<Placed>,
+    pub(crate) id: Option<RawText>,
     /// Whether an unknown key was probably meant to be the id.
     pub(crate) id_noted: bool,
-    pub(crate) when: Vec<(Placed, RawTest)>,
-    pub(crate) expression: Option<Placed>,
-    pub(crate) only: Vec<Placed>,
-    pub(crate) per: Vec<Placed>,
+    pub(crate) when: Vec<(RawText, RawTest)>,
+    pub(crate) expression: Option<RawText>,
+    pub(crate) only: Vec<RawText>,
+    pub(crate) per: Vec<RawText>,
     pub(crate) effect: RawEffect,
     pub(crate) overrides: Vec<RawOverride>,
-    pub(crate) replaces: Vec<Placed>,
-    pub(crate) suffices: Option<Placed>,
+    pub(crate) replaces: Vec<RawText>,
+    pub(crate) suffices: Option<RawText>,
     pub(crate) cost: Option<RawCost>,
     pub(crate) on_exceed: Option<RawExceed>,
-    pub(crate) on_fault: Option<Placed>,
-    pub(crate) consistency: Option<Placed>,
-    pub(crate) on_change: Option<Placed>,
-    pub(crate) enforce: Option<Placed>,
+    pub(crate) on_fault: Option<RawText>,
+    pub(crate) consistency: Option<RawText>,
+    pub(crate) on_change: Option<RawText>,
+    pub(crate) enforce: Option<RawText>,
     pub(crate) ban: Option<RawMap>,
     pub(crate) schedule: Vec<RawMap>,
-    pub(crate) status: Option<Placed>,
-    pub(crate) message: Option<Placed>,
+    pub(crate) status: Option<RawText>,
+    pub(crate) message: Option<RawText>,
 }
 
 /// Other limits for some requests.
 #[derive(Debug)]
 pub(crate) struct RawOverride {
-    pub(crate) place: Place,
-    pub(crate) when: Vec<(Placed, RawTest)>,
+    pub(crate) position: Position,
+    pub(crate) when: Vec<(RawText, RawTest)>,
     pub(crate) effect: RawEffect,
-    pub(crate) until: Option<Placed>,
-    pub(crate) set_by: Option<Placed>,
+    pub(crate) until: Option<RawText>,
+    pub(crate) set_by: Option<RawText>,
 }
 
 #[derive(Debug)]
 pub(crate) enum RawCost {
-    Fixed(Placed),
+    Fixed(RawText),
     From(RawMap),
 }
 
 #[derive(Debug)]
 pub(crate) enum RawExceed {
-    Word(Placed),
+    Word(RawText),
     Delay(RawMap),
 }
 
 /// Reads the domains of a file. Parts with mistakes are reported and left out.
 pub(crate) fn read(tree: &Node, notes: &mut Notes) -> Vec<RawDomain> {
     if tree.value == Value::Empty {
-        notes.add_with_help(tree.place, "the file is empty", "begin with `domain: NAME` and `rules:`");
+        notes.add_with_help(tree.position, "the file is empty", "begin with `domain: NAME` and `rules:`");
         return Vec::new();
     }
     let Some(fields) = Fields::of(tree, "a rule file", &[keys::FILE], notes) else { return Vec::new() };
     let Some((_, domains)) = fields.find("domains") else {
-        return vec![read_domain(tree.place, &fields, notes)];
+        return vec![read_domain(tree.position, &fields, notes)];
     };
     for other in keys::DOMAIN {
-        if let Some((place, _)) = fields.find(other.name) {
+        if let Some((position, _)) = fields.find(other.name) {
             let problem = format!("`{}` and `domains` are mutually exclusive", other.name);
-            notes.add_with_help(place, problem, "move it into an element of `domains`");
+            notes.add_with_help(position, problem, "move it into an element of `domains`");
         }
     }
     let Some(domains) = list(domains, "`domains`", notes) else { return Vec::new() };
     let domains = domains.iter().filter_map(|node| {
         let fields = Fields::of(node, "a domain", &[keys::DOMAIN], notes)?;
-        Some(read_domain(node.place, &fields, notes))
+        Some(read_domain(node.position, &fields, notes))
     });
     domains.collect()
 }
 
-fn read_domain(place: Place, fields: &Fields<'_>, notes: &mut Notes) -> RawDomain {
+fn read_domain(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> RawDomain {
     let name = fields.text("domain", notes);
     if fields.find("domain").is_none() {
-        notes.add_with_help(place, "missing `domain`", "add one like `domain: api`");
+        notes.add_with_help(position, "missing `domain`", "add one like `domain: api`");
     }
     let rules = match fields.find("rules") {
         Some((_, node)) => list(node, "`rules`", notes).unwrap_or_default(),
         None => {
-            notes.add_with_help(place, "missing `rules`", "for an empty list write `rules: []`");
+            notes.add_with_help(position, "missing `rules`", "for an empty list write `rules: []`");
             &[]
         }
     };
@@ -120,11 +120,11 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
     let before = notes.count();
     let tables = [keys::RULE, keys::LIMIT, keys::OPTIONS];
     let fields = Fields::of_part(node, "a rule", &tables, &of_nothing, notes)?;
-    let effect = read_effect(node.place, &fields, None, notes);
+    let effect = read_effect(node.position, &fields, None, notes);
     let overrides = fields.find("overrides").and_then(|(_, node)| list(node, "`overrides`", notes)).unwrap_or_default();
     let base = effect.limits.first().filter(|_| effect.limits.len() == 1);
     let rule = RawRule {
-        place: node.place,
+        position: node.position,
         noted: false,
         id: fields.text("id", notes),
         id_noted: fields.meant(&["id"]),
@@ -154,9 +154,9 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
     let tables = [keys::OVERRIDE, keys::LIMIT, keys::OPTIONS];
     let fields = Fields::of_part(node, "an override", &tables, &of_the_rule, notes)?;
     Some(RawOverride {
-        place: node.place,
+        position: node.position,
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
-        effect: read_effect(node.place, &fields, base, notes),
+        effect: read_effect(node.position, &fields, base, notes),
         until: fields.text("until", notes),
         set_by: fields.text("set_by", notes),
     })
@@ -164,7 +164,7 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
 
 /// Helps with a key that belongs to the rule and not to an override, which may be why the override
 /// has no limit.
-fn of_the_rule(key: &str) -> Option<Elsewhere> {
+fn of_the_rule(key: &str) -> Option<KeyHint> {
     let help = match key {
         "cost" => {
             "an override changes only limits; the rule takes the cost from an attribute of the request with \
@@ -176,11 +176,11 @@ fn of_the_rule(key: &str) -> Option<Elsewhere> {
         }
         _ => return None,
     };
-    Some(Elsewhere { help, word: Some("limit") })
+    Some(KeyHint { help, word: Some("limit") })
 }
 
 /// Helps with keys that people look for and that do not exist.
-fn of_nothing(key: &str) -> Option<Elsewhere> {
+fn of_nothing(key: &str) -> Option<KeyHint> {
     let help = match key {
         "period" | "window" | "interval" | "unit" | "duration" => {
             "the period is part of the limit, like `limit: 100/day` or `limit: 5 per 15 minutes`"
@@ -191,7 +191,7 @@ fn of_nothing(key: &str) -> Option<Elsewhere> {
         "comment" | "comments" | "description" | "note" => "write comments after `#`",
         _ => return None,
     };
-    Some(Elsewhere { help, word: None })
+    Some(KeyHint { help, word: None })
 }
 
 fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
@@ -205,11 +205,11 @@ fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
 fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
     let Value::Map(pairs) = &node.value else { return text(node, "`on_exceed`", notes).map(RawExceed::Word) };
     let [(key, delay)] = &**pairs else {
-        notes.add_with_help(node.place, "`on_exceed` must be a word or a delay", EXCEED);
+        notes.add_with_help(node.position, "`on_exceed` must be a word or a delay", EXCEED);
         return None;
     };
     if !matches!(&key.value, Value::Text(text) if text == "delay") {
-        notes.add_with_help(key.place, "`on_exceed` must be a word or a delay", EXCEED);
+        notes.add_with_help(key.position, "`on_exceed` must be a word or a delay", EXCEED);
         return None;
     }
     RawMap::read(delay, "`delay`", keys::DELAY, DELAY, notes).map(RawExceed::Delay)

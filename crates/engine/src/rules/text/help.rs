@@ -2,21 +2,21 @@
 //! likely cause is guessed from the line: a tab, or a brace, star or colon outside of quotes.
 
 use super::super::glob::Glob;
-use super::super::mistake::Place;
+use super::super::mistake::Position;
 use super::super::raw::shorten;
 
 /// How much of the line after the position is examined.
 const MAX_AFTER: usize = 1024;
 
 /// Returns the best position for a syntax error, and a suggestion if there is one.
-pub(super) fn help(text: &str, place: Place, message: &str) -> (Place, Option<String>) {
+pub(super) fn help(text: &str, position: Position, message: &str) -> (Position, Option<String>) {
     if (message.contains("a tab") || message.starts_with("tabs"))
-        && let Some(tab) = tab_from(text, place)
+        && let Some(tab) = tab_from(text, position)
     {
         return (tab, Some("indent with spaces, not with tabs".into()));
     }
-    let line: Vec<char> = line(text, place).chars().take(place.column as usize + MAX_AFTER).collect();
-    let at = (place.column as usize).saturating_sub(1).min(line.len());
+    let line: Vec<char> = line(text, position).chars().take(position.column as usize + MAX_AFTER).collect();
+    let at = (position.column as usize).saturating_sub(1).min(line.len());
     let help = in_braces(&line, at).or_else(|| match line.get(at) {
         Some('*') => Some(format!("quote a string that begins with a star: '{}'", word(&line, at, at))),
         Some(letter @ ('@' | '`' | '%')) if message.contains("unexpected character") => {
@@ -27,21 +27,21 @@ pub(super) fn help(text: &str, place: Place, message: &str) -> (Place, Option<St
         _ if message.starts_with("illegal placement of ':'") => Some("is an earlier bracket or brace unclosed?".into()),
         _ => None,
     });
-    (place, help)
+    (position, help)
 }
 
-fn line(text: &str, place: Place) -> &str {
-    text.lines().nth((place.line as usize).saturating_sub(1)).unwrap_or_default()
+fn line(text: &str, position: Position) -> &str {
+    text.lines().nth((position.line as usize).saturating_sub(1)).unwrap_or_default()
 }
 
 /// Returns the first tab in the indentation of this line or the next: the parser may have stopped
 /// at the end of the line before.
-fn tab_from(text: &str, place: Place) -> Option<Place> {
-    let from = (place.line as usize).saturating_sub(1);
+fn tab_from(text: &str, position: Position) -> Option<Position> {
+    let from = (position.line as usize).saturating_sub(1);
     text.lines().enumerate().skip(from).take(2).find_map(|(number, line)| {
         let indent = line.len() - line.trim_start_matches([' ', '\t']).len();
         let tab = line[..indent].find('\t')?;
-        Some(Place { line: number as u32 + 1, column: tab as u32 + 1 })
+        Some(Position { line: number as u32 + 1, column: tab as u32 + 1 })
     })
 }
 
@@ -94,8 +94,8 @@ mod tests {
         let mut notes = Notes::new("f");
         assert!(read(text.as_bytes(), &mut notes).is_none(), "{text}");
         let found = notes.into_all().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-        let (place, help) = expected.split_once(' ').unwrap();
-        assert!(found.starts_with(&format!("f:{place}: invalid YAML: ")), "{found}");
+        let (position, help) = expected.split_once(' ').unwrap();
+        assert!(found.starts_with(&format!("f:{position}: invalid YAML: ")), "{found}");
         assert!(found.ends_with(&format!("; {help}")), "{found}");
     }
 

@@ -16,7 +16,7 @@ pub(super) fn costs_above_capacity(rule: &Rule, notes: &mut Notes) {
             (max.get(), format!("a request whose `{attribute}` is invalid or too large"), "`max`"),
         ],
     };
-    let mut report = |place, what: &str, effect: &Effect| {
+    let mut report = |position, what: &str, effect: &Effect| {
         let limits = effect.limits().map_or(&[][..], |set| set.limits.as_slice());
         let too_small = weights.iter().find_map(|(cost, who, word)| {
             limits.iter().find(|limit| limit.capacity() < *cost).map(|limit| (cost, who, word, limit))
@@ -31,10 +31,10 @@ pub(super) fn costs_above_capacity(rule: &Rule, notes: &mut Notes) {
             format!("write a limit of at least {cost}, or a smaller {word}")
         };
         let problem = format!("{who} never passes {what}: its cost is {cost}, the capacity {capacity}");
-        notes.add_with_help(place, problem, help);
+        notes.add_with_help(position, problem, help);
     };
-    report(rule.place().place, &format!("`{}`", rule.id()), rule.effect());
+    report(rule.position().position, &format!("`{}`", rule.id()), rule.effect());
     for other in rule.overrides() {
-        report(other.place, "this override", &other.effect);
+        report(other.position, "this override", &other.effect);
     }
 }

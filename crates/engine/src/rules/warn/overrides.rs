@@ -22,19 +22,19 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
         (Some(earlier), Some(later)) => earlier >= later,
         (Some(_), None) => false,
     };
-    for (place, other) in overrides.iter().enumerate() {
+    for (position, other) in overrides.iter().enumerate() {
         if other.until.is_some_and(|until| until <= now) {
-            notes.add(other.place, "this override has expired");
+            notes.add(other.position, "this override has expired");
             continue;
         }
         let stops = |number: u32| {
             let earlier = &overrides[number as usize];
-            (number as usize) < place && is_positive(&earlier.when) && lasts(earlier, other)
+            (number as usize) < position && is_positive(&earlier.when) && lasts(earlier, other)
         };
         if let Some(number) = always_meets(&index, &other.when, stops) {
-            let at = overrides[number as usize].place;
+            let at = overrides[number as usize].position;
             let problem = "this override never applies: an earlier one matches whenever it does";
-            notes.add_with_help(other.place, problem, format!("the earlier one is at {}:{}", at.line, at.column));
+            notes.add_with_help(other.position, problem, format!("the earlier one is at {}:{}", at.line, at.column));
         }
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
             _ => format!("this override never applies: by `{attribute}`, its rule does not match {whom}"),
         };
         let help = "extend `when` of the rule, or write a separate rule";
-        notes.add_with_help(other.place, problem, help);
+        notes.add_with_help(other.position, problem, help);
     }
 }
 

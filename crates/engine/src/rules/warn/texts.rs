@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::super::Domain;
 use super::super::cidr::Cidr;
-use super::super::glob::{CapturePlace, Glob};
+use super::super::glob::{CapturePosition, Glob};
 use super::super::mistake::Notes;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
@@ -19,7 +19,7 @@ pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
         {
             let problem = format!("`{}` counts by a single attribute called `{}`", rule.id(), shorten(name));
             let help = "write several as `per: [a, b]`, alternatives as `per: [a or b]`";
-            notes.add_with_help(rule.place().place, problem, help);
+            notes.add_with_help(rule.position().position, problem, help);
         }
     }
 }
@@ -62,9 +62,9 @@ pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
                 continue;
             }
             if let Some(meant) = names.iter().filter(unused).find(|meant| meant.len() > 3 && is_slip(name, meant)) {
-                notes.set_file(&rule.place().file);
+                notes.set_file(&rule.position().file);
                 let problem = format!("`{}` counts by an attribute `{name}`, not by `{{{meant}}}`", rule.id());
-                notes.add_with_help(rule.place().place, problem, format!("did you mean `{meant}`?"));
+                notes.add_with_help(rule.position().position, problem, format!("did you mean `{meant}`?"));
             }
         }
     }
@@ -83,13 +83,14 @@ fn named(rule: &Rule, counted: bool) -> Vec<&str> {
 
 /// Networks, regular expressions and paths without a leading slash, which are compared as strings.
 pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
-    let own = rule.when().iter().map(|condition| (rule.place().place, condition));
-    let others = rule.overrides().iter().flat_map(|other| other.when.iter().map(|condition| (other.place, condition)));
-    for (place, Condition { attribute, test }) in own.chain(others) {
+    let own = rule.when().iter().map(|condition| (rule.position().position, condition));
+    let others =
+        rule.overrides().iter().flat_map(|other| other.when.iter().map(|condition| (other.position, condition)));
+    for (position, Condition { attribute, test }) in own.chain(others) {
         let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { continue };
         // One warning per list is enough.
         if let Some((problem, help)) = patterns.iter().find_map(|pattern| literal(attribute, pattern)) {
-            notes.add_with_help(place, problem, help);
+            notes.add_with_help(position, problem, help);
         }
     }
 }
@@ -161,12 +162,12 @@ fn written(glob: &Glob) -> String {
     let mut segments: Vec<String> = glob.as_str().split('/').map(str::to_owned).collect();
     let count = segments.len();
     for name in glob.names() {
-        let place = match glob.capture(name) {
-            Some(CapturePlace::FromStart(before)) => Some(before),
-            Some(CapturePlace::FromEnd(after)) => count.checked_sub(1 + after),
+        let position = match glob.capture(name) {
+            Some(CapturePosition::FromStart(before)) => Some(before),
+            Some(CapturePosition::FromEnd(after)) => count.checked_sub(1 + after),
             None => None,
         };
-        if let Some(segment) = place.and_then(|place| segments.get_mut(place)) {
+        if let Some(segment) = position.and_then(|position| segments.get_mut(position)) {
             *segment = format!("{{{name}}}");
         }
     }

@@ -1,4 +1,4 @@
-//! Rules are packed into an index: each is put where its anchor is.
+//! Builds an index: each rule is stored at its anchor.
 
 use rustc_hash::FxHashMap;
 
@@ -6,24 +6,23 @@ use super::super::lookup::Lookup;
 use super::super::paths::Paths;
 use super::super::values::Values;
 use super::{
-    ASKS_MORE, Asks, Attribute, Index, LEADS_NOWHERE, NAMES, NTH_NAMES, Nth, Remaining, SHARED, Sought, Starts,
-    network_text, space_of,
+    Attribute, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES, NOT_AN_ANCHOR, NTH_NAMES,
+    NumberedAttribute, PrefixIndex, SHARED, network_text, space_of,
 };
 use crate::rules::{Condition, Glob, Pattern, Test, nth_of};
 
-/// Rules before they are packed.
 #[derive(Default)]
-pub(super) struct Builder {
+pub(super) struct IndexBuilder {
     names: FxHashMap<Box<str>, u32>,
-    nth: Vec<Nth>,
-    /// How many rules ask for a value or pattern of an attribute.
+    nth: Vec<NumberedAttribute>,
+    /// How many rules have a value or pattern of an attribute.
     popularity: FxHashMap<(u32, Box<str>), u32>,
     anchors: Vec<Anchors>,
     unanchored: Vec<u32>,
-    others: Vec<Box<[Remaining]>>,
+    others: Vec<Box<[FurtherCondition]>>,
 }
 
-/// The rules that are found by one attribute.
+/// The rules found by one attribute.
 #[derive(Default)]
 struct Anchors {
     equals: FxHashMap<Box<[u8]>, Vec<u32>>,
@@ -33,7 +32,7 @@ struct Anchors {
     present: Vec<u32>,
 }
 
-impl Builder {
+impl IndexBuilder {
     fn name(&mut self, attribute: &str) -> u32 {
         let next = self.names.len() as u32;
         let number = *self.names.entry(attribute.into()).or_insert(next);
@@ -41,13 +40,13 @@ impl Builder {
             self.anchors.push(Anchors::default());
             if let Some((of, before)) = nth_of(attribute) {
                 let of = self.name(of);
-                self.nth.push(Nth { attribute: number, of, before });
+                self.nth.push(NumberedAttribute { attribute: number, of, before });
             }
         }
         number
     }
 
-    pub(super) fn count(&mut self, sought: &Sought<'_>) {
+    pub(super) fn count(&mut self, sought: &IndexEntry<'_>) {
         sought.names.iter().for_each(|attribute| {
             self.name(attribute);
         });
@@ -64,13 +63,16 @@ impl Builder {
         }
     }
 
-    pub(super) fn insert(&mut self, sought: &Sought<'_>, number: u32) {
+    pub(super) fn insert(&mut self, sought: &IndexEntry<'_>, number: u32) {
         let anchor = self.anchor(sought);
         let others = sought.when.iter().enumerate().filter(|(place, _)| Some(*place) != anchor);
-        let others: Box<[Remaining]> = others
-            .map(|(_, when)| Remaining { attribute: self.name(&when.attribute), asks: Asks::of(&when.test) })
+        let others: Box<[FurtherCondition]> = others
+            .map(|(_, when)| FurtherCondition {
+                attribute: self.name(&when.attribute),
+                asks: CompiledTest::of(&when.test),
+            })
             .collect();
-        let marked = if others.is_empty() { number } else { number | ASKS_MORE };
+        let marked = if others.is_empty() { number } else { number | HAS_MORE_CONDITIONS };
         self.others.push(others);
         let Some(Condition { attribute, test }) = anchor.map(|anchor| &sought.when[anchor]) else {
             self.unanchored.push(marked);
@@ -81,19 +83,19 @@ impl Builder {
         match test {
             Test::AnyOf(patterns) => patterns.iter().for_each(|pattern| anchors.add(pattern, marked)),
             Test::Present => anchors.present.push(marked),
-            // Nothing is found by what is not there.
+            // Absence cannot be looked up.
             Test::Absent | Test::NoneOf(_) => self.unanchored.push(marked),
         }
     }
 
-    /// The place of the condition that fewest other rules share.
-    fn anchor(&mut self, sought: &Sought<'_>) -> Option<usize> {
+    /// Returns the index of the condition that the fewest other rules share.
+    fn anchor(&mut self, sought: &IndexEntry<'_>) -> Option<usize> {
         let mut best = None;
         for (place, Condition { attribute, test }) in sought.when.iter().enumerate() {
             let attribute = self.name(attribute);
             let shared = match test {
                 Test::Absent | Test::NoneOf(_) => continue,
-                // Whoever has the attribute at all would find it.
+                // Every request with the attribute would find the rule.
                 Test::Present => u32::MAX,
                 Test::AnyOf(patterns) => {
                     patterns.iter().map(|pattern| self.shared(attribute, pattern)).max().unwrap_or(0)
@@ -106,8 +108,8 @@ impl Builder {
         best.map(|(_, place)| place)
     }
 
-    /// How many rules are found together by this pattern. A pattern of stars alone matches about anything, and is taken only
-    /// where there is nothing better.
+    /// Returns how many rules this pattern finds. A pattern of stars alone matches almost anything,
+    /// and is the last choice.
     fn shared(&self, attribute: u32, pattern: &Pattern) -> u32 {
         let same = self.popularity.get(&(attribute, text(pattern))).copied().unwrap_or(0);
         match pattern {
@@ -120,11 +122,11 @@ impl Builder {
 
     pub(super) fn finish(self, first: u32) -> Index {
         let mut packing =
-            Packing { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
-        let leads_nowhere = |number: u32| if self.anchors[number as usize].is_empty() { LEADS_NOWHERE } else { 0 };
+            EntryCollector { texts: Vec::new(), shared: Vec::new(), free_space: space_of(self.names.len() as u32) };
+        let not_an_anchor = |number: u32| if self.anchors[number as usize].is_empty() { NOT_AN_ANCHOR } else { 0 };
         packing.texts.extend(self.names.into_iter().map(|(name, number)| {
             let space = if nth_of(&name).is_some() { NTH_NAMES } else { NAMES };
-            (space, name.into_boxed_bytes(), number | leads_nowhere(number))
+            (space, name.into_boxed_bytes(), number | not_an_anchor(number))
         }));
         let attributes =
             self.anchors.into_iter().zip(0..).map(|(anchors, number)| packing.pack(anchors, number)).collect();
@@ -140,14 +142,14 @@ impl Builder {
     }
 }
 
-/// What goes into the one table of texts.
-struct Packing {
+/// Collects the entries of the lookup table.
+struct EntryCollector {
     texts: Vec<(u32, Box<[u8]>, u32)>,
     shared: Vec<Box<[u32]>>,
     free_space: u32,
 }
 
-impl Packing {
+impl EntryCollector {
     fn pack(&mut self, anchors: Anchors, number: u32) -> Attribute {
         let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
@@ -164,7 +166,11 @@ impl Packing {
         Attribute { has_values, has_others, paths, present: anchors.present.into(), starts }
     }
 
-    fn starts(&mut self, prefixes: FxHashMap<Box<[u8]>, Vec<u32>>, networks: FxHashMap<[u8; 17], Vec<u32>>) -> Starts {
+    fn starts(
+        &mut self,
+        prefixes: FxHashMap<Box<[u8]>, Vec<u32>>,
+        networks: FxHashMap<[u8; 17], Vec<u32>>,
+    ) -> PrefixIndex {
         let (text_space, network_space) = (self.free_space, self.free_space + 1);
         self.free_space += 2;
         let mut lengths: Vec<u32> = prefixes.keys().map(|text| text.len() as u32).collect();
@@ -175,10 +181,10 @@ impl Packing {
         bits.dedup();
         prefixes.into_iter().for_each(|(text, rules)| self.add(text_space, text, rules));
         networks.into_iter().for_each(|(text, rules)| self.add(network_space, Box::new(text), rules));
-        Starts { lengths: lengths.into(), text_space, bits: bits.into(), network_space }
+        PrefixIndex { lengths: lengths.into(), text_space, bits: bits.into(), network_space }
     }
 
-    /// A text that leads to a rule, or to several.
+    /// Adds a key that leads to one or several rules.
     fn add(&mut self, space: u32, text: Box<[u8]>, rules: Vec<u32>) {
         let found = match &*rules {
             [rule] => *rule,
@@ -204,14 +210,14 @@ impl Anchors {
             Pattern::Cidr(network) => self.networks.entry(network_text(network.bits(), network.bytes())).or_default(),
             Pattern::Glob(glob) => return self.globs.push((glob.clone(), rule)),
         };
-        // A rule that names a value twice is still found once.
+        // A rule that names a value twice is found once.
         if rules.last() != Some(&rule) {
             rules.push(rule);
         }
     }
 }
 
-impl Asks {
+impl CompiledTest {
     fn of(test: &Test) -> Self {
         match test {
             Test::AnyOf(patterns) => Self::AnyOf(Values::new(patterns)),
@@ -222,7 +228,7 @@ impl Asks {
     }
 }
 
-/// What tells patterns apart.
+/// Returns a string that identifies a pattern.
 fn text(pattern: &Pattern) -> Box<str> {
     match pattern {
         Pattern::Equals(text) => text.clone(),

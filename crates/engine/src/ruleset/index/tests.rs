@@ -9,7 +9,8 @@ fn read(rules: &str) -> Vec<Rule> {
 }
 
 fn index_of(rules: &[Rule], first: u32) -> Index {
-    let sought: Vec<Sought<'_>> = rules.iter().map(|rule| Sought { when: rule.when(), names: Vec::new() }).collect();
+    let sought: Vec<IndexEntry<'_>> =
+        rules.iter().map(|rule| IndexEntry { when: rule.when(), names: Vec::new() }).collect();
     Index::new(&sought, first)
 }
 
@@ -21,7 +22,7 @@ fn find(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
 }
 
 #[test]
-fn a_request_meets_every_rule_whose_conditions_hold() {
+fn request_matches_every_rule_whose_conditions_hold() {
     let rules = read(
         "- {id: 0, limit: 1/s}\n\
          - {id: 1, limit: 1/s, when: {method: GET}}\n\
@@ -40,7 +41,7 @@ fn a_request_meets_every_rule_whose_conditions_hold() {
 }
 
 #[test]
-fn a_rule_is_found_by_what_fewest_others_share() {
+fn anchor_is_the_condition_that_the_fewest_rules_share() {
     let mut text = String::new();
     for n in 0..100 {
         text += &format!("- {{id: r{n}, limit: 1/s, when: {{method: GET, tenant: t{n}, path: /**}}}}\n");
@@ -53,12 +54,12 @@ fn a_rule_is_found_by_what_fewest_others_share() {
 }
 
 #[test]
-fn numbers_begin_where_they_are_told_to() {
+fn numbers_begin_with_the_given_one() {
     let index = index_of(&read("- {id: a, limit: 1/s}\n- {id: b, limit: 1/s, when: {x: y}}\n"), 10);
     assert_eq!(find(&index, &[("x", "y")]), [10, 11]);
 }
 
-/// What the documentation says, word for word.
+/// A slow reference implementation of the documentation.
 fn obviously(rule: &Rule, attributes: &[(String, String)]) -> bool {
     rule.when().iter().all(|when| {
         let mut values =
@@ -100,7 +101,7 @@ fn condition() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn the_index_finds_what_trying_every_rule_does(
+    fn index_agrees_with_evaluating_every_rule(
         whens in proptest::collection::vec(proptest::collection::btree_map("[abc]", condition(), 0..3), 0..20),
         attributes in proptest::collection::vec(("[abcd]", "/?[xyz*]{0,2}(/[xy])?|10[.][01][.]0[.][0-2]"), 0..5),
     ) {

@@ -1,7 +1,7 @@
 //! The time of a request: its member `at`, which a body of `/v1/check` does not have.
 
 use serde::de::IgnoredAny;
-use tollgate_engine::rules::{NoMoment, moment};
+use tollgate_engine::rules::{TimeError, moment};
 
 use crate::http::problem::Problem;
 
@@ -31,8 +31,8 @@ fn parse(value: &[u8]) -> Result<u64, String> {
     }
     let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT.into()) };
     moment(&text).map(|at| at.as_nanos()).map_err(|wrong| match &wrong {
-        NoMoment::Unreadable(_) => AT.into(),
-        NoMoment::NoZone(text) | NoMoment::Beyond(text) => format!("{}; {}", text.problem, text.help),
+        TimeError::Unreadable(_) => AT.into(),
+        TimeError::NoZone(text) | TimeError::Beyond(text) => format!("{}; {}", text.problem, text.help),
     })
 }
 

@@ -130,7 +130,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
 /// Checks the files as `tollgate check` does; returns what to send if there are no mistakes.
 fn checked(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
-    let taken = match entry::take_apart(&sources) {
+    let taken = match entry::split(&sources) {
         Ok(taken) => taken,
         Err(mistakes) => {
             print_mistakes(&mistakes)?;

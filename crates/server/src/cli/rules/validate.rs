@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use reqwest::Method;
 use serde_json::{Value, json};
-use tollgate_engine::rules::{Mistake, Place, Source, entry};
+use tollgate_engine::rules::{Mistake, Position, Source, entry};
 
 use crate::cli::files::{self, File};
 use crate::cli::remote::Remote;
@@ -59,7 +59,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
     if success
         && sources.len() > 1
-        && let Err(mistakes) = entry::take_apart(&sources)
+        && let Err(mistakes) = entry::split(&sources)
     {
         print_mistakes(&mistakes)?;
         success = false;
@@ -84,7 +84,7 @@ fn print(file: &File, validation: &Validation) -> anyhow::Result<()> {
 /// Formats a finding as `tollgate check` does.
 fn detailed(file: &File, finding: &Finding) -> String {
     let Finding { line, column, problem, help } = finding.clone();
-    let place = Place { line, column };
-    let mistake = Mistake { file: (*file.name).into(), place, problem, help, snippet: None };
+    let position = Position { line, column };
+    let mistake = Mistake { file: (*file.name).into(), position, problem, help, snippet: None };
     mistake.in_text(&file.text).detailed()
 }

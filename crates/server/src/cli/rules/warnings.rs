@@ -25,8 +25,8 @@ pub(super) fn warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule)
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
     // Overrides are the last key of a rule that they are inserted into, so all that follows is about this one.
-    let start = rules.domains().first()?.rules().first()?.overrides().first()?.place;
-    let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.place >= start);
+    let start = rules.domains().first()?.rules().first()?.overrides().first()?.position;
+    let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.position >= start);
     found.extend(of_override.map(|warning| match warning.help {
         Some(help) => format!("{}; {help}", warning.problem),
         None => warning.problem,

@@ -19,7 +19,7 @@ fn check(stored: &str, file: &str, others: Others, expected: &str) {
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();
     let entry = |id: char| format!("{{id: {id}, limit: 1/s}}");
     let text = format!("{{domain: d, rules: [{}]}}", file.chars().map(entry).collect::<Vec<_>>().join(", "));
-    let taken = entry::take_apart(&[Source { name: "f", text: text.as_bytes() }]).unwrap();
+    let taken = entry::split(&[Source { name: "f", text: text.as_bytes() }]).unwrap();
     let changes = compare(taken, HashMap::from([("d".into(), stored)]), others);
     let [domain] = &changes.domains[..] else { unreachable!("one domain") };
     let mut after = before;
@@ -55,7 +55,7 @@ fn order_of_the_file_is_preserved() {
 #[test]
 fn only_changes_are_reported() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2/s}\n- {id: b, limit: 1/s}\n";
-    let taken = entry::take_apart(&[Source { name: "f", text }]).unwrap();
+    let taken = entry::split(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![row("a", 1), row("b", 2)])]);
     let changes = compare(taken, stored, Others::Keep);
     assert_eq!(changes.planned.len(), 1);
@@ -66,7 +66,7 @@ fn only_changes_are_reported() {
 #[test]
 fn limit_that_jumps_is_a_warning() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2000/s}\n";
-    let taken = entry::take_apart(&[Source { name: "f", text }]).unwrap();
+    let taken = entry::split(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![row("a", 1)])]);
     let changes = compare(taken, stored, Others::Keep);
     assert_eq!(changes.warnings.len(), 1, "{:?}", changes.warnings);

@@ -30,13 +30,13 @@ mod read;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::super::mistake::{Notes, Place};
+use super::super::mistake::{Notes, Position};
 use super::super::nth::nth_of;
 use super::super::raw::shorten;
 use super::super::text::{Node, Value};
 use super::build::{id_from, list, map, text};
-use pattern::{Exclusion, Values};
-use read::{Allows, Descriptor, RateLimit, Reader};
+use pattern::{DescriptorValue, Exclusion};
+use read::{Allows, Descriptor, EnvoyParser, RateLimit};
 
 /// Maximum number of values with stars under one key: each is compared with all before it.
 const MAX_STARRED: usize = 256;
@@ -50,7 +50,7 @@ pub(super) fn is_meant(tree: &Node) -> bool {
 
 /// Returns the same limits in the rule language; `None` if mistakes leave nothing.
 pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
-    let file = Reader { notes, left_out }.file(tree)?;
+    let file = EnvoyParser { notes, left_out }.file(tree)?;
     let mut converter = Converter {
         notes,
         left_out,
@@ -64,7 +64,7 @@ pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> O
     converter.level(&file.descriptors, &mut Vec::new());
     converter.replace();
     let rules = converter.rules;
-    Some(map(tree.place, vec![("domain", file.domain), ("rules", list(tree.place, rules))]))
+    Some(map(tree.position, vec![("domain", file.domain), ("rules", list(tree.position, rules))]))
 }
 
 struct Converter<'n, 'd> {
@@ -81,38 +81,38 @@ struct Converter<'n, 'd> {
 }
 
 /// A level on the path to a limit.
-struct Step<'d> {
+struct PathLevel<'d> {
     descriptor: &'d Descriptor,
-    values: Values<'d>,
+    values: DescriptorValue<'d>,
     /// The values of more specific siblings.
-    excluded: Vec<Values<'d>>,
+    excluded: Vec<DescriptorValue<'d>>,
 }
 
 impl<'d> Converter<'_, 'd> {
-    fn level(&mut self, descriptors: &'d [Descriptor], path: &mut Vec<Step<'d>>) {
-        let mut beside: HashMap<&str, Vec<(usize, Values<'d>)>> = HashMap::new();
-        for (place, descriptor) in descriptors.iter().enumerate() {
-            let values = Values::new(descriptor.value.as_deref());
-            beside.entry(&descriptor.key).or_default().push((place, values));
+    fn level(&mut self, descriptors: &'d [Descriptor], path: &mut Vec<PathLevel<'d>>) {
+        let mut beside: HashMap<&str, Vec<(usize, DescriptorValue<'d>)>> = HashMap::new();
+        for (position, descriptor) in descriptors.iter().enumerate() {
+            let values = DescriptorValue::new(descriptor.value.as_deref());
+            beside.entry(&descriptor.key).or_default().push((position, values));
         }
-        let starred = |(_, values): &&(usize, Values<'_>)| matches!(values, Values::Starred(_));
+        let starred = |(_, values): &&(usize, DescriptorValue<'_>)| matches!(values, DescriptorValue::Starred(_));
         for (key, beside) in &beside {
-            if let Some((place, _)) = beside.iter().filter(starred).nth(MAX_STARRED) {
+            if let Some((position, _)) = beside.iter().filter(starred).nth(MAX_STARRED) {
                 let problem = format!("too many values with stars for `{key}` (maximum {MAX_STARRED})");
-                self.notes.add(descriptors[*place].place, problem);
+                self.notes.add(descriptors[*position].position, problem);
                 return;
             }
         }
-        for (place, descriptor) in descriptors.iter().enumerate() {
-            let values = Values::new(descriptor.value.as_deref());
-            let excluded = excluded(&beside[&*descriptor.key], place, values);
+        for (position, descriptor) in descriptors.iter().enumerate() {
+            let values = DescriptorValue::new(descriptor.value.as_deref());
+            let excluded = excluded(&beside[&*descriptor.key], position, values);
             if excluded.iter().any(|values| values.is_everything()) {
                 let problem = "this descriptor never matches and is left out";
                 let why = format!("another one matches every value of `{}`", descriptor.key);
-                self.left_out.add_with_help(descriptor.place, problem, why);
+                self.left_out.add_with_help(descriptor.position, problem, why);
                 continue;
             }
-            path.push(Step { descriptor, values, excluded });
+            path.push(PathLevel { descriptor, values, excluded });
             if let Some(limit) = &descriptor.limit {
                 self.limit(limit, path);
             }
@@ -122,24 +122,24 @@ impl<'d> Converter<'_, 'd> {
     }
 
     /// Adds the rule of a limit, or reports why there is none.
-    fn limit(&mut self, limit: &'d RateLimit, path: &[Step<'d>]) {
+    fn limit(&mut self, limit: &'d RateLimit, path: &[PathLevel<'d>]) {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
         self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
         if self.conditions > MAX_CONDITIONS {
             // Reported once: nothing of the file is used.
             if !self.too_many {
-                self.notes.add(limit.place, format!("too many conditions (maximum {MAX_CONDITIONS})"));
+                self.notes.add(limit.position, format!("too many conditions (maximum {MAX_CONDITIONS})"));
             }
             self.too_many = true;
             return;
         }
         if let Err(why) = self.rule(limit, path, &named) {
-            self.left_out.add_with_help(limit.place, "this limit is not imported", why);
+            self.left_out.add_with_help(limit.position, "this limit is not imported", why);
         }
     }
 
-    fn rule(&mut self, limit: &'d RateLimit, path: &[Step<'d>], named: &str) -> Result<(), &'static str> {
-        let place = path.last().map_or(limit.place, |step| step.descriptor.place);
+    fn rule(&mut self, limit: &'d RateLimit, path: &[PathLevel<'d>], named: &str) -> Result<(), &'static str> {
+        let position = path.last().map_or(limit.position, |step| step.descriptor.position);
         let names = attribute_names(path)?;
         let (mut when, mut overrides) = (Vec::new(), Vec::new());
         for (step, name) in path.iter().zip(&names) {
@@ -150,17 +150,17 @@ impl<'d> Converter<'_, 'd> {
         }
         if when.is_empty() {
             // A condition to index the rule by.
-            when.extend(names.last().map(|name| (text(place, &**name), present(place))));
+            when.extend(names.last().map(|name| (text(position, &**name), present(position))));
         }
         let counted = path.iter().zip(&names).filter(|(step, _)| step.is_counted());
-        let per: Vec<Node> = counted.map(|(_, name)| text(place, &**name)).collect();
-        let only = path.iter().map(|step| text(place, &*step.descriptor.key)).collect();
-        let when = Node { place, value: Value::Map(when) };
-        let mut pairs = vec![("only", list(place, only)), ("when", when)];
+        let per: Vec<Node> = counted.map(|(_, name)| text(position, &**name)).collect();
+        let only = path.iter().map(|step| text(position, &*step.descriptor.key)).collect();
+        let when = Node { position, value: Value::Map(when) };
+        let mut pairs = vec![("only", list(position, only)), ("when", when)];
         if !per.is_empty() {
-            pairs.push(("per", list(place, per)));
+            pairs.push(("per", list(position, per)));
         }
-        let boolean = || text(place, "true");
+        let boolean = || text(position, "true");
         match limit.allows {
             Allows::Everything => {
                 // Excluded values have no limit either.
@@ -170,21 +170,21 @@ impl<'d> Converter<'_, 'd> {
             Allows::Nothing if overrides.is_empty() => pairs.push(("deny", boolean())),
             Allows::Nothing => {
                 pairs.push(("unlimited", boolean()));
-                overrides.push(map(place, vec![("deny", boolean())]));
+                overrides.push(map(position, vec![("deny", boolean())]));
             }
             Allows::Rate(count, unit) => {
-                pairs.push(("limit", text(limit.place, format!("{count}/{unit}"))));
-                pairs.push(("algorithm", text(limit.place, "fixed_window")));
+                pairs.push(("limit", text(limit.position, format!("{count}/{unit}"))));
+                pairs.push(("algorithm", text(limit.position, "fixed_window")));
             }
         }
         if !overrides.is_empty() {
-            pairs.push(("overrides", list(place, overrides)));
+            pairs.push(("overrides", list(position, overrides)));
         }
         if limit.shadow && !matches!(limit.allows, Allows::Everything) {
-            pairs.push(("on_exceed", text(place, "shadow")));
+            pairs.push(("on_exceed", text(position, "shadow")));
         }
         let id = id_from(named, &mut self.taken);
-        pairs.insert(0, ("id", text(place, id.clone())));
+        pairs.insert(0, ("id", text(position, id.clone())));
         if let Some(name) = limit.name.as_deref().filter(|name| !name.is_empty()) {
             self.named.entry(name).or_default().push(id);
         }
@@ -193,13 +193,13 @@ impl<'d> Converter<'_, 'd> {
         }
         match (limit.quota, &limit.allows) {
             (Some(_), Allows::Rate(..)) if !limit.shadow => pairs.push(("suffices", boolean())),
-            (Some(place), Allows::Rate(..) | Allows::Nothing) => {
+            (Some(position), Allows::Rate(..) | Allows::Nothing) => {
                 let why = "it has no effect on a shadow rule, and a limit of 0 is enforced alone";
-                self.left_out.add_with_help(place, "`quota_mode` is not imported", why);
+                self.left_out.add_with_help(position, "`quota_mode` is not imported", why);
             }
             (Some(_), Allows::Everything) | (None, _) => {}
         }
-        self.rules.push(map(place, pairs));
+        self.rules.push(map(position, pairs));
         Ok(())
     }
 
@@ -207,23 +207,23 @@ impl<'d> Converter<'_, 'd> {
     fn replace(&mut self) {
         for (rule, limit) in std::mem::take(&mut self.replacing) {
             let mut ids: Vec<Node> = Vec::new();
-            for (place, name) in &limit.replaces {
+            for (position, name) in &limit.replaces {
                 match self.named.get(&**name) {
-                    Some(named) => ids.extend(named.iter().map(|id| text(*place, &**id))),
+                    Some(named) => ids.extend(named.iter().map(|id| text(*position, &**id))),
                     None => {
                         let problem = format!("no limit is named `{}`, so nothing is replaced", shorten(name));
-                        self.left_out.add_with_help(*place, problem, "it has no effect in Envoy either");
+                        self.left_out.add_with_help(*position, problem, "it has no effect in Envoy either");
                     }
                 }
             }
             if let (Value::Map(pairs), false) = (&mut self.rules[rule].value, ids.is_empty()) {
-                pairs.push((text(limit.place, "replaces"), list(limit.place, ids)));
+                pairs.push((text(limit.position, "replaces"), list(limit.position, ids)));
             }
         }
     }
 }
 
-impl<'d> Step<'d> {
+impl<'d> PathLevel<'d> {
     /// Adds the conditions of a level on the attribute `name`.
     fn add_conditions(
         &self,
@@ -231,19 +231,22 @@ impl<'d> Step<'d> {
         when: &mut Vec<(Node, Node)>,
         overrides: &mut Vec<Node>,
     ) -> Result<(), &'static str> {
-        let place = self.descriptor.place;
+        let position = self.descriptor.position;
         if self.excluded.is_empty() {
             if !self.values.is_everything() {
-                when.push((text(place, name), self.values.condition(place)?));
+                when.push((text(position, name), self.values.condition(position)?));
             }
             return Ok(());
         }
-        match Exclusion::new(place, self.values, &self.excluded)? {
-            Exclusion::Not(condition) => when.push((text(place, name), condition)),
+        match Exclusion::new(position, self.values, &self.excluded)? {
+            Exclusion::Not(condition) => when.push((text(position, name), condition)),
             Exclusion::Each(conditions) => {
-                when.push((text(place, name), self.values.condition(place)?));
+                when.push((text(position, name), self.values.condition(position)?));
                 overrides.extend(conditions.into_iter().map(|condition| {
-                    map(place, vec![("when", map(place, vec![(name, condition)])), ("unlimited", text(place, "true"))])
+                    map(
+                        position,
+                        vec![("when", map(position, vec![(name, condition)])), ("unlimited", text(position, "true"))],
+                    )
                 }));
             }
         }
@@ -253,31 +256,35 @@ impl<'d> Step<'d> {
 
 /// Returns the names of the entries on the path: their keys, numbered if a key occurs several
 /// times.
-fn attribute_names<'d>(path: &[Step<'d>]) -> Result<Vec<Cow<'d, str>>, &'static str> {
-    let same = |key: &str, steps: &[Step<'_>]| steps.iter().filter(|step| step.descriptor.key == key).count();
-    let name = |(place, step): (usize, &Step<'d>)| {
+fn attribute_names<'d>(path: &[PathLevel<'d>]) -> Result<Vec<Cow<'d, str>>, &'static str> {
+    let same = |key: &str, steps: &[PathLevel<'_>]| steps.iter().filter(|step| step.descriptor.key == key).count();
+    let name = |(position, step): (usize, &PathLevel<'d>)| {
         let key = &step.descriptor.key;
         if nth_of(key).is_some() {
             return Err("a key that ends with `#` and a number has another meaning here");
         }
         Ok(match same(key, path) {
             1 => Cow::Borrowed(&**key),
-            _ => Cow::Owned(format!("{key}#{}", same(key, &path[..=place]))),
+            _ => Cow::Owned(format!("{key}#{}", same(key, &path[..=position]))),
         })
     };
     path.iter().enumerate().map(name).collect()
 }
 
-/// Returns the values of siblings with the same key that are more specific than the one at `place`.
-fn excluded<'d>(beside: &[(usize, Values<'d>)], place: usize, values: Values<'d>) -> Vec<Values<'d>> {
-    if let Values::Exactly(_) = values {
+/// Returns the values of siblings with the same key that are more specific than the one at `position`.
+fn excluded<'d>(
+    beside: &[(usize, DescriptorValue<'d>)],
+    position: usize,
+    values: DescriptorValue<'d>,
+) -> Vec<DescriptorValue<'d>> {
+    if let DescriptorValue::Exactly(_) = values {
         return Vec::new();
     }
-    let takes_from = |(other, them): &&(usize, Values<'d>)| match (values, them) {
-        (Values::Exactly(_), _) | (_, Values::Any) => false,
-        (Values::Any, Values::Exactly(_) | Values::Starred(_)) => true,
-        (Values::Starred(pattern), Values::Exactly(value)) => may_match(pattern, value),
-        (Values::Starred(_), Values::Starred(_)) => *other < place,
+    let takes_from = |(other, them): &&(usize, DescriptorValue<'d>)| match (values, them) {
+        (DescriptorValue::Exactly(_), _) | (_, DescriptorValue::Any) => false,
+        (DescriptorValue::Any, DescriptorValue::Exactly(_) | DescriptorValue::Starred(_)) => true,
+        (DescriptorValue::Starred(pattern), DescriptorValue::Exactly(value)) => may_match(pattern, value),
+        (DescriptorValue::Starred(_), DescriptorValue::Starred(_)) => *other < position,
     };
     beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
 }
@@ -289,23 +296,23 @@ fn may_match(pattern: &str, value: &str) -> bool {
     value.starts_with(first.unwrap_or_default()) && value.ends_with(last.unwrap_or_default())
 }
 
-impl Step<'_> {
+impl PathLevel<'_> {
     /// Whether each value of the entry has its own counter.
     fn is_counted(&self) -> bool {
         match self.values {
-            Values::Any => true,
-            Values::Exactly(_) => false,
-            Values::Starred(_) => !self.descriptor.share_threshold,
+            DescriptorValue::Any => true,
+            DescriptorValue::Exactly(_) => false,
+            DescriptorValue::Starred(_) => !self.descriptor.share_threshold,
         }
     }
 }
 
-fn present(place: Place) -> Node {
-    map(place, vec![("present", text(place, "true"))])
+fn present(position: Position) -> Node {
+    map(position, vec![("present", text(position, "true"))])
 }
 
 /// Returns the keys and values on the path, as the reference service names them in its metrics.
-fn path_name(path: &[Step<'_>]) -> String {
+fn path_name(path: &[PathLevel<'_>]) -> String {
     let names = path.iter().map(|step| match &step.descriptor.value {
         Some(value) => format!("{}_{value}", step.descriptor.key),
         None => step.descriptor.key.clone(),

@@ -1,7 +1,7 @@
 //! Values of descriptors as conditions. A star of Envoy matches any characters; a star here stops
 //! at a slash.
 
-use super::super::super::mistake::Place;
+use super::super::super::mistake::Position;
 use super::super::super::text::Node;
 use super::super::build::{map, one_or_list, text};
 
@@ -10,13 +10,13 @@ const MAX_PATTERNS: usize = 16;
 
 /// The values that a descriptor matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Values<'v> {
+pub(super) enum DescriptorValue<'v> {
     Any,
     Exactly(&'v str),
     Starred(&'v str),
 }
 
-impl<'v> Values<'v> {
+impl<'v> DescriptorValue<'v> {
     pub(super) fn new(value: Option<&'v str>) -> Self {
         match value {
             None | Some("") => Self::Any,
@@ -35,23 +35,26 @@ impl<'v> Values<'v> {
     }
 
     /// Returns the condition, or why there is none.
-    pub(super) fn condition(self, place: Place) -> Result<Node, &'static str> {
-        Ok(match self.test(place)? {
+    pub(super) fn condition(self, position: Position) -> Result<Node, &'static str> {
+        Ok(match self.test(position)? {
             ("any_of", texts) => texts,
-            test => map(place, vec![test]),
+            test => map(position, vec![test]),
         })
     }
 
     /// Returns the key of the condition and its value.
-    fn test(self, place: Place) -> Result<(&'static str, Node), &'static str> {
+    fn test(self, position: Position) -> Result<(&'static str, Node), &'static str> {
         Ok(match self {
-            Self::Any => ("present", text(place, "true")),
-            Self::Exactly(value) if value.contains(['{', '}']) => ("equals", text(place, value)),
-            Self::Exactly(value) => ("any_of", text(place, value)),
+            Self::Any => ("present", text(position, "true")),
+            Self::Exactly(value) if value.contains(['{', '}']) => ("equals", text(position, value)),
+            Self::Exactly(value) => ("any_of", text(position, value)),
             Self::Starred(value) => match value.trim_end_matches('*') {
-                "" => ("present", text(place, "true")),
-                prefix if !prefix.contains('*') => ("prefix", text(place, prefix)),
-                _ => ("any_of", one_or_list(place, globs(value)?.into_iter().map(|glob| text(place, glob)).collect())),
+                "" => ("present", text(position, "true")),
+                prefix if !prefix.contains('*') => ("prefix", text(position, prefix)),
+                _ => (
+                    "any_of",
+                    one_or_list(position, globs(value)?.into_iter().map(|glob| text(position, glob)).collect()),
+                ),
             },
         })
     }
@@ -68,29 +71,35 @@ pub(super) enum Exclusion {
 
 impl Exclusion {
     /// Excludes values from those that `from` matches.
-    pub(super) fn new(place: Place, from: Values<'_>, excluded: &[Values<'_>]) -> Result<Self, &'static str> {
-        let exactly = |values: &Values<'_>| matches!(values, Values::Exactly(_));
-        let braces = |values: &Values<'_>| matches!(values, Values::Exactly(value) if value.contains(['{', '}']));
+    pub(super) fn new(
+        position: Position,
+        from: DescriptorValue<'_>,
+        excluded: &[DescriptorValue<'_>],
+    ) -> Result<Self, &'static str> {
+        let exactly = |values: &DescriptorValue<'_>| matches!(values, DescriptorValue::Exactly(_));
+        let braces = |values: &DescriptorValue<'_>| matches!(values, DescriptorValue::Exactly(value) if value.contains(['{', '}']));
         let has_braces = excluded.iter().any(braces);
         if has_braces && !excluded.iter().all(exactly) {
-            let each: Result<_, _> = excluded.iter().map(|values| values.condition(place)).collect();
+            let each: Result<_, _> = excluded.iter().map(|values| values.condition(position)).collect();
             return each.map(Self::Each);
         }
         let mut texts = Vec::with_capacity(excluded.len());
         for values in excluded {
             match values {
-                Values::Any => {}
-                Values::Exactly(value) => texts.push(text(place, *value)),
-                Values::Starred(value) => texts.extend(globs(value)?.into_iter().map(|glob| text(place, glob))),
+                DescriptorValue::Any => {}
+                DescriptorValue::Exactly(value) => texts.push(text(position, *value)),
+                DescriptorValue::Starred(value) => {
+                    texts.extend(globs(value)?.into_iter().map(|glob| text(position, glob)))
+                }
             }
         }
-        let texts = one_or_list(place, texts);
-        let except = if has_braces { map(place, vec![("equals", texts)]) } else { texts };
+        let texts = one_or_list(position, texts);
+        let except = if has_braces { map(position, vec![("equals", texts)]) } else { texts };
         let test = match from {
-            Values::Any => None,
-            Values::Exactly(_) | Values::Starred(_) => Some(from.test(place)?),
+            DescriptorValue::Any => None,
+            DescriptorValue::Exactly(_) | DescriptorValue::Starred(_) => Some(from.test(position)?),
         };
-        Ok(Self::Not(map(place, test.into_iter().chain([("not", except)]).collect())))
+        Ok(Self::Not(map(position, test.into_iter().chain([("not", except)]).collect())))
     }
 }
 

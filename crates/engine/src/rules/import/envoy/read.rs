@@ -1,6 +1,6 @@
 //! Parses files of the reference service and reports all mistakes.
 
-use super::super::super::mistake::{Notes, Place};
+use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
 use super::super::super::text::{Node, Value};
 use super::super::super::words::valid_instead;
@@ -8,7 +8,7 @@ use super::super::super::words::valid_instead;
 /// One level of the tree: a key, an optional value and limit, and the levels below.
 #[derive(Debug)]
 pub(super) struct Descriptor {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) key: String,
     /// `None` or empty: any value.
     pub(super) value: Option<String>,
@@ -19,13 +19,13 @@ pub(super) struct Descriptor {
 
 #[derive(Debug)]
 pub(super) struct RateLimit {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) name: Option<String>,
     /// The names of limits that are not counted where this one matches.
-    pub(super) replaces: Vec<(Place, String)>,
+    pub(super) replaces: Vec<(Position, String)>,
     pub(super) shadow: bool,
     /// Set if it is enough that one of several such limits admits the request.
-    pub(super) quota: Option<Place>,
+    pub(super) quota: Option<Position>,
     pub(super) allows: Allows,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Allows {
 #[derive(Clone, Copy, Debug)]
 struct LimitSettings {
     shadow: bool,
-    quota: Option<Place>,
+    quota: Option<Position>,
 }
 
 #[derive(Debug)]
@@ -87,17 +87,17 @@ pub(super) fn is_meant(tree: &Node) -> bool {
 }
 
 /// Collects mistakes and settings that are not imported.
-pub(super) struct Reader<'n> {
+pub(super) struct EnvoyParser<'n> {
     pub(super) notes: &'n mut Notes,
     pub(super) left_out: &'n mut Notes,
 }
 
-impl Reader<'_> {
+impl EnvoyParser<'_> {
     pub(super) fn file(&mut self, tree: &Node) -> Option<File> {
         let fields = self.fields(tree, "a file of the reference service", FILE)?;
         let domain = find(&fields, "domain").filter(|(_, node)| text(node).is_some_and(|text| !text.is_empty()));
         if domain.is_none() {
-            self.notes.add_with_help(tree.place, "missing `domain`", "add one like `domain: edge`");
+            self.notes.add_with_help(tree.position, "missing `domain`", "add one like `domain: edge`");
         }
         let descriptors = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
         Some(File { domain: domain?.1.clone(), descriptors })
@@ -109,7 +109,7 @@ impl Reader<'_> {
             Value::Empty => return Vec::new(),
             Value::Text(_) | Value::Map(_) => {
                 let problem = format!("`descriptors` must be a list, not {}", node.kind());
-                self.notes.add_with_help(node.place, problem, "begin each item with `- key: `");
+                self.notes.add_with_help(node.position, problem, "begin each item with `- key: `");
                 return Vec::new();
             }
         };
@@ -118,9 +118,9 @@ impl Reader<'_> {
         for node in nodes {
             let Some(descriptor) = self.descriptor(node) else { continue };
             let name = (descriptor.key.clone(), descriptor.value.clone());
-            if let Some(Place { line, .. }) = seen.insert(name, descriptor.place) {
+            if let Some(Position { line, .. }) = seen.insert(name, descriptor.position) {
                 let problem = "duplicate descriptor: same key and value";
-                self.notes.add_with_help(descriptor.place, problem, format!("the first is in line {line}"));
+                self.notes.add_with_help(descriptor.position, problem, format!("the first is in line {line}"));
             }
             found.push(descriptor);
         }
@@ -131,23 +131,23 @@ impl Reader<'_> {
         let fields = self.fields(node, "a descriptor", DESCRIPTOR)?;
         let key = self.text(&fields, "key").filter(|(_, key)| !key.is_empty());
         if key.is_none() {
-            self.notes.add_with_help(node.place, "missing `key`", "add one like `key: remote_address`");
+            self.notes.add_with_help(node.position, "missing `key`", "add one like `key: remote_address`");
         }
         let value = self.text(&fields, "value").map(|(_, value)| value).filter(|value| !value.is_empty());
         let long =
             [key.as_ref().map(|(_, key)| key), value.as_ref()].into_iter().flatten().any(|text| text.len() > MAX_BYTES);
         if long {
-            self.notes.add(node.place, format!("key or value too long (maximum {MAX_BYTES} bytes)"));
+            self.notes.add(node.position, format!("key or value too long (maximum {MAX_BYTES} bytes)"));
             return None;
         }
         let share_threshold = self.boolean(&fields, "share_threshold");
-        if let Some(place) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
-            self.notes.add(place, "`share_threshold` needs a value with a star");
+        if let Some(position) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
+            self.notes.add(position, "`share_threshold` needs a value with a star");
         }
         let why = "metrics have no labels with values from requests; `/v1/top` lists the values charged most";
         for name in ["detailed_metric", "value_to_metric"] {
-            if let Some(place) = self.boolean(&fields, name) {
-                self.left_out.add_with_help(place, format!("`{name}` is not imported"), why);
+            if let Some(position) = self.boolean(&fields, name) {
+                self.left_out.add_with_help(position, format!("`{name}` is not imported"), why);
             }
         }
         let settings = LimitSettings {
@@ -155,13 +155,13 @@ impl Reader<'_> {
             quota: self.boolean(&fields, "quota_mode"),
         };
         let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, settings));
-        if let Some((place, _)) = find(&fields, "metadata") {
+        if let Some((position, _)) = find(&fields, "metadata") {
             let why = "a proxy can distinguish limits by `rule` in the answer";
-            self.left_out.add_with_help(place, "`metadata` is not imported", why);
+            self.left_out.add_with_help(position, "`metadata` is not imported", why);
         }
         let below = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
         Some(Descriptor {
-            place: node.place,
+            position: node.position,
             key: key?.1,
             value,
             limit,
@@ -183,43 +183,50 @@ impl Reader<'_> {
         let count = self.text(&fields, "requests_per_unit");
         if self.boolean(&fields, "unlimited").is_some() {
             for (name, given) in [("unit", &unit), ("requests_per_unit", &count)] {
-                if let Some((place, _)) = given {
-                    self.notes.add(*place, format!("`{name}` and `unlimited` are mutually exclusive"));
+                if let Some((position, _)) = given {
+                    self.notes.add(*position, format!("`{name}` and `unlimited` are mutually exclusive"));
                 }
             }
-            return Some(RateLimit { place: node.place, name, replaces, shadow, quota, allows: Allows::Everything });
+            return Some(RateLimit {
+                position: node.position,
+                name,
+                replaces,
+                shadow,
+                quota,
+                allows: Allows::Everything,
+            });
         }
         let units: Vec<&str> = UNITS.iter().map(|(unit, _)| *unit).collect();
-        let Some((place, unit)) = unit else {
-            self.notes.add_with_help(node.place, "missing `unit`", "add one like `unit: minute`");
+        let Some((position, unit)) = unit else {
+            self.notes.add_with_help(node.position, "missing `unit`", "add one like `unit: minute`");
             return None;
         };
         let period = UNITS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known)).map(|(_, period)| *period);
         if period.is_none() {
             let problem = format!("`{}` is not a unit", shorten(&unit));
-            self.notes.add_with_help(place, problem, valid_instead(&unit.to_lowercase(), &units));
+            self.notes.add_with_help(position, problem, valid_instead(&unit.to_lowercase(), &units));
         }
-        let Some((place, count)) = count else {
+        let Some((position, count)) = count else {
             let help = "add a number like `requests_per_unit: 10`";
-            self.notes.add_with_help(node.place, "missing `requests_per_unit`", help);
+            self.notes.add_with_help(node.position, "missing `requests_per_unit`", help);
             return None;
         };
         let Ok(count) = count.parse::<u32>() else {
-            self.notes.add(place, format!("`{}` is not a number of requests", shorten(&count)));
+            self.notes.add(position, format!("`{}` is not a number of requests", shorten(&count)));
             return None;
         };
         let allows = if count == 0 { Allows::Nothing } else { Allows::Rate(count, period?) };
-        Some(RateLimit { place: node.place, name, replaces, shadow, quota, allows })
+        Some(RateLimit { position: node.position, name, replaces, shadow, quota, allows })
     }
 
     /// Reads the names of the limits that one replaces.
-    fn replaces(&mut self, node: &Node, name: Option<&str>) -> Vec<(Place, String)> {
+    fn replaces(&mut self, node: &Node, name: Option<&str>) -> Vec<(Position, String)> {
         let nodes = match &node.value {
             Value::List(nodes) => nodes,
             Value::Empty => return Vec::new(),
             Value::Text(_) | Value::Map(_) => {
                 let help = "write it like `replaces: [{name: other}]`";
-                self.notes.add_with_help(node.place, "`replaces` must be a list", help);
+                self.notes.add_with_help(node.position, "`replaces` must be a list", help);
                 return Vec::new();
             }
         };
@@ -228,63 +235,63 @@ impl Reader<'_> {
             let Some(fields) = self.fields(node, "an entry of `replaces`", &["name"]) else { continue };
             match self.text(&fields, "name") {
                 Some((_, other)) if Some(&*other) == name => {
-                    self.notes.add(node.place, "a limit cannot replace itself");
+                    self.notes.add(node.position, "a limit cannot replace itself");
                 }
-                Some((place, other)) if !other.is_empty() => replaced.push((place, other)),
-                _ => self.notes.add(node.place, "missing `name` in an entry of `replaces`"),
+                Some((position, other)) if !other.is_empty() => replaced.push((position, other)),
+                _ => self.notes.add(node.position, "missing `name` in an entry of `replaces`"),
             }
         }
         replaced
     }
 
     /// Returns the pairs of a map whose keys are known, and reports the others.
-    fn fields<'t>(&mut self, node: &'t Node, what: &str, valid: &[&str]) -> Option<Vec<(Place, &'t str, &'t Node)>> {
+    fn fields<'t>(&mut self, node: &'t Node, what: &str, valid: &[&str]) -> Option<Vec<(Position, &'t str, &'t Node)>> {
         let Value::Map(pairs) = &node.value else {
-            self.notes.add(node.place, format!("{what} must be a map, not {}", node.kind()));
+            self.notes.add(node.position, format!("{what} must be a map, not {}", node.kind()));
             return None;
         };
         let mut known = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
             match text(key) {
-                Some(name) if valid.contains(&name) => known.push((key.place, name, value)),
+                Some(name) if valid.contains(&name) => known.push((key.position, name, value)),
                 Some(name) => {
                     let problem = format!("`{}` is not a key of {what}", shorten(name));
-                    self.notes.add_with_help(key.place, problem, valid_instead(name, valid));
+                    self.notes.add_with_help(key.position, problem, valid_instead(name, valid));
                 }
-                None => self.notes.add(key.place, format!("a key of {what} must be a string, not {}", key.kind())),
+                None => self.notes.add(key.position, format!("a key of {what} must be a string, not {}", key.kind())),
             }
         }
         Some(known)
     }
 
-    fn text(&mut self, fields: &[(Place, &str, &Node)], name: &str) -> Option<(Place, String)> {
+    fn text(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<(Position, String)> {
         let (_, node) = find(fields, name)?;
         if node.value == Value::Empty {
             return None;
         }
         if text(node).is_none() {
-            self.notes.add(node.place, format!("`{name}` must be a string or a number, not {}", node.kind()));
+            self.notes.add(node.position, format!("`{name}` must be a string or a number, not {}", node.kind()));
         }
-        text(node).map(|text| (node.place, text.to_owned()))
+        text(node).map(|text| (node.position, text.to_owned()))
     }
 
     /// Returns the position of a key that is `true`.
-    fn boolean(&mut self, fields: &[(Place, &str, &Node)], name: &str) -> Option<Place> {
-        let (place, boolean) = self.text(fields, name)?;
+    fn boolean(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<Position> {
+        let (position, boolean) = self.text(fields, name)?;
         match &*boolean {
-            "true" => Some(place),
+            "true" => Some(position),
             "false" => None,
             other => {
                 let problem = format!("`{}` is neither true nor false", shorten(other));
-                self.notes.add_with_help(place, problem, "write `true` or `false`");
+                self.notes.add_with_help(position, problem, "write `true` or `false`");
                 None
             }
         }
     }
 }
 
-fn find<'t>(fields: &[(Place, &str, &'t Node)], name: &str) -> Option<(Place, &'t Node)> {
-    fields.iter().find(|(_, key, _)| *key == name).map(|(place, _, node)| (*place, *node))
+fn find<'t>(fields: &[(Position, &str, &'t Node)], name: &str) -> Option<(Position, &'t Node)> {
+    fields.iter().find(|(_, key, _)| *key == name).map(|(position, _, node)| (*position, *node))
 }
 
 fn text(node: &Node) -> Option<&str> {

@@ -1,6 +1,6 @@
 //! Replaces `include` directives by the files they name.
 
-use super::super::super::mistake::{Notes, Place};
+use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
 use super::super::super::text::MAX_FILE_BYTES;
 use super::super::ReadIncluded;
@@ -67,12 +67,12 @@ impl<'f> Files<'f> {
     ) {
         self.switch_to(file, notes);
         for directive in read::read(text, file, notes) {
-            let pattern = directive.arguments().first().map(|word| (word.place, word.text.clone()));
+            let pattern = directive.arguments().first().map(|word| (word.position, word.text.clone()));
             match (directive.name(), directive.end, pattern) {
-                ("include", End::Here, Some((place, pattern))) => {
+                ("include", End::Here, Some((position, pattern))) => {
                     self.switch_to(file, notes);
                     self.switch_to(file, left_out);
-                    self.include(place, &pattern, depth, all, notes, left_out);
+                    self.include(position, &pattern, depth, all, notes, left_out);
                 }
                 _ => all.push(directive),
             }
@@ -81,7 +81,7 @@ impl<'f> Files<'f> {
 
     fn include(
         &mut self,
-        place: Place,
+        position: Position,
         pattern: &str,
         depth: usize,
         all: &mut Vec<Directive>,
@@ -89,14 +89,14 @@ impl<'f> Files<'f> {
         left_out: &mut Notes,
     ) {
         if depth >= MAX_DEPTH {
-            notes.add(place, format!("includes are nested too deep (maximum {MAX_DEPTH})"));
+            notes.add(position, format!("includes are nested too deep (maximum {MAX_DEPTH})"));
             return;
         }
         let found = match (self.read.0)(pattern) {
             Ok(found) => found,
             Err(why) => {
                 let problem = format!("cannot include `{}`: {why}", shorten(pattern));
-                left_out.add_with_help(place, problem, "its limits are missing");
+                left_out.add_with_help(position, problem, "its limits are missing");
                 return;
             }
         };
@@ -104,11 +104,11 @@ impl<'f> Files<'f> {
             self.bytes = self.bytes.saturating_add(bytes.len());
             if self.names.len() > MAX_FILES || self.bytes > MAX_FILE_BYTES {
                 let most = format!("too many included files (maximum {MAX_FILES} files and {MAX_FILE_BYTES} bytes)");
-                notes.add(place, most);
+                notes.add(position, most);
                 return;
             }
             let Ok(text) = String::from_utf8(bytes) else {
-                left_out.add(place, format!("cannot include `{}`: not UTF-8", shorten(&name)));
+                left_out.add(position, format!("cannot include `{}`: not UTF-8", shorten(&name)));
                 continue;
             };
             self.names.push(name);

@@ -1,6 +1,6 @@
 //! The parameters of a limit of nginx.
 
-use super::super::super::mistake::{Notes, Place};
+use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
 use super::super::super::text::Node;
 use super::super::build::text;
@@ -20,10 +20,10 @@ impl NginxLimit {
     pub(super) fn of_requests((count, unit): (u64, char), directive: &Directive, notes: &mut Notes) -> Option<Self> {
         let mut number = |name: &str| match directive.option(name) {
             None => Some(0),
-            Some((place, text)) => {
+            Some((position, text)) => {
                 let number = text.parse::<u32>().ok();
                 if number.is_none() {
-                    notes.add(place, format!("`{name}` must be a whole number, not `{}`", shorten(text)));
+                    notes.add(position, format!("`{name}` must be a whole number, not `{}`", shorten(text)));
                 }
                 number.map(u64::from)
             }
@@ -41,24 +41,24 @@ impl NginxLimit {
 
     /// Parses `limit_conn`.
     pub(super) fn of_connections(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<Self> {
-        let place = directive.place;
+        let position = directive.position;
         let number = directive.arguments().get(1);
         let Some(count) = number.and_then(|word| word.text.parse::<u32>().ok()).filter(|count| *count > 0) else {
-            notes.add_with_help(place, "missing number of connections", "write `limit_conn ZONE NUMBER`");
+            notes.add_with_help(position, "missing number of connections", "write `limit_conn ZONE NUMBER`");
             return None;
         };
         let problem = "nginx sees connections end; here the caller must release its slot";
         let why = "a slot that is neither released nor renewed is freed after `lease`, by default 60 seconds";
-        left_out.add_with_help(place, problem, why);
+        left_out.add_with_help(position, problem, why);
         Some(Self { limit: count.to_string(), algorithm: Some("concurrency"), burst: None, free: None })
     }
 
     /// Returns the keys of a rule or an override.
-    pub(super) fn pairs(&self, place: Place) -> Vec<(&'static str, Node)> {
-        let mut pairs = vec![("limit", text(place, &*self.limit))];
-        pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text(place, algorithm))));
-        pairs.extend(self.burst.map(|burst| ("burst", text(place, burst.to_string()))));
-        pairs.extend(self.free.map(|free| ("free", text(place, free.to_string()))));
+    pub(super) fn pairs(&self, position: Position) -> Vec<(&'static str, Node)> {
+        let mut pairs = vec![("limit", text(position, &*self.limit))];
+        pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text(position, algorithm))));
+        pairs.extend(self.burst.map(|burst| ("burst", text(position, burst.to_string()))));
+        pairs.extend(self.free.map(|free| ("free", text(position, free.to_string()))));
         pairs
     }
 }

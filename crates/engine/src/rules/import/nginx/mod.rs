@@ -22,7 +22,7 @@ mod zone;
 use std::collections::{HashMap, HashSet};
 
 use super::super::Source;
-use super::super::mistake::{Notes, Place};
+use super::super::mistake::{Notes, Position};
 use super::super::raw::shorten;
 use super::super::text::{MAX_FILE_BYTES, Node, Value};
 use super::super::words::valid_instead;
@@ -33,7 +33,7 @@ use limit::NginxLimit;
 use read::Directive;
 use region::{Exception, Regions};
 use scope::{Block, NginxLimitKind, RefusalStyle, Scopes};
-use zone::Zone;
+use zone::NginxZone;
 
 /// Maximum number of limits.
 const MAX_LIMITS: usize = 4096;
@@ -57,7 +57,7 @@ pub(super) fn convert(
     notes: &mut Notes,
     left_out: &mut Notes,
 ) -> (Option<Node>, Vec<(String, Vec<u8>)>) {
-    let start = Place { line: 1, column: 1 };
+    let start = Position { line: 1, column: 1 };
     if source.text.len() > MAX_FILE_BYTES {
         notes.add(start, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", source.text.len()));
         return (None, Vec::new());
@@ -74,14 +74,14 @@ pub(super) fn convert(
 }
 
 fn rules(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Option<Vec<Node>> {
-    let mut zones: Vec<Zone> = Vec::new();
+    let mut zones: Vec<NginxZone> = Vec::new();
     for directive in directives.iter().filter(|one| matches!(one.name(), "limit_req_zone" | "limit_conn_zone")) {
         files.set_file(directive, notes, left_out);
-        zones.extend(Zone::read(directive, notes, left_out));
+        zones.extend(NginxZone::read(directive, notes, left_out));
     }
     let scopes = Scopes::read(directives, files, notes, left_out);
     if let Some((number, _)) = scopes.limits().get(MAX_LIMITS) {
-        notes.add(directives[*number].place, format!("too many limits (maximum {MAX_LIMITS})"));
+        notes.add(directives[*number].position, format!("too many limits (maximum {MAX_LIMITS})"));
         return None;
     }
     let mut importer =
@@ -92,23 +92,23 @@ fn rules(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_ou
     for (_, zone) in zones.iter().enumerate().filter(|(number, _)| !used.contains(number)) {
         left_out.set_file(&files.names[zone.file]);
         let problem = format!("no `limit_req` or `limit_conn` uses the zone `{}`", shorten(&zone.name));
-        left_out.add_with_help(zone.place, problem, "it limits nothing and is left out");
+        left_out.add_with_help(zone.position, problem, "it limits nothing and is left out");
     }
     if rules.is_empty() && zones.is_empty() {
-        notes.add(Place { line: 1, column: 1 }, "the file contains no limits of nginx");
+        notes.add(Position { line: 1, column: 1 }, "the file contains no limits of nginx");
     }
     Some(rules)
 }
 
 struct Importer<'n, 'f> {
-    zones: &'n [Zone],
+    zones: &'n [NginxZone],
     scopes: &'n Scopes,
     files: &'n Files<'f>,
     notes: &'n mut Notes,
     left_out: &'n mut Notes,
     taken: HashSet<String>,
     /// The parameters of a zone in a scope, and their position.
-    set: HashMap<(usize, usize), (NginxLimit, Place)>,
+    set: HashMap<(usize, usize), (NginxLimit, Position)>,
 }
 
 impl Importer<'_, '_> {
@@ -122,19 +122,19 @@ impl Importer<'_, '_> {
                 true => directive.option("zone").map(|(_, name)| name),
                 false => directive.arguments().first().map(|word| &*word.text),
             };
-            let Some(zone) = self.zone(directive.place, name.unwrap_or_default(), of_requests) else { continue };
+            let Some(zone) = self.zone(directive.position, name.unwrap_or_default(), of_requests) else { continue };
             let limit = match self.zones[zone].rate {
                 Some(rate) => NginxLimit::of_requests(rate, directive, self.notes),
                 None => NginxLimit::of_connections(directive, self.notes, self.left_out),
             };
             if let Some(limit) = limit {
-                self.set.entry((*scope, zone)).or_insert((limit, directive.place));
+                self.set.entry((*scope, zone)).or_insert((limit, directive.position));
             }
         }
     }
 
-    fn zone(&mut self, place: Place, name: &str, of_requests: bool) -> Option<usize> {
-        let fits = |zone: &&Zone| zone.rate.is_some() == of_requests;
+    fn zone(&mut self, position: Position, name: &str, of_requests: bool) -> Option<usize> {
+        let fits = |zone: &&NginxZone| zone.rate.is_some() == of_requests;
         let found = self.zones.iter().position(|zone| fits(&zone) && zone.name == name);
         if found.is_none() {
             let names: Vec<&str> = self.zones.iter().filter(fits).map(|zone| &*zone.name).collect();
@@ -143,7 +143,7 @@ impl Importer<'_, '_> {
                 true => "add its `limit_req_zone` or `limit_conn_zone` to the file".into(),
                 false => valid_instead(name, &names),
             };
-            self.notes.add_with_help(place, problem, help);
+            self.notes.add_with_help(position, problem, help);
         }
         found
     }
@@ -155,14 +155,14 @@ impl Importer<'_, '_> {
         let mut rules = Vec::new();
         if styles.len().saturating_mul(self.scopes.len()) > MAX_COMBINATIONS {
             let problem = "too many zones and locations";
-            self.notes.add(Place { line: 1, column: 1 }, problem);
+            self.notes.add(Position { line: 1, column: 1 }, problem);
             return rules;
         }
-        for (place, (zone, style)) in styles.iter().enumerate() {
+        for (position, (zone, style)) in styles.iter().enumerate() {
             self.left_out.set_file(&self.files.names[self.zones[*zone].file]);
-            if styles[..place].iter().any(|(earlier, _)| earlier == zone) {
+            if styles[..position].iter().any(|(earlier, _)| earlier == zone) {
                 let problem = format!("the zone `{}` has several kinds of refusals", shorten(&self.zones[*zone].name));
-                self.left_out.add_with_help(self.zones[*zone].place, problem, "here each kind has its own counter");
+                self.left_out.add_with_help(self.zones[*zone].position, problem, "here each kind has its own counter");
             }
             rules.extend(self.rule(*zone, style, &regions));
         }
@@ -207,36 +207,37 @@ impl Importer<'_, '_> {
         // If only one region is limited, it becomes the condition of the rule.
         let alone = base.is_none() && exceptions.iter().filter(|exception| exception.holds.is_some()).count() == 1;
         let only = if alone { exceptions.pop() } else { None };
-        let place = zone.place;
-        let mut when = only.as_ref().map(|only| only.conditions(place)).unwrap_or_default();
+        let position = zone.position;
+        let mut when = only.as_ref().map(|only| only.conditions(position)).unwrap_or_default();
         if let Some(attribute) = zone.per.first().filter(|_| zone.skips_missing) {
-            when.push((attribute, map(place, vec![("present", text(place, "true"))])));
+            when.push((attribute, map(position, vec![("present", text(position, "true"))])));
         }
         let path = only.as_ref().and_then(Exception::path).unwrap_or_default();
-        let mut pairs = vec![("id", text(place, id_from(&format!("{}{path}", zone.name), &mut self.taken)))];
+        let mut pairs = vec![("id", text(position, id_from(&format!("{}{path}", zone.name), &mut self.taken)))];
         if !when.is_empty() {
-            let when = when.into_iter().map(|(attribute, condition)| (text(place, attribute), condition)).collect();
-            pairs.push(("when", Node { place, value: Value::Map(when) }));
+            let when = when.into_iter().map(|(attribute, condition)| (text(position, attribute), condition)).collect();
+            pairs.push(("when", Node { position, value: Value::Map(when) }));
         }
         if !zone.per.is_empty() {
-            pairs.push(("per", list(place, zone.per.iter().map(|attribute| text(place, &**attribute)).collect())));
+            pairs
+                .push(("per", list(position, zone.per.iter().map(|attribute| text(position, &**attribute)).collect())));
         }
-        let unlimited = || vec![("unlimited", text(place, "true"))];
-        let keys = |limit: Option<&NginxLimit>| limit.map_or_else(unlimited, |limit| limit.pairs(place));
+        let unlimited = || vec![("unlimited", text(position, "true"))];
+        let keys = |limit: Option<&NginxLimit>| limit.map_or_else(unlimited, |limit| limit.pairs(position));
         pairs.extend(keys(only.as_ref().map_or(base, |only| only.holds)));
         let overrides = exceptions.iter().map(|exception| {
-            let when = map(place, exception.conditions(place));
-            map(place, std::iter::once(("when", when)).chain(keys(exception.holds)).collect())
+            let when = map(position, exception.conditions(position));
+            map(position, std::iter::once(("when", when)).chain(keys(exception.holds)).collect())
         });
         let overrides: Vec<Node> = overrides.collect();
         if !overrides.is_empty() {
-            pairs.push(("overrides", list(place, overrides)));
+            pairs.push(("overrides", list(position, overrides)));
         }
         match style.dry_run {
-            true => pairs.push(("on_exceed", text(place, "shadow"))),
-            false => pairs.push(("status", text(place, &*style.status))),
+            true => pairs.push(("on_exceed", text(position, "shadow"))),
+            false => pairs.push(("status", text(position, &*style.status))),
         }
-        let rule = map(place, pairs);
+        let rule = map(position, pairs);
         self.report_differences(number, style, regions);
         Some(rule)
     }
@@ -248,23 +249,23 @@ impl Importer<'_, '_> {
             let source = self.scopes.source(scope, kind).filter(|source| self.set.contains_key(&(*source, number)))?;
             (self.scopes.style(scope, kind) == *style).then_some(source)
         };
-        let place = self.zones[number].place;
+        let position = self.zones[number].position;
         for scope in 0..self.scopes.len() {
             let Some(outside) = self.scopes.get(scope).parent else { continue };
             let expression = self.scopes.get(scope).block == Block::Expression;
             if expression && !self.scopes.is_in_expression(scope) && source(scope) != source(outside) {
-                let line = self.scopes.get(scope).place.line;
+                let line = self.scopes.get(scope).position.line;
                 let problem = format!("this also applies in the location of line {line}");
                 let why = "locations with regular expressions are not imported";
-                self.left_out.add_with_help(place, problem, why);
+                self.left_out.add_with_help(position, problem, why);
             }
         }
         let nameless: Vec<usize> = regions.nameless().collect();
         let differing = nameless.iter().find(|server| source(**server) != source(nameless[0]));
         if let Some(server) = differing {
-            let line = self.scopes.get(*server).place.line;
+            let line = self.scopes.get(*server).position.line;
             let problem = format!("the server of line {line} and another one have no name");
-            self.left_out.add_with_help(place, problem, "rules cannot distinguish them: the first one applies");
+            self.left_out.add_with_help(position, problem, "rules cannot distinguish them: the first one applies");
         }
     }
 }

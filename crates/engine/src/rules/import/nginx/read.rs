@@ -1,20 +1,20 @@
 //! Parses nginx configuration into directives.
 
-use super::super::super::mistake::{Notes, Place};
+use super::super::super::mistake::{Notes, Position};
 
 /// Words up to a semicolon or a brace.
 #[derive(Debug)]
 pub(super) struct Directive {
     /// The index of its file.
     pub(super) file: usize,
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) words: Vec<Word>,
     pub(super) end: End,
 }
 
 #[derive(Debug)]
 pub(super) struct Word {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) text: String,
 }
 
@@ -40,8 +40,8 @@ impl Directive {
     }
 
     /// Returns what follows `name=` in one of the words.
-    pub(super) fn option(&self, name: &str) -> Option<(Place, &str)> {
-        self.arguments().iter().find_map(|word| Some((word.place, word.text.strip_prefix(name)?.strip_prefix('=')?)))
+    pub(super) fn option(&self, name: &str) -> Option<(Position, &str)> {
+        self.arguments().iter().find_map(|word| Some((word.position, word.text.strip_prefix(name)?.strip_prefix('=')?)))
     }
 
     pub(super) fn has(&self, flag: &str) -> bool {
@@ -51,49 +51,49 @@ impl Directive {
 
 /// Parses all directives of a file, in order. Unbalanced braces are reported.
 pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive> {
-    let mut scanner = Scanner { rest: text.chars().peekable(), place: Place { line: 1, column: 1 } };
+    let mut scanner = Scanner { rest: text.chars().peekable(), position: Position { line: 1, column: 1 } };
     let mut directives = Vec::new();
-    let (mut words, mut open): (Vec<Word>, Vec<Place>) = (Vec::new(), Vec::new());
+    let (mut words, mut open): (Vec<Word>, Vec<Position>) = (Vec::new(), Vec::new());
     while let Some(token) = scanner.token(notes) {
-        let (place, end) = match token {
-            Token::Word(word) => {
+        let (position, end) = match token {
+            NginxToken::Word(word) => {
                 words.push(word);
                 continue;
             }
-            Token::End(place, end) => (place, end),
+            NginxToken::End(position, end) => (position, end),
         };
         match end {
-            End::Opens => open.push(place),
-            End::Closes if open.pop().is_none() => notes.add(place, "unmatched `}`"),
+            End::Opens => open.push(position),
+            End::Closes if open.pop().is_none() => notes.add(position, "unmatched `}`"),
             End::Here | End::Closes => {}
         }
-        let place = words.first().map_or(place, |word| word.place);
-        directives.push(Directive { file, place, words: std::mem::take(&mut words), end });
+        let position = words.first().map_or(position, |word| word.position);
+        directives.push(Directive { file, position, words: std::mem::take(&mut words), end });
     }
     // The last line may lack its semicolon.
     if let Some(first) = words.first() {
-        directives.push(Directive { file, place: first.place, words, end: End::Here });
+        directives.push(Directive { file, position: first.position, words, end: End::Here });
     }
-    if let Some(place) = open.last() {
-        notes.add(*place, "unclosed `{`");
+    if let Some(position) = open.last() {
+        notes.add(*position, "unclosed `{`");
     }
     directives
 }
 
-enum Token {
+enum NginxToken {
     Word(Word),
-    End(Place, End),
+    End(Position, End),
 }
 
 struct Scanner<'t> {
     rest: std::iter::Peekable<std::str::Chars<'t>>,
-    place: Place,
+    position: Position,
 }
 
 impl Scanner<'_> {
-    fn token(&mut self, notes: &mut Notes) -> Option<Token> {
+    fn token(&mut self, notes: &mut Notes) -> Option<NginxToken> {
         loop {
-            let (place, first) = (self.place, *self.rest.peek()?);
+            let (position, first) = (self.position, *self.rest.peek()?);
             let end = match first {
                 ';' => End::Here,
                 '{' => End::Opens,
@@ -108,19 +108,19 @@ impl Scanner<'_> {
                     self.next();
                     continue;
                 }
-                '"' | '\'' => return Some(Token::Word(Word { place, text: self.quoted(place, notes) })),
-                _ => return Some(Token::Word(Word { place, text: self.bare() })),
+                '"' | '\'' => return Some(NginxToken::Word(Word { position, text: self.quoted(position, notes) })),
+                _ => return Some(NginxToken::Word(Word { position, text: self.bare() })),
             };
             self.next();
-            return Some(Token::End(place, end));
+            return Some(NginxToken::End(position, end));
         }
     }
 
     fn next(&mut self) -> Option<char> {
         let next = self.rest.next()?;
-        self.place = match next {
-            '\n' => Place { line: self.place.line.saturating_add(1), column: 1 },
-            _ => Place { column: self.place.column.saturating_add(1), ..self.place },
+        self.position = match next {
+            '\n' => Position { line: self.position.line.saturating_add(1), column: 1 },
+            _ => Position { column: self.position.column.saturating_add(1), ..self.position },
         };
         Some(next)
     }
@@ -148,7 +148,7 @@ impl Scanner<'_> {
         text
     }
 
-    fn quoted(&mut self, start: Place, notes: &mut Notes) -> String {
+    fn quoted(&mut self, start: Position, notes: &mut Notes) -> String {
         let mut text = String::new();
         let quote = self.next();
         loop {
@@ -180,7 +180,7 @@ mod tests {
                     End::Opens => " {",
                     End::Closes => "}",
                 };
-                format!("{}:{}{end}", directive.place.line, words.join("|"))
+                format!("{}:{}{end}", directive.position.line, words.join("|"))
             })
             .collect();
         let mistakes = notes.finish().err().map(|mistakes| mistakes.to_string());

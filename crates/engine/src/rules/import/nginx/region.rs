@@ -5,7 +5,7 @@
 //! around it unless it has its own. Both are expressed by listing locations from the longest to the
 //! shortest, server by server, each with its limits; locations that change nothing are left out.
 
-use super::super::super::mistake::Place;
+use super::super::super::mistake::Position;
 use super::super::super::text::Node;
 use super::super::build::{map, one_or_list, text};
 use super::scope::{Block, Scopes};
@@ -63,9 +63,9 @@ impl Regions {
             };
             server.locations.sort_by_key(|(scope, _)| order(*scope));
             let sorted: Vec<usize> = server.locations.iter().map(|(scope, _)| *scope).collect();
-            for (place, (scope, next)) in server.locations.iter_mut().enumerate() {
+            for (position, (scope, next)) in server.locations.iter_mut().enumerate() {
                 let path = scopes.get(*scope).block.path().unwrap_or_default();
-                *next = sorted[place + 1..].iter().copied().find(|other| match &scopes.get(*other).block {
+                *next = sorted[position + 1..].iter().copied().find(|other| match &scopes.get(*other).block {
                     Block::Prefix(shorter) => path.starts_with(shorter),
                     Block::File | Block::Server(_) | Block::Exactly(_) | Block::Expression => false,
                 });
@@ -129,12 +129,13 @@ impl Regions {
 
 impl<T> Exception<'_, T> {
     /// Returns the conditions of the region.
-    pub(super) fn conditions(&self, place: Place) -> Vec<(&'static str, Node)> {
-        let texts = |names: Vec<&str>| one_or_list(place, names.into_iter().map(|name| text(place, name)).collect());
+    pub(super) fn conditions(&self, position: Position) -> Vec<(&'static str, Node)> {
+        let texts =
+            |names: Vec<&str>| one_or_list(position, names.into_iter().map(|name| text(position, name)).collect());
         let host = (!self.hosts.is_empty()).then(|| texts(self.hosts.iter().map(|host| &**host).collect()));
         let path = self.paths.first().map(|first| {
             let test = if matches!(first, Block::Exactly(_)) { "equals" } else { "prefix" };
-            map(place, vec![(test, texts(self.paths.iter().filter_map(|path| path.path()).collect()))])
+            map(position, vec![(test, texts(self.paths.iter().filter_map(|path| path.path()).collect()))])
         });
         [("host", host), ("path", path)].into_iter().filter_map(|(name, test)| Some((name, test?))).collect()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::super::mistake::{Notes, Place};
+use super::super::super::mistake::{Notes, Position};
 use super::include::Files;
 use super::read::{Directive, End};
 
@@ -47,7 +47,7 @@ pub(super) struct Scopes {
 
 #[derive(Debug)]
 pub(super) struct Scope {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) parent: Option<usize>,
     pub(super) block: Block,
     settings: HashMap<String, String>,
@@ -84,8 +84,8 @@ const SETTINGS: [&str; 4] = ["limit_req_status", "limit_conn_status", "limit_req
 
 impl Scopes {
     pub(super) fn read(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Self {
-        let place = Place { line: 1, column: 1 };
-        let mut scopes = Self { all: vec![Scope::new(place, None, Block::File)], limits: Vec::new() };
+        let position = Position { line: 1, column: 1 };
+        let mut scopes = Self { all: vec![Scope::new(position, None, Block::File)], limits: Vec::new() };
         // Other blocks, like `http`, are transparent: their content belongs to the scope around
         // them.
         let mut open = vec![0];
@@ -95,12 +95,12 @@ impl Scopes {
             match directive.end {
                 End::Opens if scopes.all.len() >= MAX_BLOCKS || open.len() > MAX_DEPTH => {
                     let most = format!("too many blocks (maximum {MAX_BLOCKS}, nested {MAX_DEPTH} levels)");
-                    notes.add(directive.place, most);
+                    notes.add(directive.position, most);
                     return scopes;
                 }
                 End::Opens => open.push(match block_of(directive) {
                     Some(block) => {
-                        scopes.all.push(Scope::new(directive.place, Some(here), block));
+                        scopes.all.push(Scope::new(directive.position, Some(here), block));
                         scopes.all.len() - 1
                     }
                     None => here,
@@ -121,21 +121,21 @@ impl Scopes {
             self.all[here].has[kind as usize] = true;
             if self.around(here).any(|scope| self.all[scope].block == Block::Expression) {
                 let problem = "limits in a location with a regular expression are not imported";
-                left_out.add_with_help(directive.place, problem, "write a rule with a pattern like `/a/*/b`");
+                left_out.add_with_help(directive.position, problem, "write a rule with a pattern like `/a/*/b`");
             } else {
                 self.limits.push((number, here));
             }
         } else if SETTINGS.contains(&name) {
             let status = value.parse::<u16>().is_ok_and(|status| (400..600).contains(&status));
             if name.ends_with("_status") && !status {
-                notes.add(directive.place, format!("`{name}` must be a status code from 400 to 599"));
+                notes.add(directive.position, format!("`{name}` must be a status code from 400 to 599"));
                 return;
             }
             self.all[here].settings.insert(name.to_owned(), value.to_owned());
         } else if name == "server_name" {
             self.server_names(here, directive, left_out);
         } else if name.starts_with("limit_req_log") || name.starts_with("limit_conn_log") {
-            left_out.add(directive.place, format!("`{name}` is not imported: refusals are counted, not logged"));
+            left_out.add(directive.position, format!("`{name}` is not imported: refusals are counted, not logged"));
         }
     }
 
@@ -147,7 +147,7 @@ impl Scopes {
                 name if name.starts_with('~') => {
                     let problem = "server names that are regular expressions are not imported";
                     left_out.add_with_help(
-                        word.place,
+                        word.position,
                         problem,
                         "the limits apply to its other names, or to every host",
                     );
@@ -207,8 +207,8 @@ impl Scopes {
 }
 
 impl Scope {
-    fn new(place: Place, parent: Option<usize>, block: Block) -> Self {
-        Self { place, parent, block, settings: HashMap::new(), has: [false; 2] }
+    fn new(position: Position, parent: Option<usize>, block: Block) -> Self {
+        Self { position, parent, block, settings: HashMap::new(), has: [false; 2] }
     }
 }
 

@@ -1,16 +1,16 @@
 //! Zones: their key and rate.
 
-use super::super::super::mistake::{Notes, Place};
+use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
 use super::read::Directive;
 use super::scope::NginxLimitKind;
 
 /// A `limit_req_zone` or `limit_conn_zone`.
 #[derive(Debug)]
-pub(super) struct Zone {
+pub(super) struct NginxZone {
     /// The index of its file.
     pub(super) file: usize,
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) name: String,
     /// The attributes to count by.
     pub(super) per: Vec<String>,
@@ -20,7 +20,7 @@ pub(super) struct Zone {
     pub(super) rate: Option<(u64, char)>,
 }
 
-impl Zone {
+impl NginxZone {
     /// The kind of its limits.
     pub(super) fn kind(&self) -> NginxLimitKind {
         if self.rate.is_some() { NginxLimitKind::Requests } else { NginxLimitKind::Connections }
@@ -31,19 +31,19 @@ impl Zone {
         let zone =
             directive.option("zone").and_then(|(_, zone)| zone.split(':').next()).filter(|name| !name.is_empty());
         let Some(name) = zone else {
-            notes.add_with_help(directive.place, "missing name of the zone", "write `zone=NAME:SIZE`");
+            notes.add_with_help(directive.position, "missing name of the zone", "write `zone=NAME:SIZE`");
             return None;
         };
         let rate = if of_requests { Some(read_rate(directive, notes, left_out)?) } else { None };
         let key = directive.arguments().first().filter(|word| !word.text.starts_with("zone="));
         let Some(key) = key else {
-            notes.add(directive.place, "missing key of the zone");
+            notes.add(directive.position, "missing key of the zone");
             return None;
         };
         let mut per: Vec<String> = Vec::new();
         let mut skips_missing = false;
         for variable in variables(&key.text) {
-            let (attribute, always) = attribute_of(&variable, key.place, left_out);
+            let (attribute, always) = attribute_of(&variable, key.position, left_out);
             skips_missing = !always;
             if !per.contains(&attribute) {
                 per.push(attribute);
@@ -51,14 +51,21 @@ impl Zone {
         }
         // A key of several variables is empty only if all are, which a rule cannot express.
         skips_missing &= per.len() == 1;
-        Some(Self { file: directive.file, place: directive.place, name: name.to_owned(), per, skips_missing, rate })
+        Some(Self {
+            file: directive.file,
+            position: directive.position,
+            name: name.to_owned(),
+            per,
+            skips_missing,
+            rate,
+        })
     }
 }
 
 /// Parses `10r/s` or `30r/m`.
 fn read_rate(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> Option<(u64, char)> {
-    let Some((place, rate)) = directive.option("rate") else {
-        notes.add_with_help(directive.place, "missing rate of the zone", "add one like `rate=10r/s`");
+    let Some((position, rate)) = directive.option("rate") else {
+        notes.add_with_help(directive.position, "missing rate of the zone", "add one like `rate=10r/s`");
         return None;
     };
     let parse = |rate: &str, unit: &str| rate.strip_suffix(unit)?.parse::<u64>().ok().filter(|count| *count > 0);
@@ -67,13 +74,13 @@ fn read_rate(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> 
         (_, Some(count)) => {
             if count.saturating_mul(1000) % 60 != 0 {
                 let problem = format!("nginx rounds `{rate}` down to thousandths of a request per second");
-                left_out.add_with_help(place, problem, "here it is exact");
+                left_out.add_with_help(position, problem, "here it is exact");
             }
             Some((count, 'm'))
         }
         (None, None) => {
             let problem = format!("`{}` is not an nginx rate", shorten(rate));
-            notes.add_with_help(place, problem, "write it like `10r/s` or `30r/m`");
+            notes.add_with_help(position, problem, "write it like `10r/s` or `30r/m`");
             None
         }
     }
@@ -98,7 +105,7 @@ fn variables(key: &str) -> Vec<String> {
 }
 
 /// Returns the attribute for a variable, and whether every request has it.
-fn attribute_of(variable: &str, place: Place, left_out: &mut Notes) -> (String, bool) {
+fn attribute_of(variable: &str, position: Position, left_out: &mut Notes) -> (String, bool) {
     let known = match variable {
         "binary_remote_addr" | "remote_addr" => Some("client_ip"),
         "host" | "http_host" | "server_name" => Some("host"),
@@ -116,6 +123,6 @@ fn attribute_of(variable: &str, place: Place, left_out: &mut Notes) -> (String, 
         }
     }
     let problem = format!("the variable `${variable}` is known only to nginx");
-    left_out.add_with_help(place, problem, format!("send it as the attribute `{variable}`"));
+    left_out.add_with_help(position, problem, format!("send it as the attribute `{variable}`"));
     (variable.to_owned(), false)
 }

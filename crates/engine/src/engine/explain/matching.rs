@@ -1,50 +1,52 @@
-//! What a rule that is met has to say: its overrides, its ban and its limits, beside the rule as it was written.
+//! Explains a matching rule: its overrides, its ban and its limits, compared with the rule as
+//! written.
 
 use tollgate::core::{Cost, Nanos, Params, Phase, Time, Wall};
 use tollgate::{Limit, Outcome, Retry};
 
 use super::conditions::{distance, held, nearest, unmet, values};
-use super::{place_of, shown};
+use super::{position_of, shown};
 use crate::calendar::{Calendar, Zone};
 use crate::decision::Decisions;
-use crate::engine::Running;
-use crate::engine::plan::{Answered, Planned};
+use crate::engine::RulesInForce;
+use crate::engine::plan::{AnswerSource, PlannedCharge};
 use crate::explain::{
-    BanStands, BanState, CostBy, Does, LimitState, Met, NotHeld, OverridePlace, Overrides, Overriding, Refill,
-    UnmetOverride, Weight,
+    AppliedOverride, BanState, BanStatus, CostSource, CostValue, LimitState, MatchExplanation, OverrideExplanation,
+    OverrideMismatch, OverridePosition, Refill, RuleEffect, SkippedOverride,
 };
 use crate::key;
 use crate::request::{Entry, Item};
 use crate::rules::{CostOf, Effect, OnExceed, OnFault, Override, Rule};
 use crate::ruleset::Matched;
 
-/// How many overrides that do not hold are told.
+/// Maximum number of overrides that do not apply in an explanation.
 const MAX_UNMET: usize = 3;
-/// Among how many the nearest of them are looked for: refusals in the log are explained where others wait to be decided.
+/// Among how many the nearest of them are searched: refusals in the log are explained while other
+/// requests wait.
 const MAX_COMPARED: usize = 10_000;
 
-/// A charge, and everything to explain it by.
-pub(super) struct Charged<'a> {
+/// A charge and everything needed to explain it.
+pub(super) struct ChargeContext<'a> {
     pub(super) decisions: &'a Decisions,
-    /// Which.
+    /// The index of the charge.
     pub(super) charge: usize,
-    /// The ban that goes with it.
-    pub(super) ban: Option<&'a Planned>,
-    /// The item that met its rule.
+    /// The ban of its counter.
+    pub(super) ban: Option<&'a PlannedCharge>,
+    /// The item that matched the rule.
     pub(super) item: &'a Item<'a>,
-    /// The rule, unless the limits are inline.
+    /// The rule; `None` for inline limits.
     pub(super) rule: Option<&'a Rule>,
-    pub(super) running: &'a Running,
-    /// Those of the domain, and the ids of those among them that are met.
+    pub(super) running: &'a RulesInForce,
+    /// The rules of the domain as written, and the ids of those that match.
     pub(super) written: &'a [Rule],
     pub(super) met: &'a [&'a str],
-    /// The present.
+    /// The present time.
     pub(super) at: Time<Wall>,
 }
 
-impl Charged<'_> {
-    /// What it has to say.
-    pub(super) fn met(&self) -> Met {
+impl ChargeContext<'_> {
+    /// Returns the explanation.
+    pub(super) fn met(&self) -> MatchExplanation {
         let Self { decisions, ban, rule, .. } = *self;
         let planned = &decisions.plan.charges[self.charge];
         let overrides = rule.filter(|rule| !rule.overrides().is_empty());
@@ -55,25 +57,25 @@ impl Charged<'_> {
             None => vec![("key".to_owned(), Some(shown(key::inline_name_of(key))))],
         };
         let ban = ban.zip(rule).and_then(|(planned, rule)| self.ban_state(planned, rule));
-        let banned = ban.as_ref().is_some_and(|ban| matches!(ban.stands, BanStands::Banned { .. }));
+        let banned = ban.as_ref().is_some_and(|ban| matches!(ban.stands, BanStatus::Banned { .. }));
         let refuses = decisions.answer(planned).is_some_and(|(answer, _)| matches!(answer.outcome, Outcome::Deny(_)));
         let fault = match planned.answered {
-            Answered::Open => Some(OnFault::Open),
-            Answered::Closed => Some(OnFault::Closed),
-            Answered::Fallback(_) => Some(OnFault::Local),
-            Answered::Not | Answered::Enforced(_) | Answered::Shadow(_) => None,
+            AnswerSource::Open => Some(OnFault::Open),
+            AnswerSource::Closed => Some(OnFault::Closed),
+            AnswerSource::Fallback(_) => Some(OnFault::Local),
+            AnswerSource::Not | AnswerSource::Enforced(_) | AnswerSource::Shadow(_) => None,
         };
-        Met {
+        MatchExplanation {
             counted,
             cost: planned.cost.get(),
             cost_by: self.cost_by(planned.cost),
             effect: match (planned.is_denied(), planned.has_limits()) {
-                _ if planned.is_replaced() => Does::Replaced,
-                (true, _) => Does::Denies,
-                (false, false) if rule.is_some_and(|rule| *rule.effect() == Effect::Allow) => Does::Allows,
-                (false, false) => Does::Unlimited,
-                (false, true) if decisions.plan.numbers.overriding(planned).is_some() => Does::Overrides,
-                (false, true) => Does::Limits,
+                _ if planned.is_replaced() => RuleEffect::Replaced,
+                (true, _) => RuleEffect::Denies,
+                (false, false) if rule.is_some_and(|rule| *rule.effect() == Effect::Allow) => RuleEffect::Allows,
+                (false, false) => RuleEffect::Unlimited,
+                (false, true) if decisions.plan.numbers.overriding(planned).is_some() => RuleEffect::Overrides,
+                (false, true) => RuleEffect::Limits,
             },
             replaced_by: self.replaced_by(),
             suffice: self.suffice(),
@@ -87,7 +89,7 @@ impl Charged<'_> {
             fault,
             overrides: overrides.map(|rule| self.overrides(rule, overriding)),
             ban,
-            limits: self.limits(planned, overriding.and_then(|place| rule?.overrides().get(place))),
+            limits: self.limits(planned, overriding.and_then(|position| rule?.overrides().get(position))),
         }
     }
 
@@ -95,29 +97,29 @@ impl Charged<'_> {
         self.item.entries
     }
 
-    fn cost_by(&self, cost: Cost) -> CostBy {
+    fn cost_by(&self, cost: Cost) -> CostSource {
         match (self.item.cost, self.rule.map(Rule::cost)) {
-            (Some(_), _) => CostBy::Request,
+            (Some(_), _) => CostSource::Request,
             (None, Some(CostOf::From { attribute, max, missing })) => {
                 let value = values(self.entries(), attribute).next();
                 let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = value.and_then(|value| str::from_utf8(value).ok()?.parse().ok()).map(Cost::new);
                 let said = match value {
-                    // Several items come to more than what the first of them says.
-                    None if cost == *missing => Weight::Missing,
-                    Some(value) if cost == *max && !is_number(value) => Weight::NoNumber(shown(value)),
+                    // Several items cost more than the first of them says.
+                    None if cost == *missing => CostValue::Missing,
+                    Some(value) if cost == *max && !is_number(value) => CostValue::NoNumber(shown(value)),
                     Some(value) if cost == *max && number.is_none_or(|number| number > *max) => {
-                        Weight::TooMuch(shown(value))
+                        CostValue::TooMuch(shown(value))
                     }
-                    Some(_) | None => Weight::Number,
+                    Some(_) | None => CostValue::Number,
                 };
-                CostBy::Attribute { name: attribute.to_string(), said }
+                CostSource::Attribute { name: attribute.to_string(), said }
             }
-            (None, Some(CostOf::Fixed(_)) | None) => CostBy::Rule,
+            (None, Some(CostOf::Fixed(_)) | None) => CostSource::Rule,
         }
     }
 
-    /// The others that are met and suffice, if this one does.
+    /// Returns the other matching rules with `suffices`, if this one has it.
     fn suffice(&self) -> Vec<String> {
         let Some(rule) = self.rule.filter(|rule| rule.suffices) else { return Vec::new() };
         let others = self.written.iter().filter(|other| other.suffices && other.id() != rule.id());
@@ -125,7 +127,7 @@ impl Charged<'_> {
         others.filter(is_met).map(|other| other.id().to_owned()).collect()
     }
 
-    /// The rule that is met, too, and is in the place of this one.
+    /// Returns the matching rule that replaces this one.
     fn replaced_by(&self) -> Option<String> {
         let id = self.rule?.id();
         let replaces = |other: &&Rule| other.replaces().iter().any(|replaced| **replaced == *id);
@@ -133,29 +135,29 @@ impl Charged<'_> {
         self.written.iter().filter(replaces).find(is_met).map(|other| other.id().to_owned())
     }
 
-    /// The place of the override that applies, found as for the decision.
-    fn first_that_holds(&self, planned: &Planned) -> Option<usize> {
+    /// Returns the index of the override that applies, found as in the decision.
+    fn first_that_holds(&self, planned: &PlannedCharge) -> Option<usize> {
         let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
         let overrides = rule.special()?.overrides.as_ref()?;
-        let place = overrides.first(self.entries(), &mut Matched::default(), self.decisions.plan.now());
-        place.map(|place| place as usize)
+        let position = overrides.first(self.entries(), &mut Matched::default(), self.decisions.plan.now());
+        position.map(|position| position as usize)
     }
 
-    fn overrides(&self, rule: &Rule, applies: Option<usize>) -> Overrides {
+    fn overrides(&self, rule: &Rule, applies: Option<usize>) -> OverrideExplanation {
         let (all, is_kept) = (rule.overrides(), self.running.written.is_kept());
         let name = |at: usize| if is_kept { all[at].name() } else { None };
-        let place = |at: usize| match name(at) {
-            Some(name) => OverridePlace::Named(shown(name.as_bytes())),
-            None if is_kept => OverridePlace::Own((0..=at).filter(|at| name(*at).is_none()).count()),
-            None => OverridePlace::At(place_of(&rule.place().file, all[at].place)),
+        let position = |at: usize| match name(at) {
+            Some(name) => OverridePosition::Named(shown(name.as_bytes())),
+            None if is_kept => OverridePosition::InRule((0..=at).filter(|at| name(*at).is_none()).count()),
+            None => OverridePosition::At(position_of(&rule.position().file, all[at].position)),
         };
         let (mut near, mut for_others, mut more_unmet) = (Vec::new(), Vec::<(String, usize)>::new(), 0);
         for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
-            // There may be one for every customer, and those of others are of no interest. One that has not ended is of
-            // others, or it would apply.
-            let ended = || other.until.is_some() && !distance(&other.when, self.entries()).0;
+            // There may be one override for every customer, and those of others are of no interest.
+            // One that has not expired is for another value, or it would apply.
+            let expired = || other.until.is_some() && !distance(&other.when, self.entries()).0;
             match (name(at), &other.when[..]) {
-                (Some(_), [condition, ..]) if !ended() => {
+                (Some(_), [condition, ..]) if !expired() => {
                     match for_others.iter_mut().find(|(attribute, _)| **attribute == *condition.attribute) {
                         Some((_, count)) => *count += 1,
                         None => for_others.push((condition.attribute.to_string(), 1)),
@@ -166,52 +168,57 @@ impl Charged<'_> {
             }
         }
         more_unmet += near.len().saturating_sub(MAX_UNMET);
-        let told = nearest(near, MAX_UNMET).map(|at| UnmetOverride {
-            place: place(at),
+        let shown_unmet = nearest(near, MAX_UNMET).map(|at| SkippedOverride {
+            position: position(at),
             why: match unmet(&all[at].when, self.entries()) {
-                Some(unmet) => NotHeld::Unmet(unmet),
-                // All that keeps one from applying whose conditions hold.
-                None => NotHeld::Ended(Zone::utc().shown(all[at].until.unwrap_or(Time::ZERO))),
+                Some(unmet) => OverrideMismatch::ConditionFailed(unmet),
+                // An override whose conditions hold and that does not apply has expired.
+                None => OverrideMismatch::Expired(Zone::utc().shown(all[at].until.unwrap_or(Time::ZERO))),
             },
         });
-        Overrides {
-            applies: applies.map(|at| Overriding {
-                place: place(at),
+        OverrideExplanation {
+            applies: applies.map(|at| AppliedOverride {
+                position: position(at),
                 when: all[at].when.iter().map(|condition| held(condition, self.entries())).collect(),
                 until: all[at].until.map(|until| Zone::utc().shown(until)),
             }),
-            unmet: told.collect(),
+            unmet: shown_unmet.collect(),
             more_unmet,
             for_others,
-            behind: applies.map_or(0, |at| all.len() - at - 1),
+            after: applies.map_or(0, |at| all.len() - at - 1),
         }
     }
 
-    fn ban_state(&self, planned: &Planned, rule: &Rule) -> Option<BanState> {
+    fn ban_state(&self, planned: &PlannedCharge, rule: &Rule) -> Option<BanState> {
         let ban = rule.ban()?;
         let noted = self.decisions.noted.iter().rfind(|noted| noted.charge as usize == self.charge);
-        // Bans are kept in the store: what stands in for it knows of none.
+        // Bans are kept in the store: the fallback knows none.
         let said = match planned.answered {
-            Answered::Enforced(_) => self.decisions.answer(planned).map(|(answer, _)| answer.outcome),
-            Answered::Not | Answered::Shadow(_) | Answered::Fallback(_) | Answered::Open | Answered::Closed => None,
+            AnswerSource::Enforced(_) => self.decisions.answer(planned).map(|(answer, _)| answer.outcome),
+            AnswerSource::Not
+            | AnswerSource::Shadow(_)
+            | AnswerSource::Fallback(_)
+            | AnswerSource::Open
+            | AnswerSource::Closed => None,
         };
         let stands = match said {
             Some(Outcome::Deny(Retry::After(left))) => {
-                // Of a second that has begun, all is told: whoever comes then is not too early.
+                // Rounded up to a second, so that a request at that time is not too early.
                 let second = Nanos::SECOND.as_nanos();
                 let ends = self.at.saturating_add(left).as_nanos().div_ceil(second).saturating_mul(second);
-                BanStands::Banned { left, until: Zone::utc().shown(Time::from_nanos(ends)) }
+                BanStatus::Banned { left, until: Zone::utc().shown(Time::from_nanos(ends)) }
             }
             Some(Outcome::Deny(Retry::OnRelease | Retry::Never) | Outcome::Allow | Outcome::Delay(_)) => {
-                BanStands::Not { refusals: noted.map(|noted| noted.refusals) }
+                BanStatus::Not { refusals: noted.map(|noted| noted.refusals) }
             }
-            None => BanStands::NotLookedAt,
+            None => BanStatus::NotLookedAt,
         };
         Some(BanState { after: ban.after, within: ban.within, length: ban.length, stands })
     }
 
-    /// How each limit stands that was asked, beside the words of the rule or of its override.
-    fn limits(&self, planned: &Planned, overriding: Option<&Override>) -> Vec<LimitState> {
+    /// Returns the state of each limit that was evaluated, with the words of the rule or of its
+    /// override.
+    fn limits(&self, planned: &PlannedCharge, overriding: Option<&Override>) -> Vec<LimitState> {
         let decisions = self.decisions;
         let Some((answer, answers)) = decisions.answer(planned) else { return Vec::new() };
         let (effect, words) = match overriding {
@@ -223,12 +230,12 @@ impl Charged<'_> {
         let limits = limits.or(decisions.plan.numbers.inline(planned).map(|entry| entry.limits.as_slice()));
         let calendars = set.map_or(&[][..], |set| &set.calendars);
         let windows = decisions.plan.windows(planned);
-        let state = |(place, report): (usize, &tollgate::Report)| LimitState {
-            written: words.get(place).map(|words| words.to_string()),
+        let state = |(position, report): (usize, &tollgate::Report)| LimitState {
+            written: words.get(position).map(|words| words.to_string()),
             report: *report,
-            window: windows.get(place).copied().flatten(),
+            window: windows.get(position).copied().flatten(),
             refill: limits
-                .and_then(|limits| limits.get(place))
+                .and_then(|limits| limits.get(position))
                 .map_or(Refill::Steadily, |limit| refill(limit, calendars, decisions.plan.now())),
         };
         answers.reports(answer).iter().enumerate().map(state).collect()
