@@ -10,11 +10,11 @@ use crate::own::{OwnState, bucket_ticks, leases_left, restore_slices};
 use crate::params::{EXACT, HEAD, is_fixed_length, micros_ceil, state_len};
 use crate::request::{OTHER_PARAMETERS, carries_taken, spread};
 
-/// Bytes that are read from the front.
+/// Bytes that are consumed from the front.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(&'a [u8]);
 
-/// There are fewer bytes than there should be.
+/// The bytes end early.
 #[derive(Debug)]
 pub(crate) struct TooShort;
 
@@ -39,16 +39,16 @@ impl<'a> Bytes<'a> {
 
 /// Reads the answers to the groups of one request from a reply.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct ReplyReader<'a> {
     bytes: Bytes<'a>,
     /// The store's time, in microseconds.
     now: u64,
 }
 
-const TYPE: &str = "a key of another type is where the state of a limit should be";
-const NOT_OURS: &str = "the value where the state of a limit should be is not one of ours";
+const TYPE: &str = "the key of a limit holds another type";
+const NOT_OURS: &str = "the key of a limit holds a value of another program";
 
-impl<'a> Reader<'a> {
+impl<'a> ReplyReader<'a> {
     /// Returns a reader of a part of a reply that was decided at `now`.
     pub(crate) fn new(bytes: &'a [u8], now: u64) -> Self {
         Self { bytes: Bytes::new(bytes), now }
@@ -65,12 +65,12 @@ impl<'a> Reader<'a> {
         let has_foreign = status & OTHER_PARAMETERS != 0;
         match status & !OTHER_PARAMETERS {
             refused @ 0..=1 => {
-                let mut is_sound = true;
-                let decided = Decided { verb: group.verb, admitted: refused == 0 };
+                let mut is_valid = true;
+                let decided = GroupDecision { verb: group.verb, admitted: refused == 0 };
                 for charge in group.charges {
-                    is_sound &= self.read_charge(&decided, charge, has_foreign, answers)?;
+                    is_valid &= self.read_charge(&decided, charge, has_foreign, answers)?;
                 }
-                if is_sound {
+                if is_valid {
                     answers.end_group(store_time);
                 } else {
                     answers.fail_group(reject(NOT_OURS));
@@ -86,14 +86,14 @@ impl<'a> Reader<'a> {
     /// Adds the answer to a charge; returns whether its state could be decoded.
     fn read_charge(
         &mut self,
-        decided: &Decided,
+        decided: &GroupDecision,
         charge: &Charge<'_>,
         has_foreign: bool,
         answers: &mut Answers,
     ) -> Result<bool, TooShort> {
         let refusing = self.bytes.take(1)?[0];
         let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.number(7)).transpose()? {
-            // A cost beyond all limits is sent as this amount, and only no limit at all admits it.
+            // A cost above all limits is sent as this amount, and only `Unlimited` admits it.
             Some(taken) if taken < EXACT => Cost::new(taken),
             Some(_) | None => charge.ask.cost(),
         };
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         let foreign = if has_foreign { self.bytes.number(2)? as usize } else { 0 };
         let committed = decided.verb == Verb::Check && decided.admitted;
         let is_recorded = decided.verb == Verb::Check && (decided.admitted || refusing != 0);
-        let asked = Asked { ask: charge.ask, taken, committed, now };
+        let asked = ChargeContext { ask: charge.ask, taken, committed, now };
         let answer = if foreign > 0 {
             let Ok(own) = OwnState::decode(self.bytes.take(foreign)?, charge.limits, &now) else { return Ok(false) };
             asked.answer_foreign(charge.limits, own, refusing, is_recorded)
@@ -122,14 +122,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is known of a group before its charges are read.
-struct Decided {
+/// What is known about a group before its charges are read.
+struct GroupDecision {
     verb: Verb,
     admitted: bool,
 }
 
 /// The answer to one charge.
-struct Answer {
+struct ChargeAnswer {
     outcome: Outcome,
     stamps: [Stamp; Limits::MAX],
     reports: [Option<Report>; Limits::MAX],
@@ -142,8 +142,8 @@ struct LimitAnswer {
     report: Report,
 }
 
-/// A charge that was decided.
-struct Asked<'a> {
+/// A decided charge.
+struct ChargeContext<'a> {
     ask: Ask,
     taken: Cost,
     /// Whether the state is that after the take.
@@ -151,16 +151,17 @@ struct Asked<'a> {
     now: Now<'a>,
 }
 
-impl Asked<'_> {
+impl ChargeContext<'_> {
     /// Answers from a state under the parameters of the charge.
-    fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<Answer, TooShort> {
+    fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<ChargeAnswer, TooShort> {
         if limits.as_slice().iter().all(is_fixed_length) {
             // The reply carries the whole value, which is less work for the script than a part of it.
             bytes.take(HEAD - 2)?;
             let length = bytes.number(2)?;
             bytes.take(length as usize)?;
         }
-        let mut answer = Answer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
+        let mut answer =
+            ChargeAnswer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
         for (index, limit) in limits.as_slice().iter().enumerate() {
             let mut state = Bytes::new(bytes.take(state_len(limit))?);
             let one = self.answer_limit(limit, &mut state, refusing >> index & 1 == 1)?;
@@ -172,7 +173,7 @@ impl Asked<'_> {
     }
 
     /// Answers from a state that stays under other parameters, as it was before the charge.
-    fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> Answer {
+    fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> ChargeAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {
             Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil(wait)),
@@ -191,7 +192,7 @@ impl Asked<'_> {
             reports[index] =
                 Some(Report { retry: ceil_retry(report.retry), reset: left.unwrap_or(ceil(report.reset)), ..report });
         }
-        Answer { outcome, stamps: Default::default(), reports }
+        ChargeAnswer { outcome, stamps: Default::default(), reports }
     }
 
     fn answer_limit(&self, limit: &Limit, bytes: &mut Bytes<'_>, refuses: bool) -> Result<LimitAnswer, TooShort> {

@@ -1,23 +1,24 @@
-//! When to stop asking a store that does not answer.
+//! A circuit breaker: decides when to stop asking a store that does not answer.
 
-/// The last calls, and whether too many of them failed.
+/// The results of the last calls.
 ///
-/// A single late answer is no reason to stop: the next call may find the store well. When half of the last calls failed, those
-/// that follow would most likely wait for nothing, so they are spared it until the store has been tried out.
+/// A single late answer is no reason to stop: the next call may succeed. When half of the last
+/// calls failed, further requests would most likely wait in vain, so the breaker opens until a
+/// probe succeeds.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
-    /// A bit for each of the last calls, the newest lowest; one that failed is set.
+    /// A bit for each of the last calls, the newest lowest; set if it failed.
     failed: u16,
     calls: u32,
 }
 
 impl Breaker {
-    /// How many calls are looked at.
+    /// How many calls are considered.
     const WINDOW: u32 = 10;
-    /// Fewer calls than this say nothing.
+    /// Minimum number of calls for a decision.
     const FEWEST: u32 = 4;
 
-    /// Notes how a call went; whether the store is to be left alone from now on. What was noted is then forgotten.
+    /// Records the result of a call; returns whether the breaker opens. The record is then cleared.
     pub(crate) fn note(&mut self, failed: bool) -> bool {
         self.failed = (self.failed << 1 | u16::from(failed)) & ((1 << Self::WINDOW) - 1);
         self.calls = Self::WINDOW.min(self.calls + 1);
@@ -33,7 +34,7 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    /// Which of the calls, `x` for one that failed, trips the breaker.
+    /// Checks which of the calls, `x` for a failed one, opens the breaker.
     #[track_caller]
     fn check(calls: &str, expected: Option<usize>) {
         let mut breaker = Breaker::default();
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn it_trips_when_half_of_the_last_calls_failed() {
+    fn breaker_opens_when_half_of_the_last_calls_failed() {
         check("xxxx", Some(3));
         check("xxx.", Some(3));
         check("x.x.", Some(3));
@@ -51,14 +52,14 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_now_and_then_does_not_trip_it() {
+    fn occasional_late_answers_do_not_open_the_breaker() {
         check(&".........x".repeat(100), None);
         check(&"..x".repeat(100), None);
         check("x", None);
     }
 
     #[test]
-    fn it_starts_anew_after_it_tripped() {
+    fn breaker_starts_again_after_it_opened() {
         let mut breaker = Breaker::default();
         assert!([true; 4].map(|failed| breaker.note(failed))[3]);
         assert!(![true, false, true].map(|failed| breaker.note(failed)).contains(&true));

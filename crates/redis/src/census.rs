@@ -1,11 +1,14 @@
-//! Counts the nodes that share the store, for the share that each has of the limits while the store does not answer.
+//! Counts the nodes that share the store, for the share of the limits that each has while the store
+//! does not answer.
 //!
-//! Every node enters itself into a sorted set with the store's time, every second, and counts the nodes that did so lately. A node
-//! that stops removes itself; one that crashed is forgotten. When the store does not answer, the last count stays: that is when
-//! it is needed. It has a connection of its own, and no decision depends on it.
+//! Every node adds itself to a sorted set with the store's time, every second, and counts the nodes
+//! that did so recently. A node that stops removes itself; one that crashed expires. While the
+//! store does not answer, the last count stays, which is when it is needed. The census has a
+//! connection of its own, and no decision depends on it.
 //!
-//! A count that is too low lets nodes admit too much, one that is too high too little. So a higher count is taken at once, and a
-//! lower one only when it was seen several times in a row: after a stall of the store, nodes return one by one.
+//! With a count that is too low nodes admit too much, with one that is too high too little. So a
+//! higher count is used immediately, and a lower one only when it was seen several times in a row:
+//! after a stall of the store, nodes return one by one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -18,13 +21,14 @@ use tokio::time::timeout;
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::link::{dial, send};
 
-/// How often a node enters itself.
+/// How often a node adds itself.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How many counts in a row must be lower before the lower one is taken.
+/// How many counts in a row must be lower before the lower one is used.
 const LOWER_COUNTS: u32 = 3;
 
-/// KEYS[1] the sorted set, ARGV[1] the name of the node. Removes nodes that have not entered themselves for four seconds.
+/// KEYS[1] the sorted set, ARGV[1] the name of the node. Removes nodes that have not added
+/// themselves for four seconds.
 const SCRIPT: &str = "\
 local now = redis.call('TIME')[1]
 redis.call('ZADD', KEYS[1], now, ARGV[1])
@@ -32,31 +36,32 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 4)
 redis.call('EXPIRE', KEYS[1], 60)
 return redis.call('ZCARD', KEYS[1])";
 
-/// Asks the census to remove this node.
+/// Removes this node from the census.
 #[derive(Clone, Debug)]
 pub struct Membership {
     leave: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 impl Membership {
-    /// Returns a membership and what the census hears of it.
+    /// Returns a membership and the receiver of its request to leave.
     pub(crate) fn new() -> (Self, mpsc::Receiver<oneshot::Sender<()>>) {
         let (leave, leaving) = mpsc::channel(1);
         (Self { leave }, leaving)
     }
 
-    /// Removes this node from the count of the others, for a node that stops. Returns when the store has done so, has not within
-    /// a second, or the store is dropped.
+    /// Removes this node from the count of the others, for a node that stops. Returns when the
+    /// store has done so, has not within a second, or the store is dropped.
     pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.leave.send(done).await.is_ok() {
-            // It only fails if the census has ended, which leaves as well.
+            // It fails only if the census has ended, which leaves as well.
             let _ = left.await;
         }
     }
 }
 
-/// Enters this node and reports the count to `nodes` whenever it changes, until the store is dropped or the node leaves.
+/// Adds this node and sends the count to `nodes` whenever it changes, until the store is dropped or
+/// the node leaves.
 pub(crate) async fn take_part(
     config: Config,
     nodes: watch::Sender<u32>,
@@ -69,17 +74,17 @@ pub(crate) async fn take_part(
     let mut leave = redis::cmd("ZREM");
     leave.arg(&key).arg(&name);
     let mut connection = None;
-    let mut steady = Steady::default();
+    let mut steady = StableCount::default();
     let done = loop {
         match timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, &enter)).await {
-            // At least this one.
+            // This node counts even if the store says 0.
             Ok(Ok(count)) => {
                 let count = steady.next(*nodes.borrow(), count.max(1));
                 nodes.send_if_modified(|known| std::mem::replace(known, count) != count);
             }
             Ok(Err(_)) | Err(_) => {
                 connection = None;
-                steady = Steady::default();
+                steady = StableCount::default();
             }
         }
         tokio::select! {
@@ -88,7 +93,7 @@ pub(crate) async fn take_part(
             () = tokio::time::sleep(EVERY) => {}
         }
     };
-    // If the store does not do it, it forgets the node by itself.
+    // If the store does not answer, the node expires.
     let _ = timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, &leave)).await;
     if let Some(done) = done {
         let _ = done.send(());
@@ -110,16 +115,16 @@ async fn ask(
     }
 }
 
-/// Takes a higher count at once, and a lower one when it was seen several times in a row.
+/// Uses a higher count immediately, and a lower one when it was seen several times in a row.
 #[derive(Debug, Default)]
-struct Steady {
+struct StableCount {
     lower: u32,
     /// The highest of the lower counts.
     highest: u32,
 }
 
-impl Steady {
-    /// Returns the count to go by, after `known`, when `count` is seen.
+impl StableCount {
+    /// Returns the count to use after `known` when `count` is seen.
     fn next(&mut self, known: u32, count: u32) -> u32 {
         if count >= known {
             *self = Self::default();
@@ -139,8 +144,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_higher_count_is_taken_at_once_and_a_lower_one_when_it_stays() {
-        let (mut steady, mut known) = (Steady::default(), 1);
+    fn higher_count_is_used_immediately_and_a_lower_one_when_it_stays() {
+        let (mut steady, mut known) = (StableCount::default(), 1);
         let seen = [5, 1, 2, 5, 4, 3, 4, 1, 1, 1, 2];
         let taken = seen.map(|count| {
             known = steady.next(known, count);

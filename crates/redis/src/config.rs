@@ -1,4 +1,4 @@
-//! Where the store is, and how long it may take.
+//! The address of the store and its deadlines.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
-/// The longest that connecting may take, which no decision waits for.
+/// Maximum time to connect; no decision waits for it.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a store that failed is tried again, by itself, with no decision depending on it.
+/// How often a failed store is probed, in the background.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(100);
-/// How many requests may wait to be sent. Those beyond are not sent at all.
+/// Maximum number of queued requests. Further ones are refused.
 pub(crate) const QUEUE: usize = 4096;
-/// How many charges go into one call, unless one group has more. The store answers nobody else meanwhile, about 5 µs for each.
+/// Maximum number of charges in one call, unless one group has more. The store serves nothing else
+/// meanwhile, about 5 µs for each.
 pub(crate) const BATCH: usize = 128;
 
-/// Where the store is and how it is dealt with.
+/// The address of a store and how to use it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,25 +30,25 @@ pub(crate) const BATCH: usize = 128;
 #[derive(Clone)]
 pub struct Config {
     pub(crate) server: ConnectionInfo,
-    /// For the log: host and port.
+    /// Host and port, for the log.
     pub(crate) address: String,
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS nobody has to be trusted"))]
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "unused without TLS"))]
     pub(crate) authority: Option<PathBuf>,
     pub(crate) namespace: String,
     pub(crate) deadline: Duration,
 }
 
-/// Why an address cannot be used. For whoever wrote it; it never holds the password.
+/// Why an address cannot be used. Never contains the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// It is no address of a store.
+    /// It is not the address of a store.
     Url {
         /// What is wrong with it.
         problem: String,
     },
-    /// The namespace is no name that keys can begin with.
+    /// The namespace is not a valid prefix of keys.
     Namespace {
-        /// What was given.
+        /// The given namespace.
         given: String,
     },
 }
@@ -56,10 +57,10 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url { problem } => {
-                write!(f, "not an address of a store: {problem}; write it like redis://user:password@host:6379/0")
+                write!(f, "invalid address of a store: {problem}; write it like redis://user:password@host:6379/0")
             }
             Self::Namespace { given } => {
-                write!(f, "`{given}` cannot be a namespace: 1 to 64 letters, digits, `.`, `_`, `-` or `:` can")
+                write!(f, "invalid namespace `{given}`: use 1 to 64 letters, digits, `.`, `_`, `-` or `:`")
             }
         }
     }
@@ -68,12 +69,12 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `redis://` and `rediss://` with user, password, host, port and number of the database. After a `?` there may be
-    /// `namespace=`, and for `rediss://` `ca=` with the file of a certificate authority to trust instead of those of the
-    /// operating system.
+    /// Parses `redis://` and `rediss://` with user, password, host, port and database number. After
+    /// a `?` there may be `namespace=`, and for `rediss://` `ca=` with the file of a certificate
+    /// authority to trust instead of those of the operating system.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is something else.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: &str| ConfigError::Url { problem: problem.to_owned() };
         let mut url =
@@ -87,15 +88,13 @@ impl Config {
                 "namespace" => namespace = Some(value.into_owned()),
                 "ca" if url.scheme() == "rediss" => authority = Some(PathBuf::from(&*value)),
                 other => {
-                    return Err(wrong(&format!(
-                        "`{other}` is no option of it; `namespace` and, with rediss, `ca` are"
-                    )));
+                    return Err(wrong(&format!("unknown option `{other}`; valid: `namespace` and, with rediss, `ca`")));
                 }
             }
         }
         url.set_query(None);
         let address = format!("{}:{}", url.host_str().unwrap_or_default(), url.port().unwrap_or(6379));
-        // The client's message may quote parts of the address, so only its kind is told.
+        // The message of the client may quote parts of the address, so only its kind is reported.
         let server = url.into_connection_info().map_err(|error| wrong(error.category()))?;
         if !server.addr().is_supported() {
             return Err(wrong("TLS is not compiled in"));
@@ -108,10 +107,12 @@ impl Config {
         }
     }
 
-    /// What all keys begin with, so that several installations can share a server. `tollgate` unless said otherwise.
+    /// Sets the prefix of all keys, so that several installations can share a server. Default:
+    /// `tollgate`.
     ///
     /// # Errors
-    /// When it is not 1 to 64 letters, digits, `.`, `_`, `-` or `:`; braces would change which node of a cluster a key is on.
+    /// If it is not 1 to 64 letters, digits, `.`, `_`, `-` or `:`; braces would change which node
+    /// of a cluster holds a key.
     pub fn namespace(self, namespace: &str) -> Result<Self, ConfigError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
         if !(1..=64).contains(&namespace.len()) || !namespace.bytes().all(fits) {
@@ -120,8 +121,8 @@ impl Config {
         Ok(Self { namespace: namespace.to_owned(), ..self })
     }
 
-    /// The longest a decision waits for the store, from the question to the answer: 10 ms unless said otherwise. Below a few
-    /// milliseconds, a store that saves to disk will miss it now and then.
+    /// Sets how long a decision waits for the store, from request to answer. Default: 10 ms. Below
+    /// a few milliseconds, a store that saves to disk occasionally misses it.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read() {
+    fn addresses_are_parsed() {
         check("redis://localhost", Ok(("localhost:6379", "tollgate")));
         check("redis://user:pass@store:7000/3?namespace=a:b", Ok(("store:7000", "a:b")));
         #[cfg(feature = "tls")]
@@ -161,22 +162,22 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_without_the_password() {
+    fn errors_never_contain_the_password() {
         let hint = "; write it like redis://user:password@host:6379/0";
-        let scheme = format!("not an address of a store: it does not begin with redis:// or rediss://{hint}");
+        let scheme = format!("invalid address of a store: it does not begin with redis:// or rediss://{hint}");
         check("http://localhost", Err(&scheme));
         check("localhost:6379", Err(&scheme));
         check("unix:///tmp/socket", Err(&scheme));
         check(
             "redis://a:secret@store?name=x",
             Err(&format!(
-                "not an address of a store: `name` is no option of it; `namespace` and, with rediss, `ca` are{hint}"
+                "invalid address of a store: unknown option `name`; valid: `namespace` and, with rediss, `ca`{hint}"
             )),
         );
         check(
             "redis://store?ca=x",
             Err(&format!(
-                "not an address of a store: `ca` is no option of it; `namespace` and, with rediss, `ca` are{hint}"
+                "invalid address of a store: unknown option `ca`; valid: `namespace` and, with rediss, `ca`{hint}"
             )),
         );
         let refused = Config::from_url("redis://a:secret@store/x").unwrap_err().to_string();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_cannot_change_where_a_key_is_kept() {
+    fn namespace_cannot_change_the_node_of_a_key() {
         for given in ["", "a{b", "a b", "a}b", &"x".repeat(65)] {
             assert!(Config::from_url("redis://store").unwrap().namespace(given).is_err(), "{given}");
         }

@@ -1,27 +1,28 @@
 //! State of limits in Redis or Valkey, shared by many nodes.
 //!
-//! [`RedisStore`] implements the engine's `Store`. A decision is one call of one [`Script`], which decides any number of charges
-//! by the store's own clock, all or none of a group; concurrent decisions of a process share calls. It takes Redis 6.2 or newer, or
-//! any Valkey.
+//! [`RedisStore`] implements the engine's `Store`. A decision is one call of one [`Script`], which
+//! decides any number of charges by the store's own clock, all or none of a group; concurrent
+//! decisions of a process share calls. It requires Redis 6.2 or newer, or any Valkey.
 //!
 //! # Faults
 //!
-//! What is wrong with the store is told by [`Health`] and in the errors; what then happens to a request is up to its rule. Nobody
-//! waits beyond the [deadline](Config::deadline), nothing is sent twice, and no fault has to be mended here: the store is tried
-//! again by itself. Each row is caused for real by a test in `tests/outages.rs`, `tests/keys.rs` or the conformance suite.
+//! [`Health`] and the errors report faults of the store; the rule of a request determines what
+//! happens to it then. No request waits beyond the [deadline](Config::deadline), nothing is sent
+//! twice, and the store is probed until it recovers. Each row is caused for real by a test in
+//! `tests/outages.rs`, `tests/keys.rs` or the conformance suite.
 //!
 //! | fault | outcome | test |
 //! |---|---|---|
-//! | killed | under way: unknown; later: unavailable at once, until it is back | `a_killed_store_is_…`, `a_call_that_is_under_way_…` |
-//! | restarted empty, `FLUSHALL` | limits start anew, and hold | `a_killed_store_is_…`, `after_everything_was_flushed_…` |
-//! | not there at the start | unavailable until it is | `a_store_that_is_reached_later_…` |
-//! | stopped, or too slow | unknown at the deadline, and counted as spent; after half of the last calls unavailable at once | `a_stopped_store_…`, `a_late_answer_…` |
-//! | script cache flushed | the script is sent along once more, within the deadline | `a_flushed_script_cache_…` |
-//! | wrong password, user without permission | unavailable; the server's words are in the health, the password is nowhere | `a_wrong_password_…`, `a_user_without_permissions_…` |
-//! | replica, out of memory | unavailable, nothing is spent | `a_store_that_must_not_write_…` |
-//! | a key of another type, a value that is not ours | its groups are rejected with the names of their rules, others are not affected, and it is left as it is | `a_key_of_another_type_…`, `a_value_that_is_not_ours_…` |
-//! | a damaged value | rejected, or read as a state; others are not affected | `damaged_values_…` |
-//! | a key that lost its expiry | gets one with its next write, and locks nobody out until then | `a_key_that_lost_its_expiry_…` |
+//! | killed | in progress: unknown; later: unavailable immediately, until it recovers | `killed_store_…`, `call_in_progress_…` |
+//! | restarted empty, `FLUSHALL` | limits start unused, and hold | `killed_store_…`, `after_flushall_…` |
+//! | unreachable at the start | unavailable until it is reachable | `store_reached_later_…` |
+//! | stopped, or too slow | unknown at the deadline, and counted as spent; after half of the last calls unavailable immediately | `stopped_store_…`, `late_answer_…` |
+//! | script cache flushed | the script is sent again, within the deadline | `flushed_script_cache_…` |
+//! | wrong password, user without permission | unavailable; the health has the message of the server, never the password | `wrong_password_…`, `user_without_permission_…` |
+//! | replica, out of memory | unavailable, nothing is spent | `store_that_cannot_write_…` |
+//! | a key of another type, a value of another program | its groups are rejected with the names of their rules, others are not affected, and it is left as it is | `key_of_another_type_…`, `foreign_value_…` |
+//! | a damaged value | rejected, or decoded as a state; others are not affected | `damaged_values_…` |
+//! | a key that lost its expiry | gets one with its next write, and refuses no request until then | `key_without_expiry_…` |
 //! | calendar windows that do not fit the store's clock | stale, with its time; nothing is spent | `windows_handed_in_are_used_and_must_fit` |
 
 mod answer;

@@ -1,4 +1,4 @@
-//! A connection to the store, and a call of the script on it.
+//! A connection to the store, and calls of the script on it.
 
 use std::sync::Arc;
 
@@ -10,63 +10,66 @@ use tollgate_engine::store::{Charge, Verb};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::params::EncodedLimits;
-use crate::request::{Call, Entry};
+use crate::request::{Call, QueuedCharge};
 use crate::script::Script;
 
-/// A connection on which the script has been tried out.
+/// A connection on which the script was probed.
 pub(crate) struct Link {
     connection: MultiplexedConnection,
     script: Arc<Script>,
 }
 
-/// Why a call brought no answer.
+/// Why a call has no answer.
 #[derive(Debug)]
 pub(crate) enum CallError {
-    /// The store said no, before it changed anything.
+    /// The store refused it before it changed anything.
     Refused(String),
-    /// The connection broke, or the answer makes no sense. What was sent may have been carried out.
+    /// The connection broke, or the reply is invalid. The call may have been carried out.
     Lost(String),
-    /// No answer within the deadline; it may still come, and nobody will listen.
+    /// No answer within the deadline; it may still arrive, and is then ignored.
     Late,
 }
 
 impl CallError {
-    /// For the log, in one line.
-    pub(crate) fn told(&self, config: &Config) -> String {
+    /// Describes the error in one line, for the log.
+    pub(crate) fn describe(&self, config: &Config) -> String {
         match self {
-            Self::Refused(why) => format!("it refused: {why}"),
-            Self::Lost(why) => format!("the connection broke: {why}"),
-            Self::Late => format!("it was silent for {:?}", config.deadline),
+            Self::Refused(why) => format!("refused: {why}"),
+            Self::Lost(why) => format!("connection lost: {why}"),
+            Self::Late => format!("no answer within {:?}", config.deadline),
         }
     }
 }
 
 impl Link {
-    /// Connects, brings the script along and lets it write a key of its own and delete it again. An answer to a ping would not
-    /// prove that the script can be run and may write: a replica, a full store and a user without permission all answer pings.
+    /// Connects, loads the script and lets it write and delete a key of its own. A ping would not
+    /// prove that the script can run and write: a replica, a full store and a user without
+    /// permission all answer pings.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
     pub(crate) async fn open(config: &Config, script: &Arc<Script>) -> Result<Self, String> {
-        // The client's own timeout does not cover everything it does, so ours is around all of it.
+        // The timeout of the client does not cover everything it does, so this one is around all of
+        // it.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, script)).await;
         let connection = connection.map_err(|_| format!("no connection within {:?}", CONNECT_TIMEOUT))?;
-        let mut connection = connection.map_err(|error| told(&error))?;
+        let mut connection = connection.map_err(|error| describe(&error))?;
         if timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
             return Err(CLUSTER.to_owned());
         }
         let mut link = Self { connection, script: script.clone() };
         let probe = probe(config)?;
-        link.call(&Call::new(&probe), config).await.map_err(|error| error.told(config))?;
+        link.call(&Call::new(&probe), config).await.map_err(|error| error.describe(config))?;
         Ok(link)
     }
 
-    /// Runs the script. A store that does not know it gets it once more, within the same deadline; nothing else is repeated.
+    /// Runs the script. A store that does not know it is sent the source, within the same deadline;
+    /// nothing else is repeated.
     pub(crate) async fn call(&mut self, call: &Call<'_>, config: &Config) -> Result<Vec<u8>, CallError> {
-        timeout(config.deadline, self.call_without_end(call)).await.unwrap_or(Err(CallError::Late))
+        timeout(config.deadline, self.call_without_deadline(call)).await.unwrap_or(Err(CallError::Late))
     }
 
-    async fn call_without_end(&mut self, call: &Call<'_>) -> Result<Vec<u8>, CallError> {
+    async fn call_without_deadline(&mut self, call: &Call<'_>) -> Result<Vec<u8>, CallError> {
         let known = call.command(["EVALSHA", self.script.sha()]);
         let result = match send(&mut self.connection, &known).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
@@ -77,29 +80,31 @@ impl Link {
         };
         match result {
             Ok(Value::BulkString(reply)) => Ok(reply),
-            Ok(_) => Err(CallError::Lost("the script answered something else than it should".to_owned())),
+            Ok(_) => Err(CallError::Lost("unexpected reply of the script".to_owned())),
             // Errors of the server are raised by the first write or before, see the script.
             Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-                Err(CallError::Refused(told(&error)))
+                Err(CallError::Refused(describe(&error)))
             }
-            Err(error) => Err(CallError::Lost(told(&error))),
+            Err(error) => Err(CallError::Lost(describe(&error))),
         }
     }
 }
 
-/// A node of a cluster answers for some keys and sends callers elsewhere for the others, so it would seem to be up and down in
-/// turns. It is down, and this is why.
-const CLUSTER: &str = "it is a node of a Redis Cluster, which is not supported yet; name a server that is not";
+/// A node of a cluster answers for some keys and redirects others, so it would seem to be up and
+/// down in turns. It counts as down.
+const CLUSTER: &str = "Redis Cluster is not supported; use a server outside of a cluster";
 
-/// Whether the server says that it belongs to a cluster. One that will not say is tried out like any other.
+/// Whether the server says that it belongs to a cluster. One that does not say is used like any
+/// other.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
     let said = send(connection, redis::cmd("INFO").arg("cluster")).await;
     let text = said.and_then(|value| Ok(String::from_redis_value(value)?));
     text.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
 }
 
-/// Charges that make the script set a key and delete it. No key of a limit has this name, which is without braces.
-fn probe(config: &Config) -> Result<[Entry; 2], String> {
+/// Returns charges that make the script set a key and delete it. Keys of limits have braces, so
+/// none has this name.
+fn probe(config: &Config) -> Result<[QueuedCharge; 2], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
     let limits = Limit::from(bucket).into();
@@ -114,18 +119,19 @@ fn probe(config: &Config) -> Result<[Entry; 2], String> {
     };
     let encoded = Arc::new(EncodedLimits::new(&limits)?);
     let entry =
-        |verb| Entry::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), encoded.clone());
+        |verb| QueuedCharge::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), encoded.clone());
     Ok([entry(Verb::Check), entry(Verb::Reset)])
 }
 
-/// Sends a command. The client hands errors of the server over as a value, among the others.
+/// Sends a command. The client returns errors of the server as values, which are extracted here.
 pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
     connection.send_packed_command(command).await?.extract_error()
 }
 
 async fn connect(config: &Config, script: &Script) -> Result<MultiplexedConnection, RedisError> {
     let mut connection = dial(config).await?;
-    // Who has not said the password may not send anything as long as the script, and would be told that instead.
+    // Before authentication the server rejects anything as long as the script, with a misleading
+    // error.
     send(&mut connection, &redis::cmd("PING")).await?;
     let mut load = redis::cmd("SCRIPT");
     load.arg("LOAD").arg(script.source());
@@ -133,7 +139,7 @@ async fn connect(config: &Config, script: &Script) -> Result<MultiplexedConnecti
     Ok(connection)
 }
 
-/// A connection without timeouts: those who use it have their own.
+/// Connects without timeouts: callers have their own.
 pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, RedisError> {
     let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     client(config)?.get_multiplexed_async_connection_with_config(&settings).await
@@ -146,7 +152,7 @@ fn client(config: &Config) -> Result<Client, RedisError> {
     if !matches!(config.server.addr(), ConnectionAddr::TcpTls { .. }) {
         return Client::open(config.server.clone());
     }
-    // Somebody in this process may have chosen one before; theirs is as good.
+    // If the process has already chosen a provider, that one is used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let root_cert = config.authority.as_ref().map(std::fs::read).transpose()?;
     Client::build_with_tls(config.server.clone(), TlsCertificates { client_tls: None, root_cert })
@@ -157,8 +163,9 @@ fn client(config: &Config) -> Result<Client, RedisError> {
     Client::open(config.server.clone())
 }
 
-/// For the log, in one line: what the server said with its code, and without the place in the script.
-fn told(error: &RedisError) -> String {
+/// Describes an error in one line, for the log: the message of the server with its code, without
+/// the position in the script.
+fn describe(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),

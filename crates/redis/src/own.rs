@@ -1,4 +1,5 @@
-//! Decodes a state that stays under other parameters than its charge has: its own parameters, and its words for the core functions.
+//! Decodes a state that stays under other parameters than its charge has: its own parameters, and
+//! its words for the core functions.
 
 use tollgate_core::{
     Algorithm, BucketParams, Cost, DecodedState, Limit, Limits, Nanos, Now, Params, Phase, Rate, SlidingSlices, Stamp,
@@ -6,7 +7,7 @@ use tollgate_core::{
 };
 
 use crate::answer::{Bytes, TooShort, nanos};
-use crate::params::{HEAD, Unit, count_width, encode_limit, slices};
+use crate::params::{HEAD, UnitTime, count_width, encode_limit, slices};
 
 /// How far ahead of the clock an instant is plausible; beyond it the clock was set back.
 const STALE_MICROS: u64 = 1_000_000;
@@ -15,22 +16,23 @@ const STALE_MICROS: u64 = 1_000_000;
 pub(crate) struct OwnState {
     pub(crate) limits: Limits,
     pub(crate) words: Vec<u64>,
-    /// For each limit with leases, how long until the last one ends.
+    /// For each limit with leases, the time until the last one ends.
     pub(crate) leases_left: [Option<Nanos>; Limits::MAX],
 }
 
 /// The bytes cannot be a state.
-pub(crate) struct NotAState;
+pub(crate) struct InvalidState;
 
-impl From<TooShort> for NotAState {
+impl From<TooShort> for InvalidState {
     fn from(_: TooShort) -> Self {
         Self
     }
 }
 
 impl OwnState {
-    /// Decodes the state in a reply to a charge under the limits `asked`, with room for a state of these.
-    pub(crate) fn decode(bytes: &[u8], asked: &Limits, now: &Now<'_>) -> Result<Self, NotAState> {
+    /// Decodes the state in a reply to a charge under the limits `asked`, with space for a state of
+    /// these.
+    pub(crate) fn decode(bytes: &[u8], asked: &Limits, now: &Now<'_>) -> Result<Self, InvalidState> {
         let mut bytes = Bytes::new(bytes);
         bytes.take(HEAD - 2)?;
         let length = bytes.number(2)? as usize;
@@ -49,34 +51,34 @@ impl OwnState {
 
 /// Decodes parameters: the inverse of what `params` encodes, as far as it matters to a state's own parameters. A limit that is
 /// encoded like the one at its position in `asked` is that one.
-fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, NotAState> {
+fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, InvalidState> {
     let mut bytes = Bytes::new(bytes);
     let count = read_array(&mut bytes)?;
     let mut limits = Vec::with_capacity(count);
     for index in 0..count {
         let mut fields = [0; 15];
-        let fields = fields.get_mut(..read_array(&mut bytes)?).ok_or(NotAState)?;
+        let fields = fields.get_mut(..read_array(&mut bytes)?).ok_or(InvalidState)?;
         for field in &mut *fields {
             *field = read_number(&mut bytes)?;
         }
         let same = asked.as_slice().get(index).filter(|limit| encode_limit(limit).is_ok_and(|asked| asked == *fields));
         limits.push(match same {
             Some(limit) => *limit,
-            None => Limit::from_params(terms(fields).ok_or(NotAState)?).map_err(|_| NotAState)?,
+            None => Limit::from_params(params(fields).ok_or(InvalidState)?).map_err(|_| InvalidState)?,
         });
     }
-    Limits::new(limits).map_err(|_| NotAState)
+    Limits::new(limits).map_err(|_| InvalidState)
 }
 
-/// Returns the parameters that the script's fields describe; `None` if they cannot be some.
-fn terms(fields: &[u64]) -> Option<Params> {
+/// Returns the parameters that the fields of the script describe; `None` if they are invalid.
+fn params(fields: &[u64]) -> Option<Params> {
     let window =
         |limit, micros, max_debt, initial| WindowParams { limit, length: micros_to_nanos(micros), max_debt, initial };
     Some(match *fields {
         [1, ticks, whole, part, burst, max_debt, initial] => {
             Params::TokenBucket(BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial })
         }
-        // The longest wait bounds only what is admitted, which the charge's own parameters decide.
+        // The longest wait bounds only what is admitted, which the parameters of the charge decide.
         [2, ticks, whole, part, burst, max_debt, initial, _, _, free] => Params::LeakyBucket {
             bucket: BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial },
             free,
@@ -157,7 +159,7 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
         }
         Params::Concurrency { lease, .. } => {
             let (held, last_end, _) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
-            // One lease of the whole weight decides like all of them; only when they end is different.
+            // One lease of the whole cost decides like all of them; only their ends differ.
             limit.init(words, now);
             if held > 0 {
                 limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));
@@ -178,7 +180,7 @@ pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
 
 /// Reads the instant at which nothing will be owed, in core's ticks.
 pub(crate) fn bucket_ticks(bucket: &BucketParams, bytes: &mut Bytes<'_>) -> Result<u128, TooShort> {
-    let unit = Unit::new(bucket);
+    let unit = UnitTime::new(bucket);
     let (whole, part) = (bytes.number(7)?, bytes.number(6)?);
     let per_micro = u128::from(unit.ticks) * u128::from(unit.coarser);
     Ok(u128::from(whole) * per_micro + u128::from(part) * u128::from(unit.coarser))
@@ -204,21 +206,21 @@ pub(crate) fn restore_slices(
     Ok(end)
 }
 
-fn read_array(bytes: &mut Bytes<'_>) -> Result<usize, NotAState> {
+fn read_array(bytes: &mut Bytes<'_>) -> Result<usize, InvalidState> {
     match bytes.take(1)?[0] {
         head @ 0x90..=0x9f => Ok(usize::from(head & 0x0f)),
-        _ => Err(NotAState),
+        _ => Err(InvalidState),
     }
 }
 
-fn read_number(bytes: &mut Bytes<'_>) -> Result<u64, NotAState> {
+fn read_number(bytes: &mut Bytes<'_>) -> Result<u64, InvalidState> {
     let width = match bytes.take(1)?[0] {
         small @ 0..=0x7f => return Ok(small.into()),
         0xcc => 1,
         0xcd => 2,
         0xce => 4,
         0xcf => 8,
-        _ => return Err(NotAState),
+        _ => return Err(InvalidState),
     };
     Ok(bytes.take(width)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }

@@ -119,14 +119,15 @@ pub(crate) const fn count_width(window: &WindowParams) -> usize {
     bits.div_ceil(8) as usize
 }
 
-/// Returns a length of time in microseconds, rounded up. Compared with whole microseconds only, that loses nothing.
+/// Returns a duration in microseconds, rounded up. It is only compared with whole microseconds, so
+/// nothing is lost.
 pub(crate) const fn micros_ceil(length: Nanos) -> u64 {
     length.as_nanos().div_ceil(1_000)
 }
 
 /// The time of one unit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct UnitTime {
     /// Ticks to the microsecond.
     pub(crate) ticks: u64,
     /// Whole microseconds.
@@ -137,7 +138,7 @@ pub(crate) struct Unit {
     pub(crate) coarser: u64,
 }
 
-impl Unit {
+impl UnitTime {
     pub(crate) fn new(bucket: &BucketParams) -> Self {
         let (count, per) = (u64::from(bucket.rate.count()) * 1_000, bucket.rate.per().as_nanos());
         let coarser = greatest_common_divisor(count, per);
@@ -176,7 +177,7 @@ pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
             fields
         }
         Params::SlidingLog { window, minimum_gap, count_refused } => {
-            // An entry is compared with these in whole microseconds, so rounding them up changes nothing.
+            // Entries are whole microseconds, so rounding these up changes nothing.
             let window = WindowParams { length: Nanos::from_micros(micros_ceil(window.length)), ..window };
             window_fields(5, &window, &[micros_ceil(minimum_gap), count_refused.into()])?
         }
@@ -187,12 +188,12 @@ pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
 }
 
 fn bucket_fields(kind: u64, bucket: &BucketParams) -> Result<Vec<u64>, String> {
-    let unit = Unit::new(bucket);
+    let unit = UnitTime::new(bucket);
     let most = bucket.burst + bucket.max_debt;
     let rate = bucket.rate;
     if u128::from(unit.ticks) * u128::from(unit.whole) + u128::from(unit.part) >= u128::from(EXACT) {
         return Err(format!(
-            "the rate of {rate} has a period of {}, which the store cannot count exactly in microseconds; choose one that \
+            "the rate of {rate} has a period of {}, which the store cannot represent exactly in microseconds; choose one that \
              is a whole number of microseconds",
             rate.per()
         ));
@@ -242,13 +243,13 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
     Ok(vec![9, refill, micros, burst, max_debt, initial, first, offset.as_nanos() / 1_000, max_wait])
 }
 
-/// Returns the most that a unit may find in a leaky bucket to wait no longer than allowed: the free part, and what flows out in the
-/// longest wait.
+/// Returns the most that a unit may find in a leaky bucket to wait no longer than allowed: the free
+/// part, and what leaks in the longest wait.
 fn patience(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
-    let unit = Unit::new(bucket);
+    let unit = UnitTime::new(bucket);
     let ticks = u128::from(unit.ticks);
     let free = u128::from(free) * (u128::from(unit.whole) * ticks + u128::from(unit.part));
-    // What is in the bucket is a whole number of ticks, so it fits exactly when it fits this rounded down.
+    // The content of the bucket is a whole number of ticks, so rounding down changes nothing.
     let patience = free + u128::from(max_wait.as_nanos()) * ticks / 1_000;
     match u64::try_from(patience / ticks) {
         Ok(whole) if whole < EXACT => [whole, (patience % ticks) as u64],

@@ -23,21 +23,21 @@ const PEEK: u8 = 8;
 /// Added to the status of a group in which the state of a charge stays under other parameters than the charge has.
 pub(crate) const OTHER_PARAMETERS: u8 = 16;
 
-/// One charge, owned, so that it can be sent while its caller waits or has gone.
+/// A charge that owns its data, so that it can be sent while its caller waits or is gone.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct QueuedCharge {
     key: Vec<u8>,
     encoded: Arc<EncodedLimits>,
     /// How many charges of the group follow.
     rest: u16,
     verb: u8,
     cost: u64,
-    /// What only some charges have: spread, windows, stamps.
+    /// Spread, windows and stamps, which only some charges have.
     more: Vec<u8>,
 }
 
-impl Entry {
-    /// Encodes a charge of a group, of which `rest` follow. `key` is the name in the store.
+impl QueuedCharge {
+    /// Encodes a charge of a group; `rest` charges follow. `key` is the key in the store.
     pub(crate) fn new(verb: Verb, charge: &Charge<'_>, rest: usize, key: Vec<u8>, encoded: Arc<EncodedLimits>) -> Self {
         let asked = match charge.ask {
             Ask::Exactly(_) => EXACTLY,
@@ -84,7 +84,7 @@ impl Entry {
     }
 }
 
-/// Clamps a cost: no limit holds more, so a larger cost changes nothing.
+/// Clamps a cost: no limit holds more, so a larger cost makes no difference.
 pub(crate) fn clamped(cost: Cost) -> u64 {
     cost.get().min(EXACT)
 }
@@ -101,8 +101,9 @@ pub(crate) fn carries_taken(verb: Verb, charge: &Charge<'_>) -> bool {
 /// Returns when the spread windows of a key begin: a number of microseconds below 2⁵⁰, to be taken modulo the length of the window.
 /// It is the same on every node.
 pub fn spread(key: &[u8]) -> u64 {
-    // FNV-1a, with the bits mixed again, since its upper ones hardly depend on the last bytes. It has to be even, not secret: a
-    // caller that can choose keys gains nothing by choosing when their windows begin.
+    // FNV-1a with a final mix, because its upper bits hardly depend on the last bytes. It must be
+    // uniform, not secret: a caller that chooses keys gains nothing by choosing when their windows
+    // begin.
     let hash = key
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -110,8 +111,9 @@ pub fn spread(key: &[u8]) -> u64 {
     (mixed ^ mixed >> 29) & ((1 << 50) - 1)
 }
 
-/// Writes stamps for whatever parameters the state has by now: leases have numbers, all others instants in nanoseconds, of which
-/// the script knows the microseconds. So each is sent as its thousands and the rest.
+/// Encodes stamps for whatever parameters the state has by now: leases have numbers, all others
+/// instants in nanoseconds, of which the script knows the microseconds. So each is sent as its
+/// thousands and the rest.
 fn push_stamps(bytes: &mut Vec<u8>, stamps: &Stamps) {
     bytes.push(Limits::MAX as u8);
     for bits in (0..Limits::MAX).map(|index| stamps.get(index).to_bits()) {
@@ -128,20 +130,20 @@ fn push_number(bytes: &mut Vec<u8>, number: u64) {
 /// One call: the charges of several requests, with each key and each set of parameters once.
 #[derive(Debug, Default)]
 pub(crate) struct Call<'a> {
-    keys: Indexed<'a>,
-    parameters: Indexed<'a>,
+    keys: StringTable<'a>,
+    parameters: StringTable<'a>,
     charges: Vec<u8>,
 }
 
 impl<'a> Call<'a> {
     /// Returns the call for these charges, whole groups in order.
-    pub(crate) fn new(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+    pub(crate) fn new(entries: impl IntoIterator<Item = &'a QueuedCharge>) -> Self {
         let mut call = Self::default();
         entries.into_iter().for_each(|entry| call.push(entry));
         call
     }
 
-    fn push(&mut self, entry: &'a Entry) {
+    fn push(&mut self, entry: &'a QueuedCharge) {
         self.charges.extend(entry.rest.to_le_bytes());
         self.charges.extend(self.keys.index_of(&entry.key).to_le_bytes());
         self.charges.extend([self.parameters.index_of(entry.encoded.bytes()) as u8, entry.verb]);
@@ -149,7 +151,8 @@ impl<'a> Call<'a> {
         self.charges.extend(&entry.more);
     }
 
-    /// The command, with the script as `how` names it: `EVALSHA` and its hash, or `EVAL` and its source.
+    /// Returns the command; `how` is `EVALSHA` and the hash of the script, or `EVAL` and its
+    /// source.
     pub(crate) fn command(&self, how: [&str; 2]) -> redis::Cmd {
         let mut command = redis::cmd(how[0]);
         command
@@ -164,12 +167,12 @@ impl<'a> Call<'a> {
 
 /// Byte strings that are sent once and referred to by their index, counted from one.
 #[derive(Debug, Default)]
-struct Indexed<'a> {
+struct StringTable<'a> {
     known: Vec<&'a [u8]>,
     indexes: HashMap<&'a [u8], u16>,
 }
 
-impl<'a> Indexed<'a> {
+impl<'a> StringTable<'a> {
     fn index_of(&mut self, bytes: &'a [u8]) -> u16 {
         // Most calls repeat one set of parameters.
         if self.known.last() == Some(&bytes) {
@@ -185,7 +188,7 @@ impl<'a> Indexed<'a> {
 }
 
 /// Returns where in a reply the answer to the groups of `entries` ends, if it begins at `at`; `None` if the reply is too short.
-pub(crate) fn answer_end(reply: &[u8], entries: &[Entry], mut at: usize) -> Option<usize> {
+pub(crate) fn answer_end(reply: &[u8], entries: &[QueuedCharge], mut at: usize) -> Option<usize> {
     let mut entries = entries.iter();
     while let Some(first) = entries.next() {
         let status = *reply.get(at)?;

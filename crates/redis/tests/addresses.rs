@@ -1,4 +1,4 @@
-//! Everything an address may say is heeded: user, password, database, namespace, and TLS with whom to trust.
+//! Every part of an address is used: user, password, database, namespace, and TLS with its authority.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -26,7 +26,7 @@ fn user_password_database_and_namespace_are_used() {
 }
 
 #[test]
-fn two_namespaces_on_one_server_do_not_meet() {
+fn namespaces_on_one_server_are_separate() {
     on_both(async |server| {
         for namespace in ["one", "two"] {
             let store = store(&format!("{}?namespace={namespace}", server.url())).await;
@@ -43,7 +43,7 @@ mod tls {
     use tollgate_testkit::servers::{Certificates, Kind, Server, free_port};
 
     #[test]
-    fn the_store_is_reached_by_tls_and_has_to_prove_who_it_is() {
+    fn store_is_reached_by_tls_and_must_authenticate() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", std::process::id()));

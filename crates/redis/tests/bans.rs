@@ -12,7 +12,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Request, Store};
 use tollgate_testkit::servers::Kind;
 
-/// What a check comes to, and whether a ban says so.
+/// Returns the outcome of a check, and whether a ban caused it.
 async fn check<S: Store>(engine: &Engine<S>) -> (Outcome, bool) {
     let items = [tollgate_engine::Item::default()];
     let mut decisions = Decisions::default();
@@ -26,11 +26,11 @@ fn rules(rule: &str) -> Rules {
 }
 
 #[test]
-fn the_refusal_that_starts_a_ban_tells_its_length_and_who_waits_as_told_passes() {
+fn refusal_that_starts_a_ban_reports_its_length_exactly() {
     on_both(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         engine.put(&rules("{id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}")).unwrap();
-        // However many passed before, it is as long as is written, in the ticks of the store's clock.
+        // Its length does not depend on earlier requests, in the ticks of the store's clock.
         let (outcome, banned) = loop {
             let said = check(&engine).await;
             if !said.0.is_admitted() {
@@ -38,7 +38,7 @@ fn the_refusal_that_starts_a_ban_tells_its_length_and_who_waits_as_told_passes()
             }
         };
         assert_eq!((outcome, banned), (Outcome::Deny(Retry::After(Nanos::from_millis(400))), true));
-        // Nobody who asks in between makes it longer.
+        // Requests in between do not prolong it.
         let (Outcome::Deny(Retry::After(left)), true) = check(&engine).await else { panic!("it is banned") };
         assert!(left < Nanos::from_millis(400) && left.as_nanos().is_multiple_of(1_000), "{left}");
         tokio::time::sleep(Duration::from(left)).await;
@@ -47,7 +47,7 @@ fn the_refusal_that_starts_a_ban_tells_its_length_and_who_waits_as_told_passes()
 }
 
 #[test]
-fn years_are_no_longer_than_the_store_can_count() {
+fn bans_of_years_are_within_the_range_of_the_store() {
     on_both(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         engine.put(&rules("{id: r, limit: 1/h, ban: {after: 1, within: 1s, for: 3650 days}}")).unwrap();

@@ -1,4 +1,4 @@
-//! Nodes know how many they are, so that each can decide by its part while the store is gone.
+//! Nodes know their number, so that each can decide by its share while the store is unreachable.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -17,11 +17,11 @@ async fn counts(store: &RedisStore, expected: u32) {
 }
 
 #[test]
-fn nodes_count_each_other_and_forget_who_is_gone() {
+fn nodes_count_each_other_and_expire() {
     on_both(async |server| {
         let first = store(&server).await;
         counts(&first, 1).await;
-        // One that has not been heard of for an hour by the store's clock.
+        // A node that was last seen an hour ago by the store's clock.
         server.command(&["ZADD", "tollgate:nodes", "1000000000", "ghost"]);
         let second = store(&server).await;
         counts(&first, 2).await;
@@ -30,7 +30,7 @@ fn nodes_count_each_other_and_forget_who_is_gone() {
 }
 
 #[test]
-fn the_last_number_stays_when_the_store_is_gone() {
+fn last_count_stays_while_the_store_is_unreachable() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(async {
@@ -38,7 +38,7 @@ fn the_last_number_stays_when_the_store_is_gone() {
             let (first, _second) = (store(&server).await, store(&server).await);
             counts(&first, 2).await;
             server.kill();
-            // A minute passes as soon as there is nothing else to do: each has looked in vain many times by then.
+            // Time is paused, so a minute passes immediately: each node has tried many times by then.
             tokio::time::pause();
             tokio::time::sleep(Duration::from_secs(60)).await;
             tokio::time::resume();
@@ -48,11 +48,11 @@ fn the_last_number_stays_when_the_store_is_gone() {
 }
 
 #[test]
-fn a_node_that_stops_is_not_counted_any_more() {
+fn stopped_node_is_not_counted() {
     on_both(async |server| {
         let (first, second, third) = (store(&server).await, store(&server).await, store(&server).await);
         counts(&first, 3).await;
-        // One says that it leaves, the other is dropped.
+        // One leaves explicitly, the other is dropped.
         second.membership().leave().await;
         let Reply::Number(listed) = server.command(&["ZCARD", "tollgate:nodes"]) else { panic!("not a set") };
         assert_eq!(listed, 2);
@@ -62,11 +62,11 @@ fn a_node_that_stops_is_not_counted_any_more() {
 }
 
 #[test]
-fn a_node_that_crashed_is_forgotten_within_seconds() {
+fn crashed_node_expires_within_seconds() {
     on_both(async |server| {
         let first = store(&server).await;
         counts(&first, 1).await;
-        // It entered itself just now, and never again.
+        // It added itself just now, and never again.
         let Reply::List(time) = server.command(&["TIME"]) else { panic!("no time") };
         let Reply::Bytes(seconds) = &time[0] else { panic!("no seconds") };
         server.command(&[b"ZADD", &b"tollgate:nodes"[..], seconds, b"crashed"]);
@@ -79,7 +79,7 @@ fn a_node_that_crashed_is_forgotten_within_seconds() {
 }
 
 #[test]
-fn a_stall_of_the_store_does_not_lower_the_count() {
+fn stall_of_the_store_does_not_lower_the_count() {
     on_both(async |server| {
         let nodes = [store(&server).await, store(&server).await, store(&server).await];
         for node in &nodes {

@@ -1,4 +1,4 @@
-//! The store on a real server does what every store must: by a clock that is moved by hand, and by the server's own.
+//! Runs the conformance suite on real servers: with a clock that the test moves, and with the server's own.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -14,7 +14,7 @@ use tollgate_testkit::servers::{Kind, Server};
 
 struct Shared {
     store: RedisStore,
-    /// What moves the clock and where it stands, unless it is the server's own.
+    /// The clock that the test moves, unless it is the server's own.
     hand: Option<(Hand, u64)>,
     _server: Server,
 }
@@ -27,7 +27,7 @@ impl Subject for Shared {
     }
 
     fn unit(&self) -> Nanos {
-        // Longer than a loaded machine keeps a test from running.
+        // Longer than a loaded machine delays a test.
         Nanos::SECOND
     }
 
@@ -63,7 +63,7 @@ fn run(case: impl AsyncFnOnce(&mut Shared), kind: Kind, moved_by_hand: bool) {
             let server = Server::start(kind);
             Shared { store: store(&server).await, hand: None, _server: server }
         };
-        // A case that hangs says so instead of stopping everything.
+        // A case that hangs fails instead of blocking the run.
         tokio::time::timeout(Duration::from_secs(60), case(&mut shared)).await.unwrap();
     });
 }

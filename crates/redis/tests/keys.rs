@@ -1,4 +1,4 @@
-//! What is kept in the server: what becomes of it when somebody else has a hand in it, and that it goes away by itself.
+//! Keys in the server: foreign and damaged values, flushes, and expiry.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -12,7 +12,7 @@ use tollgate_engine::store::{Answers, Batch, Group, StoreError, Verb};
 use tollgate_testkit::servers::{Kind, Reply};
 
 #[test]
-fn a_flushed_script_cache_is_filled_again_and_nothing_is_lost() {
+fn flushed_script_cache_is_refilled_and_nothing_is_lost() {
     on_both(async |server| {
         let store = store(&server).await;
         for left in [4, 3, 2] {
@@ -25,7 +25,7 @@ fn a_flushed_script_cache_is_filled_again_and_nothing_is_lost() {
 }
 
 #[test]
-fn after_everything_was_flushed_limits_start_anew_and_hold() {
+fn after_flushall_limits_start_unused_and_hold() {
     on_both(async |server| {
         let store = store(&server).await;
         for _ in 0..2 {
@@ -38,11 +38,11 @@ fn after_everything_was_flushed_limits_start_anew_and_hold() {
     });
 }
 
-/// Keys as the engine makes them, of a rule called `test`: a rejection names it.
+/// Keys as the engine builds them, of a rule called `test`: a rejection names it.
 const GOOD: &str = "\u{1}r\u{1}d\u{4}test good";
 const BAD: &str = "\u{1}r\u{1}d\u{4}test bad";
 
-/// Asks about a healthy key before and after one that somebody put something else under, and in a group with it.
+/// Charges a healthy key before and after one with a foreign value, and in a group with it.
 async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
     let (good, bad) = (Owned::new(GOOD, bucket(9), 1), Owned::new(BAD, bucket(9), 1));
     let before = remaining(store, GOOD, bucket(9)).await;
@@ -62,7 +62,7 @@ async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
 }
 
 #[test]
-fn a_key_of_another_type_rejects_its_group_and_no_other() {
+fn key_of_another_type_rejects_only_its_group() {
     on_both(async |server| {
         let (store, name) = (store(&server).await, name_of(BAD));
         server.command(&["RPUSH", &name, "theirs"]);
@@ -74,24 +74,24 @@ fn a_key_of_another_type_rejects_its_group_and_no_other() {
 }
 
 #[test]
-fn a_value_that_is_not_ours_rejects_its_group_and_no_other() {
+fn foreign_value_rejects_only_its_group() {
     on_both(async |server| {
         let (store, name) = (store(&server).await, name_of(BAD));
         for value in
             ["", "1", "some text of another program", "\u{2}\u{0}\u{0}", "\u{2}\u{1}\u{0}\u{1}", "\u{3}\u{0}\u{0}"]
         {
             server.command(&["SET", &name, value]);
-            rejects_the_group_and_no_other(&store, "not one of ours").await;
+            rejects_the_group_and_no_other(&store, "value of another program").await;
             assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "and it is left alone");
             server.command(&["DEL", &name_of(GOOD)]);
         }
     });
 }
 
-/// Bytes of real values are changed, cut and lengthened: some still read as a state, and whatever then comes of them, the call
+/// Changes, cuts and extends the bytes of real values: some still decode as a state, and in any case the call
 /// they are part of is answered.
 #[test]
-fn damaged_values_spoil_nothing_else() {
+fn damaged_values_affect_no_other_group() {
     on_both(async |server| {
         let store = store(&server).await;
         let mut link = server.connect();
@@ -122,8 +122,8 @@ fn damaged_values_spoil_nothing_else() {
     });
 }
 
-/// One of each kind that keeps something; all are as good as new a minute after one unit was taken.
-fn a_minute_of_each() -> Vec<Limit> {
+/// Returns one limit of each kind with a state; all are unused a minute after one unit was taken.
+fn one_limit_of_each_kind() -> Vec<Limit> {
     let (rate, minute) = ("1/min".parse().unwrap(), Nanos::from_secs(60));
     vec![
         TokenBucket::new(rate, 2).unwrap().into(),
@@ -136,14 +136,14 @@ fn a_minute_of_each() -> Vec<Limit> {
 }
 
 #[test]
-fn every_key_is_gone_soon_after_it_is_as_good_as_new() {
+fn every_key_expires_soon_after_it_is_unused() {
     on_both(async |server| {
         let store = store(&server).await;
-        let together = tollgate_core::Limits::new(a_minute_of_each()).unwrap();
+        let together = tollgate_core::Limits::new(one_limit_of_each_kind()).unwrap();
         run(&store, &[(Verb::Check, vec![Owned { numbers: 99, ..Owned::new("all", together, 1) }])]).await;
-        for (place, limit) in a_minute_of_each().into_iter().enumerate() {
+        for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let charge = Owned { numbers: place as u32, ..Owned::new(&place.to_string(), limit, 1) };
-            // Twice, so that what is there already is written once more.
+            // Twice, so that an existing value is written again.
             run(&store, &[(Verb::Check, vec![charge.clone()])]).await;
             run(&store, &[(Verb::Check, vec![charge])]).await;
         }
@@ -158,10 +158,10 @@ fn every_key_is_gone_soon_after_it_is_as_good_as_new() {
 }
 
 #[test]
-fn a_key_that_lost_its_expiry_gets_one_with_its_next_write() {
+fn key_without_expiry_gets_one_with_its_next_write() {
     on_both(async |server| {
         let store = store(&server).await;
-        for (place, limit) in a_minute_of_each().into_iter().enumerate() {
+        for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let key = place.to_string();
             let charge = Owned { numbers: place as u32, ..Owned::new(&key, limit, 1) };
             run(&store, &[(Verb::Check, vec![charge.clone()])]).await;
@@ -173,11 +173,11 @@ fn a_key_that_lost_its_expiry_gets_one_with_its_next_write() {
 }
 
 #[test]
-fn a_key_that_lost_its_expiry_locks_nobody_out() {
+fn key_without_expiry_refuses_no_request() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (server, store, mut hand) = by_hand(Kind::Redis).await;
-        for (place, limit) in a_minute_of_each().into_iter().enumerate() {
+        for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let key = place.to_string();
             let charge = Owned { numbers: place as u32, ..Owned::new(&key, limit, 2) };
             hand.set(1_800_000_000_000_000);
@@ -192,7 +192,7 @@ fn a_key_that_lost_its_expiry_locks_nobody_out() {
 }
 
 #[test]
-fn the_clock_that_decides_is_the_one_of_the_store() {
+fn clock_of_the_store_decides() {
     on_both(async |server| {
         let store = store(&server).await;
         let time = || {

@@ -1,5 +1,5 @@
-//! Stores that die, hang, come back empty, or will not have us: nobody waits beyond the deadline, nothing is granted twice, and
-//! all goes on by itself when the store does.
+//! Stores that die, hang, restart empty, or refuse access: no request waits beyond the deadline, nothing is granted twice, and
+//! decisions resume when the store recovers.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -15,16 +15,16 @@ use tollgate_engine::store::StoreError;
 use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, Reply, Server};
 
-/// What a busy machine may add to any wait. The benchmark shows how little it is on one that is not.
+/// The delay that a busy machine may add to any wait.
 const NOISE: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_killed_store_is_not_waited_for_and_is_used_again_when_it_returns_empty() {
+fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
     on_both(async |mut server| {
         let store = store(&server).await;
         assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
         server.kill();
-        // It is noticed by whoever asks next, if the connection did not notice before.
+        // The next request notices it, if the connection has not.
         assert!(check(&store, "k", bucket(2)).await.is_err());
         wait_until_down(&store).await;
         let start = Instant::now();
@@ -41,7 +41,7 @@ fn a_killed_store_is_not_waited_for_and_is_used_again_when_it_returns_empty() {
 }
 
 #[test]
-fn a_call_that_is_under_way_when_the_store_dies_is_unknown() {
+fn call_in_progress_when_the_store_dies_is_unknown() {
     on_both(async |mut server| {
         let store = Arc::new(store(&server).await);
         server.pause();
@@ -49,7 +49,7 @@ fn a_call_that_is_under_way_when_the_store_dies_is_unknown() {
             let store = store.clone();
             async move { check(&*store, "k", bucket(2)).await }
         });
-        // It is counted when it is about to be sent, and the server has stopped reading.
+        // The call is counted just before it is sent, and the server has stopped reading.
         while store.counts().charges == 0 {
             tokio::task::yield_now().await;
         }
@@ -60,7 +60,7 @@ fn a_call_that_is_under_way_when_the_store_dies_is_unknown() {
 }
 
 #[test]
-fn a_store_that_is_reached_later_is_used_then() {
+fn store_reached_later_is_used_then() {
     on_both(async |mut server| {
         server.kill();
         let store = store(&server).await;
@@ -74,7 +74,7 @@ fn a_store_that_is_reached_later_is_used_then() {
 }
 
 #[test]
-fn a_late_answer_counts_as_spent() {
+fn late_answer_counts_as_spent() {
     on_both(async |server| {
         let hurried = RedisStore::connect(config(&server).deadline(Duration::from_millis(100))).await;
         let patient = store(&server).await;
@@ -82,7 +82,7 @@ fn a_late_answer_counts_as_spent() {
         let late = check(&hurried, "k", bucket(5)).await;
         assert!(matches!(&late, Err(StoreError::Unknown { why }) if why.contains("silent for 100ms")), "{late:?}");
         server.resume();
-        // What was sent is carried out some time after the server goes on, whoever listens.
+        // The server carries out the call some time after it continues, although no caller waits.
         while remaining(&patient, "k", bucket(5)).await == 5 {
             tokio::task::yield_now().await;
         }
@@ -91,7 +91,7 @@ fn a_late_answer_counts_as_spent() {
     });
 }
 
-/// What many callers were told.
+/// The answers to many callers.
 #[derive(Debug, Default)]
 struct Tally {
     passed: AtomicU64,
@@ -120,7 +120,7 @@ impl Tally {
 }
 
 #[test]
-fn a_stopped_store_makes_nobody_wait_beyond_the_deadline_and_limits_hold_when_it_goes_on() {
+fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterwards() {
     const BURST: u64 = 50_000;
     const DEADLINE: Duration = Duration::from_millis(10);
     on_both(async |server| {
@@ -145,7 +145,7 @@ fn a_stopped_store_makes_nobody_wait_beyond_the_deadline_and_limits_hold_when_it
 
         server.pause();
         wait_until_down(&store).await;
-        // Whoever asks from here on is turned away without being sent, for as long as the server hangs.
+        // From here on requests are refused without being sent, for as long as the server hangs.
         let (_, _, unavailable) = tally.read();
         let sent = store.counts().charges;
         while tally.read().2 < unavailable + 100 {
@@ -174,7 +174,7 @@ fn a_stopped_store_makes_nobody_wait_beyond_the_deadline_and_limits_hold_when_it
 }
 
 #[test]
-fn a_wrong_password_is_told_to_the_operator_and_to_nobody_else() {
+fn wrong_password_is_reported_only_to_the_operator() {
     for kind in Kind::ALL {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
@@ -204,7 +204,7 @@ fn a_wrong_password_is_told_to_the_operator_and_to_nobody_else() {
 }
 
 #[test]
-fn a_store_that_must_not_write_is_down_and_says_why() {
+fn store_that_cannot_write_is_down_with_a_reason() {
     on_both(async |server| {
         let store = store(&server).await;
         let forbid_and_allow: [(&[&str], &[&str], &str); 2] = [
@@ -215,7 +215,7 @@ fn a_store_that_must_not_write_is_down_and_says_why() {
             assert!(check(&store, "k", bucket(1_000)).await.unwrap());
             let left = remaining(&store, "k", bucket(1_000)).await;
             server.command(forbid);
-            // It is asked until it is given up; each is told that nothing was spent.
+            // Requests are sent until the breaker opens; each is answered that nothing was spent.
             while store.health() == Health::Up {
                 let answer = check(&store, "k", bucket(1_000)).await;
                 assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
@@ -230,14 +230,14 @@ fn a_store_that_must_not_write_is_down_and_says_why() {
 }
 
 #[test]
-fn a_node_of_a_cluster_is_down_and_says_why() {
+fn cluster_node_is_down_with_a_reason() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(async {
             let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
             let store = store(&server).await;
             let why = wait_until_down(&store).await;
-            assert!(why.contains("Redis Cluster, which is not supported yet"), "{why}");
+            assert!(why.contains("Redis Cluster is not supported"), "{why}");
             // With all slots it would answer, as long as it is the only node.
             server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
             while server.command(&["SET", "k", "v"]) != Reply::Status("OK".to_owned()) {
@@ -255,7 +255,7 @@ fn a_node_of_a_cluster_is_down_and_says_why() {
 }
 
 #[test]
-fn a_user_without_permissions_is_told() {
+fn user_without_permission_is_reported() {
     on_both(async |server| {
         server.command(&["ACL", "SETUSER", "reader", "on", ">pass", "~*", "+@all", "-set"]);
         let url = format!("redis://reader:pass@127.0.0.1:{}", server.port());

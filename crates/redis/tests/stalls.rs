@@ -23,7 +23,7 @@ use tollgate_testkit::servers::{Kind, Server};
 
 type Node = Engine<RedisStore>;
 
-/// How much of the limit of a key is used before the stall, and what may be refused.
+/// How much of the limit of a key is used before the stall, and whether requests may be refused.
 #[derive(Clone, Copy)]
 struct Client {
     key: &'static str,
@@ -39,7 +39,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const MONTH: Duration = Duration::from_secs(28 * 86_400);
 
-/// Those that ask for less than a node's share during a stall have to pass always; those that ask for more are bounded.
+/// Clients that ask for less than a node's share during a stall must always pass; others are bounded.
 const CLIENTS: [Client; 6] = [
     Client { key: "a", rule: "month", limit: 10_000, per: MONTH, used: 1, every: Duration::from_millis(25) },
     Client { key: "b", rule: "day", limit: 10_000, per: DAY, used: 3, every: Duration::from_millis(25) },
@@ -57,7 +57,7 @@ const RULES: &str = "domain: d\nrules:\n\
     - {id: greedy, when: {rule: greedy}, per: [k], limit: 300/h}\n\
     - {id: spent, when: {rule: spent}, per: [k], limit: 300/day, algorithm: fixed_window, phase: first_request}\n";
 
-/// What the clients of one key were told.
+/// The answers to the clients of one key.
 #[derive(Default)]
 struct Told {
     admitted: Vec<ObservedRequest>,
@@ -73,7 +73,7 @@ async fn node(server: &Server, deadline: Duration) -> Node {
     engine
 }
 
-/// Asks once: whether it passed, and whether the store said so.
+/// Sends one request; returns whether it passed, and whether the store decided.
 async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions) -> (bool, Standing) {
     let entries = [Entry::new("rule", client.rule), Entry::new("k", client.key)];
     let items = [Item::new(&entries).cost(cost)];
@@ -81,7 +81,7 @@ async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions)
     (decision.is_allowed(), decision.standing())
 }
 
-/// Asks the same node until told to stop.
+/// Sends requests to one node until it is stopped.
 async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicBool>) -> Told {
     let (mut told, mut decisions) = (Told::default(), Decisions::default());
     while !over.load(Ordering::Relaxed) {
@@ -101,7 +101,7 @@ async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicB
     told
 }
 
-/// What came of one stall.
+/// The result of one stall.
 struct Came {
     by_fallback: u64,
     refused_by_fallback: u64,
@@ -110,7 +110,7 @@ struct Came {
 }
 
 async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Came {
-    // What is used before the stall is used through a node that is not in a hurry, and leaves.
+    // The usage before the stall goes through a node with a long deadline, which then leaves.
     let mut decisions = Decisions::default();
     let first = node(&server, support::UNHURRIED).await;
     let epoch = Instant::now();
@@ -129,7 +129,7 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
         let counted = tokio::time::timeout(Duration::from_secs(30), count.wait_for(|count| u64::from(*count) == nodes));
         engine.set_nodes(*counted.await.expect("the nodes count each other").unwrap());
     }
-    // Every node has heard of every key.
+    // Every node has an answer for every key.
     for engine in &engines {
         for client in &CLIENTS {
             while ask(engine, client, 0, &mut decisions).await.1 != Standing::Exact {
@@ -151,7 +151,7 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
     let resumed = epoch.elapsed();
     server.resume();
     let stalled = epoch.elapsed() - stopped;
-    // It goes on by itself.
+    // The store recovers by itself.
     for engine in &engines {
         support::wait_until_up(engine.store()).await;
     }
@@ -171,7 +171,7 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
         came.by_fallback += told.by_fallback;
         let rate =
             |length: Duration| (u128::from(client.limit) * length.as_nanos()).div_ceil(client.per.as_nanos()) as u64;
-        // Of those that have more than they ask for, nobody is refused.
+        // Clients whose share exceeds their demand are never refused.
         let asked = told.admitted.len() as u64 + told.refused;
         if (client.limit - client.used) / nodes > asked {
             assert_eq!(told.refused, 0, "{name}: {} of {asked} were refused for {}", told.refused, client.rule);
@@ -210,7 +210,7 @@ fn no_client_with_a_share_left_is_refused_in_a_stall_and_what_is_admitted_is_bou
             let mut cases = Vec::new();
             for kind in Kind::ALL {
                 for nodes in [1, 2, 5] {
-                    // Starting one blocks, so it is done before anything is measured.
+                    // Starting a server blocks, so it is done before anything is measured.
                     cases.push((Server::start(kind), format!("{kind:?}, {nodes} nodes, {length:?}"), nodes));
                 }
             }

@@ -1,4 +1,4 @@
-//! Rules of which one is enough, decided on a real server by several engines at once: as exact there as in memory.
+//! Rules with `suffices`, decided on a real server by several engines at once: as exact as in memory.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -14,7 +14,7 @@ use tollgate_testkit::servers::Server;
 
 type OnRedis = Engine<RedisStore>;
 
-/// So slow that nothing comes back while a test runs.
+/// A rate so slow that nothing refills while a test runs.
 const RULES: &str = "domain: d\nrules:\n\
     - {id: own, when: {own: {present: true}}, limit: 10/day, suffices: true}\n\
     - {id: team, when: {team: {present: true}}, limit: 20/day, suffices: true}\n\
@@ -42,7 +42,7 @@ async fn remaining(engine: &OnRedis, name: &str) -> u64 {
 }
 
 #[test]
-fn one_with_room_is_enough_and_those_with_room_are_charged() {
+fn one_rule_with_capacity_is_enough_and_only_those_with_capacity_are_charged() {
     on_both(async |server| {
         let engine = engine(&server).await;
         let calls = || engine.store().counts().calls;
@@ -63,7 +63,7 @@ fn one_with_room_is_enough_and_those_with_room_are_charged() {
 }
 
 #[test]
-fn however_many_ask_at_once_as_many_pass_as_the_widest_has_room_for() {
+fn concurrent_requests_pass_up_to_the_largest_limit() {
     on_both(async |server| {
         let engines = [Arc::new(engine(&server).await), Arc::new(engine(&server).await)];
         let asking: Vec<_> = (0..60)

@@ -118,7 +118,7 @@ pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Li
     run(store, &[(Verb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
-/// So slow that nothing comes back while a test runs.
+/// A rate so slow that nothing refills while a test runs.
 pub(crate) fn bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().unwrap(), burst).unwrap().into()
 }
