@@ -7,7 +7,7 @@ use tollgate::Limits;
 use tollgate::clock::Clock;
 use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
 
-use super::{Engine, Running};
+use super::{Engine, RulesInForce};
 use crate::inline::{Interner, LimitIds, MAX_INLINE};
 use crate::memory::MemoryStore;
 use crate::ruleset::{INLINE_IDS, RuleSet};
@@ -47,7 +47,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
             (inline <= MAX_INLINE).then(|| interner.add(limits, &limit_ids).0.entry().id)
         })?;
         let engine = Self::with_fallback(store, fallback);
-        engine.running.store(Arc::new(Running::new(Arc::new(rules), Arc::default(), Arc::new(limit_ids))));
+        engine.running.store(Arc::new(RulesInForce::new(Arc::new(rules), Arc::default(), Arc::new(limit_ids))));
         Ok(Self { interner, ..engine })
     }
 }
