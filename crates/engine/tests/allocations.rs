@@ -26,7 +26,7 @@ fn finding_rules_allocates_nothing() {
 }
 
 #[test]
-fn a_decision_allocates_nothing() {
+fn decision_allocates_nothing() {
     let bench = bench(RULES);
     let entries =
         [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c")].map(|(name, value)| Entry::new(name, value));
@@ -41,7 +41,7 @@ fn a_decision_allocates_nothing() {
 }
 
 #[test]
-fn a_decision_by_several_rules_allocates_nothing() {
+fn decision_by_several_rules_allocates_nothing() {
     let bench = bench(RULES);
     let attributes = [("path", "/v1/7/items/9"), ("method", "GET"), ("client", "c"), ("tenant", "t7")];
     let entries = attributes.map(|(name, value)| Entry::new(name, value));
@@ -56,13 +56,13 @@ fn a_decision_by_several_rules_allocates_nothing() {
 }
 
 #[test]
-fn neither_many_rules_nor_a_refusal_nor_a_new_key_allocate() {
+fn many_rules_refusals_and_new_keys_allocate_nothing() {
     let buckets = |count: usize| (0..count).map(|n| format!("- {{id: r{n}, per: [client], limit: 5/h}}\n")).collect();
     let windows = |count: usize| {
         let rule = |n| format!("- {{id: r{n}, per: [client], limit: 5/h, algorithm: fixed_window}}\n");
         (0..count).map(rule).collect::<String>()
     };
-    // These are kept in tables of their own.
+    // These states are in tables of their own.
     let logs = "- {id: log, per: [client], limit: 50/h, algorithm: sliding_log}\n\
                 - {id: slots, per: [client], limit: 50, algorithm: concurrency, lease: 1h}\n";
     let mut cases: Vec<(String, usize)> = [1, 2, 3, 4, 5, 8, 16].map(|count| (buckets(count), count)).into();
@@ -77,7 +77,7 @@ fn neither_many_rules_nor_a_refusal_nor_a_new_key_allocate() {
             let decision = run(bench.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
             assert_eq!((decision.is_allowed(), decision.reports().count()), (allowed, count));
         };
-        // A refusal is told with more than one buffer.
+        // A refusal uses more than one buffer.
         (0..6).for_each(|n| check(&names[0], n < 5));
         for name in &names[1..] {
             let AllocationInfo { count_total, .. } = measure(|| (0..7).for_each(|n| check(name, n < 5)));
@@ -87,7 +87,7 @@ fn neither_many_rules_nor_a_refusal_nor_a_new_key_allocate() {
 }
 
 #[test]
-fn a_batch_allocates_nothing() {
+fn batch_allocates_nothing() {
     let bench = bench(RULES);
     let sent = bench.engine.limits(&limits("1000/s", None)).unwrap();
     let names: Vec<String> = (0..100).map(|n| format!("key {n}")).collect();
@@ -120,7 +120,7 @@ fn overrides_calendars_bans_and_expressions_allocate_nothing() {
             let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
             assert!(decision.is_allowed() && decision.reports().count() == 1);
         };
-        // Walking down a tree of patterns takes two buffers in turn.
+        // Searching a tree of patterns uses two buffers in turn.
         check();
         assert_eq!(allocated(check), 0, "for {rule}");
     }

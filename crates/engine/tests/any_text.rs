@@ -1,9 +1,9 @@
-//! Whatever the text, importing and formatting end with an answer, and formatting twice is formatting once.
+//! Importing and formatting never panic on any text, and formatting is idempotent.
 
 use proptest::prelude::*;
 use tollgate_engine::rules::{Dialect, Imported, Rules, Source, format};
 
-/// Texts that look a little like what they should be.
+/// Generates texts that resemble valid ones.
 fn texts() -> impl Strategy<Value = String> {
     let words = prop::sample::select(vec![
         "domain: d\n",

@@ -1,4 +1,4 @@
-//! Who is refused too often is refused altogether, for exactly as long as is told.
+//! Bans start after too many refusals and last exactly as long as reported.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn said<const N: usize>(bench: &mut Bench, attributes: &[(&str, &str)]) -> [Stri
 }
 
 #[test]
-fn who_is_refused_too_often_is_banned() {
+fn counter_with_too_many_refusals_is_banned() {
     let mut bench =
         bench("- {id: r, per: [ip], limit: 2/s, ban: {after: 3, within: 10s, for: 60s}}\n- {id: all, limit: 100/h}\n");
     let mallory = [("ip", "m")];
@@ -30,14 +30,14 @@ fn who_is_refused_too_often_is_banned() {
         assert!(decision.is_banned() && decision.rule() == Some("r"));
         assert_eq!(decision.retry(), Some(Retry::After(Nanos::from_secs(59))));
     });
-    // It spends nothing of what others share, and does not prolong the ban.
+    // A banned request spends nothing of shared limits, and does not prolong the ban.
     assert_eq!(bench.remaining(&[("ip", "x")]), [2, 98]);
     assert_eq!(bench.check(&[("ip", "other")]), "allow");
     bench.advance(Nanos::from_nanos(58_999_999_999));
     assert_eq!(bench.check(&mallory), "deny 1ns");
     bench.advance(Nanos::from_nanos(1));
     assert_eq!(bench.check(&mallory), "allow");
-    // And it begins anew.
+    // After the ban, counting begins at 0.
     bench.advance(Nanos::from_micros(1));
     assert_eq!(said(&mut bench, &mallory), ["allow", "deny 499.999ms"]);
     bench.advance(Nanos::SECOND);
@@ -45,7 +45,7 @@ fn who_is_refused_too_often_is_banned() {
 }
 
 #[test]
-fn a_ban_lasts_as_long_as_is_told_and_not_a_nanosecond_longer() {
+fn ban_lasts_exactly_as_long_as_reported() {
     for (written, length) in [
         ("7s", Nanos::from_secs(7)),
         ("1h", HOUR),
@@ -55,7 +55,7 @@ fn a_ban_lasts_as_long_as_is_told_and_not_a_nanosecond_longer() {
         ("1234567ns", Nanos::from_nanos(1_234_567)),
     ] {
         let mut bench = bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
-        // However many pass in the same instant.
+        // However many requests pass at the same instant.
         for _ in 0..1_000 {
             assert_eq!(bench.check(&[]), "allow");
         }
@@ -75,7 +75,7 @@ fn a_ban_lasts_as_long_as_is_told_and_not_a_nanosecond_longer() {
 }
 
 #[test]
-fn what_is_told_while_banned_is_what_has_to_be_waited() {
+fn reported_wait_while_banned_is_exact() {
     let mut bench = bench("- {id: r, limit: 2/m, ban: {after: 2, within: 1h, for: 1h}}\n");
     assert_eq!(said(&mut bench, &[]), ["allow", "allow", "deny 30s", "deny 3600s"]);
     for passed in [1, 999, 1_000_000_000, 59 * 60 * 1_000_000_000] {
@@ -100,7 +100,7 @@ impl Advanced for ManualClock {
 }
 
 #[test]
-fn in_a_batch_those_behind_the_refusal_that_starts_a_ban_are_told_of_it() {
+fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     let mut bench = bench(
         "- {id: r, per: [ip], limit: 1/s, ban: {after: 2, within: 1h, for: 1h}, status: 403}\n- {id: s, limit: 1000/s}\n",
     );
@@ -118,14 +118,14 @@ fn in_a_batch_those_behind_the_refusal_that_starts_a_ban_are_told_of_it() {
     assert_eq!(bench.engine.counts().bans, 1);
     let counted = bench.engine.rules().rules().iter().map(|rule| rule.meter().read().refused).collect::<Vec<_>>();
     assert_eq!(counted, [5, 0], "each refusal counts once");
-    // None of those behind it counts towards the next one.
+    // None of the requests after it counts towards the next ban.
     bench.advance(HOUR);
     assert_eq!(bench.check(&[("ip", "m")]), "allow");
     assert_eq!(bench.check(&[("ip", "m")]), "deny 1s");
 }
 
 #[test]
-fn a_banned_counter_counts_as_one_that_refuses_though_it_has_room() {
+fn banned_counter_counts_as_refusing() {
     let mut bench = bench("- {id: r, per: [ip], limit: 1/s, ban: {after: 1, within: 1s, for: 1h}}\n");
     let ask = [("ip", "m")];
     assert_eq!(said(&mut bench, &ask), ["allow", "deny 3600s"]);
@@ -137,7 +137,7 @@ fn a_banned_counter_counts_as_one_that_refuses_though_it_has_room() {
 }
 
 #[test]
-fn the_longer_of_a_ban_and_another_wait_is_told() {
+fn longer_of_a_ban_and_another_wait_is_reported() {
     let mut bench = bench("- {id: r, limit: 1/m, ban: {after: 1, within: 1m, for: 5m}}\n- {id: day, limit: 1/day}\n");
     assert_eq!(bench.check(&[]), "allow");
     bench.decide(&[], None, |decision| {
@@ -147,7 +147,7 @@ fn the_longer_of_a_ban_and_another_wait_is_told() {
 }
 
 #[test]
-fn every_way_of_taking_is_banned_and_looking_starts_no_ban() {
+fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
     let mut bench = bench("- {id: r, limit: 3/m, max_debt: 0, ban: {after: 1, within: 1m, for: 1h}}\n");
     assert_eq!(bench.check_cost(&[], 3), "allow");
     for _ in 0..5 {
@@ -171,14 +171,14 @@ fn every_way_of_taking_is_banned_and_looking_starts_no_ban() {
 }
 
 #[test]
-fn what_is_left_before_a_ban_does_not_make_its_rule_the_one_that_decides() {
+fn ban_that_admits_does_not_make_its_rule_decide() {
     let mut bench =
         bench("- {id: guarded, limit: 9/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 8/s}\n");
     bench.decide(&[], None, |decision| assert_eq!(decision.rule(), Some("tight")));
 }
 
 #[test]
-fn a_shadow_starts_no_ban_and_an_observed_refusal_does() {
+fn shadow_rule_starts_no_ban_and_an_observed_refusal_does() {
     let mut bench = bench("- {id: r, limit: 1/m, enforce: 0%, ban: {after: 1, within: 1m, for: 1h}}\n");
     assert_eq!(said(&mut bench, &[]), ["allow"; 4]);
     assert_eq!(bench.engine.counts().bans, 0);
@@ -194,7 +194,7 @@ fn a_shadow_starts_no_ban_and_an_observed_refusal_does() {
 }
 
 #[test]
-fn refusals_far_apart_lead_to_no_ban_and_a_reset_lifts_one() {
+fn refusals_far_apart_start_no_ban_and_a_reset_lifts_one() {
     let mut bench = bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
     for _ in 0..5 {
         assert_eq!(said(&mut bench, &[]), ["allow", "deny 1s"]);
@@ -209,7 +209,7 @@ fn refusals_far_apart_lead_to_no_ban_and_a_reset_lifts_one() {
 }
 
 #[test]
-fn a_reset_forgets_the_refusals_that_would_have_led_to_a_ban() {
+fn reset_discards_refusals_that_count_towards_a_ban() {
     let mut bench = bench("- {id: r, limit: 1/h, ban: {after: 3, within: 1h, for: 2h}}\n");
     for _ in 0..2 {
         assert_eq!((bench.check(&[]), bench.check(&[]), bench.check(&[])), {
@@ -222,7 +222,7 @@ fn a_reset_forgets_the_refusals_that_would_have_led_to_a_ban() {
 }
 
 #[test]
-fn ban_ends_when_it_was_said_to_end_though_the_rule_changes() {
+fn ban_ends_as_reported_although_the_rule_changes() {
     let rule = |length: &str| format!("- {{id: r, limit: 1/s, ban: {{after: 1, within: 1s, for: {length}}}}}\n");
     let mut bench = bench(&rule("60s"));
     assert_eq!(said(&mut bench, &[]), ["allow", "deny 60s"]);
@@ -234,7 +234,7 @@ fn ban_ends_when_it_was_said_to_end_though_the_rule_changes() {
 }
 
 #[test]
-fn a_ban_is_neither_kept_nor_given_while_the_store_does_not_answer() {
+fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench =
         Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
@@ -249,7 +249,7 @@ fn a_ban_is_neither_kept_nor_given_while_the_store_does_not_answer() {
 }
 
 #[test]
-fn a_refusal_that_the_store_does_not_count_is_told_as_it_is() {
+fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench =
         Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
@@ -261,7 +261,7 @@ fn a_refusal_that_the_store_does_not_count_is_told_as_it_is() {
     assert_eq!(bench.check(&[]), "deny 60s");
 }
 
-/// Refuses at each of these instants, and says at which of them a ban was in force.
+/// Refuses at each of these instants, and returns those at which a ban was in force.
 fn banned_at(rule: &str, instants: &[u64]) -> Vec<u64> {
     let mut bench = bench(rule);
     assert_eq!(bench.check(&[]), "allow", "the one request that the limit admits");
@@ -321,7 +321,7 @@ fn refusals_before_a_ban_do_not_count_after_it() {
     assert_eq!([(); 3].map(|()| is_banned(&mut bench)), [false, false, true]);
 }
 
-/// What a rule with a limit of `burst` in a second and a ban after some refusals comes to, by a slow and obvious model.
+/// A slow reference model of a rule with a limit of `burst` per second and a ban.
 #[derive(Default)]
 struct Oracle {
     now: u64,

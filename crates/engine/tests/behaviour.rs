@@ -1,4 +1,4 @@
-//! What requests weigh, and what happens to those beyond the limits.
+//! Costs, and what happens to requests above the limits.
 
 mod support;
 
@@ -9,7 +9,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 
 #[test]
-fn an_attribute_says_what_a_request_weighs() {
+fn cost_comes_from_an_attribute() {
     let mut bench = bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
     let weighs = |bench: &mut Bench, value: Option<&str>| {
         let before = bench.remaining(&[])[0];
@@ -24,12 +24,12 @@ fn an_attribute_says_what_a_request_weighs() {
         let mut bench = support::bench("- {id: r, limit: 1000/m, cost: {from: bytes, max: 500, missing: 7}}\n");
         assert_eq!(weighs(&mut bench, Some(garbled)), 500, "for {garbled:?}");
     }
-    // A request that says itself what it weighs is believed.
+    // A request may state its own cost.
     assert_eq!(bench.check_cost(&[("bytes", "12")], 900), "allow");
 }
 
 #[test]
-fn a_delayed_bucket_lets_the_burst_pass_and_the_next_wait() {
+fn delaying_bucket_admits_the_burst_and_delays_the_next() {
     let mut bench = bench("- {id: r, limit: 10/s, burst: 3, on_exceed: {delay: {max_wait: 300ms}}}\n");
     let said: Vec<String> = (0..7).map(|_| bench.check(&[])).collect();
     assert_eq!(said, ["allow", "allow", "allow", "delay 100ms", "delay 200ms", "delay 300ms", "deny 100ms"]);
@@ -38,8 +38,8 @@ fn a_delayed_bucket_lets_the_burst_pass_and_the_next_wait() {
 }
 
 #[test]
-fn a_delay_refuses_only_what_would_wait_longer() {
-    // One and a half flow in the longest wait.
+fn delay_refuses_only_requests_that_would_wait_longer() {
+    // One and a half tokens leak in the longest wait.
     let mut bench = bench("- {id: r, limit: 3/s, burst: 1, on_exceed: {delay: {max_wait: 500ms}}}\n");
     assert_eq!([bench.check(&[]), bench.check(&[])], ["allow", "delay 333.333334ms"]);
     assert_eq!(bench.check(&[]), "deny 166.666667ms", "it would wait 667 ms now");
@@ -48,7 +48,7 @@ fn a_delay_refuses_only_what_would_wait_longer() {
 }
 
 #[test]
-fn a_dropped_request_is_refused_without_an_answer() {
+fn dropped_request_is_refused_without_an_answer() {
     let mut bench = bench("- {id: r, limit: 1/m, on_exceed: drop}\n");
     bench.decide(&[], None, |decision| assert!(decision.is_allowed() && decision.refusal().is_none()));
     bench.decide(&[], None, |decision| {
@@ -58,7 +58,7 @@ fn a_dropped_request_is_refused_without_an_answer() {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_words_of_the_rule_that_refused() {
+fn refusal_has_the_message_of_its_rule() {
     let mut bench = bench("- {id: r, limit: 1/m, status: 503, message: come back later}\n- {id: s, limit: 2/m}\n");
     bench.check(&[]);
     bench.decide(&[], None, |decision| {
@@ -71,7 +71,7 @@ fn a_refusal_is_told_in_the_words_of_the_rule_that_refused() {
 }
 
 #[test]
-fn a_share_of_the_counters_is_enforced_and_always_the_same() {
+fn enforced_share_of_counters_is_stable() {
     let refused = |share: &str| {
         let mut bench = bench(&format!("- {{id: r, per: [user], limit: 1/m, enforce: {share}}}\n"));
         let mut refused = Vec::new();
@@ -92,7 +92,7 @@ fn a_share_of_the_counters_is_enforced_and_always_the_same() {
 }
 
 #[test]
-fn a_rule_keeps_to_its_schedule() {
+fn rule_applies_only_in_its_schedule() {
     // It is Tuesday, 22:13:20 UTC, and 23:13:20 in Paris.
     let mut bench = bench(
         "- {id: evening, limit: 1/h, schedule: {from: '22:00', to: '22:30'}}\n\
@@ -110,7 +110,7 @@ fn a_rule_keeps_to_its_schedule() {
 }
 
 #[test]
-fn allowing_and_denying_need_no_limits() {
+fn allow_and_deny_need_no_limits() {
     let mut bench = bench(
         "- {id: friends, when: {ip: {cidr: [10.0.0.0/8, '2001:db8::/32']}}, allow: true}\n\
          - {id: foes, when: {ip: {cidr: 10.1.0.0/16}}, deny: true, status: 403}\n\
@@ -133,7 +133,7 @@ fn allowing_and_denying_need_no_limits() {
 }
 
 #[test]
-fn a_change_forgets_what_was_spent_if_told_to() {
+fn on_change_reset_discards_usage() {
     let mut bench = bench("- {id: r, limit: 10/h, on_change: reset}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     bench.put("- {id: r, limit: 10/h, on_change: reset, status: 430}\n");
@@ -143,7 +143,7 @@ fn a_change_forgets_what_was_spent_if_told_to() {
 }
 
 #[test]
-fn spread_windows_do_not_all_end_at_once() {
+fn spread_windows_end_at_different_times() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(
         memory(&clock),

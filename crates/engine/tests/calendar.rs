@@ -1,4 +1,4 @@
-//! Windows of the calendar: against an independent calculation, and in rules.
+//! Calendar windows: compared with an independent calculation, and in rules.
 
 mod support;
 
@@ -91,7 +91,7 @@ fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
 }
 
 #[test]
-fn a_year_of_windows_in_four_zones_agrees_with_the_laws_of_the_place() {
+fn year_of_windows_in_four_zones_agrees_with_an_independent_calculation() {
     let units = [
         Unit::Hour,
         Unit::Day,
@@ -128,7 +128,7 @@ fn a_year_of_windows_in_four_zones_agrees_with_the_laws_of_the_place() {
 }
 
 #[test]
-fn minutes_follow_the_clock_too() {
+fn minutes_follow_the_local_clock() {
     let calendar = Calendar { unit: Unit::Minute, zone: Zone::new("Asia/Kathmandu").unwrap() };
     let window = calendar.window(Time::from_nanos(1_700_000_030 * SECOND));
     assert_eq!((window.start().as_nanos() / SECOND, window.end().as_nanos() / SECOND), (1_699_999_980, 1_700_000_040));
@@ -140,7 +140,7 @@ fn at(text: &str) -> u64 {
 }
 
 #[test]
-fn a_day_in_paris_ends_at_midnight_there() {
+fn day_in_paris_ends_at_local_midnight() {
     let clock = Arc::new(ManualClock::at(at("2025-03-29T22:30:00Z")));
     let mut bench =
         Bench::on(memory(&clock), clock, "- {id: r, limit: 2/day, algorithm: fixed_window, zone: Europe/Paris}\n");
@@ -155,7 +155,7 @@ fn a_day_in_paris_ends_at_midnight_there() {
 }
 
 #[test]
-fn a_billing_month_begins_on_its_day() {
+fn billing_month_begins_on_its_day() {
     let clock = Arc::new(ManualClock::at(at("2025-02-27T12:00:00Z")));
     let mut bench =
         Bench::on(memory(&clock), clock, "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n");
@@ -167,7 +167,7 @@ fn a_billing_month_begins_on_its_day() {
 }
 
 #[test]
-fn several_calendars_in_one_rule_keep_apart() {
+fn several_calendars_in_one_rule_are_separate() {
     let clock = Arc::new(ManualClock::at(at("2025-06-30T23:59:59Z")));
     let mut bench = Bench::on(
         memory(&clock),
@@ -183,7 +183,7 @@ fn several_calendars_in_one_rule_keep_apart() {
 }
 
 #[test]
-fn windows_are_computed_anew_for_the_time_of_the_store() {
+fn stale_windows_are_computed_again_for_the_time_of_the_store() {
     let start = at("2025-06-30T23:59:59Z");
     let clock = Arc::new(ManualClock::at(start));
     let store_clock = Arc::new(ManualClock::at(start + 5 * SECOND));
@@ -196,7 +196,7 @@ fn windows_are_computed_anew_for_the_time_of_the_store() {
 }
 
 #[test]
-fn a_store_whose_time_fits_nothing_falls_back() {
+fn store_with_an_unreliable_clock_falls_back() {
     let clock = Arc::new(ManualClock::at(at("2025-06-30T12:00:00Z")));
     let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
     bench.engine.store().fail(stale(), 2);
@@ -206,7 +206,7 @@ fn a_store_whose_time_fits_nothing_falls_back() {
 }
 
 #[test]
-fn a_limit_sent_along_has_no_calendar() {
+fn inline_limit_has_no_calendar() {
     let text = tollgate_engine::rules::LimitText { limit: "10/month", burst: None, algorithm: Some("fixed_window") };
     assert_eq!(text.read().unwrap_err().to_string(), "limit: calendar windows are supported only in rules");
     let mut bench = bench("- {id: r, limit: 5/day, algorithm: fixed_window, zone: Asia/Tokyo}\n");

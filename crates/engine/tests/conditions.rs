@@ -1,4 +1,4 @@
-//! Which requests a rule applies to, and what it counts by.
+//! Conditions of rules, and the attributes they count by.
 
 mod support;
 
@@ -22,19 +22,19 @@ fn prefixes_networks_and_their_opposites() {
 }
 
 #[test]
-fn a_segment_with_a_name_is_counted_by() {
+fn captured_segment_is_counted_by() {
     let mut bench = bench("- {id: r, limit: 1/h, when: {path: ['/shops/{shop}/**', '/**/of/{shop}']}, per: [shop]}\n");
     assert_eq!(bench.check(&[("path", "/shops/a/carts/7")]), "allow");
     assert_eq!(bench.check(&[("path", "/shops/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/x/y/of/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/shops/b")]), "allow");
-    // Of several values, the one that the pattern matched.
+    // Of several values, the one that the pattern matches counts.
     assert_eq!(bench.check(&[("path", "/other"), ("path", "/shops/c")]), "allow");
     assert_eq!(bench.check(&[("path", "/shops/c/d")]), "deny 3600s");
 }
 
 #[test]
-fn one_attribute_stands_in_for_another() {
+fn first_present_alternative_is_counted_by() {
     let mut bench = bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
     assert_eq!(bench.check(&[("user", "1.2.3.4"), ("client_ip", "5.6.7.8")]), "allow");
     assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is nobody's name");
@@ -44,7 +44,7 @@ fn one_attribute_stands_in_for_another() {
 }
 
 #[test]
-fn lists_may_be_in_files() {
+fn lists_of_values_are_read_from_files() {
     let text =
         "domain: d\nrules:\n- {id: r, when: {ip: {file: blocked.txt}, user: {not: {file: staff.txt}}}, deny: true}\n";
     let sources = [Source { name: "etc/rules.yaml", text: text.as_bytes() }];
@@ -68,7 +68,7 @@ fn lists_may_be_in_files() {
 }
 
 #[test]
-fn a_long_list_is_found_by_its_values() {
+fn long_list_is_indexed_by_its_values() {
     let list: Vec<String> = (0..20_000).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect();
     let rules = read(&format!(
         "- {{id: r, limit: 1/s, when: {{ip: {{cidr: [{}]}}, m: {{not: [{}]}}}}}}\n",
@@ -83,7 +83,7 @@ fn a_long_list_is_found_by_its_values() {
 }
 
 #[test]
-fn an_expression_says_what_when_cannot() {
+fn expression_decides_which_requests_match() {
     let mut bench = bench(
         "- {id: a, limit: 1/s, when: {plan: [pro, own]}, if: \"int(bytes) > 4096 || size(path) > 5\"}\n\
          - {id: b, limit: 2/s, if: \"method in ['PUT', 'POST'] && path.startsWith('/v1/')\"}\n\
@@ -98,7 +98,7 @@ fn an_expression_says_what_when_cannot() {
 }
 
 #[test]
-fn only_is_for_requests_with_these_attributes_in_this_order_and_no_others() {
+fn only_matches_exactly_these_attributes_in_order() {
     let mut bench = bench("- {id: pair, only: [service, user], per: [user], limit: 1/h}\n");
     assert_eq!(bench.check(&[("service", "a"), ("user", "u")]), "allow");
     assert!(bench.check(&[("service", "b"), ("user", "u")]).starts_with("deny"));

@@ -1,4 +1,4 @@
-//! Replays what fuzzing found worth keeping; see `fuzz/`.
+//! Replays the corpus of the fuzz targets; see `fuzz/`.
 
 #[path = "fuzzed/expression.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
@@ -27,27 +27,27 @@ fn replay(name: &str, check: fn(&[u8])) {
 }
 
 #[test]
-fn every_text_of_the_corpus_is_rules_or_has_mistakes_at_their_places() {
+fn every_text_of_the_corpus_is_valid_or_has_positioned_mistakes() {
     replay("rules", rules::check);
 }
 
 #[test]
-fn every_limit_of_the_corpus_is_numbers_or_a_message() {
+fn every_limit_of_the_corpus_is_parsed_or_refused() {
     replay("limit", limit::check);
 }
 
 #[test]
-fn every_pattern_of_the_corpus_matches_as_the_obvious_way_does() {
+fn every_pattern_of_the_corpus_matches_like_the_reference() {
     replay("glob", glob::check);
 }
 
 #[test]
-fn every_expression_of_the_corpus_asks_for_no_more_than_it_has_bytes() {
+fn every_expression_of_the_corpus_reads_fewer_values_than_bytes() {
     replay("expression", expression::check);
 }
 
 #[test]
-fn every_file_of_another_system_in_the_corpus_becomes_rules_that_load() {
+fn every_imported_file_of_the_corpus_loads() {
     replay("import_envoy", import::envoy);
     replay("import_nginx", import::nginx);
 }

@@ -102,7 +102,7 @@ fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bu
 }
 
 #[test]
-fn interval_bucket_without_max_wait_refuses_what_is_not_there() {
+fn interval_bucket_without_max_wait_delays_nothing() {
     let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -113,7 +113,7 @@ fn interval_bucket_without_max_wait_refuses_what_is_not_there() {
 }
 
 #[test]
-fn count_refused_records_what_its_own_log_refuses_and_nothing_else() {
+fn count_refused_records_only_refusals_of_its_own_log() {
     let rules = "- {id: log, limit: 2/m, algorithm: sliding_log, count_refused: true, max_debt: 0}\n\
                  - {id: other, when: {with: other}, limit: 1/h}\n";
     let mut bench = bench(rules);
@@ -136,7 +136,7 @@ fn count_refused_records_what_its_own_log_refuses_and_nothing_else() {
 }
 
 #[test]
-fn count_refused_records_what_its_own_log_refuses_while_a_ban_refuses_too() {
+fn count_refused_records_refusals_of_its_own_log_during_a_ban() {
     let mut bench = bench(
         "- {id: r, limit: 1/m, algorithm: sliding_log, count_refused: true, ban: {after: 1, within: 1h, for: 10s}}\n",
     );

@@ -1,4 +1,4 @@
-//! Why a request is decided as it is.
+//! Explanations of decisions.
 
 mod support;
 
@@ -11,7 +11,7 @@ fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
     run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).expect("a request that is understood")
 }
 
-/// The text without the places of the rules.
+/// Returns the text without the positions of the rules.
 fn text(bench: &mut Bench, attributes: &[(&str, &str)]) -> String {
     let mut explanation = explain(bench, attributes);
     explanation.rules.iter_mut().for_each(|rule| rule.position = None);
@@ -27,7 +27,7 @@ const RULES: &str = "\
 ";
 
 #[test]
-fn rules_that_are_met_tell_their_counters_and_the_others_what_keeps_them_away() {
+fn explanation_lists_matching_rules_and_failed_conditions() {
     let mut bench = bench(RULES);
     let ask = [("path", "/login"), ("method", "GET"), ("client_ip", "192.0.2.1")];
     bench.check(&ask);
@@ -50,7 +50,7 @@ fn rules_that_are_met_tell_their_counters_and_the_others_what_keeps_them_away() 
 }
 
 #[test]
-fn explaining_takes_nothing_and_says_who_refuses_for_how_long() {
+fn explanation_takes_nothing_and_reports_the_wait() {
     let mut bench = bench("- {id: r, per: [user], limit: 2/m}\n");
     let ask = [("user", "alice")];
     for _ in 0..5 {
@@ -68,7 +68,7 @@ fn explaining_takes_nothing_and_says_who_refuses_for_how_long() {
 }
 
 #[test]
-fn overrides_bans_and_rules_that_judge_are_told_apart() {
+fn overrides_bans_and_allow_rules_are_distinguished() {
     let mut bench = bench(
         "- {id: friends, when: {user: bob}, allow: true}\n\
          - {id: r, per: [user], limit: 1/m, ban: {after: 1, within: 1m, for: 1h}, overrides: [{when: {user: eve}, limit: 9/m}]}\n",
@@ -89,7 +89,7 @@ fn overrides_bans_and_rules_that_judge_are_told_apart() {
 }
 
 #[test]
-fn of_many_rules_the_nearest_are_told() {
+fn nearest_of_many_rules_are_listed() {
     let mut rules: String =
         (0..500).map(|n| format!("- {{id: r{n}, when: {{a: x{n}, b: y}}, limit: 1/s}}\n")).collect();
     rules.push_str("- {id: near, when: {a: z, b: n}, limit: 1/s}\n");
@@ -100,7 +100,7 @@ fn of_many_rules_the_nearest_are_told() {
 }
 
 #[test]
-fn what_is_long_is_cut_and_what_is_no_text_is_shown() {
+fn long_values_are_cut_and_control_characters_escaped() {
     let mut bench = bench("- {id: r, when: {a: x}, limit: 1/s}\n");
     let long = "é".repeat(4_000);
     let told = text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
@@ -108,7 +108,7 @@ fn what_is_long_is_cut_and_what_is_no_text_is_shown() {
 }
 
 #[test]
-fn an_expression_that_does_not_hold_is_told_with_what_it_speaks_of() {
+fn failed_expression_is_explained_with_its_attributes() {
     let mut bench = bench("- {id: r, when: {a: x}, if: \"int(size) > 10 && plan != 'pro'\", limit: 1/s}\n");
     let but = "- r: its conditions hold, but its expression does not";
     for (attributes, with) in [
@@ -128,7 +128,7 @@ fn an_expression_that_does_not_hold_is_told_with_what_it_speaks_of() {
 }
 
 #[test]
-fn the_nearest_are_those_of_which_most_holds() {
+fn nearest_rules_have_the_most_matching_conditions() {
     let mut rules: String = (0..120).map(|n| format!("- {{id: r{n}, when: {{path: /r{n}}}, limit: 1/s}}\n")).collect();
     rules.push_str("- {id: near, when: {path: /login, method: POST}, limit: 1/s}\n");
     rules.push_str("- {id: nearer, when: {path: /login, method: GET, plan: pro}, limit: 1/s}\n");
@@ -138,7 +138,7 @@ fn the_nearest_are_those_of_which_most_holds() {
 }
 
 #[test]
-fn what_was_decided_is_explained_by_the_rules_that_decided_it() {
+fn decision_is_explained_by_the_rules_that_decided_it() {
     let bench = bench("- {id: r, limit: 5/h, overrides: [{when: {a: x}, limit: 7/h}]}\n");
     let entries = [Entry::new("a", "x")];
     let items = [Item::new(&entries)];
@@ -150,13 +150,13 @@ fn what_was_decided_is_explained_by_the_rules_that_decided_it() {
     let after = bench.engine.explain_decided(&request, &decisions, 0).expect("the rules before are known");
     assert_eq!((after.version, after.to_string()), (before.version, before.to_string()));
     assert!(after.to_string().contains("7/h: 6 of 7 left"), "{after}");
-    // Whoever comes too late is told nothing rather than something wrong.
+    // After two changes of the rules there is no explanation rather than a wrong one.
     bench.put("- {id: r, limit: 9/h}\n");
     assert!(bench.engine.explain_decided(&request, &decisions, 0).is_none());
 }
 
 #[test]
-fn what_was_decided_is_explained_as_it_was_and_values_can_be_concealed() {
+fn decision_is_explained_with_its_state_and_values_can_be_concealed() {
     let bench = bench(
         "- {id: r, per: [user], limit: 2/m, ban: {after: 9, within: 1h, for: 1h}}\n- {id: s, when: {user: bob}, limit: 1/s}\n",
     );
@@ -165,7 +165,7 @@ fn what_was_decided_is_explained_as_it_was_and_values_can_be_concealed() {
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
     let mut decisions = PooledDecisions::take();
     run(bench.engine.check_batch(&requests, &mut decisions));
-    // By then it is another story.
+    // The state changes afterwards.
     bench.advance(Nanos::from_secs(60));
     let explained = |place: usize| {
         let mut explanation =

@@ -1,4 +1,4 @@
-//! What an operator asks and an explanation answers: plans, quotas, expensive requests, logins.
+//! Explanations for operators: plans, quotas, expensive requests, logins.
 
 mod support;
 
@@ -9,7 +9,7 @@ use tollgate::core::Nanos;
 use tollgate_engine::{Enforcement, Entry, Item, Standing};
 
 #[test]
-fn what_a_cost_comes_from_can_be_concealed() {
+fn attribute_of_a_cost_can_be_concealed() {
     let bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
     for value in ["secret", "987654"] {
         let entries = [Entry::new("bytes", value)];
@@ -21,7 +21,7 @@ fn what_a_cost_comes_from_can_be_concealed() {
 }
 
 #[test]
-fn months_are_those_of_a_calendar() {
+fn calendar_window_is_explained_with_its_bounds() {
     let mut bench =
         bench("- {id: quota, per: [key], limit: 10k/month, algorithm: fixed_window, zone: Europe/Berlin}\n");
     bench.check_cost(&[("key", "a")], 9_999);
@@ -46,7 +46,7 @@ fn months_are_those_of_a_calendar() {
 }
 
 #[test]
-fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
+fn every_algorithm_explains_its_refill() {
     for (limit, cost, expected) in [
         ("limit: 100/h, cost: 50", None, "100/h: 50 of 100 left, enough for 1 like this, full again in 30m"),
         ("limit: 3/m, algorithm: fixed_window", None, "3/m, fixed_window: 2 of 3 left, resets in 40s"),
@@ -70,7 +70,7 @@ fn every_kind_of_limit_says_how_what_was_spent_comes_back() {
 }
 
 #[test]
-fn a_cost_that_comes_from_an_attribute_says_why_it_is_what_it_is() {
+fn cost_from_an_attribute_is_explained() {
     let mut bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
     check(
         &mut bench,
@@ -96,7 +96,7 @@ fn a_cost_that_comes_from_an_attribute_says_why_it_is_what_it_is() {
 }
 
 #[test]
-fn the_rule_that_is_nearest_to_its_end_is_told_if_it_is_not_the_one_with_least_left() {
+fn rule_that_admits_the_fewest_requests_is_named() {
     let mut bench = bench("- {id: plans, limit: 60/m}\n- {id: export, limit: 100/h, cost: 50}\n");
     let text = told(&mut bench, &[], None);
     assert!(
@@ -108,7 +108,7 @@ fn the_rule_that_is_nearest_to_its_end_is_told_if_it_is_not_the_one_with_least_l
 }
 
 #[test]
-fn rules_that_delay_say_for_how_long() {
+fn delay_is_explained_with_its_maximum() {
     let mut bench = bench("- {id: r, limit: 2/s, on_exceed: {delay: {max_wait: 2s}}}\n");
     bench.check(&[]);
     let text = told(&mut bench, &[], None);
@@ -119,7 +119,7 @@ const LOGIN: &str =
     "- {id: login, per: [ip], limits: [{limit: 2/m}, {limit: 100/day}], ban: {after: 3, within: 10m, for: 1h}}\n";
 
 #[test]
-fn who_is_banned_is_told_until_when_and_why_and_who_is_not_how_near_it_is() {
+fn ban_is_explained_before_and_while_it_lasts() {
     let mut bench = bench(LOGIN);
     let ask = [("ip", "m")];
     for _ in 0..4 {
@@ -144,12 +144,12 @@ fn who_is_banned_is_told_until_when_and_why_and_who_is_not_how_near_it_is() {
          banned for 59m more, until 2023-11-14T23:13:20Z: 3 refusals within 10m lead to a ban of 1h; \
          `tollgate keys reset` lifts it",
     );
-    // Which is what the limit of all others says nothing about.
+    // Other keys are not banned.
     assert!(told(&mut bench, &[("ip", "other")], None).contains("not banned: 0 of 3 refusals within 10m"));
 }
 
 #[test]
-fn a_limit_that_lasts_longer_than_the_ban_is_told_with_it() {
+fn limit_with_a_longer_wait_than_the_ban_is_explained() {
     let mut bench = bench("- {id: r, limits: [{limit: 1/day}, {limit: 5/m}], ban: {after: 1, within: 1m, for: 1h}}\n");
     bench.check(&[]);
     bench.check(&[]);
@@ -164,7 +164,7 @@ fn a_limit_that_lasts_longer_than_the_ban_is_told_with_it() {
 }
 
 #[test]
-fn the_refusal_that_starts_a_ban_is_explained_by_it() {
+fn refusal_that_starts_a_ban_is_explained_by_it() {
     let mut bench = bench(LOGIN);
     let entries = [Entry::new("ip", "m")];
     let items = [Item::new(&entries)];
@@ -177,7 +177,7 @@ fn the_refusal_that_starts_a_ban_is_explained_by_it() {
 }
 
 #[test]
-fn a_limit_that_came_along_has_no_rule_to_tell() {
+fn inline_limit_is_explained_without_a_rule() {
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     let limits = bench.engine.limits(&support::limits("3/m", None)).unwrap();
     let item = Item::inline("alice", &limits);
@@ -188,7 +188,7 @@ fn a_limit_that_came_along_has_no_rule_to_tell() {
 }
 
 #[test]
-fn what_is_not_looked_at_or_does_not_apply_says_so() {
+fn rules_that_are_not_evaluated_say_why() {
     let mut bench = bench(
         "- {id: closed, when: {a: x}, deny: true}\n\
          - {id: open, limit: 5/s}\n\
@@ -240,7 +240,7 @@ fn what_is_not_looked_at_or_does_not_apply_says_so() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
+fn store_faults_and_observed_refusals_are_explained() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: l, limit: 9/s}\n- {id: o, limit: 1/s, on_fault: open, ban: {after: 2, within: 1s, for: 1s}}\n";
     let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
@@ -256,7 +256,7 @@ fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
          admits while the store does not answer (`on_fault: open`)\n    \
          ban not evaluated: 2 refusals within 1s lead to a ban of 1s",
     );
-    // Whoever has waited for it once does not wait again to learn how near a ban is.
+    // A request that waited for the store once does not wait again for the state of a ban.
     bench.engine.store().fail(unavailable(), 2);
     told(&mut bench, &[], None);
     bench.decide(&[], None, |decision| assert_eq!(decision.standing(), Standing::Fallback));
@@ -279,7 +279,7 @@ fn a_store_that_does_not_answer_and_refusals_that_are_only_observed_are_told() {
 }
 
 #[test]
-fn a_ban_that_nobody_asked_about_is_not_told_to_be_none() {
+fn ban_that_was_not_evaluated_is_reported_as_such() {
     let mut bench = bench(
         "- {id: r, limit: 1/h, ban: {after: 1, within: 1h, for: 2h}}\n\
          - {id: s, limit: 9/h, overrides: [{when: {a: x}, deny: true}]}\n",
@@ -299,7 +299,7 @@ fn a_ban_that_nobody_asked_about_is_not_told_to_be_none() {
 }
 
 #[test]
-fn a_rule_that_is_left_out_together_with_its_ban_is_told_once() {
+fn replaced_rule_with_a_ban_is_listed_once() {
     let mut bench = bench(
         "- {id: own, limit: 5/h, replaces: [all]}\n- {id: all, per: [ip], limit: 1/h, ban: {after: 1, within: 1h, for: 1h}}\n",
     );

@@ -20,7 +20,7 @@ const PLANS: &str = "\
 ";
 
 #[test]
-fn it_is_told_which_override_applies_and_why_not_the_others() {
+fn applied_override_is_explained_with_those_that_do_not_apply() {
     let mut bench = bench(PLANS);
     check(
         &mut bench,
@@ -53,7 +53,7 @@ fn it_is_told_which_override_applies_and_why_not_the_others() {
 }
 
 #[test]
-fn an_override_that_ends_says_when_and_that_it_has() {
+fn expiry_of_an_override_is_explained() {
     let mut bench = bench(PLANS);
     let trial = [("api_key", "trial")];
     let before = told(&mut bench, &trial, None);
@@ -77,7 +77,7 @@ fn an_override_that_ends_says_when_and_that_it_has() {
 }
 
 #[test]
-fn rules_that_nobody_reads_by_the_line_are_told_by_name() {
+fn stored_rules_are_explained_by_name() {
     let rule = r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[{"when":{"key":"own"},"limit":"7/s"}]}"#;
     let (acme, zeta) = (r#"{"limit":"5/s"}"#, r#"{"unlimited":true}"#);
     let with = |value, effect, until| entry::EntryOverride { attribute: "key", value, effect, until };
@@ -108,7 +108,7 @@ fn rules_that_nobody_reads_by_the_line_are_told_by_name() {
 }
 
 #[test]
-fn of_many_overrides_those_in_the_rule_are_told_before_those_of_other_customers() {
+fn overrides_of_the_rule_are_listed_before_those_of_other_customers() {
     let rule = r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[
         {"when":{"plan":"a"},"limit":"7/s"},{"when":{"plan":"pro","region":"eu"},"limit":"8/s"}]}"#;
     let names: Vec<String> = (0..2_000).map(|n| format!("customer {n}")).collect();
@@ -127,7 +127,7 @@ fn of_many_overrides_those_in_the_rule_are_told_before_those_of_other_customers(
 }
 
 #[test]
-fn what_overrides_are_for_can_be_concealed_where_it_is_what_the_request_has() {
+fn values_of_the_request_in_overrides_can_be_concealed() {
     let rule =
         r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[{"when":{"plan":["gold","pure"]},"limit":"7/s"}]}"#;
     let with = |value, until| entry::EntryOverride { attribute: "key", value, effect: r#"{"limit":"5/s"}"#, until };
@@ -152,7 +152,7 @@ fn what_overrides_are_for_can_be_concealed_where_it_is_what_the_request_has() {
             "by override 1 of the rule, since plan is \"<4>\"\n    \
              override \"<6>\", set through the API does not apply: it expired 2020-01-31T18:00Z\n",
         ),
-        // What a terminal would obey is never shown as it is.
+        // Control characters are always escaped.
         ("a\u{1b}\n\u{202e}", "free", "by override \"a\\u{1b}\\n\\u{202e}\", set through the API, since", "\"<6>\""),
     ] {
         let entries = [Entry::new("key", key), Entry::new("plan", plan)];
@@ -166,7 +166,7 @@ fn what_overrides_are_for_can_be_concealed_where_it_is_what_the_request_has() {
 }
 
 #[test]
-fn what_the_values_of_overrides_were_compared_with_can_be_concealed() {
+fn values_compared_with_overrides_can_be_concealed() {
     let bench = bench(PLANS);
     let entries = [Entry::new("api_key", "secret"), Entry::new("plan", "hidden")];
     let mut explanation =
@@ -177,7 +177,7 @@ fn what_the_values_of_overrides_were_compared_with_can_be_concealed() {
 }
 
 #[test]
-fn the_nearest_override_is_looked_for_among_the_first_ten_thousand() {
+fn nearest_override_is_searched_among_the_first_ten_thousand() {
     for (others, nearest, more) in
         [(9_999, "a must be \"no\", but is \"yes\"", "9,997"), (10_000, "k must be \"c0\", but is missing", "9,998")]
     {

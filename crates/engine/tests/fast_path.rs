@@ -1,4 +1,4 @@
-//! A request that is asked alone may go a short way through the engine. It has to end where the long one does.
+//! Compares the fast path of single requests with the slow path.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -24,7 +24,7 @@ const RULES: &str = "\
 - {id: ban, when: {path: /login}, per: [user], limit: 2/m, ban: {after: 2, within: 1m, for: 1h}}
 ";
 
-/// Memory that counts how often the short way was gone.
+/// A memory store that counts how often the fast path was taken.
 struct Counting {
     memory: Memory,
     at_once: AtomicU32,
@@ -55,7 +55,7 @@ fn went_short(bench: &Bench<Counting>) -> u32 {
     bench.engine.store().at_once.load(Ordering::Relaxed)
 }
 
-/// All that is told of a decision.
+/// Everything that a decision reports.
 fn told(decision: Decision<'_>) -> String {
     let counters: Vec<_> = decision.counters().map(|c| (c.rule, c.name(99), c.taken, c.refused)).collect();
     format!(
@@ -78,7 +78,7 @@ fn counts(bench: &Bench<Counting>) -> String {
 }
 
 #[test]
-fn one_by_one_and_in_company_the_same_is_decided_and_told() {
+fn fast_path_agrees_with_the_slow_path() {
     let (alone, together) = (bench(), bench());
     let sent = [&alone, &together].map(|bench| bench.engine.limits(&limits("5/s", Some(3))).unwrap());
     let (mut first, mut second) = (Decisions::default(), Decisions::default());

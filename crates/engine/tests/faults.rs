@@ -1,4 +1,4 @@
-//! A store that fails, and what the rules say should happen then.
+//! Store failures and `on_fault`.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn standing(bench: &mut Bench<Flaky>) -> (String, Standing) {
 }
 
 #[test]
-fn an_open_rule_lets_everybody_pass() {
+fn open_rule_admits_all() {
     let mut bench = bench("- {id: r, limit: 1/m, on_fault: open}\n");
     bench.engine.store().fail(unavailable(), ALWAYS);
     for _ in 0..10 {
@@ -36,7 +36,7 @@ fn an_open_rule_lets_everybody_pass() {
 }
 
 #[test]
-fn a_closed_rule_lets_nobody_pass() {
+fn closed_rule_refuses_all() {
     let mut bench =
         bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
     bench.engine.store().fail(unknown(), ALWAYS);
@@ -51,14 +51,14 @@ fn a_closed_rule_lets_nobody_pass() {
     bench.decide(&[], None, |decision| assert!(decision.is_allowed() && !decision.is_closed()));
     bench.engine.set_enforcement(Enforcement::Enforce);
     bench.engine.store().recover();
-    // Who has exceeded something is refused as always.
+    // Requests above a limit are refused as always.
     bench.decide(&[], Some(10), |decision| {
         assert!(!decision.is_closed() && !decision.is_allowed());
     });
 }
 
 #[test]
-fn a_local_rule_goes_by_its_share() {
+fn local_rule_decides_by_its_share() {
     let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
     bench.engine.set_nodes(2);
     bench.engine.store().fail(unavailable(), ALWAYS);
@@ -92,7 +92,7 @@ fn local_rules_are_charged_together_or_not_at_all() {
 }
 
 #[test]
-fn a_receipt_from_a_failing_store_is_honoured_where_it_was_given() {
+fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
     bench.engine.store().fail(unavailable(), ALWAYS);
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
@@ -105,7 +105,7 @@ fn a_receipt_from_a_failing_store_is_honoured_where_it_was_given() {
 }
 
 #[test]
-fn refunds_and_resets_say_when_the_store_did_not_do_them() {
+fn refunds_and_resets_report_store_failures() {
     let mut bench = bench("- {id: r, limit: 9/m}\n");
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     bench.engine.store().fail(unknown(), ALWAYS);
@@ -116,7 +116,7 @@ fn refunds_and_resets_say_when_the_store_did_not_do_them() {
 }
 
 #[test]
-fn a_reset_reaches_what_was_spent_without_the_store() {
+fn reset_discards_usage_of_the_fallback() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
     bench.engine.store().fail(unavailable(), ALWAYS);
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
@@ -128,7 +128,7 @@ fn a_reset_reaches_what_was_spent_without_the_store() {
 }
 
 #[test]
-fn stale_windows_are_asked_about_once_more() {
+fn stale_windows_are_retried_once() {
     let mut bench = bench("- {id: r, limit: 2/m}\n");
     bench.engine.store().fail(stale(), 1);
     assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact));
@@ -139,7 +139,7 @@ fn stale_windows_are_asked_about_once_more() {
 }
 
 #[test]
-fn in_a_batch_only_the_failed_ones_fall_back() {
+fn only_failed_groups_of_a_batch_fall_back() {
     /// Fails every other group.
     struct Half(support::Memory);
     impl tollgate_engine::Store for Half {
@@ -181,7 +181,7 @@ fn in_a_batch_only_the_failed_ones_fall_back() {
 }
 
 #[test]
-fn a_limit_sent_along_is_decided_locally() {
+fn inline_limit_is_decided_locally() {
     let mut bench = bench("");
     let one = bench.engine.limits(&limits("1/m", None)).unwrap();
     bench.engine.store().fail(unavailable(), ALWAYS);
@@ -195,7 +195,7 @@ fn a_limit_sent_along_is_decided_locally() {
 }
 
 #[test]
-fn shadow_rules_say_nothing_while_the_store_fails() {
+fn shadow_rules_report_nothing_while_the_store_fails() {
     let mut bench = bench("- {id: s, limit: 1/m, on_exceed: shadow}\n- {id: r, limit: 60/m}\n");
     bench.engine.store().fail(unavailable(), ALWAYS);
     bench.decide(&[], None, |decision| {

@@ -1,9 +1,9 @@
-//! The examples of `docs/import.md` become what the page says.
+//! The examples of `docs/import.md` are imported as the page shows.
 
 use tollgate_engine::rules::{Imported, Source};
 
 #[test]
-fn what_the_page_shows_is_what_is_imported() {
+fn examples_of_the_page_are_imported_as_shown() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/import.md")).expect("the page");
     let blocks: Vec<&str> = page.split("\n```").skip(1).step_by(2).collect();
     assert_eq!(blocks.len(), 4, "two examples, before and after");

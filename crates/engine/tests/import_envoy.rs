@@ -23,7 +23,7 @@ struct Service {
 }
 
 impl Service {
-    /// With a file loaded directly, and what it became loaded in its place: both must be the same rules.
+    /// Loads a file directly, and its import: both must be the same rules.
     fn new(config: &str) -> Self {
         let source = Source { name: "envoy.yaml", text: config.as_bytes() };
         let direct = Rules::read(&[source]).unwrap_or_else(|mistakes| panic!("{mistakes}"));
@@ -43,7 +43,7 @@ impl Service {
         Self { engine, clock, domain: direct.domains()[0].name().to_owned() }
     }
 
-    /// Asks once with all descriptors in one request.
+    /// Sends one request with all descriptors.
     fn ask(&self, descriptors: &[Descriptor<'_>]) -> bool {
         let entries: Vec<Vec<Entry<'_>>> = descriptors
             .iter()

@@ -1,4 +1,4 @@
-//! Other numbers for some: plans, tenants, and exceptions that end by themselves.
+//! Overrides: plans, tenants, and exceptions that expire.
 
 mod support;
 
@@ -6,7 +6,7 @@ use support::{START, bench, run};
 use tollgate::core::Nanos;
 
 #[test]
-fn the_first_override_that_holds_counts() {
+fn first_matching_override_applies() {
     let mut bench = bench(
         "- id: r\n  per: [user]\n  limit: 10/m\n  overrides:\n  \
          - {when: {user: acme}, limit: 100/m}\n  - {when: {plan: pro}, limit: 50/m}\n  - {when: {plan: [pro, own]}, unlimited: true}\n  \
@@ -21,7 +21,7 @@ fn the_first_override_that_holds_counts() {
 }
 
 #[test]
-fn an_override_says_only_what_differs() {
+fn override_inherits_what_it_does_not_change() {
     let mut bench = bench(
         "- id: r\n  limit: 10/m\n  burst: 20\n  overrides:\n  - {when: {a: x}, burst: 40}\n  - {when: {a: y}, limit: 30/m}\n  \
          - {when: {a: z}, limits: [5/m, 100/h]}\n\
@@ -31,7 +31,7 @@ fn an_override_says_only_what_differs() {
     assert_eq!(bench.remaining(&[("a", "x")]), [40]);
     assert_eq!(bench.remaining(&[("a", "y")]), [30]);
     assert_eq!(bench.remaining(&[("a", "z")]), [5, 100]);
-    // It is a day in Paris for those, too.
+    // The override inherits the day in Paris.
     let resets = |bench: &mut support::Bench, a: &str| {
         bench.decide(&[("w", "x"), ("a", a)], None, |decision| decision.reports().last().unwrap().report.reset)
     };
@@ -39,7 +39,7 @@ fn an_override_says_only_what_differs() {
 }
 
 #[test]
-fn a_temporary_override_ends_by_itself_and_the_counter_stays() {
+fn override_expires_and_the_counter_stays() {
     // START is 2023-11-14T22:13:20Z.
     let mut bench = bench(
         "- {id: r, per: [user], limit: 10/h, overrides: [{when: {user: acme}, limit: 100/h, until: '2023-11-14T22:23:20Z'}]}\n",
@@ -51,13 +51,13 @@ fn a_temporary_override_ends_by_itself_and_the_counter_stays() {
     bench.advance(Nanos::from_nanos(599_999_999_999));
     assert!(bench.remaining(&acme)[0] > 60);
     bench.advance(Nanos::from_nanos(1));
-    // Of the forty, not all have come back: there is nothing left of ten.
+    // The usage of forty has not refilled completely: nothing is left of ten.
     assert_eq!(bench.remaining(&acme), [0]);
     assert_eq!(bench.remaining(&[("user", "other")]), [10]);
 }
 
 #[test]
-fn a_counter_moves_between_states_of_different_length() {
+fn counter_moves_between_states_of_different_length() {
     let mut bench = bench(
         "- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 500/h, algorithm: sliding_log}, {when: {a: y}, limits: [20/h, 30/day]}]}\n",
     );
@@ -70,7 +70,7 @@ fn a_counter_moves_between_states_of_different_length() {
 }
 
 #[test]
-fn ten_thousand_tenants_have_their_own() {
+fn ten_thousand_overrides_apply() {
     let overrides: String =
         (0..10_000).map(|n| format!("  - {{when: {{tenant: t{n}}}, limit: {}/s}}\n", n + 1)).collect();
     let mut bench = bench(&format!("- id: r\n  per: [tenant]\n  limit: 7/s\n  overrides:\n{overrides}"));
@@ -80,7 +80,7 @@ fn ten_thousand_tenants_have_their_own() {
 }
 
 #[test]
-fn a_refund_goes_to_the_numbers_it_was_taken_under() {
+fn refund_goes_to_the_limits_it_was_taken_under() {
     let mut bench = bench("- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 100/h}]}\n");
     let receipt = bench.decide(&[("a", "x")], Some(50), |decision| decision.receipt());
     assert_eq!(bench.check_cost(&[("a", "x")], 20), "allow");
@@ -91,7 +91,7 @@ fn a_refund_goes_to_the_numbers_it_was_taken_under() {
 
 /// The example of `docs/rules.md`, for all pairs of algorithms: their states are in several tables.
 #[test]
-fn refused_request_under_a_smaller_override_forgives_nothing() {
+fn refused_request_under_a_smaller_override_refunds_nothing() {
     let limits = |count: u32| {
         let of = |algorithm: &str| format!("limit: {count}/week, algorithm: {algorithm}");
         let rates = ["token_bucket", "leaky_bucket", "interval_bucket", "fixed_window", "sliding_window"];

@@ -1,4 +1,4 @@
-//! The reference page is what the definitions say, and everything in it can be loaded. After a change on purpose: `BLESS=1`.
+//! The reference page is generated from the definitions, and every example in it loads. `BLESS=1` rewrites it.
 
 mod support;
 
@@ -9,7 +9,7 @@ use tollgate_engine::{Engine, MemoryStore};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md");
 
 #[test]
-fn the_page_is_what_the_definitions_say() {
+fn page_is_generated_from_the_definitions() {
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(PAGE, reference()).expect("a place to write");
     }
@@ -18,7 +18,7 @@ fn the_page_is_what_the_definitions_say() {
 }
 
 #[test]
-fn every_example_can_be_put_in_force() {
+fn every_example_loads() {
     let page = reference();
     let examples: Vec<&str> = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 8, "only {} examples", examples.len());
@@ -43,7 +43,7 @@ fn every_key_has_an_example_that_uses_it() {
         keys::SCHEDULE,
     ];
     for key in tables.into_iter().flatten() {
-        // A file is somewhere else: it has a test of its own.
+        // Values in files have a test of their own.
         if key.name == "file" {
             continue;
         }
@@ -53,7 +53,7 @@ fn every_key_has_an_example_that_uses_it() {
 }
 
 #[test]
-fn an_export_takes_fifty_of_the_quota_that_other_calls_take_one_of() {
+fn export_costs_fifty_of_a_shared_quota() {
     let page = reference();
     let (_, rest) = page.split_once("domain: weighed\nrules:\n").expect("the example");
     let (rules, _) = rest.split_once("```").expect("its end");

@@ -1,4 +1,4 @@
-//! Rules that change while they are in force.
+//! Changes of rules in force.
 
 mod support;
 
@@ -9,7 +9,7 @@ use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source};
 
 #[test]
-fn changing_the_numbers_keeps_what_was_spent() {
+fn changed_limits_keep_usage() {
     let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
     let user = [("user", "a")];
     assert_eq!(bench.check_cost(&user, 4), "allow");
@@ -22,7 +22,7 @@ fn changing_the_numbers_keeps_what_was_spent() {
 }
 
 #[test]
-fn what_was_spent_moves_along_when_states_become_longer_or_shorter() {
+fn usage_is_kept_when_states_change_length() {
     let mut bench = bench("- {id: r, limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     let changes = [
@@ -37,14 +37,14 @@ fn what_was_spent_moves_along_when_states_become_longer_or_shorter() {
         bench.put(&format!("- {{id: r, {change}}}\n"));
         assert_eq!(bench.remaining(&[]), expected, "after {change}");
     }
-    // And it is counted on from there.
+    // Counting continues from there.
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 12s");
     assert_eq!(bench.remaining(&[]), [0, 29]);
 }
 
 #[test]
-fn a_rule_that_comes_back_finds_what_it_had_spent() {
+fn rule_added_again_finds_its_usage() {
     let mut bench = bench("- {id: r, limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     bench.put("- {id: other, limit: 10/m}\n");
@@ -53,7 +53,7 @@ fn a_rule_that_comes_back_finds_what_it_had_spent() {
 }
 
 #[test]
-fn another_id_or_another_count_is_another_rule() {
+fn another_id_or_per_is_another_counter() {
     let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[("user", "a")], 4), "allow");
     bench.put("- {id: s, per: [user], limit: 10/m}\n- {id: r, per: [group], limit: 10/m}\n");
@@ -61,7 +61,7 @@ fn another_id_or_another_count_is_another_rule() {
 }
 
 #[test]
-fn conditions_and_cost_may_change_without_a_trace() {
+fn conditions_and_cost_may_change_freely() {
     let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[("user", "a")], 4), "allow");
     bench.put("- {id: r, when: {path: /x}, per: [user], limit: 10/m, cost: 2, on_fault: open}\n");
@@ -70,7 +70,7 @@ fn conditions_and_cost_may_change_without_a_trace() {
 }
 
 #[test]
-fn a_receipt_outlives_a_change() {
+fn receipt_is_valid_after_a_change() {
     let mut bench = bench("- {id: r, limit: 10/m}\n");
     let receipt = bench.decide(&[], Some(4), |decision| decision.receipt());
     bench.put("- {id: r, limit: 20/m}\n");
@@ -81,7 +81,7 @@ fn a_receipt_outlives_a_change() {
 }
 
 #[test]
-fn bad_rules_leave_the_running_ones_alone() {
+fn invalid_rules_leave_the_running_ones_in_force() {
     let clock = Arc::new(ManualClock::at(support::START));
     let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/m}\n");
     let version = bench.engine.rules().version();
@@ -97,7 +97,7 @@ fn bad_rules_leave_the_running_ones_alone() {
 }
 
 #[test]
-fn rules_may_be_replaced_while_others_decide() {
+fn rules_are_replaced_during_decisions() {
     let bench = bench("- {id: r, limit: 1000000/day, burst: 1000000}\n");
     let (engine, clock) = (&bench.engine, &bench.clock);
     std::thread::scope(|scope| {

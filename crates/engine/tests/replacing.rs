@@ -1,4 +1,4 @@
-//! Rules in the place of others, and attributes that a request has several times.
+//! `replaces`, `suffices`, and attributes with several values.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use support::{Bench, Flaky, Memory, START, bench, memory, run, show, unavailable};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
-use tollgate_engine::{Decisions, Does, Engine, Entry, Item, Request, Standing, Store};
+use tollgate_engine::{Decisions, Engine, Entry, Item, Request, RuleEffect, Standing, Store};
 
 const RULES: &str = "- {id: reading, when: {area: read}, per: [user], limit: 2/h, algorithm: fixed_window}\n\
     - {id: search, when: {page: search}, per: [user], limit: 4/h, algorithm: fixed_window, replaces: [reading]}\n";
 
 #[test]
-fn a_rule_that_is_met_is_in_the_place_of_those_it_replaces() {
+fn matching_rule_replaces_others() {
     let mut bench = bench(RULES);
     let both = [("area", "read"), ("page", "search"), ("user", "ann")];
     for _ in 0..4 {
@@ -27,7 +27,7 @@ fn a_rule_that_is_met_is_in_the_place_of_those_it_replaces() {
 }
 
 #[test]
-fn items_of_a_request_replace_what_others_meet() {
+fn rules_are_replaced_across_items() {
     let mut bench = bench(RULES);
     let (read, search) = ([Entry::new("area", "read")], [Entry::new("page", "search")]);
     let items = [Item::new(&read).cost(3), Item::new(&search).cost(3)];
@@ -36,7 +36,7 @@ fn items_of_a_request_replace_what_others_meet() {
 }
 
 #[test]
-fn a_denial_and_a_ban_are_replaced_like_limits() {
+fn denials_and_bans_are_replaced_like_limits() {
     let mut bench = bench(
         "- {id: closed, when: {area: read}, deny: true, on_exceed: shadow}\n\
          - {id: strict, per: [user], limit: 1/h, ban: {after: 1, within: 1h, for: 2h}}\n\
@@ -53,22 +53,22 @@ fn a_denial_and_a_ban_are_replaced_like_limits() {
 }
 
 #[test]
-fn what_is_replaced_is_explained() {
+fn replaced_rule_is_explained() {
     let mut bench = bench(RULES);
     let entries = [Entry::new("area", "read"), Entry::new("page", "search")];
     let explained = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap();
-    let effects: Vec<(&str, Does)> = explained.met().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
-    assert_eq!(effects, [("reading", Does::Replaced), ("search", Does::Limits)]);
+    let effects: Vec<(&str, RuleEffect)> = explained.met().map(|(rule, met)| (&*rule.rule, met.effect)).collect();
+    assert_eq!(effects, [("reading", RuleEffect::Replaced), ("search", RuleEffect::Limits)]);
     assert!(
-        explained.to_string().contains(
-            "reading (rules:3:3): matches, counted by user, which is missing, left out: `search` replaces it\n"
-        ),
+        explained
+            .to_string()
+            .contains("reading (rules:3:3): matches, counted by user (missing), left out: `search` replaces it\n"),
         "{explained}"
     );
 }
 
 #[test]
-fn of_rules_that_suffice_one_with_room_is_enough() {
+fn one_of_several_sufficient_rules_is_enough() {
     let mut bench = bench(
         "- {id: own, when: {own: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
          - {id: team, when: {team: {present: true}}, limit: 5/h, algorithm: fixed_window, suffices: true}\n\
@@ -89,7 +89,7 @@ fn of_rules_that_suffice_one_with_room_is_enough() {
 }
 
 #[test]
-fn a_rule_that_suffices_does_not_stand_in_for_the_others() {
+fn sufficient_rule_does_not_replace_other_rules() {
     let mut bench = bench(
         "- {id: own, limit: 9/h, suffices: true}\n- {id: team, limit: 9/h, suffices: true}\n- {id: all, limit: 1/h}\n",
     );
@@ -98,18 +98,18 @@ fn a_rule_that_suffices_does_not_stand_in_for_the_others() {
     assert_eq!(bench.remaining(&[]), [8, 8, 0]);
 }
 
-/// Rules of which each has more room than the one before; whoever meets one may spend it alone.
+/// Rules of which each has more capacity than the one before; a request that matches one may spend it alone.
 const THREE: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
     - {id: b, when: {b: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
     - {id: c, when: {c: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n";
 
 const ALL_THREE: [(&str, &str); 3] = [("a", ""), ("b", ""), ("c", "")];
 
-/// Memory that somebody else uses right before we do.
+/// A memory store that another client uses just before each call.
 struct Contended {
     memory: Arc<Memory>,
     others: Engine<Arc<Memory>, Memory>,
-    /// What they take before each of our questions, the last one first.
+    /// What the other client takes before each call, the last one first.
     next: Mutex<Vec<&'static str>>,
 }
 
@@ -132,21 +132,21 @@ impl Store for Contended {
 }
 
 #[test]
-fn room_that_another_takes_meanwhile_is_looked_for_in_the_next_rule() {
+fn capacity_taken_meanwhile_is_sought_in_the_next_rule() {
     let clock = Arc::new(ManualClock::at(START));
     let shared = Arc::new(memory(&clock));
     let others = Engine::with_fallback(shared.clone(), memory(&clock)).with_clock(clock.clone());
     others.put(&support::read(THREE)).unwrap();
     let mut bench = Bench::on(Contended { memory: shared, others, next: Mutex::default() }, clock, THREE);
     assert_eq!(bench.check(&[("b", "")]), "allow", "one of two");
-    // Before the first question somebody takes all of `a`, and before the second the other one of `b`.
+    // Before the first call the other client takes all of `a`, and before the second the rest of `b`.
     *bench.engine.store().next.lock().unwrap() = vec!["b", "a"];
     assert_eq!(bench.check(&ALL_THREE), "allow", "the third has room");
     assert_eq!(bench.remaining(&ALL_THREE), [2], "and it alone was charged");
 }
 
 #[test]
-fn requests_of_a_batch_leave_room_to_each_other() {
+fn requests_of_a_batch_see_each_other() {
     let bench = bench(THREE);
     let entries = ALL_THREE.map(|(name, value)| Entry::new(name, value));
     let items = [Item::new(&entries)];
@@ -158,7 +158,7 @@ fn requests_of_a_batch_leave_room_to_each_other() {
 }
 
 #[test]
-fn what_refuses_besides_alone_is_told() {
+fn other_refusing_rule_decides() {
     let mut bench = bench(
         "- {id: a, limit: 1/day, algorithm: fixed_window, suffices: true}\n\
          - {id: b, limit: 9/day, algorithm: fixed_window, suffices: true}\n\
@@ -170,7 +170,7 @@ fn what_refuses_besides_alone_is_told() {
 }
 
 #[test]
-fn one_with_room_is_enough_without_the_store_too() {
+fn one_sufficient_rule_is_enough_without_the_store() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: a, limit: 1/s, burst: 1, suffices: true}\n\
         - {id: b, limit: 2/s, burst: 2, suffices: true}\n\
@@ -188,7 +188,7 @@ fn one_with_room_is_enough_without_the_store_too() {
 }
 
 #[test]
-fn where_none_has_room_the_soonest_is_waited_for() {
+fn without_capacity_the_soonest_rule_is_waited_for() {
     let rules = "- {id: rare, limit: 1/h, suffices: true}\n- {id: often, limit: 1/s, suffices: true}\n\
         - {id: all, when: {all: {present: true}}, limit: 1/m}\n";
     let mut bench = bench(rules);
@@ -205,7 +205,7 @@ fn where_none_has_room_the_soonest_is_waited_for() {
 }
 
 #[test]
-fn a_rule_that_is_closed_without_the_store_is_not_made_up_for() {
+fn closed_rule_refuses_although_another_suffices() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: a, limit: 5/s, suffices: true, on_fault: closed}\n- {id: b, limit: 5/s, suffices: true}\n";
     let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
@@ -215,7 +215,7 @@ fn a_rule_that_is_closed_without_the_store_is_not_made_up_for() {
 }
 
 #[test]
-fn who_is_banned_from_a_rule_has_no_room_there_whatever_is_left_of_it() {
+fn banned_counter_has_no_capacity() {
     let mut bench = bench(
         "- {id: x, when: {x: {present: true}}, limit: 1/s, ban: {after: 1, within: 1m, for: 1h}, suffices: true}\n\
          - {id: y, when: {y: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n",
@@ -230,7 +230,7 @@ fn who_is_banned_from_a_rule_has_no_room_there_whatever_is_left_of_it() {
 }
 
 #[test]
-fn the_second_value_of_an_attribute_has_a_name() {
+fn numbered_attribute_is_a_single_value() {
     let mut bench = bench(
         "- {id: pair, when: {'tag#1': a, 'tag#2': {prefix: b, not: bad}}, per: ['tag#3'], limit: 1/h}\n\
          - {id: said, if: \"attributes['tag#2'] == 'z'\", limit: 2/h, initial: 0}\n",
@@ -240,10 +240,10 @@ fn the_second_value_of_an_attribute_has_a_name() {
     assert_eq!(bench.check(&of(&["a", "b", "1"])), "allow");
     assert!(bench.check(&of(&["a", "b", "1"])).starts_with("deny"));
     assert_eq!(bench.check(&of(&["a", "b", "2"])), "allow", "counted by the third");
-    assert_eq!(bench.remaining(&of(&["b", "a"])), [], "the order counts");
-    assert_eq!(bench.remaining(&of(&["a", "bad"])), []);
-    assert_eq!(bench.remaining(&of(&["a"])), []);
-    assert_eq!(bench.remaining(&[("tag", "a"), ("tag#2", "b")]), [], "the name with the number cannot be sent");
+    assert!(bench.remaining(&of(&["b", "a"])).is_empty(), "the order counts");
+    assert!(bench.remaining(&of(&["a", "bad"])).is_empty());
+    assert!(bench.remaining(&of(&["a"])).is_empty());
+    assert!(bench.remaining(&[("tag", "a"), ("tag#2", "b")]).is_empty(), "the name with the number cannot be sent");
     assert!(bench.check(&of(&["y", "z"])).starts_with("deny"), "expressions know it");
     assert_eq!(bench.check(&of(&["z", "y"])), "allow");
     let entries = [Entry::new("tag", "a"), Entry::new("tag", "x")];

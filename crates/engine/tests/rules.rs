@@ -10,7 +10,7 @@ use tollgate_engine::{Decisions, Enforcement, Entry, Item, Receipt, Request, Req
 const SECOND: Nanos = Nanos::SECOND;
 
 #[test]
-fn a_rule_counts_for_each_value_separately() {
+fn rule_counts_each_value_separately() {
     let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n");
     assert_eq!(bench.check(&[("user", "a")]), "allow");
     assert_eq!(bench.check(&[("user", "a")]), "deny 60s");
@@ -36,7 +36,7 @@ fn without_per_there_is_one_counter_for_all() {
 }
 
 #[test]
-fn all_rules_that_are_met_are_charged_or_none() {
+fn all_matching_rules_are_charged_or_none() {
     let mut bench = bench(
         "- {id: user, per: [user], limit: 5/m}\n\
          - {id: login, when: {path: /login}, per: [user], limit: 2/m}\n",
@@ -52,7 +52,7 @@ fn all_rules_that_are_met_are_charged_or_none() {
 }
 
 #[test]
-fn a_request_that_meets_no_rule_passes() {
+fn request_without_a_matching_rule_passes() {
     let mut bench = bench("- {id: r, when: {path: /login}, limit: 1/m}\n");
     bench.decide(&[("path", "/")], None, |decision| {
         assert_eq!((decision.outcome(), decision.rule(), decision.reports().count()), (Outcome::Allow, None, 0));
@@ -61,7 +61,7 @@ fn a_request_that_meets_no_rule_passes() {
 }
 
 #[test]
-fn an_unknown_domain_is_an_error_and_not_a_pass() {
+fn unknown_domain_is_an_error() {
     let bench = bench("- {id: r, limit: 1/m}\n");
     let (items, mut decisions) = ([Item::default()], Decisions::default());
     let error = run(bench.engine.check(&Request::new("dd", &items), &mut decisions)).unwrap_err();
@@ -71,7 +71,7 @@ fn an_unknown_domain_is_an_error_and_not_a_pass() {
 }
 
 #[test]
-fn requests_beyond_any_reason_are_refused_before_they_are_looked_at() {
+fn oversized_requests_are_refused() {
     let bench = bench("- {id: r, limit: 1/m}\n");
     let mut decisions = Decisions::default();
     let mut check = |items: &[Item<'_>]| {
@@ -86,7 +86,7 @@ fn requests_beyond_any_reason_are_refused_before_they_are_looked_at() {
 }
 
 #[test]
-fn a_rule_says_what_a_request_weighs_unless_that_does() {
+fn cost_of_the_request_overrides_that_of_the_rule() {
     let mut bench = bench("- {id: heavy, limit: 10/m, cost: 4}\n");
     assert_eq!(bench.decide(&[], None, |decision| show(decision.outcome())), "allow");
     assert_eq!(bench.remaining(&[]), [6]);
@@ -96,13 +96,13 @@ fn a_rule_says_what_a_request_weighs_unless_that_does() {
 }
 
 #[test]
-fn items_of_one_request_pass_together() {
+fn items_of_one_request_are_admitted_together() {
     let mut bench = bench("- {id: r, per: [user], limit: 3/m}\n");
     let (a, b) = ([Entry::new("user", "a")], [Entry::new("user", "b")]);
     assert_eq!(bench.check_items(&[Item::new(&a).cost(3), Item::new(&b)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&a)]), Ok("deny 20s".into()));
     assert_eq!(bench.remaining(&[("user", "b")]), [2]);
-    // Two of them under one key weigh their sum.
+    // Two items with one key cost their sum.
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b), Item::new(&b)]), Ok("deny 20s".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b)]), Ok("allow".into()));
     let reports: Vec<_> =
@@ -111,7 +111,7 @@ fn items_of_one_request_pass_together() {
 }
 
 #[test]
-fn several_limits_of_different_sizes_are_one_rule() {
+fn several_limits_of_different_sizes_in_one_rule() {
     let mut bench = bench(
         "- id: r\n  limits: [10/s, {limit: 12/day, algorithm: fixed_window}, {limit: 3, algorithm: concurrency, lease: 10s}]\n",
     );
@@ -142,7 +142,7 @@ fn rules_with_short_and_long_states_are_charged_together_or_not_at_all() {
 }
 
 #[test]
-fn an_unlimited_rule_is_met_and_never_refuses() {
+fn unlimited_rule_never_refuses() {
     let mut bench = bench("- {id: free, when: {plan: gold}, unlimited: true}\n");
     bench.decide(&[("plan", "gold")], Some(1_000_000), |decision| {
         assert_eq!((decision.outcome(), decision.rule()), (Outcome::Allow, Some("free")));
@@ -152,7 +152,7 @@ fn an_unlimited_rule_is_met_and_never_refuses() {
 }
 
 #[test]
-fn a_shadow_rule_tells_and_does_not_refuse() {
+fn shadow_rule_reports_and_does_not_refuse() {
     let mut bench = bench("- {id: new, limit: 1/m, on_exceed: shadow}\n- {id: old, limit: 3/m}\n");
     let mut check = || {
         bench.decide(&[], None, |decision| {
@@ -165,7 +165,7 @@ fn a_shadow_rule_tells_and_does_not_refuse() {
     assert_eq!(check(), (true, false, Some("old".into()), told(false, false)));
     assert_eq!(check(), (true, true, Some("old".into()), told(true, false)));
     assert_eq!(check(), (true, true, Some("old".into()), told(true, false)));
-    // Where the enforced rules refuse, shadow rules are not asked.
+    // Where the enforced rules refuse, shadow rules are not evaluated.
     assert_eq!(check(), (false, false, Some("old".into()), vec![("old".into(), false, true)]));
     let rules = bench.engine.rules();
     assert_eq!((rules.rules()[0].meter().read().allowed, rules.rules()[0].meter().read().shadow_refused), (1, 2));
@@ -173,7 +173,7 @@ fn a_shadow_rule_tells_and_does_not_refuse() {
 }
 
 #[test]
-fn observing_lets_everybody_pass_and_says_what_would_have_been() {
+fn observing_admits_all_and_reports_the_outcome() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(bench.check(&[]), "allow");
@@ -188,7 +188,7 @@ fn observing_lets_everybody_pass_and_says_what_would_have_been() {
 }
 
 #[test]
-fn a_leaky_bucket_makes_requests_wait() {
+fn leaky_bucket_delays_requests() {
     let mut bench = bench("- {id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}\n");
     let outcomes: Vec<_> = (0..4).map(|_| bench.check(&[])).collect();
     assert_eq!(outcomes, ["allow", "delay 100ms", "delay 200ms", "deny 100ms"]);
@@ -196,7 +196,7 @@ fn a_leaky_bucket_makes_requests_wait() {
 }
 
 #[test]
-fn a_receipt_gives_back_exactly_what_was_taken() {
+fn receipt_refunds_exactly_what_was_taken() {
     let mut bench = bench(
         "- {id: window, per: [user], limit: 10/m, algorithm: fixed_window}\n\
          - {id: leases, limit: 3, algorithm: concurrency, lease: 1h}\n",
@@ -208,7 +208,7 @@ fn a_receipt_gives_back_exactly_what_was_taken() {
     assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 2);
     assert_eq!(bench.remaining(&user), [10, 3]);
     assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 0, "twice is once");
-    // In the next window, what was taken in the last one is not given back.
+    // In the next window, what was taken in the last one is not refunded.
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     bench.advance(Nanos::from_secs(60));
     assert_eq!(bench.check(&user), "allow");
@@ -217,7 +217,7 @@ fn a_receipt_gives_back_exactly_what_was_taken() {
 }
 
 #[test]
-fn reset_forgets_what_was_spent() {
+fn reset_discards_usage() {
     let mut bench = bench("- {id: r, per: [user], limit: 1/m}\n- {id: s, limit: 9/m, on_exceed: shadow}\n");
     for user in ["a", "b"] {
         assert_eq!(bench.check(&[("user", user)]), "allow");
@@ -230,14 +230,14 @@ fn reset_forgets_what_was_spent() {
 }
 
 #[test]
-fn a_limit_sent_along_needs_no_rules() {
+fn inline_limit_needs_no_rules() {
     let mut bench = bench("");
     let one = bench.engine.limits(&limits("1/m", None)).unwrap();
     let other = bench.engine.limits(&limits("5/m", None)).unwrap();
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
     assert_eq!(bench.check_items(&[Item::inline("l", &one)]), Ok("allow".into()));
-    // Other numbers for the same key: what was spent stays spent.
+    // Other limits for the same key: usage is kept.
     assert_eq!(bench.check_items(&[Item::inline("k", &other).cost(4)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &other)]), Ok("deny 12s".into()));
     let mixed = bench.check_items(&[Item::inline("m", &one), Item::inline("m", &other)]);
@@ -253,7 +253,7 @@ fn a_limit_sent_along_needs_no_rules() {
 }
 
 #[test]
-fn a_batch_is_decided_in_order_each_by_itself() {
+fn batch_is_decided_in_order_and_independently() {
     let bench = bench(
         "- {id: r, per: [user], limit: 2/m}\n- {id: all, limit: 5/m}\n- {id: s, limit: 4/m, on_exceed: shadow}\n",
     );
@@ -278,7 +278,7 @@ fn a_batch_is_decided_in_order_each_by_itself() {
 }
 
 #[test]
-fn many_rules_may_be_met_at_once_but_not_by_many_items() {
+fn many_rules_may_match_one_item_but_not_many_items() {
     let rules: String = (0..3_000).map(|n| format!("- {{id: r{n}, limit: 1/m}}\n")).collect();
     let mut bench = bench(&rules);
     assert_eq!(bench.check(&[]), "allow");

@@ -11,7 +11,7 @@ use tollgate_engine::{Receipt, Settled, Store};
 
 fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
     let receipt = bench.decide(&[("user", "a")], Some(cost), |decision| decision.receipt());
-    // As it comes back from a client.
+    // As a client returns it.
     receipt.to_string().parse().expect("a receipt of ours")
 }
 
@@ -26,7 +26,7 @@ const RULES: &str = "\
 ";
 
 #[test]
-fn a_reservation_is_settled_at_what_it_really_weighed() {
+fn reservation_is_settled_at_its_actual_cost() {
     for (actual, expected, left) in [
         (30, (0, 0, 0), [70, 970]),
         (10, (20, 0, 0), [90, 990]),
@@ -41,7 +41,7 @@ fn a_reservation_is_settled_at_what_it_really_weighed() {
 }
 
 #[test]
-fn what_was_too_little_is_charged_into_debt_as_far_as_the_limits_allow() {
+fn commit_above_the_reservation_is_charged_into_debt() {
     let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0));
@@ -78,7 +78,7 @@ fn shadow_without_capacity_does_not_keep_a_commit_from_charging_the_others() {
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 90), (0, 60, 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [10, 20], "the shadow has no room for 60 more");
-    // And a shadow is charged only where the enforced rules are.
+    // A shadow rule is charged only where the enforced rules are.
     let receipt = reserve(&mut bench, 5);
     assert_eq!(bench.remaining(&[("user", "a")]), [5, 15]);
     assert_eq!(commit(&bench, &receipt, 15), (0, 0, 10));
@@ -86,7 +86,7 @@ fn shadow_without_capacity_does_not_keep_a_commit_from_charging_the_others() {
 }
 
 #[test]
-fn a_cancelled_reservation_took_nothing_and_one_that_is_forgotten_counts() {
+fn cancelled_reservation_takes_nothing_and_a_forgotten_one_counts() {
     let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::new(30)));
@@ -98,7 +98,7 @@ fn a_cancelled_reservation_took_nothing_and_one_that_is_forgotten_counts() {
 }
 
 #[test]
-fn calendar_windows_overrides_and_limits_sent_along_are_settled_too() {
+fn calendar_windows_overrides_and_inline_limits_are_settled() {
     let mut bench = bench(
         "- {id: month, limit: 1000/month, algorithm: fixed_window}\n\
          - {id: plan, limit: 5/m, overrides: [{when: {user: a}, limit: 500/m}]}\n",
@@ -109,7 +109,7 @@ fn calendar_windows_overrides_and_limits_sent_along_are_settled_too() {
 }
 
 #[test]
-fn what_was_taken_without_the_store_is_settled_without_it() {
+fn reservation_of_the_fallback_is_settled_there() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: mine, per: [user], limit: 100/s, max_debt: 100}\n");
     bench.engine.store().fail(unavailable(), 1);
@@ -123,7 +123,7 @@ fn what_was_taken_without_the_store_is_settled_without_it() {
 }
 
 #[test]
-fn a_slot_is_held_for_as_long_as_it_is_renewed() {
+fn slot_is_held_while_it_is_renewed() {
     let mut bench = bench("- {id: slots, limit: 1, algorithm: concurrency, lease: 10s}\n- {id: all, limit: 100/m}\n");
     let receipt = reserve(&mut bench, 1);
     for _ in 0..5 {

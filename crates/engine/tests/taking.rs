@@ -1,4 +1,4 @@
-//! Taking as much as there is, and taking regardless.
+//! Taking up to an amount, and taking regardless.
 
 mod support;
 
@@ -9,7 +9,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, Taking};
 
-/// Takes `cost`, and tells what came of it and how much may be used.
+/// Takes `cost`, and returns the outcome and how much may be used.
 fn take<S: Store>(bench: &mut Bench<S>, taking: Taking, user: &str, cost: u64) -> (String, u64) {
     let entries = [Entry::new("user", user)];
     let items = [Item::new(&entries).cost(cost)];
@@ -26,7 +26,7 @@ fn take<S: Store>(bench: &mut Bench<S>, taking: Taking, user: &str, cost: u64) -
 const TWO: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limit: 10/m}\n";
 
 #[test]
-fn as_much_as_the_tightest_rule_has_is_taken_from_all() {
+fn take_up_to_takes_the_least_of_all_rules() {
     let mut bench = bench(TWO);
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 6], "what the other had beyond that went back");
@@ -38,7 +38,7 @@ fn as_much_as_the_tightest_rule_has_is_taken_from_all() {
 }
 
 #[test]
-fn the_numbers_told_are_those_after_the_rest_went_back() {
+fn reports_follow_the_take() {
     let mut bench = bench(TWO);
     let (entries, mut told) = ([Entry::new("user", "a")], Vec::new());
     let items = [Item::new(&entries).cost(9)];
@@ -51,7 +51,7 @@ fn the_numbers_told_are_those_after_the_rest_went_back() {
 }
 
 #[test]
-fn all_there_is_can_be_taken_from_every_kind_of_limit() {
+fn every_algorithm_can_be_drained() {
     for limit in [
         "limit: 5/m",
         "limit: 5/m, algorithm: fixed_window",
@@ -69,7 +69,7 @@ fn all_there_is_can_be_taken_from_every_kind_of_limit() {
 }
 
 #[test]
-fn where_nothing_is_counted_all_of_it_may_be_used() {
+fn without_limits_the_whole_amount_may_be_used() {
     let mut bench = bench("- {id: r, when: {user: x}, limit: 1/m}\n");
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 7));
     bench.engine.set_enforcement(Enforcement::Observe);
@@ -106,7 +106,7 @@ fn drain_takes_nothing_where_no_limit_counts_and_says_so() {
 }
 
 #[test]
-fn a_shadow_takes_no_more_than_passes_and_holds_nothing_back() {
+fn shadow_rule_takes_no_more_than_is_admitted() {
     let mut bench = bench("- {id: r, limit: 4/m}\n- {id: quiet, limit: 100/day, on_exceed: shadow}\n");
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 50), ("allow".into(), 4));
     bench.advance(Nanos::from_secs(15));
@@ -114,7 +114,7 @@ fn a_shadow_takes_no_more_than_passes_and_holds_nothing_back() {
 }
 
 #[test]
-fn a_charge_goes_into_debt_as_far_as_the_limit_allows() {
+fn charge_goes_into_debt_up_to_the_maximum() {
     let mut bench = bench("- {id: r, limit: 10/m, max_debt: 20}\n");
     assert_eq!(take(&mut bench, Taking::Regardless, "a", 25), ("allow".into(), 25));
     assert_eq!(bench.check(&[]), "deny 96s");
@@ -125,7 +125,7 @@ fn a_charge_goes_into_debt_as_far_as_the_limit_allows() {
 }
 
 #[test]
-fn how_much_is_wanted_must_be_said_and_of_one_item() {
+fn take_up_to_needs_an_amount_and_one_item() {
     let mut bench = bench(TWO);
     let entries = [Entry::new("user", "a")];
     let item = Item::new(&entries);
@@ -139,7 +139,7 @@ fn how_much_is_wanted_must_be_said_and_of_one_item() {
 }
 
 #[test]
-fn while_the_store_is_away_its_stand_in_gives_as_much_as_it_has() {
+fn fallback_takes_up_to_its_share() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(Flaky::new(&clock), clock, TWO);
     bench.engine.store().fail(unavailable(), 1);

@@ -1,4 +1,4 @@
-//! Whatever the text, reading rules ends with rules or with mistakes, each at a place in the text.
+//! Parsing any text ends with rules or with mistakes, each at a position in the text.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ domains:
       - { id: all, unlimited: true, when: *login }
 "#;
 
-/// Words that mean something somewhere, and some that never do.
+/// Valid words of the language, and some that are not.
 const WORDS: &[&str] = &[
     "domain",
     "domains",
@@ -106,7 +106,7 @@ fn read(text: &[u8]) -> Result<Rules, Mistakes> {
 }
 
 #[test]
-fn the_whole_language_is_read() {
+fn generated_rules_are_parsed() {
     assert_eq!(read(WHOLE.as_bytes()).map(|rules| rules.len()).map_err(|mistakes| mistakes.to_string()), Ok(3));
 }
 

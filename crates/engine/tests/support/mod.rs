@@ -1,4 +1,4 @@
-//! An engine on a clock that stands still until told otherwise.
+//! An engine on a clock that the test moves.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +19,7 @@ pub(crate) struct Bench<S: Store = Memory> {
     pub(crate) decisions: Decisions,
 }
 
-/// Long after the epoch and in the middle of nothing.
+/// Long after the epoch, and at no boundary of a window.
 pub(crate) const START: u64 = 1_700_000_000_000_000_000;
 
 pub(crate) fn memory(clock: &Arc<ManualClock>) -> Memory {
@@ -39,12 +39,12 @@ impl<S: Store> Bench<S> {
         bench
     }
 
-    /// Puts rules of the domain `d` in force.
+    /// Loads rules of the domain `d`.
     pub(crate) fn put(&self, rules: &str) -> u64 {
         self.engine.put(&read(rules)).expect("numbers that memory can keep")
     }
 
-    /// Checks one item with the given attributes and says what came of it in a word.
+    /// Checks one item with the given attributes and returns the outcome in a word.
     pub(crate) fn check(&mut self, attributes: &[(&str, &str)]) -> String {
         self.check_cost(attributes, 1)
     }
@@ -68,7 +68,7 @@ impl<S: Store> Bench<S> {
         read(run(self.engine.check(&request, &mut self.decisions)).expect("a request that can be understood"))
     }
 
-    /// What is left of every limit that the attributes meet.
+    /// Returns what is left of every limit that the attributes match.
     pub(crate) fn remaining(&mut self, attributes: &[(&str, &str)]) -> Vec<u64> {
         let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
         let items = [Item::new(&entries)];
@@ -107,7 +107,7 @@ pub(crate) fn show(outcome: Outcome) -> String {
     }
 }
 
-/// Runs a future that is ready at once, as all are that wait for nothing but memory.
+/// Runs a future that is ready immediately, as all are that use only memory.
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -115,18 +115,18 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A store that fails when told to.
+/// A store that fails on demand.
 pub(crate) struct Flaky {
     pub(crate) memory: Memory,
     failing: Mutex<Failing>,
 }
 
-/// How, and how many more times.
+/// The error, and how many more times.
 #[derive(Default)]
 struct Failing {
     error: Option<StoreError>,
     times: usize,
-    /// How many more are answered first.
+    /// How many more batches are answered first.
     answered: usize,
 }
 
@@ -139,7 +139,7 @@ impl Flaky {
         *self.failing() = Failing { error: Some(error), times, answered: 0 };
     }
 
-    /// Answers so many batches more, and then none.
+    /// Answers this many batches more, and then none.
     pub(crate) fn fail_after(&self, answered: usize, error: StoreError) {
         *self.failing() = Failing { error: Some(error), times: usize::MAX, answered };
     }
@@ -189,7 +189,7 @@ pub(crate) fn stale() -> StoreError {
     StoreError::Stale { store_time: Time::ZERO }
 }
 
-/// What is explained about the rules that are met, below the first line.
+/// Returns the explanation of the matching rules, below the first line.
 pub(crate) fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
     let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&entries) };
@@ -199,7 +199,7 @@ pub(crate) fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], 
     text[..unmet].trim_end().to_owned()
 }
 
-/// Compares that.
+/// Compares the explanation of the matching rules.
 #[track_caller]
 pub(crate) fn check<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], expected: &str) {
     assert_eq!(told(bench, attributes, None), expected);
