@@ -112,7 +112,7 @@ fn algorithm(limit: &RawLimit) -> &str {
 
 fn stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Notes) {
     for (position, name) in beside {
-        let help = format!("move it into the limit it is for");
+        let help = "move it into the limit it is for";
         notes.add_with_help(*position, format!("`{name}` beside {list} applies to no limit"), help);
     }
 }

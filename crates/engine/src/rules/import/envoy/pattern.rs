@@ -89,7 +89,7 @@ impl Exclusion {
                 DescriptorValue::Any => {}
                 DescriptorValue::Exactly(value) => texts.push(text(position, *value)),
                 DescriptorValue::Starred(value) => {
-                    texts.extend(globs(value)?.into_iter().map(|glob| text(position, glob)))
+                    texts.extend(globs(value)?.into_iter().map(|glob| text(position, glob)));
                 }
             }
         }
