@@ -1,6 +1,6 @@
 //! A state, the limit it is asked under, and the parameters it belongs to.
 
-use tollgate_core::{Algorithm, Ask, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, Verdict};
+use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, Verdict};
 
 /// One key's state at the instant of a decision, by the law of changed parameters (see ARCHITECTURE.md): a state belongs to the
 /// parameters it was last charged under, and comes under the limit in force only when that limit admits a request.
@@ -13,10 +13,17 @@ pub(crate) struct Account<'a, A, S> {
     pub(crate) now: Now<'a>,
 }
 
-impl<'a, A: Algorithm, S: CellsMut> Account<'a, A, S> {
-    /// The parameters that the state belongs to.
+/// An account that is only read, wherever its state is kept.
+pub(crate) type AccountView<'a, A> = Account<'a, A, &'a dyn Cells>;
+
+impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
+    /// Returns the parameters that the state belongs to.
     pub(crate) fn owner(&self) -> &'a A {
         self.own.unwrap_or(self.limit)
+    }
+
+    pub(crate) fn view(&self) -> AccountView<'_, A> {
+        Account { limit: self.limit, own: self.own, state: &self.state, now: self.now }
     }
 
     pub(crate) fn weigh(&self, ask: Ask) -> Verdict<A::Stamp> {
@@ -26,6 +33,26 @@ impl<'a, A: Algorithm, S: CellsMut> Account<'a, A, S> {
         }
     }
 
+    pub(crate) fn report(&self, cost: Cost) -> Report {
+        match self.own {
+            None => self.limit.report(&self.state, &self.now, cost),
+            Some(own) => self.limit.report_from(own, &self.state, &self.now, cost),
+        }
+    }
+
+    pub(crate) fn wait_behind(&self, ahead: Cost, cost: Cost) -> Retry {
+        match self.own {
+            None => self.limit.wait_behind(&self.state, &self.now, ahead, cost),
+            Some(own) => self.limit.wait_behind_from(own, &self.state, &self.now, cost),
+        }
+    }
+
+    pub(crate) fn look_again(&self) -> Option<Nanos> {
+        self.owner().look_again(&self.state, &self.now)
+    }
+}
+
+impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
     pub(crate) fn commit(&mut self, verdict: &Verdict<A::Stamp>) {
         match self.own {
             None => self.limit.commit(&mut self.state, &self.now, verdict),
@@ -47,37 +74,29 @@ impl<'a, A: Algorithm, S: CellsMut> Account<'a, A, S> {
         verdict
     }
 
-    pub(crate) fn report(&self, cost: Cost) -> Report {
-        match self.own {
-            None => self.limit.report(&self.state, &self.now, cost),
-            Some(own) => self.limit.report_from(own, &self.state, &self.now, cost),
-        }
-    }
-
-    /// Under the state's own parameters, whatever the limit in force is.
+    /// Refunds under the state's own parameters, whatever the limit in force is.
     pub(crate) fn refund(&mut self, cost: Cost, stamp: Option<A::Stamp>) -> Cost {
         self.owner().refund(&mut self.state, &self.now, cost, stamp)
     }
 
-    /// Forgets what was used; the state is a new one of the limit in force.
+    /// Forgets what was used: the state is that of a new key under the limit in force.
     pub(crate) fn reset(&mut self) {
         self.limit.init(&mut self.state, &self.now);
         self.own = None;
     }
 
-    pub(crate) fn wait_behind(&self, ahead: Cost, cost: Cost) -> Retry {
-        match self.own {
-            None => self.limit.wait_behind(&self.state, &self.now, ahead, cost),
-            Some(own) => self.limit.wait_behind_from(own, &self.state, &self.now, cost),
+    /// Brings the state under the limit in force without a request, if that limit can hold what is used up.
+    pub(crate) fn adopt(&mut self) {
+        if let Some(own) = self.own
+            && self.weigh(Ask::Regardless(Cost::ZERO)).is_admitted()
+        {
+            self.limit.convert(own, &mut self.state, &self.now);
+            self.own = None;
         }
     }
 
-    pub(crate) fn look_again(&self) -> Option<Nanos> {
-        self.owner().look_again(&self.state, &self.now)
-    }
-
-    /// Takes `cost` if it passes undelayed, or would if it did not have to wait for itself. A refusal is written down only to
-    /// `repair` a state after the clock went back.
+    /// Takes `cost` if it passes undelayed, or would if it did not have to wait for itself. Writes a refusal only to `repair` a
+    /// state after the clock went back.
     #[inline]
     pub(crate) fn take_undelayed(&mut self, cost: Cost, repair: bool) -> Verdict<A::Stamp> {
         let verdict = self.weigh(Ask::Exactly(cost));

@@ -10,9 +10,9 @@ mod takings;
 mod tests;
 
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 
-use tollgate_core::{Algorithm, Ask, Cost, Report, TokenBucket, Verdict};
+use tollgate_core::{Algorithm, Ask, Cost, Now, Report, TokenBucket, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
 pub use crate::fingerprint::Hashed;
@@ -20,6 +20,7 @@ use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Table};
 use crate::wait::Shards;
+use change::Changes;
 pub(crate) use decide::{spent_by_arrival, with_init};
 use overflow::Overflow;
 pub use overflow::WhenFull;
@@ -46,11 +47,14 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     capacity: usize,
     secret: Secret,
     clock: C,
+    /// The limit in force until the first change.
     limit: A,
-    /// Earlier limits that states in the table may belong to, oldest first.
+    /// Limits before it that entries may belong to, the oldest first: those of a snapshot that was restored.
     earlier: Vec<A>,
-    /// Of buckets whose entries all belong to the limit in force.
-    flags: u64,
+    /// The flags of buckets whose entries all belong to `limit`; [`change::NEVER`] after a change. Relaxed: a thread that sees the
+    /// value from before the change decides before it.
+    flags: AtomicU64,
+    changes: RwLock<Changes<A>>,
     when_full: WhenFull,
     /// What all keys without an entry of their own share.
     overflow: Mutex<Overflow>,
@@ -102,7 +106,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let table = Table::new(capacity, limit.words()).ok_or(CapacityError { capacity })?;
         let mut overflow = vec![0; limit.words()];
         limit.init(&mut *overflow, &clock.now_for(&limit));
-        let flags = table.flags(0);
+        let flags = AtomicU64::new(table.flags(0));
         Ok(Self {
             table,
             capacity,
@@ -111,6 +115,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             limit,
             earlier: Vec::new(),
             flags,
+            changes: RwLock::default(),
             when_full: WhenFull::default(),
             overflow: Mutex::new(Overflow { words: overflow, generation: 0 }),
             takings: Mutex::default(),
@@ -133,7 +138,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let now = self.clock.now_for(&self.limit);
         let fingerprint = key.fingerprint(&self.secret);
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.try_take_fast(fingerprint, self.flags, take) {
+        if self.table.try_take_fast(fingerprint, self.flags(), take) {
             return Verdict::granted(cost);
         }
         self.check_slow(fingerprint, now.mono(), now.wall(), cost)
@@ -184,7 +189,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                 return;
             }
             let now = self.clock.now_for(&self.limit);
-            self.table.try_home_many(&fingerprints[..len], self.flags, |place, state| {
+            self.table.try_home_many(&fingerprints[..len], self.flags(), |place, state| {
                 let (fingerprint, ask) = (fingerprints[place], Ask::Exactly(costs[place]));
                 verdicts[place] = match state {
                     Some(state) => self.limit.decide(state, &now.with_spread(fingerprint.low), ask),
@@ -230,19 +235,30 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.shards.waiting()
     }
 
-    /// The numbers in force.
-    pub fn limit(&self) -> &A {
-        &self.limit
+    /// Returns the limit in force.
+    pub fn limit(&self) -> A
+    where
+        A: Clone,
+    {
+        let changes = self.changes();
+        self.reader(&changes, Now::at(0)).limit().clone()
     }
 
-    /// The memory the table takes once all of it has been used.
+    /// Returns the memory that the table takes once all of it has been used.
     pub fn bytes(&self) -> usize {
-        self.table.bytes()
+        self.table(&self.changes()).bytes()
     }
 
     /// How many decisions were about keys that found no room of their own.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
+    }
+}
+
+impl<A: Algorithm, C> Keyed<A, C> {
+    #[inline]
+    fn flags(&self) -> u64 {
+        self.flags.load(Ordering::Relaxed)
     }
 }
 

@@ -127,7 +127,7 @@ fn peeking_at_existing_keys_does_not_allocate() {
 #[test]
 fn other_numbers_of_one_limit_convert_entries_without_allocating() {
     for limit in limits().unwrap() {
-        let mut keyed = Keyed::with_clock(limit, 20, ManualClock::at(HOUR.as_nanos())).unwrap();
+        let keyed = Keyed::with_clock(limit, 20, ManualClock::at(HOUR.as_nanos())).unwrap();
         (0..20_u64).for_each(|key| _ = keyed.check(&key.to_le_bytes(), 1));
         keyed.set_limit(limit).unwrap();
         assert_no_allocation(&format!("{limit:?}"), || {

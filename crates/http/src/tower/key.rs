@@ -40,7 +40,7 @@ where
     }
 
     fn per_key(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
-        let policy = Policy::new(UNNAMED, Some(keyed.limit().clone().into()));
+        let policy = Policy::new(UNNAMED, Some(keyed.limit().into()));
         Self::with(ByKey { keyed, identify, release }, LayerConfig::new(policy))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now, Outcome, Retry, Stamp, Verdict};
 
-use super::{Keyed, shard_of, with_init};
+use super::{Keyed, shard_of};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::wait::{Acquire, Shards, Waitable};
@@ -82,14 +82,15 @@ where
     }
 
     fn uses_wall_clock(&self) -> bool {
-        self.limit.uses_wall_clock()
+        let changes = self.changes();
+        self.reader(&changes, Now::at(0)).limit().uses_wall_clock()
     }
 
     #[inline]
     fn take_now(&self, fingerprint: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
         let now = self.now();
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.try_take_fast(fingerprint, self.flags, take) {
+        if self.table.try_take_fast(fingerprint, self.flags(), take) {
             return Verdict::granted(cost);
         }
         self.take(fingerprint, cost, &now, false)
@@ -100,11 +101,9 @@ where
             return verdict;
         }
         let ask = Ask::Exactly(cost);
-        let of_key = now.with_spread(fingerprint.low);
-        // A cost that would wait only for itself passes as a whole.
-        let (as_new, alone) = with_init(&self.limit, &of_key, |state| {
-            let wait = self.limit.wait_behind(&state, &of_key, Cost::ZERO, cost);
-            (self.limit.weigh(&state, &of_key, ask), wait)
+        let (as_new, alone) = self.read_new(fingerprint, *now, |account| {
+            // A cost that would wait only for itself passes as a whole.
+            (account.weigh(ask), account.wait_behind(Cost::ZERO, cost))
         });
         if !as_new.is_admitted() {
             return as_new;

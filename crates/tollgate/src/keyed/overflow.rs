@@ -4,10 +4,10 @@ use std::sync::{MutexGuard, PoisonError};
 
 use tollgate_core::{Algorithm, Ask, Cost, Now, Retry, Verdict};
 
-use super::decide::Entry;
+use super::change::KeyedReader;
 use super::takings::Takings;
 use super::{Keyed, shard_of};
-use crate::account::Account;
+use crate::account::{Account, AccountView};
 use crate::clock::Clock;
 use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
@@ -29,22 +29,37 @@ pub enum WhenFull {
 }
 
 /// The state that all keys without an entry of their own share.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Overflow {
     pub(super) words: Vec<u64>,
     /// The generation of parameters that it belongs to.
     pub(super) generation: u64,
 }
 
+impl Overflow {
+    pub(super) fn visit<A: Algorithm, R>(
+        &mut self,
+        reader: &KeyedReader<'_, A>,
+        visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R,
+    ) -> R {
+        let mut account = reader.account(self.generation, &mut *self.words, reader.now);
+        let result = visit(&mut account);
+        if account.own.is_none() {
+            self.generation = reader.generation();
+        }
+        result
+    }
+}
+
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     #[cold]
     #[inline(never)]
-    pub(super) fn decide_without_room<R>(
+    pub(super) fn decide_without_entry<R>(
         &self,
         fingerprint: Fingerprint,
         now: Now<'_>,
         ask: Ask,
-        read: impl Fn(&Entry<'_, A>, Verdict<A::Stamp>) -> R,
+        read: impl Fn(&AccountView<'_, A>, Verdict<A::Stamp>) -> R,
     ) -> R {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let (verdict, result) = self.on_overflow(now, |account| {
@@ -52,7 +67,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                 WhenFull::Overflow => account.decide(ask),
                 WhenFull::Deny => Verdict::refused(Retry::OnRelease),
             };
-            (verdict, read(&Entry::of(account), verdict))
+            (verdict, read(&account.view(), verdict))
         });
         if verdict.taken() > Cost::ZERO {
             self.takings().add(fingerprint, verdict.taken().get());
@@ -83,17 +98,11 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         }
     }
 
-    /// Runs `visit` on what keys without an entry share.
+    /// Runs `visit` on the shared overflow entry.
     pub(super) fn on_overflow<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
-        let reader = self.reader(now);
-        let Overflow { words, generation } = &mut *self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = self.earlier.get(*generation as usize);
-        let mut account = Account { limit: &self.limit, own, state: &mut **words, now: reader.now };
-        let result = visit(&mut account);
-        if account.own.is_none() {
-            *generation = reader.generation();
-        }
-        result
+        let changes = self.changes();
+        let reader = self.reader(&changes, now);
+        self.overflow.lock().unwrap_or_else(PoisonError::into_inner).visit(&reader, visit)
     }
 
     pub(super) fn takings(&self) -> MutexGuard<'_, Takings> {

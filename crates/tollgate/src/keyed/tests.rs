@@ -27,7 +27,8 @@ fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock
 /// How many entries are taken, as good as new or not.
 fn entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
     let mut entries = 0;
-    keyed.table.for_each(&keyed.reader(keyed.clock.now()), |_, _| entries += 1);
+    let changes = keyed.changes();
+    keyed.table(&changes).for_each(&keyed.reader(&changes, keyed.clock.now()), |_, _| entries += 1);
     entries
 }
 
@@ -237,13 +238,13 @@ fn a_key_never_seen_is_peeked_at_in_its_own_window() {
 
 #[test]
 fn threads_on_the_same_keys_take_exactly_what_there_is() {
-    fn check<A: Algorithm + Sync>(limit: A, what: &str)
+    fn check<A: Algorithm + Send + Sync>(limit: A, what: &str)
     where
         A::Stamp: Send,
     {
         const KEYS: u64 = 7;
         let (keyed, _) = keyed(limit, 100);
-        let most = keyed.limit().capacity();
+        let most = keyed.limit.capacity();
         // In an instant as short as a decision two threads must meet, so there have to be many.
         let taken = on_threads(4, |thread| {
             let mut taken = [0; KEYS as usize];

@@ -307,6 +307,21 @@ impl<'t, S: Shape> Bucket<'t, S> {
         result
     }
 
+    /// Runs `each` on every entry that is in use.
+    pub(super) fn visit_all(&mut self, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        for entry in 0..self.shape.entries() {
+            if self.is_taken(entry) {
+                let fingerprint = self.fingerprint(entry);
+                self.visit(entry, |slot| each(fingerprint, slot));
+            }
+        }
+    }
+
+    /// Leaves the bucket locked.
+    pub(super) fn stay_locked(mut self) {
+        self.header |= LOCKED;
+    }
+
     /// Vacates entries of other generations that are not needed, so that all entries belong to the generation in force, as the fast
     /// path requires.
     pub(super) fn vacate_unneeded<R: StateReader>(&mut self, reader: &R) {

@@ -168,6 +168,12 @@ impl Table {
         either!(self, buckets => buckets.for_each(reader, each));
     }
 
+    /// Runs `each` on every entry, bucket by bucket, and leaves all buckets locked: the fast paths no longer apply to them, and no
+    /// thread may take another path to this table.
+    pub(crate) fn retire<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        either!(self, buckets => buckets.retire(reader, each));
+    }
+
     /// Returns the number of buckets.
     pub(crate) fn buckets(&self) -> usize {
         either!(self, buckets => buckets.buckets)
@@ -290,7 +296,16 @@ impl<S: Shape> Buckets<S> {
         self.walked.store(0, Ordering::Relaxed);
     }
 
-    /// How many buckets there are.
+    fn retire<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+        // The fast paths find no entry in an untouched bucket, and insert none.
+        for index in (0..self.buckets).filter(|index| !self.is_untouched(*index)) {
+            let mut bucket = self.lock(index, reader);
+            bucket.visit_all(&mut each);
+            bucket.stay_locked();
+        }
+    }
+
+    /// Returns the number of buckets.
     pub(crate) fn count(&self) -> usize {
         self.buckets
     }
@@ -301,12 +316,7 @@ impl<S: Shape> Buckets<S> {
     }
 
     /// Runs `each` on the entries of the bucket at `index`, the one after that of the last call, while it is locked.
-    pub(crate) fn visit<R: StateReader>(
-        &self,
-        index: usize,
-        reader: &R,
-        mut each: impl FnMut(Fingerprint, &mut Slot<'_>),
-    ) {
+    pub(crate) fn visit<R: StateReader>(&self, index: usize, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
         if self.is_untouched(index) {
             // Locking writes, and the first write to a page takes memory. The order is: announce the walk, then look again. An
             // entry from a later bucket that moves here sees the announcement (`insert.rs`) or is seen.
@@ -317,16 +327,11 @@ impl<S: Shape> Buckets<S> {
             }
         }
         let mut bucket = self.lock(index, reader);
-        for entry in 0..self.shape.entries() {
-            if bucket.is_taken(entry) {
-                let fingerprint = bucket.fingerprint(entry);
-                bucket.visit(entry, |slot| each(fingerprint, slot));
-            }
-        }
+        bucket.visit_all(each);
         self.walked.store(index as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Whether nothing was ever written to the first cache line of a bucket: it then has no entries.
+    /// Returns whether nothing was ever written to the first cache line of a bucket: it then has no entries.
     fn is_untouched(&self, index: usize) -> bool {
         self.words_of(index)[..LINE_WORDS].iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }

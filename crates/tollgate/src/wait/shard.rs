@@ -19,7 +19,7 @@ use std::task::Waker;
 use tollgate_core::{Nanos, Verdict};
 
 use super::queue::{Answer, Waiter, WaiterId};
-use super::state::{Joined, WaitState};
+use super::state::{Due, Joined, WaitState};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 
@@ -74,8 +74,17 @@ impl<K: Copy + Ord, S: Copy> Shards<K, S> {
         if !shard.is_empty()
             && let Some(alarms) = shard.alarm.get()
         {
-            alarms.notifier.serve(key);
+            alarms.notifier.serve(Due::Queue(key));
         }
+    }
+}
+
+impl<K: Copy + Ord, S: Copy> Shards<K, S> {
+    /// Tries all queues again: the limit changed.
+    pub(crate) fn notify_all(&self) {
+        fence(Ordering::SeqCst);
+        let waiting = self.shards.iter().filter(|shard| !shard.is_empty());
+        waiting.filter_map(|shard| shard.alarm.get()).for_each(|alarms| alarms.notifier.serve(Due::AllQueues));
     }
 }
 
@@ -98,7 +107,7 @@ struct Alarms<K> {
 
 /// Finds the limiter that a shard belongs to, if it still exists.
 trait Notifier<K>: Send + Sync {
-    fn serve(&self, key: K);
+    fn serve(&self, due: Due<K>);
 }
 
 impl<K: Copy + Ord, S: Copy> Shard<K, S> {
@@ -193,14 +202,12 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         }
     }
 
-    /// Grants what can be granted now, to the queue of `key` and to the queues that are due; then refuses the waiters whose
-    /// deadline has passed. Without a key, the alarm has fired.
-    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, key: Option<K>) {
-        let mut key = key;
+    /// Grants what can be granted now, to the queues that are `due`; then refuses the waiters whose deadline has passed.
+    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, mut due: Due<K>) {
         loop {
             let mut woken = Vec::new();
             let mut state = self.lock();
-            state.serve(limiter, key, &mut woken);
+            state.serve(limiter, due, &mut woken);
             self.waiting.store(state.waiting, Ordering::Relaxed);
             self.rearm(limiter, &mut state);
             let armed = state.armed;
@@ -209,7 +216,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
             if !has_passed(limiter, armed) {
                 return;
             }
-            key = None;
+            due = Due::ByTime;
         }
     }
 
@@ -225,7 +232,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         let armed = state.armed;
         drop(state);
         if has_passed(limiter, armed) {
-            self.serve(limiter, None);
+            self.serve(limiter, Due::ByTime);
         }
     }
 
@@ -255,9 +262,9 @@ struct ShardAlarm<G: Waitable> {
 }
 
 impl<G: Waitable> Notifier<G::Key> for ShardAlarm<G> {
-    fn serve(&self, key: G::Key) {
+    fn serve(&self, due: Due<G::Key>) {
         if let Some(limiter) = self.limiter.upgrade() {
-            limiter.shards().shard(G::shard_of(key)).serve(&*limiter, Some(key));
+            limiter.shards().shard(G::shard_of(self.key)).serve(&*limiter, due);
         }
     }
 }
@@ -265,7 +272,7 @@ impl<G: Waitable> Notifier<G::Key> for ShardAlarm<G> {
 impl<G: Waitable> Alarm for ShardAlarm<G> {
     fn fire(&self) {
         if let Some(limiter) = self.limiter.upgrade() {
-            limiter.shards().shard(G::shard_of(self.key)).serve(&*limiter, None);
+            limiter.shards().shard(G::shard_of(self.key)).serve(&*limiter, Due::ByTime);
         }
     }
 }

@@ -51,6 +51,18 @@ pub(super) type Deadline = (u64, WaiterId, u64);
 /// The least number of stale deadlines for a sweep.
 pub(super) const SWEEP: usize = 1_024;
 
+/// The queues to be tried, besides those whose time has come. All are tried if the clock was set back: their times were computed
+/// before that.
+#[derive(Clone, Copy)]
+pub(super) enum Due<K> {
+    /// None: the alarm has fired.
+    ByTime,
+    /// This one: something was given back.
+    Queue(K),
+    /// All: the limit changed.
+    AllQueues,
+}
+
 /// The result of joining.
 pub(super) enum Joined<S> {
     Decided(Result<Verdict<S>, AcquireError>),
@@ -162,20 +174,17 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(
-        &mut self,
-        limiter: &G,
-        key: Option<K>,
-        woken: &mut Vec<Waker>,
-    ) {
+    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&mut self, limiter: &G, due: Due<K>, woken: &mut Vec<Waker>) {
         let now = limiter.now();
         let at = now.mono().as_nanos();
-        // The wake-ups were computed on a clock that has been set back since: try all queues.
-        if self.went_back(&now) {
+        let went_back = self.went_back(&now);
+        if went_back || matches!(due, Due::AllQueues) {
             let keys: Vec<K> = self.queues.keys().copied().collect();
             keys.into_iter().for_each(|key| self.advance(limiter, key, &now, woken));
-            self.latest = (at, now.wall().as_nanos());
-        } else if let Some(key) = key {
+            if went_back {
+                self.latest = (at, now.wall().as_nanos());
+            }
+        } else if let Due::Queue(key) = due {
             self.advance(limiter, key, &now, woken);
         }
         while let Some((_, key)) = self.wakeups.first().copied().filter(|(due, _)| *due <= at) {
@@ -194,7 +203,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             self.stale = self.stale.saturating_sub(1);
         }
         // An alarm that fired is no longer set, even if it fired early.
-        if key.is_none() {
+        if let Due::ByTime = due {
             self.armed = None;
         }
     }

@@ -33,7 +33,7 @@ mod tests;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall};
 
@@ -42,6 +42,7 @@ use super::overflow::Overflow;
 use super::{CapacityError, Keyed};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
+use crate::sync::AtomicU64;
 use crate::table::{GENERATIONS, Slot, StateReader, Table};
 use frames::{Sink, Source};
 use records::Record;
@@ -154,35 +155,35 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     pub fn snapshot(&self, to: impl Write) -> io::Result<u64> {
         // One at a time: the table can be told of one walk.
         let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
-        let limits: Limits = self.limit.clone().into();
-        let earlier: Vec<Limits> = self.earlier.iter().cloned().map(Into::into).collect();
+        let (changes, now) = (self.changes(), self.clock.now());
+        let reader = self.reader(&changes, now);
+        let generations = reader.generation();
+        let limits: Limits = reader.limit().clone().into();
+        let earlier: Vec<Limits> = (0..generations).map(|of| reader.limit_of(of).clone().into()).collect();
         let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
         let mut sink = Sink::new(to, (FRAME_WORDS + (MOST_AT_ONCE + 1) * (ENTRY_HEAD + words)).min(1 << 20));
-        let now = self.clock.now();
         let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: self.secret.clone() };
         head.write(&mut sink)?;
 
         let full = full_frame(words) as u64;
         let (mut total, mut held) = (0, 0);
         let keep = |sink: &mut Sink<_>, fingerprint: Fingerprint, generation: u64, state: &dyn Cells| {
-            let earlier = if generation < self.earlier.len() as u64 { generation + 1 } else { 0 };
+            let earlier = if generation < generations { generation + 1 } else { 0 };
             sink.push(fingerprint.low);
             sink.push(u64::from(fingerprint.high) | earlier << 32);
             (0..words).for_each(|word| sink.push(state.get(word)));
         };
         sink.push(0);
-        if let Some((generation, overflow)) = self.on_overflow(now, |account| {
-            let generation = self.earlier.iter().position(|own| account.own.is_some_and(|of| std::ptr::eq(own, of)));
-            let is_new = account.owner().is_new(&account.state, &account.now);
-            (!is_new).then(|| (generation.unwrap_or(self.earlier.len()) as u64, account.state.to_vec()))
-        }) {
-            keep(&mut sink, Fingerprint::default(), generation, &&*overflow);
+        let overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !reader.limit_of(overflow.generation).is_new(&*overflow.words, &reader.now) {
+            keep(&mut sink, Fingerprint::default(), overflow.generation, &&*overflow.words);
             held += 1;
         }
-        let (walk, buckets) = (self.table.walk(), self.table.buckets());
+        let table = self.table(&changes);
+        let (walk, buckets) = (table.walk(), table.buckets());
         for index in 0..buckets {
             // Read anew for each, or the instant would be long past for the last of them.
-            let reader = self.reader(self.clock.now());
+            let reader = self.reader(&changes, self.clock.now());
             walk.visit(index, &reader, |fingerprint, slot| {
                 if !reader.is_new(fingerprint, slot) {
                     keep(&mut sink, fingerprint, slot.generation, &slot.state);
@@ -226,7 +227,8 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     pub fn restore(&mut self, from: impl Read) -> Result<u64, RestoreError> {
         let mut source = Source::new(from);
         let head = Head::read(&mut source)?;
-        let limits: Limits = self.limit.clone().into();
+        let limit = self.limit();
+        let limits: Limits = limit.clone().into();
         head.must_be_of(&limits)?;
         // Entries of the limit in force come first in the file; here they belong to an earlier one unless it is the same.
         let changed = head.limits != limits;
@@ -250,9 +252,9 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         let now = self.clock.now();
         let away = now.wall().since(head.wall);
         let then = head.mono.saturating_add(away);
-        let reader = KeyedReader { limit: &self.limit, earlier: &earlier, now };
+        let reader = KeyedReader { earlier: &earlier, inline: &limit, later: &[], now };
         let mut overflow = Overflow { words: vec![0; wide], generation: reader.generation() };
-        self.limit.init(&mut *overflow.words, &now);
+        limit.init(&mut *overflow.words, &now);
         let mut state = vec![0; wide];
         let total = source.entries(words, &mut state, |fingerprint, number, state| {
             let Some(own) = stored.get(number as usize) else { return Err(RestoreError::Damaged) };
@@ -273,7 +275,9 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
             }
             Ok(())
         })?;
-        self.flags = table.flags(earlier.len() as u64);
+        self.flags = AtomicU64::new(table.flags(earlier.len() as u64));
+        self.changes = RwLock::default();
+        self.limit = limit;
         self.table = table;
         self.secret = head.secret;
         self.earlier = earlier;

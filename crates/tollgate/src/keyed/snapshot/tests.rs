@@ -130,7 +130,7 @@ fn changed_numbers_keep_what_was_spent() {
     there.restore(&*bytes).unwrap();
     assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
     // And numbers that were changed before the snapshot, too.
-    let (mut here, clock) = keyed(bucket(10), 100);
+    let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     here.set_limit(bucket(20)).unwrap();
     let mut there = elsewhere(bucket(20), 100, &clock, 5);

@@ -1,7 +1,7 @@
-//! Other numbers on live states.
+//! Limits that change while states exist.
 
 use super::*;
-use crate::table::GENERATIONS;
+use crate::table::{GENERATIONS, StateReader};
 use crate::testing::DAY;
 
 const KEYS: u64 = 300;
@@ -22,7 +22,7 @@ fn assert_kept<A: Algorithm>(keyed: &Tested<A>, capacity: u64, what: &str) {
 
 #[test]
 fn changing_the_numbers_keeps_what_each_key_has_spent() {
-    let (mut keyed, _) = spent_under(bucket(10));
+    let (keyed, _) = spent_under(bucket(10));
     for (limit, capacity) in [(bucket(20), 20), (fine_bucket(15), 15), (bucket(10), 10), (fine_bucket(10), 10)] {
         keyed.set_limit(limit).unwrap();
         assert_kept(&keyed, capacity, &format!("{limit:?}"));
@@ -36,7 +36,7 @@ fn changing_the_algorithm_keeps_what_each_key_has_spent() {
     let limits = ten_of_each(DAY);
     for old in &limits {
         for new in &limits {
-            let (mut keyed, _) = spent_under(*old);
+            let (keyed, _) = spent_under(*old);
             keyed.set_limit(*new).unwrap();
             assert_kept(&keyed, 10, &format!("from {old:?} to {new:?}"));
             keyed.set_limit(*old).unwrap();
@@ -48,7 +48,7 @@ fn changing_the_algorithm_keeps_what_each_key_has_spent() {
 #[test]
 fn entries_that_nobody_looked_at_are_converted_all_the_same() {
     // From the first numbers straight to the last, with wider ones in between that were never used.
-    let (mut keyed, _) = spent_under(Limit::from(bucket(10)));
+    let (keyed, _) = spent_under(Limit::from(bucket(10)));
     for limit in [Limit::from(fine_bucket(12)), daily(14).into(), bucket(16).into()] {
         keyed.set_limit(limit).unwrap();
     }
@@ -59,12 +59,12 @@ fn entries_that_nobody_looked_at_are_converted_all_the_same() {
 fn more_changes_than_there_are_generations_keep_what_was_spent() {
     // Numbers whose states mean something else: who is read by the wrong ones is read wrongly.
     let limits = [bucket(10), TokenBucket::new("1/m".parse().unwrap(), 11).unwrap()];
-    let (mut keyed, _) = spent_under(limits[0]);
+    let (keyed, _) = spent_under(limits[0]);
     for change in 1..=2 * GENERATIONS + 100 {
         keyed.set_limit(limits[change as usize % 2]).unwrap();
         // One is looked at with each generation, the others only at the end.
         assert_eq!(keyed.report(&9_u64.to_le_bytes(), 1).remaining, 1 + change % 2);
-        assert!((keyed.earlier.len() as u64) < GENERATIONS);
+        assert!((keyed.reader(&keyed.changes(), keyed.now()).generation()) < GENERATIONS);
     }
     assert_kept(&keyed, 10, "after many changes");
 }
@@ -72,7 +72,7 @@ fn more_changes_than_there_are_generations_keep_what_was_spent() {
 #[test]
 fn changing_the_numbers_of_a_table_that_is_full_forgets_nobody() {
     // Twice the entries it was made for; each change to numbers of the same length leaves them where they are.
-    let (mut keyed, _) = keyed(bucket(1_000), 100);
+    let (keyed, _) = keyed(bucket(1_000), 100);
     for n in 0..2_000_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
     }
@@ -88,7 +88,7 @@ fn changing_the_numbers_of_a_table_that_is_full_forgets_nobody() {
 
 #[test]
 fn where_a_wider_table_has_no_room_for_all_the_most_spent_are_kept() {
-    let (mut keyed, _) = keyed(Limit::from(bucket(1_000)), 100);
+    let (keyed, _) = keyed(Limit::from(bucket(1_000)), 100);
     for n in 0..2_000_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
     }
@@ -107,7 +107,7 @@ fn where_a_wider_table_has_no_room_for_all_the_most_spent_are_kept() {
 
 #[test]
 fn as_good_as_new_entries_are_not_carried_into_a_wider_table() {
-    let (mut keyed, clock) = spent_under(Limit::from(bucket(10)));
+    let (keyed, clock) = spent_under(Limit::from(bucket(10)));
     clock.advance(SECOND);
     keyed.set_limit(daily(10).into()).unwrap();
     assert_eq!(entries(&keyed), 0);
@@ -116,7 +116,7 @@ fn as_good_as_new_entries_are_not_carried_into_a_wider_table() {
 #[test]
 fn windows_that_are_over_by_the_wall_clock_do_not_come_along() {
     // The bucket needs no wall clock, but the windows it takes over from are read by it. Once they were not.
-    let (mut keyed, clock) = spent_under(Limit::from(daily(10)));
+    let (keyed, clock) = spent_under(Limit::from(daily(10)));
     keyed.set_limit(bucket(10).into()).unwrap();
     assert_eq!(keyed.report(&8_u64.to_le_bytes(), 1).remaining, 2);
     clock.advance(DAY);
@@ -127,7 +127,7 @@ fn windows_that_are_over_by_the_wall_clock_do_not_come_along() {
 
 #[test]
 fn what_keys_without_room_share_keeps_what_was_spent_too() {
-    let (mut keyed, _) = keyed(fine_bucket(10), 1);
+    let (keyed, _) = keyed(fine_bucket(10), 1);
     for n in 0..100_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 10);
     }
@@ -139,4 +139,38 @@ fn what_keys_without_room_share_keeps_what_was_spent_too() {
         let (_, report) = keyed.check_and_report("late", 0);
         assert_eq!(report.remaining, remaining, "{limit:?}");
     }
+}
+
+#[test]
+fn change_reaches_waiters() {
+    let (keyed, clock) = keyed(bucket(2), 10);
+    let keyed = Arc::new(keyed);
+    keyed.drain("alice");
+    let mut waiting = keyed.acquire("alice", 1);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::pin::Pin::new(&mut waiting).poll(&mut context).is_pending());
+    keyed.set_limit(bucket(3)).unwrap();
+    assert!(std::pin::Pin::new(&mut waiting).poll(&mut context).is_ready(), "three fit, and two are spent");
+    assert_eq!(keyed.limit(), bucket(3));
+    drop(clock);
+}
+
+#[test]
+fn decisions_during_a_change_are_all_counted() {
+    const EACH: u64 = 2_000;
+    let (keyed, _) = keyed(Limit::from(bucket(EACH)), 50);
+    // One word, two words and a whole log of words: the table is replaced twice.
+    let limits = [Limit::from(fine_bucket(EACH)), bucket(EACH).into(), daily(EACH).into()];
+    let taken = on_threads(3, |thread| {
+        if thread == 0 {
+            for limit in limits.iter().cycle().take(60) {
+                keyed.set_limit(*limit).unwrap();
+                std::thread::yield_now();
+            }
+            return 0;
+        }
+        (0..EACH * 7).map(|n| keyed.check(&[n as u8 % 7], 1).taken().get()).sum()
+    });
+    assert_eq!(taken.iter().sum::<u64>(), EACH * 7, "each of seven keys has {EACH} in all");
+    assert!((0..7).all(|key| keyed.check(&[key], 1).taken().get() == 0));
 }

@@ -15,7 +15,7 @@ const THREADS: u64 = 4;
 
 #[test]
 fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
-    fn check<A: Algorithm + Sync>(limit: A, rounds: u64, what: &str)
+    fn check<A: Algorithm + Send + Sync>(limit: A, rounds: u64, what: &str)
     where
         A::Stamp: Send,
     {
@@ -32,7 +32,8 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
         assert!(granted > KEPT * 40, "too little kind to prove anything: {granted}, {what}");
         assert!(keyed.overflowed() > 100, "the table was not full, {what}");
         let mut seen = HashMap::new();
-        for placed in keyed.table.positions(&keyed.reader(keyed.clock.now())) {
+        let changes = keyed.changes();
+        for placed in keyed.table(&changes).positions(&keyed.reader(&changes, keyed.clock.now())) {
             assert!(placed.findable, "an entry in bucket {} is not looked for there, {what}", placed.bucket);
             let before = seen.insert((placed.fingerprint.low, placed.fingerprint.high), placed.bucket);
             assert_eq!(before, None, "a key has two entries, {what}");
