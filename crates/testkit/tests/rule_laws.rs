@@ -40,18 +40,7 @@ fn with_rules(deeds: &[Deed], change: impl Fn(&mut RuleSet)) -> Vec<Deed> {
 fn plain(id: &str, when: Vec<(&'static str, &'static str)>) -> Rule {
     let algorithm = Algorithm::TokenBucket { delay: None };
     let limit = Limit { count: 1, period: 1_000_000_000, algorithm, burst: None, initial: None, max_debt: None };
-    Rule {
-        id: id.into(),
-        when,
-        per: Vec::new(),
-        does: Does::Limits(vec![limit]),
-        overrides: Vec::new(),
-        cost: Cost::Number(1),
-        on_exceed: Exceed::Deny,
-        on_change: OnChange::Keep,
-        ban: None,
-        schedule: None,
-    }
+    Rule { when, ..Rule::new(id, Does::Limits(vec![limit])) }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! This happens after a refusal by a rule that bans: one more call to the store, and another one for the refusal that
 //! starts a ban, which is then reported as a refusal by that ban. If the store does not answer, the refusal is not counted.
 
+use std::ops::Range;
+
 use tollgate::Outcome;
 use tollgate::core::{Ask, Cost};
 
@@ -25,17 +27,18 @@ pub(crate) struct RefusalCount {
 /// The keys of the counters beside a counter.
 pub(super) struct SideKeys(Vec<u8>);
 
-/// The keys that were banned while a batch was decided, each with the answer about its ban.
+/// The keys that a request was banned from, each with the answer about its ban.
 type Started = Vec<(SideKeys, AnswerSource)>;
 
-/// Counts the refusals among `decisions` by rules that ban. Those that start a ban become refusals by the ban.
+/// Counts refusals by rules that ban. Those that start a ban become refusals by the ban.
 pub(super) async fn note_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     decisions: &mut Decisions,
+    requests: Range<usize>,
 ) {
-    let mut started = Started::new();
-    for request in 0..decisions.decided.len() {
+    for request in requests {
+        let mut started = Started::new();
         if decisions.decided[request].as_ref().map_or(true, |decided| decided.outcome.is_admitted()) {
             continue;
         }
@@ -63,7 +66,7 @@ async fn note_refusal<S: Store, F: Store>(
     let planned = &decisions.plan.charges[counter];
     let banning = banning_of(planned, running)?;
     let keys = SideKeys::of(decisions.plan.key(planned));
-    // All requests of the batch were decided before this one started the ban.
+    // Another item of the request started the ban.
     if let Some((_, answered)) = started.iter().find(|(known, _)| known.0 == keys.0) {
         return Some(*answered);
     }

@@ -8,9 +8,12 @@
 //!    shadows are charged if the request is admitted (here), refusals count towards bans (`bans.rs`).
 //! 5. **Count** (`report.rs`): the meters.
 //!
-//! Requests of one batch are decided each by itself, in order.
+//! Requests of one batch are decided each by itself, in order, and the answers are those of single requests. A batch is one call
+//! to the store, unless a rule that bans or suffices matches: then the decision about a request depends on what phases 3 and 4
+//! made of those before it, and the requests are decided one after the other.
 
 use std::mem::take;
+use std::ops::Range;
 
 use tollgate::core::Time;
 
@@ -40,31 +43,59 @@ pub(super) async fn decide<S: Store, F: Store>(
     if verb == Verb::Check && taking == Taking::Exactly && fast::try_admit(engine, &running, decisions) {
         return;
     }
-    charge_enforced(engine, verb, &running, decisions, |_| true).await;
-    if !decisions.scratch.unanswered.lost.is_empty() {
-        engine.fall_back(verb, &running, decisions);
-    }
-    if running.rules.leaves_out() && taking == Taking::Exactly {
-        suffice::leave_out_exhausted(engine, verb, &running, decisions).await;
-    }
-    if taking == Taking::UpTo {
-        taking::even_out(engine, decisions).await;
-    }
-    let mut matches_shadow = false;
-    for request in 0..decisions.decided.len() {
-        matches_shadow |= report::sum_up(decisions, request, &running);
-    }
-    if matches_shadow {
-        charge_shadows(engine, verb, &running, decisions).await;
-    }
-    if verb == Verb::Check && running.rules.bans() {
-        bans::note_refusals(engine, &running, decisions).await;
+    let all = 0..decisions.decided.len();
+    if all.len() > 1 && verb == Verb::Check && depends_on_order(&running, &decisions.plan) {
+        for request in all {
+            decisions.scratch.unanswered.clear();
+            charge_and_report(engine, verb, taking, &running, decisions, request..request + 1).await;
+        }
+    } else {
+        charge_and_report(engine, verb, taking, &running, decisions, all).await;
     }
     if decisions.observing {
         decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
     }
     if verb == Verb::Check {
         report::count(engine, &running, decisions);
+    }
+}
+
+/// Returns whether a request of a batch may start a ban, or leave out a rule, that concerns the requests after it.
+fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
+    let bans = || plan.charges.iter().any(PlannedCharge::is_ban);
+    let suffices = || plan.charges.iter().any(|planned| suffice::suffices(planned, running));
+    running.rules.bans() && bans() || running.rules.leaves_out() && suffices()
+}
+
+/// Runs phases 2 to 4 for some of the planned requests.
+async fn charge_and_report<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    verb: Verb,
+    taking: Taking,
+    running: &RulesInForce,
+    decisions: &mut Decisions,
+    requests: Range<usize>,
+) {
+    let among = requests.clone();
+    charge_enforced(engine, verb, running, decisions, move |request| among.contains(&request)).await;
+    if !decisions.scratch.unanswered.lost.is_empty() {
+        engine.fall_back(verb, running, decisions);
+    }
+    if running.rules.leaves_out() && taking == Taking::Exactly {
+        suffice::leave_out_exhausted(engine, verb, running, decisions, requests.clone()).await;
+    }
+    if taking == Taking::UpTo {
+        taking::even_out(engine, decisions, requests.clone()).await;
+    }
+    let mut matches_shadow = false;
+    for request in requests.clone() {
+        matches_shadow |= report::sum_up(decisions, request, running);
+    }
+    if matches_shadow {
+        charge_shadows(engine, verb, running, decisions, requests.clone()).await;
+    }
+    if verb == Verb::Check && running.rules.bans() {
+        bans::note_refusals(engine, running, decisions, requests).await;
     }
 }
 
@@ -114,6 +145,7 @@ async fn charge_shadows<S: Store, F: Store>(
     verb: Verb,
     running: &RulesInForce,
     decisions: &mut Decisions,
+    requests: Range<usize>,
 ) {
     let Decisions { plan, shadows, decided, scratch, .. } = decisions;
     // A request that has waited for the store in vain does not wait for it again.
@@ -121,9 +153,11 @@ async fn charge_shadows<S: Store, F: Store>(
         let exact = |decided: &DecisionRecord| decided.outcome.is_admitted() && decided.standing == Standing::Exact;
         decided[request].as_ref().is_ok_and(exact)
     };
-    let wanted = |request: usize, planned: &PlannedCharge| planned.shadow && admitted(request);
+    let wanted =
+        |request: usize, planned: &PlannedCharge| planned.shadow && requests.contains(&request) && admitted(request);
+    let first = shadows.len();
     run_groups(&engine.store, verb, running, plan, shadows, scratch, wanted).await;
-    take_answers(engine, plan, shadows, 0, ChargeKind::Shadow, scratch);
+    take_answers(engine, plan, shadows, first, ChargeKind::Shadow, scratch);
     for span in &scratch.spans {
         let refused = |planned: &PlannedCharge| match planned.answered {
             AnswerSource::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_admitted()),

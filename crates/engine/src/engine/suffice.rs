@@ -9,8 +9,7 @@
 //!
 //! A banned counter has no capacity. A rule that is closed while the store does not answer refuses, whatever the others say.
 //!
-//! Two consequences: a log with `count_refused` records a request that it refused, even if another rule admits it; and
-//! requests of a batch that are charged again come after those that are not.
+//! A consequence: a log with `count_refused` records a request that it refused, even if another rule admits it.
 
 use std::mem::take;
 use std::ops::Range;
@@ -30,12 +29,13 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     verb: Verb,
     running: &RulesInForce,
     decisions: &mut Decisions,
+    requests: Range<usize>,
 ) {
     let mut again = take(&mut decisions.scratch.picked);
     loop {
         again.clear();
         decisions.scratch.unanswered.clear();
-        for request in 0..decisions.decided.len() {
+        for request in requests.clone() {
             if !leave_out(decisions, request, running) {
                 continue;
             }
@@ -135,7 +135,8 @@ impl ChargeWithBan {
     }
 }
 
-fn suffices(planned: &PlannedCharge, running: &RulesInForce) -> bool {
+/// Returns whether a charge is to the limits of a rule marked `suffices`.
+pub(super) fn suffices(planned: &PlannedCharge, running: &RulesInForce) -> bool {
     let rule = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize));
     let special = rule.and_then(ActiveRule::special);
     planned.has_limits() && !planned.shadow && !planned.is_ban() && special.is_some_and(|it| it.suffices)

@@ -1,5 +1,7 @@
 //! How much of the cost of a request is taken, and what follows if that is not all of it.
 
+use std::ops::Range;
+
 use tollgate::core::{Ask, Cost};
 
 use super::plan::{AnswerSource, Plan, PlannedCharge, range};
@@ -55,9 +57,13 @@ impl Plan {
 
 /// Makes all rules of a request give the same amount: a store takes from each what that one has, and the surplus is refunded
 /// at once. Meanwhile other requests may see less than there is, never more. If the store does not answer, it stays spent.
-pub(super) async fn even_out<S: Store, F: Store>(engine: &Engine<S, F>, decisions: &mut Decisions) {
+pub(super) async fn even_out<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    decisions: &mut Decisions,
+    requests: Range<usize>,
+) {
     let mut surplus = Receipt::default();
-    for request in 0..decisions.decided.len() {
+    for request in requests {
         lower_to_least(decisions, request, &mut surplus);
     }
     if !surplus.is_empty()

@@ -209,7 +209,7 @@ pub struct Client {
 }
 
 impl Client {
-    fn connect(address: SocketAddr) -> Self {
+    pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_nodelay(true).expect("no delay");
@@ -253,6 +253,14 @@ impl Client {
         }
         line.truncate(line.len() - 2);
         String::from_utf8(line).expect("text")
+    }
+
+    /// Reads a string of this many bytes and the end of its line.
+    pub fn text(&mut self, length: usize) -> String {
+        let mut bytes = vec![0; length + 2];
+        self.stream.read_exact(&mut bytes).expect("a whole string");
+        bytes.truncate(length);
+        String::from_utf8(bytes).expect("text")
     }
 
     /// Asks over HTTP and keeps the connection: the status and the body of the answer.

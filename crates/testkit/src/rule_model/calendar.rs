@@ -61,6 +61,14 @@ fn date(day: i64) -> (i64, i64, i64) {
     (year, month, day - days(year, month, 1) + 1)
 }
 
+/// The date and time in UTC of a number of seconds since 1970.
+pub fn timestamp(seconds: u64) -> String {
+    let (day, second) = ((seconds / 86_400) as i64, seconds % 86_400);
+    let (year, month, day) = date(day);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// Monday is 0. The first of January 1970 was a Thursday.
 fn weekday(day: i64) -> i64 {
     (day + 3).rem_euclid(7)

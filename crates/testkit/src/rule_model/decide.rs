@@ -72,19 +72,18 @@ impl RuleModel {
 
     /// Decides, and returns what undoes it.
     pub fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, Receipt) {
-        let matched: Vec<Rule> =
-            self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
-        if let Some(rule) = matched.iter().find(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
-            let denied = Answer::denied();
-            let allowed = Answer { outcome: Outcome::Allow, taken: Some(request.cost.unwrap_or(1)), ..denied.clone() };
-            return (if rule.does == Does::Allow { allowed } else { denied }, Receipt::default());
-        }
-        // So does a rule whose override refuses.
-        if matched.iter().any(|rule| !rule.is_shadow() && rule.does_for(request) == Does::Deny) {
-            return (Answer::denied(), Receipt::default());
-        }
+        let matched = match self.deciding(request) {
+            Ok(matched) => matched,
+            Err(does) => {
+                let denied = Answer::denied();
+                let taken = Some(request.cost.unwrap_or(1));
+                let allowed = Answer { outcome: Outcome::Allow, taken, ..denied.clone() };
+                return (if does == Does::Allow { allowed } else { denied }, Receipt::default());
+            }
+        };
         let (shadows, enforced): (Vec<Rule>, Vec<Rule>) = matched.into_iter().partition(Rule::is_shadow);
         let enforced = self.charges(&enforced, request);
+        let enforced = self.without_exhausted(verb, enforced);
         let shadows = self.charges(&shadows, request);
         let mut receipt = Receipt::default();
         let decided = self.group(verb, &enforced, &mut receipt);
@@ -112,10 +111,39 @@ impl RuleModel {
         (answer, receipt)
     }
 
+    /// The rules that decide about a request. `Err`: one of them allows or refuses it alone.
+    pub(super) fn deciding(&self, request: &Request) -> Result<Vec<Rule>, Does> {
+        let mut matched: Vec<Rule> =
+            self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
+        if let Some(rule) = matched.iter().find(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
+            return Err(rule.does.clone());
+        }
+        // A rule that is replaced replaces others nevertheless.
+        let replaced: Vec<String> = matched.iter().flat_map(|rule| rule.replaces.clone()).collect();
+        matched.retain(|rule| !replaced.contains(&rule.id));
+        // A rule whose override refuses decides alone, too.
+        if matched.iter().any(|rule| !rule.is_shadow() && rule.does_for(request, self.at) == Does::Deny) {
+            return Err(Does::Deny);
+        }
+        Ok(matched)
+    }
+
+    /// Of rules that suffice, those without capacity are left out if another one has capacity.
+    fn without_exhausted(&self, verb: Verb, mut charges: Vec<Charge>) -> Vec<Charge> {
+        let passes = |charge: &Charge| {
+            let alone = std::slice::from_ref(charge);
+            charge.rule.suffices && self.weigh(verb, alone).outcome.is_admitted()
+        };
+        if matches!(verb, Verb::Check | Verb::Peek) && charges.iter().any(passes) {
+            charges.retain(|charge| !charge.rule.suffices || passes(charge));
+        }
+        charges
+    }
+
     /// What the request is charged to, of these rules.
     fn charges(&self, rules: &[Rule], request: &Request) -> Vec<Charge> {
         let charge = |rule: &Rule| {
-            let limits = match rule.does_for(request) {
+            let limits = match rule.does_for(request, self.at) {
                 Does::Limits(limits) => limits,
                 Does::Unlimited | Does::Allow | Does::Deny | Does::Count(_) => return None,
             };
@@ -161,19 +189,31 @@ impl RuleModel {
         }
         let mut refused = Vec::new();
         let mut outcome = Outcome::Allow;
+        let mut soonest = None;
         let mut banned = false;
         for (charge, amount) in charges.iter().zip(&taken) {
             let mut refuses = false;
+            let mut together = Outcome::Allow;
             for said in self.outcomes(verb, charge, *amount) {
                 refuses |= !said.is_admitted();
-                outcome = both(outcome, said);
+                together = both(together, said);
             }
             refused.push(refuses);
             let left = self.bans.get(&charge.key).map_or(0, |ban| ban.left(self.at));
             if left > 0 && charge.rule.ban.is_some() {
                 banned = true;
-                outcome = both(outcome, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
+                together = both(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
             }
+            match together {
+                // None of the rules that suffice has capacity, or it would have been left out: the first to have some counts.
+                Outcome::Deny(retry) if charge.rule.suffices && matches!(verb, Verb::Check | Verb::Peek) => {
+                    soonest = Some(soonest.map_or(retry, |other: Retry| other.min(retry)));
+                }
+                _ => outcome = both(outcome, together),
+            }
+        }
+        if let Some(retry) = soonest {
+            outcome = both(outcome, Outcome::Deny(retry));
         }
         Decided { outcome: self.to_ticks(outcome), taken, refused, banned }
     }

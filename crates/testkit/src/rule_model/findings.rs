@@ -18,18 +18,7 @@ const fn bucket() -> Algorithm {
 }
 
 fn rule(id: &str, limits: Vec<Limit>) -> Rule {
-    Rule {
-        id: id.into(),
-        when: Vec::new(),
-        per: vec!["user"],
-        does: Does::Limits(limits),
-        overrides: Vec::new(),
-        cost: Cost::Number(1),
-        on_exceed: Exceed::Deny,
-        on_change: OnChange::Keep,
-        ban: None,
-        schedule: None,
-    }
+    Rule { per: vec!["user"], ..Rule::new(id, Does::Limits(limits)) }
 }
 
 fn trace(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
@@ -86,7 +75,7 @@ pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
 /// 100 of 100 spent, a peek and a refused check under 2, and 90 more under 100.
 fn smaller_parameters() -> Vec<Trace> {
     let traces = every_algorithm(2).into_iter().zip(every_algorithm(100)).map(|(small, large)| {
-        let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![large]) };
+        let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![large]), until: None };
         let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![small]) }];
         let pro = Some("pro");
         let refused = ask(0, Verb::Check, None, 1);
@@ -110,7 +99,7 @@ fn live_change() -> Trace {
 /// 10/10s with an override of 5/10s: ten taken, a refused request under the override, and ten are left after 10 s.
 fn refill() -> Trace {
     let other = limit(5, 10 * SECOND, bucket());
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]) };
+    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]), until: None };
     let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![limit(10, 10 * SECOND, bucket())]) }];
     trace(rules, vec![check(0, 10), ask(0, Verb::Check, Some("pro"), 1), check(10 * SECOND, 10)])
 }
@@ -174,7 +163,11 @@ fn usual_debt() -> Vec<Trace> {
 
 /// Charged switches between rates that have no common tick.
 fn switching() -> Trace {
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![limit(7, 999_999_937, bucket())]) };
+    let other = Override {
+        when: vec![("plan", "pro")],
+        does: Does::Limits(vec![limit(7, 999_999_937, bucket())]),
+        until: None,
+    };
     let own = Limit { burst: Some(100), ..limit(3, 1_000_000_007, bucket()) };
     let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![own]) }];
     let steps = (0..20).map(|n| ask(n * 1_234_567, Verb::Check, (n % 2 == 1).then_some("pro"), 1));

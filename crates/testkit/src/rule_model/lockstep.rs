@@ -19,7 +19,7 @@ pub trait Subject {
     fn advance_to(&mut self, at: u64);
     /// Puts rules in force.
     fn put(&mut self, rules: &RuleSet);
-    /// Decides; returns the answer and what undoes it.
+    /// Decides; returns the answer and its receipt, which is empty where the protocol returns none.
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String);
     /// Gives back; returns how much was accepted.
     fn refund(&mut self, receipt: &str) -> u64;
@@ -29,6 +29,10 @@ pub trait Subject {
     fn renew(&mut self, receipt: &str) -> bool;
     /// Forgets the counters of a request; returns how many they are.
     fn reset(&mut self, request: &Request) -> usize;
+    /// Reduces an exact answer to what the protocol of the program carries.
+    fn carried(&self, exact: Answer) -> Answer {
+        exact
+    }
 }
 
 /// How a trace ended.
@@ -146,17 +150,18 @@ impl<S: Subject> Pair<'_, S> {
         let request =
             if verb == Verb::TakeUpTo { Request { cost: request.cost.or(Some(1)), ..request } } else { request };
         let (said, text) = self.subject.ask(verb, &request);
-        let (mut expected, receipt) = self.model.ask(verb, &request);
+        let (exact, receipt) = self.model.ask(verb, &request);
+        let mut expected = self.subject.carried(exact.clone());
         if said.taken.is_none() || request.cost.is_none() {
             expected.taken = said.taken;
         }
         self.decisions += 1;
-        if verb != Verb::Peek && !receipt.taken.is_empty() {
+        if verb != Verb::Peek && !receipt.taken.is_empty() && !text.is_empty() {
             self.takings.push((text, receipt));
         }
         let at = self.model.now();
         equal(&said, &expected, || format!("{verb:?} {request:?} at {at}"))?;
-        self.answer = Some((at, said));
+        self.answer = Some((at, exact));
         self.last = Some((verb, request));
         Ok(())
     }
@@ -213,21 +218,25 @@ pub fn shorten<S: Subject>(subject: &mut S, mut trace: Trace) -> (Trace, Differe
     (trace, found)
 }
 
-/// Compares traces of consecutive seeds until so many decisions were compared, without those that have a topic of
-/// `left_out`. Returns how many decisions and traces there were.
+/// Compares traces of consecutive seeds, each plain and [extended](Trace::extended), until `decisions` were compared. Leaves
+/// out those that have a topic of `left_out`. Returns how many decisions and traces there were.
 ///
 /// # Panics
 /// With the shortened trace, when there is a difference.
 pub fn compare<S: Subject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
     let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
     while compared < decisions {
-        let trace = Trace::random(&mut Rng::new(seed), subject.tick(), 60).without(left_out);
-        if let Some(trace) = trace {
+        let plain = Trace::random(&mut Rng::new(seed), subject.tick(), 60);
+        let extended = plain.clone().extended(&mut Rng::new(seed));
+        for trace in [plain, extended].into_iter().filter_map(|trace| trace.without(left_out)) {
             let Ok(count) = run(subject, &trace) else {
                 let (trace, difference) = shorten(subject, trace);
                 panic!("{}", describe(seed, &trace, &difference));
             };
             (compared, traces) = (compared + count, traces + 1);
+            if compared >= decisions {
+                break;
+            }
         }
         seed += 1;
     }

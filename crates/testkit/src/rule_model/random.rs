@@ -1,5 +1,6 @@
 //! Random rule sets and traces, each made of a seed.
 
+mod extensions;
 mod limits;
 mod rule_sets;
 mod topics;

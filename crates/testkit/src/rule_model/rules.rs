@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::calendar::timestamp;
 use super::limit::Limit;
 use super::text::length;
 
@@ -37,6 +38,12 @@ pub struct Rule {
     pub ban: Option<Ban>,
     /// When it applies.
     pub schedule: Option<Schedule>,
+    /// The ids of rules that do not decide about a request that this rule matches.
+    pub replaces: Vec<String>,
+    /// Of the rules with this that a request matches, one with capacity is enough.
+    pub suffices: bool,
+    /// The percentage of keys that it is enforced for. The model knows only 0 and 100: other shares depend on a hash.
+    pub enforce: Option<u8>,
 }
 
 /// What a rule, or an override, does.
@@ -61,6 +68,8 @@ pub struct Override {
     pub when: Vec<(&'static str, &'static str)>,
     /// `Limits`, `Count`, `Unlimited` or `Deny`.
     pub does: Does,
+    /// The instant at which it expires, in seconds since 1970.
+    pub until: Option<u64>,
 }
 
 /// What a request weighs.
@@ -128,17 +137,51 @@ impl Request {
     }
 }
 
+impl Override {
+    /// Whether it applies to a request at an instant.
+    fn applies(&self, request: &Request, at: u64) -> bool {
+        request.matches(&self.when) && self.until.is_none_or(|until| at < until * 1_000_000_000)
+    }
+
+    fn text(&self, rule: &Rule) -> String {
+        let until = self.until.map_or(String::new(), |until| format!(", until: '{}'", timestamp(until)));
+        format!("{{when: {}, {}{until}}}", when_text(&self.when), self.does.text_in(rule))
+    }
+}
+
 impl Rule {
+    /// Returns a rule for all requests, with one counter and nothing unusual.
+    pub fn new(id: &str, does: Does) -> Self {
+        Self {
+            id: id.into(),
+            when: Vec::new(),
+            per: Vec::new(),
+            does,
+            overrides: Vec::new(),
+            cost: Cost::Number(1),
+            on_exceed: Exceed::Deny,
+            on_change: OnChange::Keep,
+            ban: None,
+            schedule: None,
+            replaces: Vec::new(),
+            suffices: false,
+            enforce: None,
+        }
+    }
+
     /// Whether a request is its business.
     pub fn applies(&self, request: &Request, at: u64) -> bool {
         request.matches(&self.when) && self.schedule.as_ref().is_none_or(|schedule| schedule.holds(at))
     }
 
-    /// What it does with a request, by the first override that matches.
-    pub fn does_for(&self, request: &Request) -> Does {
-        let Some(found) = self.overrides.iter().find(|other| request.matches(&other.when)) else {
-            return self.does.clone();
-        };
+    /// What it does with a request, by the first override that applies.
+    pub fn does_for(&self, request: &Request, at: u64) -> Does {
+        let found = self.overrides.iter().find(|other| other.applies(request, at));
+        found.map_or_else(|| self.does.clone(), |found| self.does_by(found))
+    }
+
+    /// What it does by one of its overrides.
+    pub fn does_by(&self, found: &Override) -> Does {
         match (&found.does, &self.does) {
             // Everything else is the rule's, but what goes with the count it was written for.
             (Does::Count(count), Does::Limits(limits)) => {
@@ -163,7 +206,7 @@ impl Rule {
 
     /// Whether it only reports what it would refuse.
     pub fn is_shadow(&self) -> bool {
-        self.on_exceed == Exceed::Shadow
+        self.on_exceed == Exceed::Shadow || self.enforce == Some(0)
     }
 
     fn text(&self) -> String {
@@ -194,12 +237,17 @@ impl Rule {
         if let Some(schedule) = &self.schedule {
             put("schedule", schedule.text());
         }
+        if !self.replaces.is_empty() {
+            put("replaces", format!("[{}]", self.replaces.join(", ")));
+        }
+        if self.suffices {
+            put("suffices", "true".into());
+        }
+        if let Some(share) = self.enforce {
+            put("enforce", format!("{share}%"));
+        }
         if !self.overrides.is_empty() {
-            let overrides: Vec<String> = self
-                .overrides
-                .iter()
-                .map(|other| format!("{{when: {}, {}}}", when_text(&other.when), other.does.text_in(self)))
-                .collect();
+            let overrides: Vec<String> = self.overrides.iter().map(|other| other.text(self)).collect();
             put("overrides", format!("[{}]", overrides.join(", ")));
         }
         text + "}\n"

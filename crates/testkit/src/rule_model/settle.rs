@@ -6,7 +6,7 @@ use std::mem::{Discriminant, discriminant};
 use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
 use super::limit::{Algorithm, Ask, Limit};
-use super::rules::{Does, Request, Rule};
+use super::rules::{Does, Request};
 use super::states::{Stamp, State};
 
 /// What a decision took, to give it back.
@@ -121,20 +121,11 @@ impl RuleModel {
 
     /// Forgets everything about the counters of a request, and returns how many they are.
     pub fn reset(&mut self, request: &Request) -> usize {
-        let matched: Vec<Rule> =
-            self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
         // A rule that decides alone has no counters, and no other rule is asked.
-        let decides = |rule: &Rule| match rule.does_for(request) {
-            Does::Allow => true,
-            Does::Deny => rule.does == Does::Deny || !rule.is_shadow(),
-            Does::Limits(_) | Does::Count(_) | Does::Unlimited => false,
-        };
-        if matched.iter().any(decides) {
-            return 0;
-        }
+        let Ok(matched) = self.deciding(request) else { return 0 };
         let mut count = 0;
         for rule in &matched {
-            let Does::Limits(limits) = rule.does_for(request) else { continue };
+            let Does::Limits(limits) = rule.does_for(request, self.at) else { continue };
             let key = key_of(rule, request);
             self.bans.remove(&key);
             count += 1;
@@ -160,15 +151,9 @@ impl RuleModel {
     /// The limits that a counter is under now: those of the override if there still is one like it, or the rule's own.
     fn limits_of(&self, taken: &Taken) -> Option<Vec<Limit>> {
         let rule = self.rules.find(&taken.rule)?;
-        let overrides = rule.overrides.iter().filter_map(|other| {
-            let request = Request {
-                attributes: other.when.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
-                cost: None,
-            };
-            match rule.does_for(&request) {
-                Does::Limits(limits) => Some(limits),
-                _ => None,
-            }
+        let overrides = rule.overrides.iter().filter_map(|other| match rule.does_by(other) {
+            Does::Limits(limits) => Some(limits),
+            _ => None,
         });
         let overrides: Vec<Vec<Limit>> = overrides.collect();
         let same = taken.limits.as_ref().filter(|limits| overrides.contains(limits));

@@ -81,16 +81,13 @@ pub fn rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
         _ => Exceed::Deny,
     };
     let mut rule = Rule {
-        id: id.into(),
         when: rng.of(&[vec![], vec![], vec![("path", "x")]]),
         per: rng.of(&[vec!["user"], vec!["user"], vec![], vec!["user", "path"]]),
-        does: Does::Unlimited,
-        overrides: Vec::new(),
         cost: cost(rng),
         on_exceed,
         on_change: if rng.one_in(6) { OnChange::Reset } else { OnChange::Keep },
-        ban: None,
         schedule: rng.one_in(10).then(|| schedule(rng)),
+        ..Rule::new(id, Does::Unlimited)
     };
     if rng.one_in(20) {
         (rule.on_exceed, rule.on_change) = (Exceed::Deny, OnChange::Keep);
@@ -115,7 +112,7 @@ pub fn rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     for plan in ["pro", "own"] {
         if rng.one_in(2) {
             let does = overriding(rng, tick, &rule, &own);
-            rule.overrides.push(Override { when: vec![("plan", plan)], does });
+            rule.overrides.push(Override { when: vec![("plan", plan)], does, until: None });
         }
     }
     rule
@@ -143,7 +140,7 @@ fn ban(rng: &mut Rng, tick: u64) -> Ban {
     Ban { after: rng.between(1, 4) as usize, within, length: lasts }
 }
 
-fn schedule(rng: &mut Rng) -> Schedule {
+pub(super) fn schedule(rng: &mut Rng) -> Schedule {
     let days = if rng.one_in(2) { Vec::new() } else { vec![rng.below(7) as u8, 6] };
     let mut days = days;
     days.dedup();

@@ -1,0 +1,110 @@
+//! The server decides as the model of rules does, over HTTP and over the Redis protocol, on real sockets.
+//!
+//! Waits are compared in milliseconds, which is what both protocols carry. `TOLLGATE_MODEL_DECISIONS` is the number of
+//! decisions compared over each protocol, `TOLLGATE_MODEL_SEED` the first seed.
+#![allow(clippy::print_stdout, reason = "a long run reports how much it compared")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod protocols;
+mod server;
+mod subject;
+
+use protocols::{Connection, Http, Resp};
+use subject::OverNetwork;
+use tollgate_testkit::rule_model::laws::{Deed, What, record};
+use tollgate_testkit::rule_model::lockstep::{self, Subject};
+use tollgate_testkit::rule_model::random::{Rng, Topic, Trace};
+use tollgate_testkit::rule_model::{Answer, Request, Verb, findings};
+
+/// Known differences between the engine and the model.
+const LEFT_OUT: [Topic; 2] = [Topic::Initial, Topic::TakeUpToOfSeveral];
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn compare(protocol: &str, mut subject: impl Subject) {
+    let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 2_000));
+    let (compared, traces) = lockstep::compare(&mut subject, seed, decisions, &LEFT_OUT);
+    println!("{protocol}: {compared} decisions of {traces} traces from seed {seed} show no difference");
+    let found = findings::differences(&mut subject);
+    assert!(found.is_empty(), "{protocol}: {}", found.join("\n"));
+}
+
+#[test]
+fn http_decides_as_the_model_does() {
+    compare("HTTP", OverNetwork::<Http>::start(|server| server.http));
+}
+
+#[test]
+fn resp_decides_as_the_model_does() {
+    compare("RESP", OverNetwork::<Resp>::start(|server| server.resp));
+}
+
+/// Replaces every request of a recorded trace by a batch of the same verb: itself and some of the following requests.
+fn batches(deeds: &[Deed], rng: &mut Rng) -> Vec<(Deed, Vec<Request>)> {
+    let batch = |(index, deed): (usize, &Deed)| {
+        let What::Ask(verb, _) = deed.what else { return (deed.clone(), Vec::new()) };
+        let same_verb = deeds[index..].iter().filter_map(|deed| match &deed.what {
+            What::Ask(other, request) if *other == verb => Some(request.clone()),
+            _ => None,
+        });
+        (deed.clone(), same_verb.take(rng.between(1, 7) as usize).collect())
+    };
+    deeds.iter().enumerate().map(batch).collect()
+}
+
+fn decide_all<C: Connection>(
+    subject: &mut OverNetwork<C>,
+    start: u64,
+    deeds: &[(Deed, Vec<Request>)],
+    decide: impl Fn(&mut OverNetwork<C>, Verb, &[Request]) -> Vec<Answer>,
+) -> Vec<Vec<Answer>> {
+    subject.begin(start);
+    let mut now = start;
+    let mut answers = Vec::new();
+    for (deed, requests) in deeds {
+        if deed.at > now {
+            subject.advance_to(deed.at);
+            now = deed.at;
+        }
+        match &deed.what {
+            What::Ask(verb, _) => answers.push(decide(subject, *verb, requests)),
+            What::Put(rules) => subject.put(rules),
+            What::Reset(request) => drop(subject.reset(request)),
+            What::Refund(_) | What::Renew(_) | What::Commit(..) => {}
+        }
+    }
+    answers
+}
+
+fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
+    // An odd variant is a plain check over both protocols, and no drain.
+    const VARIANT: usize = 7;
+    let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
+    for seed in 1..=number("TOLLGATE_LAW_TRACES", 40) {
+        let trace = Trace::random(&mut Rng::new(seed), 1, 40);
+        let deeds = batches(&record(&trace, 1), &mut Rng::new(seed));
+        let whole = decide_all(&mut subject, trace.start, &deeds, |subject, verb, requests| {
+            answers(subject.decide(verb, requests, VARIANT))
+        });
+        let singly = decide_all(&mut subject, trace.start, &deeds, |subject, verb, requests| {
+            requests.iter().flat_map(|one| answers(subject.decide(verb, std::slice::from_ref(one), VARIANT))).collect()
+        });
+        let asked = deeds.iter().filter(|(deed, _)| matches!(deed.what, What::Ask(..)));
+        for ((deed, requests), (whole, singly)) in asked.zip(whole.iter().zip(&singly)) {
+            assert_eq!(whole, singly, "seed {seed}, batch (left) and singles (right) of {deed:?}: {requests:#?}");
+        }
+    }
+}
+
+#[test]
+fn http_list_equals_single_requests() {
+    batch_equals_singles(OverNetwork::<Http>::start(|server| server.http));
+}
+
+#[test]
+fn resp_pipeline_equals_single_commands() {
+    batch_equals_singles(OverNetwork::<Resp>::start(|server| server.resp));
+}

@@ -1,0 +1,188 @@
+//! The verbs of the model over HTTP and over the Redis protocol.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tollgate_testkit::rule_model::{Request, Verb};
+
+use crate::common::{Client, encode};
+
+/// The cost by which the traces ask for everything. A take-up-to of it is the same as a drain.
+pub(crate) const EVERYTHING: u64 = u64::MAX >> 1;
+
+/// A connection of one protocol. Replies are JSON; booleans are 0 and 1 over the Redis protocol.
+pub(crate) trait Connection {
+    fn open(address: SocketAddr) -> Self;
+    /// Decides requests in one message: an HTTP list, or a pipeline. `variant` chooses among operations that are alike.
+    fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value>;
+    /// Calls `refund`, `cancel` or `release`, all of which return what a decision took; returns the amount.
+    fn refund(&mut self, receipt: &str, variant: usize) -> u64;
+    /// Settles a reservation.
+    fn commit(&mut self, receipt: &str, cost: u64) -> Value;
+    /// Renews leases; returns whether all were held.
+    fn renew(&mut self, receipt: &str) -> bool;
+    /// Resets the counters of a request; returns their number.
+    fn reset(&mut self, request: &Request) -> u64;
+}
+
+const REFUNDS: [&str; 3] = ["refund", "cancel", "release"];
+
+pub(crate) struct Http(Client);
+
+impl Http {
+    fn post(&mut self, path: &str, body: &Value) -> (u16, Value) {
+        let (status, text) = self.0.post(path, &body.to_string());
+        (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
+    }
+
+    fn ok(&mut self, path: &str, body: &Value) -> Value {
+        let (status, reply) = self.post(path, body);
+        assert_eq!(status, 200, "{reply}");
+        reply
+    }
+}
+
+fn item(request: &Request) -> Value {
+    let attributes: serde_json::Map<String, Value> =
+        request.attributes.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    let mut item = json!({"domain": "d", "attributes": attributes});
+    if let Some(cost) = request.cost {
+        item["cost"] = json!(cost);
+    }
+    item
+}
+
+impl Connection for Http {
+    fn open(address: SocketAddr) -> Self {
+        Self(Client::connect(address))
+    }
+
+    fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value> {
+        let drains = requests.iter().all(|request| request.cost == Some(EVERYTHING)) && variant % 2 == 0;
+        let path = match verb {
+            Verb::Check if variant % 3 == 0 => "/v1/reserve",
+            Verb::Check => "/v1/check",
+            Verb::Peek => "/v1/peek",
+            Verb::TakeUpTo if drains => "/v1/drain",
+            Verb::TakeUpTo => "/v1/take-up-to",
+            Verb::Charge => "/v1/charge",
+        };
+        let mut items: Vec<Value> = requests.iter().map(item).collect();
+        if verb != Verb::Peek {
+            items.iter_mut().for_each(|item| item["receipt"] = json!(true));
+        }
+        let [alone] = &items[..] else { return array(self.ok(path, &json!(items))) };
+        if variant % 4 == 1 {
+            return array(self.ok(path, &json!(items)));
+        }
+        let (status, reply) = self.post(path, alone);
+        assert_eq!(status, if reply["allowed"] == json!(true) { 200 } else { 429 }, "{reply}");
+        vec![reply]
+    }
+
+    fn refund(&mut self, receipt: &str, variant: usize) -> u64 {
+        let path = format!("/v1/{}", REFUNDS[variant % 3]);
+        number(&self.ok(&path, &json!({"receipt": receipt}))["refunded"])
+    }
+
+    fn commit(&mut self, receipt: &str, cost: u64) -> Value {
+        self.ok("/v1/commit", &json!({"receipt": receipt, "cost": cost}))
+    }
+
+    fn renew(&mut self, receipt: &str) -> bool {
+        self.ok("/v1/renew", &json!({"receipt": receipt}))["renewed"] == json!(true)
+    }
+
+    fn reset(&mut self, request: &Request) -> u64 {
+        number(&self.ok("/v1/reset", &item(request))["reset"])
+    }
+}
+
+fn array(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items,
+        other => panic!("{other} is not a list"),
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
+}
+
+pub(crate) struct Resp(Client);
+
+impl Resp {
+    fn run(&mut self, args: &[&str]) -> Value {
+        self.0.command(args);
+        self.reply()
+    }
+
+    /// Reads one reply of RESP3.
+    fn reply(&mut self) -> Value {
+        let line = self.0.line();
+        let (kind, rest) = line.split_at(1);
+        let count = || rest.parse::<usize>().unwrap_or_else(|_| panic!("{line:?} has no length"));
+        match kind {
+            "+" => json!(rest),
+            ":" => json!(rest.parse::<i64>().expect("an integer")),
+            "_" => Value::Null,
+            "$" => json!(self.0.text(count())),
+            "*" => (0..count()).map(|_| self.reply()).collect(),
+            "%" => {
+                let mut pair = || (self.reply().as_str().expect("a name").to_owned(), self.reply());
+                Value::Object((0..count()).map(|_| pair()).collect())
+            }
+            _ => panic!("{line}"),
+        }
+    }
+}
+
+/// The words of a request after the name of the command.
+fn words<'a>(request: &'a Request, cost: Option<&'a str>) -> Vec<&'a str> {
+    let attributes = request.attributes.iter().flat_map(|(name, value)| [*name, value.as_str()]);
+    ["d"].into_iter().chain(cost).chain(attributes).collect()
+}
+
+impl Connection for Resp {
+    fn open(address: SocketAddr) -> Self {
+        let mut connection = Self(Client::connect(address));
+        connection.run(&["HELLO", "3"]);
+        connection
+    }
+
+    fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value> {
+        let mut pipeline = Vec::new();
+        for request in requests {
+            let drains = request.cost == Some(EVERYTHING) && variant % 2 == 0;
+            let name = match verb {
+                Verb::Check if variant % 2 == 0 => "TG.RESERVE",
+                Verb::Check => "TG.CHECK",
+                Verb::Peek => "TG.PEEK",
+                Verb::TakeUpTo if drains => "TG.DRAIN",
+                Verb::TakeUpTo => "TG.TAKEUPTO",
+                Verb::Charge => "TG.CHARGE",
+            };
+            let cost = request.cost.map_or("-".to_owned(), |cost| cost.to_string());
+            let words = words(request, Some(cost.as_str()).filter(|_| name != "TG.DRAIN"));
+            pipeline.extend(encode(&[&[name], &words[..]].concat()));
+        }
+        self.0.send(pipeline);
+        requests.iter().map(|_| self.reply()).collect()
+    }
+
+    fn refund(&mut self, receipt: &str, variant: usize) -> u64 {
+        number(&self.run(&[&format!("TG.{}", REFUNDS[variant % 3].to_uppercase()), receipt]))
+    }
+
+    fn commit(&mut self, receipt: &str, cost: u64) -> Value {
+        self.run(&["TG.COMMIT", receipt, &cost.to_string()])
+    }
+
+    fn renew(&mut self, receipt: &str) -> bool {
+        self.run(&["TG.RENEW", receipt]) == json!(1)
+    }
+
+    fn reset(&mut self, request: &Request) -> u64 {
+        number(&self.run(&[&["TG.RESET"], &words(request, Some("-"))[..]].concat()))
+    }
+}

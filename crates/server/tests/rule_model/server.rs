@@ -1,0 +1,75 @@
+//! A server in this process on real sockets, whose limits use a clock that the test sets.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::net::TcpListener;
+use tollgate::clock::ManualClock;
+use tollgate::core::Nanos;
+use tollgate_engine::{Engine, MemoryStore};
+use tollgate_server::app::App;
+use tollgate_server::net::accept::{NewConnection, accept};
+use tollgate_server::net::protocol::Protocol;
+use tollgate_server::net::workers::Workers;
+use tollgate_testkit::rule_model::{RuleSet, memory};
+
+type ManualApp = App<MemoryStore<ManualClock>>;
+
+/// The server. Each trace gets a new `App`; connections that are opened afterwards use it.
+pub(crate) struct ModelServer {
+    pub(crate) http: SocketAddr,
+    pub(crate) resp: SocketAddr,
+    clock: Arc<ManualClock>,
+    at: u64,
+    current: Arc<Mutex<Arc<ManualApp>>>,
+}
+
+fn app(clock: &Arc<ManualClock>) -> Arc<ManualApp> {
+    let store = MemoryStore::with_clock(200, clock.clone()).expect("a small table");
+    Arc::new(App::new(Engine::new(store).expect("a table").with_clock(clock.clone()), None))
+}
+
+impl ModelServer {
+    /// Starts a server, which runs until the process ends.
+    pub(crate) fn start() -> Self {
+        let clock = Arc::new(ManualClock::at(0));
+        let current = Arc::new(Mutex::new(app(&clock)));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
+        let bind = || runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let (http, resp) = (bind(), bind());
+        let address = |listener: &TcpListener| listener.local_addr().expect("an address");
+        let server = Self { http: address(&http), resp: address(&resp), clock, at: 0, current: current.clone() };
+        let workers = Workers::start(1, move |stream, (protocol, guard): NewConnection| {
+            let app = current.lock().expect("no panic").clone();
+            protocol.serve(stream, None, app, guard)
+        });
+        let workers = workers.expect("a thread");
+        std::thread::spawn(move || {
+            let connections = Arc::default();
+            runtime.block_on(async {
+                tokio::join!(
+                    accept(http, Protocol::Http, Arc::clone(&connections), usize::MAX, &workers),
+                    accept(resp, Protocol::Resp, connections.clone(), usize::MAX, &workers)
+                )
+            })
+        });
+        server
+    }
+
+    /// Forgets everything, and sets the clock.
+    pub(crate) fn begin(&mut self, at: u64) {
+        (self.clock, self.at) = (Arc::new(ManualClock::at(at)), at);
+        *self.current.lock().expect("no panic") = app(&self.clock);
+    }
+
+    /// Sets the clock forward.
+    pub(crate) fn advance_to(&mut self, at: u64) {
+        self.clock.advance(Nanos::from_nanos(at - self.at));
+        self.at = at;
+    }
+
+    /// Puts rules in force.
+    pub(crate) fn put(&self, rules: &RuleSet) {
+        memory::put(&self.current.lock().expect("no panic").engine, rules);
+    }
+}
