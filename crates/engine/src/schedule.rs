@@ -137,6 +137,21 @@ mod tests {
     }
 
     #[test]
+    fn time_that_occurs_twice_is_the_first_and_skipped_time_is_later() {
+        let zone = Zone::new("Europe/Paris").unwrap();
+        // The clock is set back from 03:00 to 02:00 at 01:00 UTC.
+        check(
+            &Hours { days: 0x7f, from: 11 * 60, to: 26 * 60 + 15, zone: zone.clone() },
+            &[("2027-10-31T00:14:59Z", true), ("2027-10-31T00:15:00Z", false), ("2027-10-31T01:03:00Z", false)],
+        );
+        // It is set forward from 02:00 to 03:00 at 01:00 UTC.
+        check(
+            &Hours { days: 0x7f, from: 2 * 60 + 30, to: 5 * 60, zone },
+            &[("2027-03-28T01:00:00Z", false), ("2027-03-28T01:29:59Z", false), ("2027-03-28T01:30:00Z", true)],
+        );
+    }
+
+    #[test]
     fn night_begins_on_its_day_and_ends_on_the_next() {
         let zone = Zone::utc();
         check(

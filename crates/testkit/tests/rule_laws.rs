@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use tollgate_testkit::rule_model::laws::{Came, Deed, What, record, replay, same};
-use tollgate_testkit::rule_model::limit::{Algorithm, Limit};
+use tollgate_testkit::rule_model::limit::{Algorithm, Limit, Windows};
+use tollgate_testkit::rule_model::lockstep::{self, Subject};
 use tollgate_testkit::rule_model::memory::InMemory;
-use tollgate_testkit::rule_model::random::{Rng, Topic, Trace};
+use tollgate_testkit::rule_model::random::{Act, Rng, Topic, Trace};
 use tollgate_testkit::rule_model::rules::Does;
-use tollgate_testkit::rule_model::{Answer, Cost, Exceed, OnChange, Request, Rule, RuleSet, Verb};
+use tollgate_testkit::rule_model::{Answer, Exceed, Request, Rule, RuleSet, Verb};
 
 const TRACES: u64 = 30;
 
@@ -166,6 +167,88 @@ fn refund_restores() {
             }
         }
     });
+}
+
+fn rule_set(rule: Rule) -> RuleSet {
+    RuleSet { rules: vec![rule] }
+}
+
+/// Three requests of each of a hundred users at one instant, under a limit of two.
+fn three_requests_each(rule: Rule) -> Vec<Vec<Answer>> {
+    let mut memory = InMemory::new();
+    memory.begin(START);
+    memory.put(&rule_set(rule));
+    let ask = |user: &Request| (0..3).map(|_| memory.ask(Verb::Check, user).0).collect();
+    (0..100)
+        .map(|number| Request { attributes: vec![("user", number.to_string())], cost: None })
+        .map(|user| ask(&user))
+        .collect()
+}
+
+const START: u64 = 1_800_000_000_000_000_000;
+
+#[test]
+fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
+    let two = |algorithm| Limit {
+        count: 2,
+        period: 3_600_000_000_000,
+        algorithm,
+        burst: None,
+        initial: None,
+        max_debt: None,
+    };
+    for algorithm in [Algorithm::TokenBucket { delay: None }, Algorithm::SlidingWindow] {
+        let rule = Rule { per: vec!["user"], ..Rule::new("r", Does::Limits(vec![two(algorithm)])) };
+        let enforced = three_requests_each(rule.clone());
+        let shadow = three_requests_each(Rule { on_exceed: Exceed::Shadow, ..rule.clone() });
+        let mut before = [false; 100];
+        for share in [0, 1, 25, 50, 75, 99, 100] {
+            let answers = three_requests_each(Rule { enforce: Some(share), ..rule.clone() });
+            for (user, answer) in answers.iter().enumerate() {
+                let is_enforced = *answer == enforced[user];
+                assert!(is_enforced || *answer == shadow[user], "{share}%, user {user}: {answer:#?}");
+                assert!(is_enforced || !before[user], "a higher share takes user {user} out");
+                before[user] = is_enforced;
+            }
+            let count = before.iter().filter(|enforced| **enforced).count();
+            // Five standard deviations of a hundred tosses are at most 25.
+            assert!(count.abs_diff(share.into()) <= 25, "{count} of 100 users at {share}%");
+            assert!(!matches!(share, 0 | 100) || count == usize::from(share));
+        }
+    }
+}
+
+#[test]
+fn spread_window_is_a_window_at_an_offset_of_the_key() {
+    let mut offsets = std::collections::BTreeSet::new();
+    for seed in 1..=40 {
+        let rng = &mut Rng::new(seed);
+        let (count, period) = (rng.between(1, 9), rng.of(&[1_000_000_000, 3_600_000_000_000, 999_983_000]));
+        let spread = |offset| {
+            let algorithm = Algorithm::FixedWindow(Windows::Spread(offset));
+            let limit = Limit { count, period, algorithm, burst: None, initial: None, max_debt: None };
+            rule_set(Rule { per: vec!["user"], ..Rule::new("r0", Does::Limits(vec![limit])) })
+        };
+        let user = format!("user {seed}");
+        let mut memory = InMemory::new();
+        memory.begin(START);
+        memory.put(&spread(0));
+        let request = Request { attributes: vec![("user", user.clone())], cost: Some(1) };
+        let (answer, _) = memory.ask(Verb::Check, &request);
+        let offset = (START + answer.limits[0].report.reset.as_nanos()) % period;
+        offsets.insert(offset * 1_000 / period);
+        let mut trace = Trace::random(rng, 1, 60);
+        trace.versions = vec![spread(offset)];
+        for step in &mut trace.steps {
+            if let Act::Ask(_, request, _) | Act::Reset(request) = &mut step.act {
+                request.attributes = vec![("user", user.clone())];
+            }
+        }
+        if let Err(difference) = lockstep::run(&mut memory, &trace) {
+            panic!("{}", lockstep::describe(seed, &trace, &difference));
+        }
+    }
+    assert!(offsets.len() > 20, "the offsets of 40 keys are {offsets:?}");
 }
 
 /// What differs by order today.

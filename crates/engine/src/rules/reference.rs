@@ -300,8 +300,11 @@ refusals are only observed, they count, and the ban is only observed as well.
 
 ";
 
-const SCHEDULE: &str =
-    "A rule with a schedule applies only at the scheduled times, which are local times of `zone`.\n\n";
+const SCHEDULE: &str = r"A rule with a schedule applies only at the scheduled times, which are local times of `zone`. Where
+the clock is set back, a time that occurs twice means the first of the two. Where it is set forward, a
+skipped time means the instant at which the clock would have shown it unchanged: 02:30 becomes 03:30.
+
+";
 
 const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It is refused only by a rule with `deny`, by a ban
   and by a limit in debt; `minimum_gap` does not apply to it.

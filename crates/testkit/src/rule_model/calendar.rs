@@ -115,10 +115,12 @@ impl Zone {
         at + self.offset(at)
     }
 
-    /// The instant of midnight there. None of these places changes its clock at midnight.
-    fn midnight(self, day: i64) -> i64 {
-        let instants = [-5, -4, 0, 1, 2].map(|hours| day * DAY - hours * HOUR);
-        instants.into_iter().find(|at| self.local(*at) == day * DAY).expect("midnight comes once a day")
+    /// The instant at which the clock there shows a time. Of two, the first. If the clock skips the time, the instant at
+    /// which it would show it had it not been changed.
+    fn instant(self, local: i64) -> i64 {
+        let unchanged = local - self.offset(local - DAY);
+        let changed = local - self.offset(local + DAY);
+        if self.local(unchanged) != local && self.local(changed) == local { changed } else { unchanged }
     }
 }
 
@@ -157,7 +159,7 @@ impl Calendar {
         // One of the last 400 days began a window, and one of the next 400 begins the next.
         let start = (today - 400..=today).rfind(|day| self.begins(*day)).expect("windows are at most a year long");
         let end = (today + 1..=today + 400).find(|day| self.begins(*day)).expect("windows are at most a year long");
-        (nanos(self.zone.midnight(start)), nanos(self.zone.midnight(end)))
+        (nanos(self.zone.instant(start * DAY)), nanos(self.zone.instant(end * DAY)))
     }
 
     /// Whether a window begins with this day.
@@ -192,14 +194,15 @@ pub struct Schedule {
 impl Schedule {
     /// Whether the rule applies at `at`, in nanoseconds.
     pub fn holds(&self, at: u64) -> bool {
-        let local = self.zone.local((at / SECOND) as i64);
-        let (today, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));
+        let at = (at / SECOND) as i64;
+        let today = self.zone.local(at).div_euclid(DAY);
         let (from, to) = (i64::from(self.from) * 60, i64::from(self.to) * 60);
-        let begins = |day: i64| self.days.is_empty() || self.days.contains(&(weekday(day) as u8));
-        if from < to {
-            return begins(today) && from <= second && second < to;
-        }
-        begins(today) && from <= second || begins(today - 1) && second < to
+        let to = if to > from { to } else { to + DAY };
+        let holds_since = |day: i64| {
+            let begins = self.days.is_empty() || self.days.contains(&(weekday(day) as u8));
+            begins && self.zone.instant(day * DAY + from) <= at && at < self.zone.instant(day * DAY + to)
+        };
+        (today - 2..=today + 1).any(holds_since)
     }
 
     /// The schedule as a map of the rule language.
@@ -231,6 +234,20 @@ mod tests {
         assert_eq!(hours(Zone::NewYork, 2027, 3, 14), 23);
         assert_eq!(hours(Zone::NewYork, 2027, 11, 7), 25);
         assert_eq!(hours(Zone::Utc, 2027, 3, 28), 24);
+    }
+
+    #[test]
+    fn schedule_ends_at_the_first_of_two_equal_times_and_begins_late_if_its_time_is_skipped() {
+        let holds = |from: u16, to: u16, (year, month, day), minutes: i64| {
+            let at = (days(year, month, day) * DAY + minutes * 60) as u64 * SECOND;
+            Schedule { days: Vec::new(), from: from * 15, to: to * 15, zone: Zone::Paris }.holds(at)
+        };
+        // At 1:00 UTC the clock in Paris goes back from 3:00 to 2:00.
+        let (set_back, set_forward) = ((2027, 10, 31), (2027, 3, 28));
+        assert_eq!([14, 15, 63].map(|minutes| holds(44, 9, set_back, minutes)), [true, false, false]);
+        assert_eq!([-1, 0, 119, 120].map(|minutes| holds(8, 12, set_back, minutes)), [false, true, true, false]);
+        // At 1:00 UTC it goes forward from 2:00 to 3:00, so that 2:30 is skipped.
+        assert_eq!([60, 89, 90].map(|minutes| holds(10, 20, set_forward, minutes)), [false, false, true]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::Verb;
 use super::limit::{Algorithm, Limit, Windows};
 use super::random::{Act, Amount, Pause, Step, Trace};
-use super::rules::{Ban, Cost, Does, Exceed, OnChange, Override, Request, Rule, RuleSet};
+use super::rules::{Ban, Does, Exceed, Override, Request, Rule, RuleSet};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_800_000_000 * SECOND;

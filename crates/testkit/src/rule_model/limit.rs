@@ -87,6 +87,8 @@ pub enum Windows {
     Epoch,
     /// From the charge on that finds nothing counted.
     FirstRequest,
+    /// At multiples of the period, moved by this offset. The program chooses one for each key; a test learns it from a reset.
+    Spread(u64),
     /// By the calendar.
     Calendar(Calendar),
 }

@@ -27,6 +27,7 @@ impl Window {
     fn end_around(&self, at: u64) -> u64 {
         match self.windows {
             Windows::Epoch => at - at % self.length + self.length,
+            Windows::Spread(offset) => at - (at - offset) % self.length + self.length,
             Windows::FirstRequest => at + self.length,
             Windows::Calendar(calendar) => calendar.window(at).1,
         }
