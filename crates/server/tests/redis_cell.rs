@@ -9,10 +9,10 @@ use tollgate_testkit::oracle::{Directory, Fields, Step};
 /// The words of a recorded call.
 fn words(step: &Step) -> Vec<String> {
     let mut words = vec!["CL.THROTTLE".to_owned()];
-    if step.args.get("argv").is_some() {
-        words.extend(step.args.list("argv").iter().filter_map(Value::as_str).map(str::to_owned));
+    if let Ok(argv) = step.args.list("argv") {
+        words.extend(argv.iter().filter_map(Value::as_str).map(str::to_owned));
     } else {
-        words.push(step.args.text("key").to_owned());
+        words.push(step.args.text("key").expect("a key").to_owned());
         for name in ["max_burst", "count", "period_s", "quantity"] {
             words.extend(step.args.maybe_int(name).map(|number| number.to_string()));
         }
@@ -66,7 +66,7 @@ fn the_first_call_on_a_key_is_answered_as_recorded() {
         client.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(client.line(), "*5", "{words:?}");
         let reply: Vec<i64> = (0..5).map(|_| client.line()[1..].parse().expect("a number")).collect();
-        let recorded: Vec<i64> = step.result.list("reply").iter().filter_map(Value::as_i64).collect();
+        let recorded: Vec<i64> = step.result.list("reply").expect("a reply").iter().filter_map(Value::as_i64).collect();
         assert_eq!(reply, recorded, "{words:?}");
         compared += 1;
     }

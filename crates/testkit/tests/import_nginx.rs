@@ -12,23 +12,23 @@ use tollgate::Outcome;
 use tollgate::clock::ManualClock;
 use tollgate_engine::rules::{Imported, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
-use tollgate_testkit::oracle::{Case, Directory, Fields, Step};
+use tollgate_testkit::oracle::{Case, Directory, Fields, Read, Step};
 
 const MILLI: u64 = 1_000_000;
 
 /// The configuration lines that a case was recorded with.
-fn config(case: &Case) -> String {
-    let lines = case.config.list("limits").iter().enumerate().map(|(place, limit)| {
-        let (rate, burst) = (limit.text("rate"), limit.count("burst"));
+fn config(case: &Case) -> Read<String> {
+    let lines = case.config.list("limits")?.iter().enumerate().map(|(place, limit)| {
+        let (rate, burst) = (limit.text("rate")?, limit.count("burst")?);
         let burst = if burst > 0 { format!(" burst={burst}") } else { String::new() };
-        let mode = match limit.text("mode") {
+        let mode = match limit.text("mode")? {
             "nodelay" => " nodelay".to_owned(),
-            "two_stage" => format!(" delay={}", limit.count("delay")),
+            "two_stage" => format!(" delay={}", limit.count("delay")?),
             _ => String::new(),
         };
-        format!(
+        Ok(format!(
             "limit_req_zone $binary_remote_addr zone=z{place}:1m rate={rate};\nlimit_req zone=z{place}{burst}{mode};\n"
-        )
+        ))
     });
     lines.collect()
 }
@@ -40,11 +40,11 @@ enum Seen {
     Rejected,
 }
 
-fn recorded(step: &Step) -> Seen {
-    match step.result.text("outcome") {
+fn recorded(step: &Step) -> Read<Seen> {
+    Ok(match step.result.text("outcome")? {
         "rejected" => Seen::Rejected,
-        _ => Seen::Passed { delay_ms: step.result.count("delay_ms") },
-    }
+        _ => Seen::Passed { delay_ms: step.result.count("delay_ms")? },
+    })
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -61,12 +61,12 @@ struct Count {
     after: usize,
 }
 
-fn replay(case: &Case, count: &mut Count) {
-    let text = config(case);
+fn replay(case: &Case, count: &mut Count) -> Read<()> {
+    let text = config(case)?;
     let imported =
         Imported::read(&Source { name: "nginx.conf", text: text.as_bytes() }, None, "edge").expect("lines of nginx");
     let rules = Rules::read(&[Source { name: "rules", text: imported.yaml.as_bytes() }]).expect("rules");
-    let clock = Arc::new(ManualClock::at(case.steps[0].at_nanos(MILLI)));
+    let clock = Arc::new(ManualClock::at(case.steps[0].at_nanos(MILLI)?));
     let store = || MemoryStore::with_clock(256, clock.clone()).expect("a table");
     let engine = Engine::with_fallback(store(), store()).with_clock(clock.clone());
     engine.put(&rules).expect("numbers that memory keeps");
@@ -76,11 +76,11 @@ fn replay(case: &Case, count: &mut Count) {
     for (number, step) in case.steps.iter().enumerate() {
         if step.at < last || step.failed() {
             count.after += case.steps.len() - number;
-            return;
+            return Ok(());
         }
         last = step.at;
-        clock.set(step.at_nanos(MILLI));
-        let entries = [Entry::new("client_ip", step.args.text("key"))];
+        clock.set(step.at_nanos(MILLI)?);
+        let entries = [Entry::new("client_ip", step.args.text("key")?)];
         let items = [Item::new(&entries)];
         let decision = run(engine.check(&Request::new("edge", &items), &mut decisions)).expect("a request");
         let ours = match decision.outcome() {
@@ -88,7 +88,7 @@ fn replay(case: &Case, count: &mut Count) {
             Outcome::Delay(wait) => Seen::Passed { delay_ms: wait.as_nanos() / MILLI },
             Outcome::Deny(_) => Seen::Rejected,
         };
-        let theirs = recorded(step);
+        let theirs = recorded(step)?;
         if ours == theirs {
             count.equal += 1;
             continue;
@@ -96,15 +96,18 @@ fn replay(case: &Case, count: &mut Count) {
         assert!(!exact && ours < theirs, "{} step {number}: we {ours:?}, nginx {theirs:?}\n{text}", case.name);
         count.drifted += 1;
         count.after += case.steps.len() - number - 1;
-        return;
+        return Ok(());
     }
+    Ok(())
 }
 
 #[test]
 fn imported_lines_decide_as_nginx_did() {
     let cases = Directory::chosen().read("nginx_limit_req").expect("the traces of nginx");
     let mut count = Count::default();
-    cases.iter().filter(|case| !case.steps.is_empty()).for_each(|case| replay(case, &mut count));
+    for case in cases.iter().filter(|case| !case.steps.is_empty()) {
+        replay(case, &mut count).expect("a case of the documented format");
+    }
     println!("{} cases: {count:?}", cases.len());
     assert!(count.equal > 2 * count.after, "hardly anything was compared: {count:?}");
 }

@@ -1,6 +1,6 @@
 //! Laws of rules that need no model: two runs of the engine that differ in something that must not matter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_testkit::rule_model::laws::{Came, Deed, What, record, replay, same};
 use tollgate_testkit::rule_model::limit::{Algorithm, Limit, Windows};
@@ -8,6 +8,7 @@ use tollgate_testkit::rule_model::lockstep::{self, Subject};
 use tollgate_testkit::rule_model::memory::InMemory;
 use tollgate_testkit::rule_model::random::{Act, Rng, Topic, Trace};
 use tollgate_testkit::rule_model::rules::Does;
+use tollgate_testkit::rule_model::settle::Settled;
 use tollgate_testkit::rule_model::{Answer, Exceed, Request, Rule, RuleSet, Verb};
 
 const TRACES: u64 = 30;
@@ -178,7 +179,7 @@ fn three_requests_each(rule: Rule) -> Vec<Vec<Answer>> {
     let mut memory = InMemory::new();
     memory.begin(START);
     memory.put(&rule_set(rule));
-    let ask = |user: &Request| (0..3).map(|_| memory.ask(Verb::Check, user).0).collect();
+    let mut ask = |user: &Request| (0..3).map(|_| memory.ask(Verb::Check, user).0).collect();
     (0..100)
         .map(|number| Request { attributes: vec![("user", number.to_string())], cost: None })
         .map(|user| ask(&user))
@@ -218,37 +219,87 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
     }
 }
 
+/// Memory with a clock that is ahead by the offset of the windows of one key, so that they lie at multiples of the period.
+struct Shifted {
+    memory: InMemory,
+    now: u64,
+    /// The key, and the period of its windows.
+    key: (Request, u64),
+    offset: Option<u64>,
+}
+
+impl Subject for Shifted {
+    fn tick(&self) -> u64 {
+        1
+    }
+
+    fn begin(&mut self, at: u64) {
+        self.memory.begin(at);
+        (self.now, self.offset) = (at, None);
+    }
+
+    fn advance_to(&mut self, at: u64) {
+        self.memory.advance_to(at + self.offset.unwrap_or(0));
+        self.now = at;
+    }
+
+    fn put(&mut self, rules: &RuleSet) {
+        self.memory.put(rules);
+        if self.offset.is_none() {
+            let (request, period) = &self.key;
+            let (answer, _) = self.memory.ask(Verb::Check, request);
+            self.memory.reset(request);
+            self.offset = Some((self.now + answer.limits[0].report.reset.as_nanos()) % period);
+            self.advance_to(self.now);
+        }
+    }
+
+    fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
+        self.memory.ask(verb, request)
+    }
+
+    fn refund(&mut self, receipt: &str) -> u64 {
+        self.memory.refund(receipt)
+    }
+
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+        self.memory.commit(receipt, cost)
+    }
+
+    fn renew(&mut self, receipt: &str) -> bool {
+        self.memory.renew(receipt)
+    }
+
+    fn reset(&mut self, request: &Request) -> usize {
+        self.memory.reset(request)
+    }
+}
+
 #[test]
-fn spread_window_is_a_window_at_an_offset_of_the_key() {
-    let mut offsets = std::collections::BTreeSet::new();
+fn spread_window_is_an_epoch_window_moved_by_an_offset_of_the_key() {
+    let mut offsets = BTreeSet::new();
     for seed in 1..=40 {
         let rng = &mut Rng::new(seed);
         let (count, period) = (rng.between(1, 9), rng.of(&[1_000_000_000, 3_600_000_000_000, 999_983_000]));
-        let spread = |offset| {
-            let algorithm = Algorithm::FixedWindow(Windows::Spread(offset));
-            let limit = Limit { count, period, algorithm, burst: None, initial: None, max_debt: None };
-            rule_set(Rule { per: vec!["user"], ..Rule::new("r0", Does::Limits(vec![limit])) })
-        };
-        let user = format!("user {seed}");
-        let mut memory = InMemory::new();
-        memory.begin(START);
-        memory.put(&spread(0));
-        let request = Request { attributes: vec![("user", user.clone())], cost: Some(1) };
-        let (answer, _) = memory.ask(Verb::Check, &request);
-        let offset = (START + answer.limits[0].report.reset.as_nanos()) % period;
-        offsets.insert(offset * 1_000 / period);
+        let algorithm = Algorithm::FixedWindow(Windows::Spread);
+        let limit = Limit { count, period, algorithm, burst: None, initial: None, max_debt: None };
+        let rule = Rule { per: vec!["user"], ..Rule::new("r0", Does::Limits(vec![limit])) };
+        let attributes = vec![("user", format!("user {seed}"))];
         let mut trace = Trace::random(rng, 1, 60);
-        trace.versions = vec![spread(offset)];
+        trace.versions = vec![rule_set(rule)];
         for step in &mut trace.steps {
             if let Act::Ask(_, request, _) | Act::Reset(request) = &mut step.act {
-                request.attributes = vec![("user", user.clone())];
+                request.attributes.clone_from(&attributes);
             }
         }
-        if let Err(difference) = lockstep::run(&mut memory, &trace) {
+        let key = (Request { attributes, cost: Some(1) }, period);
+        let mut shifted = Shifted { memory: InMemory::new(), now: 0, key, offset: None };
+        if let Err(difference) = lockstep::run(&mut shifted, &trace) {
             panic!("{}", lockstep::describe(seed, &trace, &difference));
         }
+        offsets.insert(shifted.offset.map(|offset| offset * 1_000 / period));
     }
-    assert!(offsets.len() > 20, "the offsets of 40 keys are {offsets:?}");
+    assert!(offsets.len() > 20, "40 keys have the offsets {offsets:?}");
 }
 
 /// What differs by order today.

@@ -58,9 +58,9 @@ impl Connection for Http {
     }
 
     fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value> {
-        let drains = requests.iter().all(|request| request.cost == Some(EVERYTHING)) && variant % 2 == 0;
+        let drains = requests.iter().all(|request| request.cost == Some(EVERYTHING)) && variant.is_multiple_of(2);
         let path = match verb {
-            Verb::Check if variant % 3 == 0 => "/v1/reserve",
+            Verb::Check if variant.is_multiple_of(3) => "/v1/reserve",
             Verb::Check => "/v1/check",
             Verb::Peek => "/v1/peek",
             Verb::TakeUpTo if drains => "/v1/drain",
@@ -153,9 +153,9 @@ impl Connection for Resp {
     fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value> {
         let mut pipeline = Vec::new();
         for request in requests {
-            let drains = request.cost == Some(EVERYTHING) && variant % 2 == 0;
+            let drains = request.cost == Some(EVERYTHING) && variant.is_multiple_of(2);
             let name = match verb {
-                Verb::Check if variant % 2 == 0 => "TG.RESERVE",
+                Verb::Check if variant.is_multiple_of(2) => "TG.RESERVE",
                 Verb::Check => "TG.CHECK",
                 Verb::Peek => "TG.PEEK",
                 Verb::TakeUpTo if drains => "TG.DRAIN",

@@ -13,7 +13,7 @@
 
 use tollgate_core::{Cost, Mono, Nanos, Pace, Pacing, Rate, Time};
 
-use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const TRUNCATED: Rule = Rule {
     name: "cut to whole microseconds",
@@ -36,19 +36,19 @@ const BEYOND_TIME: Rule = Rule {
 const MICRO: u64 = 1_000;
 
 /// The player of a case.
-pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
+pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let kind = match case.algorithm.as_str() {
-        "smooth_bursty" => Kind::Bursty(Nanos::from_nanos((config.double("max_burst_seconds") * 1e9).round() as u64)),
+        "smooth_bursty" => Kind::Bursty(Nanos::from_nanos((config.double("max_burst_seconds")? * 1e9).round() as u64)),
         "smooth_warming_up" => Kind::WarmUp(
-            Nanos::from_micros(config.count("warmup_us")),
-            (config.double("cold_factor") * 1e3).round() as u32,
+            Nanos::from_micros(config.count("warmup_us")?),
+            (config.double("cold_factor")? * 1e3).round() as u32,
         ),
-        _ => return None,
+        _ => return Err(Skip::UnknownOperation),
     };
     let rate = config.field("permits_per_second").as_f64();
-    let state = State::read(config.field("create")).expect("a limiter that was made has a state");
-    Some(Box::new(Guava { kind, rate, state }))
+    let state = State::read(config.field("create"))?;
+    Ok(Box::new(Guava { kind, rate, state }))
 }
 
 struct Guava {
@@ -68,7 +68,7 @@ impl Kind {
     fn pacing(self, rate: Option<f64>) -> Result<Pacing, &'static Rule> {
         let rate = rate.and_then(fraction).ok_or(&NO_SUCH_RATE)?;
         match self {
-            Self::Bursty(store) => Ok(Pacing::bursty(rate, store).expect("a time that is stored here as well")),
+            Self::Bursty(store) => Pacing::bursty(rate, store).map_err(|_| &NO_SUCH_RATE),
             Self::WarmUp(warm_up, cold) => Pacing::warm_up(rate, warm_up, cold).map_err(|_| &NO_WARM_UP),
         }
     }
@@ -82,9 +82,9 @@ struct State {
 }
 
 impl State {
-    fn read(result: &serde_json::Value) -> Option<Self> {
-        let state = result.get("state")?;
-        Some(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us") })
+    fn read(result: &serde_json::Value) -> Read<Self> {
+        let state = result.field("state");
+        Ok(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us")? })
     }
 
     /// The permits as the time in which they come, in nanoseconds.
@@ -94,50 +94,51 @@ impl State {
 }
 
 impl Player for Guava {
-    fn compare(&self, step: &Step) -> Seen {
+    fn compare(&self, step: &Step) -> Read<Seen> {
         let pacing = match self.kind.pacing(self.rate) {
             Ok(pacing) => pacing,
-            Err(rule) => return Seen::ByRule(rule),
+            Err(rule) => return Ok(Seen::ByRule(rule)),
         };
         let rate = self.rate.unwrap_or_default();
-        let Some(stored) = self.state.stored_nanos(rate) else { return Seen::Skipped(Skip::Unholdable) };
+        let stored = self.state.stored_nanos(rate).ok_or(Skip::Unholdable)?;
         let next_free = Time::from_nanos(self.state.next_free_us.saturating_mul(MICRO));
         let pace = pacing.resume(next_free, Nanos::from_nanos(stored));
         let (result, args) = (&step.result, &step.args);
-        let here = Here { pacing, pace, rate, now: Time::from_nanos(step.at_nanos(MICRO)) };
+        let here = Here { pacing, pace, rate, now: Time::from_nanos(step.at_nanos(MICRO)?) };
         match step.op.as_str() {
             "get_rate" => {
                 let ours = f64::from(pacing.rate().count()) * 1e9 / pacing.rate().per().as_nanos() as f64;
-                let theirs = result.double("permits_per_second");
-                Comparison::new().same("near", true, (ours / theirs - 1.0).abs() < 1e-12).seen()
+                let theirs = result.double("permits_per_second")?;
+                Ok(Comparison::new().same("near", true, (ours / theirs - 1.0).abs() < 1e-12).seen())
             }
             "set_rate" => {
                 let rate = args.field("permits_per_second").as_f64();
                 match self.kind.pacing(rate) {
                     Ok(changed) => here.changed(changed, rate.unwrap_or_default()).compare(Comparison::new(), step),
-                    Err(rule) => Seen::ByRule(rule),
+                    Err(rule) => Ok(Seen::ByRule(rule)),
                 }
             }
             "acquire" | "try_acquire" => {
                 let timeout = args.maybe_int("timeout_us").map_or(u64::MAX, |timeout| timeout.max(0) as u64);
-                let (here, wait) = here.reserved(args.count("permits"), Nanos::from_micros(timeout));
-                let ok = args.maybe_int("timeout_us").is_none() || result.flag("ok");
+                let (here, wait) = here.reserved(args.count("permits")?, Nanos::from_micros(timeout));
+                let ok = args.maybe_int("timeout_us").is_none() || result.flag("ok")?;
                 let slept = wait.map_or(0, |wait| wait.as_nanos().div_ceil(MICRO));
                 let verdict =
-                    Comparison::new().same("ok", ok, wait.is_some()).same("slept_us", result.count("slept_us"), slept);
+                    Comparison::new().same("ok", ok, wait.is_some()).same("slept_us", result.count("slept_us")?, slept);
                 here.compare(verdict, step)
             }
-            other => panic!("no operation `{other}` is known"),
+            _ => Err(Skip::UnknownOperation),
         }
     }
 
-    fn follow(&mut self, step: &Step) {
-        if let Some(state) = State::read(&step.result) {
-            self.state = state;
+    fn follow(&mut self, step: &Step) -> Read<()> {
+        if step.result.get("state").is_some() {
+            self.state = State::read(&step.result)?;
         }
         if step.op == "set_rate" && !step.failed() {
             self.rate = step.args.field("permits_per_second").as_f64();
         }
+        Ok(())
     }
 }
 
@@ -161,8 +162,8 @@ impl Here {
     }
 
     /// Compares the state, which is as of the last granted call there and as of any time here.
-    fn compare(&self, verdict: Comparison, step: &Step) -> Seen {
-        let after = State::read(&step.result).expect("a state after a call");
+    fn compare(&self, verdict: Comparison, step: &Step) -> Read<Seen> {
+        let after = State::read(&step.result)?;
         let told = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
@@ -178,9 +179,10 @@ impl Here {
         };
         let is_verdict_equal = verdict.seen() == Seen::Equal;
         let longest = i128::from(u64::MAX / MICRO);
-        seen.seen()
+        Ok(seen
+            .seen()
             .unless(&TRUNCATED, || is_verdict_equal && (0..=3).contains(&(ours - told)))
-            .unless(&BEYOND_TIME, || told > longest && ours >= longest)
+            .unless(&BEYOND_TIME, || told > longest && ours >= longest))
     }
 }
 

@@ -19,15 +19,21 @@ mod tally;
 mod trace;
 
 pub use tally::{Comparison, Mismatch, Rule, Seen, Skip, Tally};
-pub use trace::{Case, Directory, Fields, Step};
+pub use trace::{Case, Directory, Fields, Read, Step};
 
 /// One reference's limiter, as far as it is known from the record, beside ours.
 pub trait Player {
     /// Runs the step on ours and compares.
-    fn compare(&self, step: &Step) -> Seen;
+    ///
+    /// # Errors
+    /// When the step cannot be compared.
+    fn compare(&self, step: &Step) -> Read<Seen>;
 
     /// Moves on to the state after the step, compared or not.
-    fn follow(&mut self, step: &Step);
+    ///
+    /// # Errors
+    /// When that state is not known.
+    fn follow(&mut self, step: &Step) -> Read<()>;
 }
 
 /// One file of traces and who plays it.
@@ -37,8 +43,8 @@ pub struct Replay {
     pub file: &'static str,
     /// How the replay is told in the output.
     pub title: &'static str,
-    /// Makes the player of a case, or none while the algorithm that it needs is not there.
-    cast: fn(&Case) -> Option<Box<dyn Player>>,
+    /// Makes the player of a case, or says why there is none.
+    cast: fn(&Case) -> Read<Box<dyn Player>>,
 }
 
 /// All replays there are.
@@ -58,16 +64,14 @@ impl Replay {
     pub fn run(&self, cases: &[Case]) -> Tally {
         let mut tally = Tally::new(self.title);
         for case in cases {
+            tally.cases += 1;
             // A limiter that could not be made has no steps.
             if case.steps.is_empty() {
-                tally.cases += 1;
-            } else if let Some(mut player) = (self.cast)(case) {
-                tally.cases += 1;
-                replay_case(case, player.as_mut(), &mut tally);
-            } else {
-                let (cases, steps) = tally.waiting.entry(case.algorithm.clone()).or_default();
-                *cases += 1;
-                *steps += case.steps.len();
+                continue;
+            }
+            match (self.cast)(case) {
+                Ok(mut player) => replay_case(case, player.as_mut(), &mut tally),
+                Err(skip) => case.steps.iter().for_each(|_| tally.count(Seen::Skipped(skip), String::new)),
             }
         }
         tally
@@ -75,24 +79,35 @@ impl Replay {
 }
 
 fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
-    let (mut last, mut went_back) = (i64::MIN, false);
+    let mut last = case.start().unwrap_or(i64::MIN);
+    // Why nothing is compared from here on: the state of the reference is not known.
+    let mut lost = None;
     for (number, step) in case.steps.iter().enumerate() {
-        went_back |= step.at < last;
-        last = step.at;
-        let seen = if went_back {
-            Seen::Skipped(Skip::ClockBack)
-        } else if step.failed() {
-            Seen::Skipped(Skip::Error)
-        } else if step.has_extreme_argument() {
-            Seen::Skipped(Skip::Extreme)
-        } else {
-            player.compare(step)
+        if step.at < last {
+            lost = lost.or(Some(Skip::ClockBack));
+        }
+        last = step.at.saturating_add(slept(case, step));
+        let seen = match lost {
+            Some(skip) => Seen::Skipped(skip),
+            None if step.failed() => Seen::Skipped(Skip::Error),
+            None if step.has_extreme_argument() => Seen::Skipped(Skip::Extreme),
+            None => player.compare(step).unwrap_or_else(Seen::Skipped),
         };
-        if !went_back {
-            player.follow(step);
+        if lost.is_none()
+            && let Err(skip) = player.follow(step)
+        {
+            lost = Some(skip).filter(|_| !step.failed());
         }
         tally.count(seen, || {
             format!("{} · {} · step {number} at {}: {} {}", case.algorithm, case.name, step.at, step.op, step.args)
         });
     }
+}
+
+/// Returns how far a blocking call moved the clock by itself, in the unit of the reference's clock.
+fn slept(case: &Case, step: &Step) -> i64 {
+    let parked = step.result.maybe_int("now_ns").map(|now| now - i128::from(step.at));
+    let advances = case.config.field("sleep_advances_clock").as_bool() == Some(true);
+    let slept = step.result.maybe_int("slept_us").filter(|_| advances);
+    parked.or(slept).and_then(|slept| slept.try_into().ok()).unwrap_or(0)
 }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome, Rate};
 
-use super::{Case, Comparison, Fields, Player, Rule, Seen, Step};
+use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const DRAINS_IN_THOUSANDTHS: Rule = Rule {
     name: "drained in whole thousandths",
@@ -27,10 +27,13 @@ const DRAINS_IN_THOUSANDTHS: Rule = Rule {
 /// Nanoseconds in a unit of nginx's clock.
 const MILLI: u64 = 1_000_000;
 
+/// The largest excess that is believed, in thousandths of a request.
+const MOST_MILLI: i128 = u64::MAX as i128;
+
 /// The player of a case.
-pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
-    let limits = case.config.list("limits").iter().map(Limit::new).collect();
-    Some(Box::new(Nginx { limits, keys: HashMap::new() }))
+pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+    let limits = case.config.list("limits")?.iter().map(Limit::new).collect::<Read<_>>()?;
+    Ok(Box::new(Nginx { limits, keys: HashMap::new() }))
 }
 
 struct Nginx {
@@ -47,27 +50,28 @@ struct Excess {
 }
 
 impl Player for Nginx {
-    fn compare(&self, step: &Step) -> Seen {
-        let known = self.keys.get(step.args.text("key"));
+    fn compare(&self, step: &Step) -> Read<Seen> {
+        let known = self.keys.get(step.args.text("key")?);
         let exact = self.compare_from(step, |limit, index| {
             limit.load(known.map(|known| &known[index]), |excess| (excess.milli + 1_000, excess.at))
         });
-        exact.unless(&DRAINS_IN_THOUSANDTHS, || {
+        Ok(exact?.unless(&DRAINS_IN_THOUSANDTHS, || {
             let cut = self.compare_from(step, |limit, index| {
                 limit.load(known.map(|known| &known[index]), |excess| (limit.drained(excess, step).0, step.at.into()))
             });
             let lossy = |(limit, excess): (&Limit, &Excess)| limit.drained(excess, step).1;
-            cut == Seen::Equal && known.is_some_and(|known| self.limits.iter().zip(known).any(lossy))
-        })
+            cut == Ok(Seen::Equal) && known.is_some_and(|known| self.limits.iter().zip(known).any(lossy))
+        }))
     }
 
-    fn follow(&mut self, step: &Step) {
-        if step.result.text("outcome") == "rejected" {
-            return;
+    fn follow(&mut self, step: &Step) -> Read<()> {
+        if step.result.text("outcome")? == "rejected" {
+            return Ok(());
         }
+        step.at_nanos(MILLI)?;
         let at = step.at.into();
         let limits = &self.limits;
-        let excesses = self.keys.entry(step.args.text("key").to_owned()).or_insert_with(|| {
+        let excesses = self.keys.entry(step.args.text("key")?.to_owned()).or_insert_with(|| {
             // As after a long time, so that the first request leaves no excess.
             vec![Excess { milli: -1_000, at }; limits.len()]
         });
@@ -75,15 +79,16 @@ impl Player for Nginx {
             *excess = Excess { milli: limit.drained(excess, step).0, at };
         }
         if let Some(told) = step.result.maybe_int("excess_milli") {
-            excesses[by_limit(&step.result)].milli = told;
+            excesses.get_mut(by_limit(&step.result)).ok_or(Skip::Field("by_limit"))?.milli = told.clamp(0, MOST_MILLI);
         }
+        Ok(())
     }
 }
 
 impl Nginx {
     /// Runs the request on our limits in the states that `load` gives, and compares.
-    fn compare_from(&self, step: &Step, load: impl Fn(&Limit, usize) -> [u64; 2]) -> Seen {
-        let now = Now::at(step.at_nanos(MILLI));
+    fn compare_from(&self, step: &Step, load: impl Fn(&Limit, usize) -> [u64; 2]) -> Read<Seen> {
+        let now = Now::at(step.at_nanos(MILLI)?);
         let mut states: Vec<_> = self.limits.iter().enumerate().map(|(index, limit)| load(limit, index)).collect();
         let limits = || self.limits.iter().map(|limit| &limit.ours);
         let verdicts: Vec<_> =
@@ -96,18 +101,21 @@ impl Nginx {
         }
         let delay_ms = if let Outcome::Delay(wait) = outcome { wait.as_nanos() / MILLI } else { 0 };
         let comparison = Comparison::new()
-            .same("passes", step.result.text("outcome") != "rejected", outcome.is_admitted())
-            .same("delay_ms", step.result.count("delay_ms"), delay_ms);
-        let Some(excess) = step.result.maybe_int("excess_milli") else { return comparison.seen() };
+            .same("passes", step.result.text("outcome")? != "rejected", outcome.is_admitted())
+            .same("delay_ms", step.result.count("delay_ms")?, delay_ms);
+        let Some(excess) = step.result.maybe_int("excess_milli") else {
+            return Ok(comparison.seen());
+        };
         let index = by_limit(&step.result);
-        let remaining = self.limits[index].ours.report(&states[index], &now, Cost::ONE).remaining;
-        comparison.same("remaining", self.limits[index].remaining(excess), remaining.into()).seen()
+        let limit = self.limits.get(index).ok_or(Skip::Field("by_limit"))?;
+        let remaining = limit.ours.report(&states[index], &now, Cost::ONE).remaining;
+        Ok(comparison.same("remaining", limit.remaining(excess), remaining.into()).seen())
     }
 }
 
 /// Whose excess was told.
 fn by_limit(result: &Value) -> usize {
-    result.maybe_int("by_limit").unwrap_or(0) as usize
+    result.maybe_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
 }
 
 struct Limit {
@@ -117,17 +125,18 @@ struct Limit {
 }
 
 impl Limit {
-    fn new(config: &Value) -> Self {
-        let (rate_milli, burst) = (config.count("rate_milli_per_s"), config.count("burst"));
-        let free = match config.text("mode") {
-            "nodelay" => burst + 1,
-            "two_stage" => config.count("delay").min(burst + 1),
+    fn new(config: &Value) -> Read<Self> {
+        let (rate_milli, burst) = (config.count("rate_milli_per_s")?, config.count("burst")?);
+        let capacity = burst.checked_add(1).ok_or(Skip::RefusedLimit)?;
+        let free = match config.text("mode")? {
+            "nodelay" => capacity,
+            "two_stage" => config.count("delay")?.min(capacity),
             _ => 0,
         };
-        let rate = Rate::new(rate_milli, Nanos::from_secs(1_000)).expect("a rate of nginx is one of ours");
-        let bucket = LeakyBucket::new(rate, burst + 1).and_then(|bucket| bucket.free(free));
-        let ours = bucket.expect("a burst of nginx is one of ours");
-        Self { ours, rate_milli: rate_milli.into(), burst: burst.into() }
+        let rate = Rate::new(rate_milli, Nanos::from_secs(1_000)).map_err(|_| Skip::RefusedLimit)?;
+        let bucket = LeakyBucket::new(rate, capacity).and_then(|bucket| bucket.free(free));
+        let ours = bucket.map_err(|_| Skip::RefusedLimit)?;
+        Ok(Self { ours, rate_milli: rate_milli.into(), burst: burst.into() })
     }
 
     /// What nginx makes of the excess when a request is accepted, and whether it lost a part of a thousandth.
@@ -140,7 +149,8 @@ impl Limit {
     fn load(&self, excess: Option<&Excess>, level: impl Fn(&Excess) -> (i128, i128)) -> [u64; 2] {
         let Some((milli, at_ms)) = excess.map(level) else { return [0; 2] };
         let (count, per) = (u128::from(self.ours.rate().count()), u128::from(self.ours.rate().per().as_nanos()));
-        let empty_at = at_ms as u128 * u128::from(MILLI) * count + (milli as u128 * per).div_ceil(1_000);
+        let (at_ms, milli) = (at_ms.max(0) as u128, milli.max(0) as u128);
+        let empty_at = at_ms * u128::from(MILLI) * count + (milli * per).div_ceil(1_000);
         [empty_at as u64, (empty_at >> 64) as u64]
     }
 

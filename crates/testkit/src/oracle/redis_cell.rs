@@ -14,7 +14,7 @@ use serde_json::Value;
 use tollgate::redis_cell::Throttle;
 use tollgate_core::{Now, Rate};
 
-use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const BEYOND_TIME: Rule = Rule {
     name: "beyond 64-bit nanoseconds",
@@ -39,13 +39,13 @@ const MINUS_ONE: Rule = Rule {
 };
 
 /// The player that takes each state from the record.
-pub(super) fn stepwise(_: &Case) -> Option<Box<dyn Player>> {
-    Some(Box::new(Stepwise::default()))
+pub(super) fn stepwise(_: &Case) -> Read<Box<dyn Player>> {
+    Ok(Box::new(Stepwise::default()))
 }
 
 /// The player that goes on from its own states.
-pub(super) fn free(_: &Case) -> Option<Box<dyn Player>> {
-    Some(Box::new(Free::default()))
+pub(super) fn free(_: &Case) -> Read<Box<dyn Player>> {
+    Ok(Box::new(Free::default()))
 }
 
 /// A key of Redis: the arrival time and the last millisecond in which it can be found, if it has an end.
@@ -65,25 +65,26 @@ impl Kept {
 struct Stepwise(HashMap<String, Kept>);
 
 impl Player for Stepwise {
-    fn compare(&self, step: &Step) -> Seen {
-        let Some(call) = Call::read(step) else { return Seen::Equal };
-        let now = step.at_nanos(1);
+    fn compare(&self, step: &Step) -> Read<Seen> {
+        let Some(call) = Call::read(step)? else { return Ok(Seen::Equal) };
+        let now = step.at_nanos(1)?;
         let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
         call.compare(step, found)
     }
 
-    fn follow(&mut self, step: &Step) {
+    fn follow(&mut self, step: &Step) -> Read<()> {
         if step.result.get("server_aborted").is_some() {
             self.0.clear();
-        } else if let Some(call) = Call::read(step) {
+        } else if let Some(call) = Call::read(step)? {
             self.0.remove(&call.key);
             if let Some(arrival) = step.result.maybe_int("stored_tat_ns") {
                 let until_ms = step.result.maybe_int("expire_at_ms").filter(|&until| until >= 0);
                 self.0.insert(call.key, Kept { arrival: arrival as u64, until_ms });
             }
         } else {
-            prepare(&mut self.0, &step.args);
+            prepare(&mut self.0, &step.args)?;
         }
+        Ok(())
     }
 }
 
@@ -91,18 +92,19 @@ impl Player for Stepwise {
 struct Free(HashMap<String, Kept>);
 
 impl Player for Free {
-    fn compare(&self, step: &Step) -> Seen {
-        let Some(call) = Call::read(step) else { return Seen::Equal };
+    fn compare(&self, step: &Step) -> Read<Seen> {
+        let Some(call) = Call::read(step)? else { return Ok(Seen::Equal) };
         let Some(kept) = self.0.get(&call.key) else { return call.compare(step, 0) };
-        let forgotten = !kept.is_found(step.at_nanos(1));
-        call.compare(step, kept.arrival).unless(&FORGOTTEN_EARLY, || forgotten && call.compare(step, 0).is_explained())
+        let forgotten = !kept.is_found(step.at_nanos(1)?);
+        let as_new = call.compare(step, 0)?;
+        Ok(call.compare(step, kept.arrival)?.unless(&FORGOTTEN_EARLY, || forgotten && as_new.is_explained()))
     }
 
-    fn follow(&mut self, step: &Step) {
+    fn follow(&mut self, step: &Step) -> Read<()> {
         if step.result.get("server_aborted").is_some() {
             self.0.clear();
-        } else if let Some(call) = Call::read(step) {
-            let now = step.at_nanos(1);
+        } else if let Some(call) = Call::read(step)? {
+            let now = step.at_nanos(1)?;
             let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
             if let Ok(([0, ..], arrival)) = call.decide(found, now) {
                 // As redis-cell does it: the time to live in whole milliseconds, from the current one.
@@ -111,19 +113,21 @@ impl Player for Free {
                 self.0.insert(call.key, Kept { arrival, until_ms });
             }
         } else {
-            prepare(&mut self.0, &step.args);
+            prepare(&mut self.0, &step.args)?;
         }
+        Ok(())
     }
 }
 
 /// A plain command that gives a key some value; what is no number makes the next call fail.
-fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) {
-    let argv: Vec<_> = args.list("argv").iter().filter_map(Value::as_str).collect();
+fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) -> Read<()> {
+    let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
         && let Ok(arrival) = value.parse()
     {
         keys.insert(key.to_owned(), Kept { arrival, until_ms: None });
     }
+    Ok(())
 }
 
 /// A call of `CL.THROTTLE`, as recorded.
@@ -135,24 +139,25 @@ struct Call {
 
 impl Call {
     /// None for a command that only prepares a key.
-    fn read(step: &Step) -> Option<Self> {
+    fn read(step: &Step) -> Read<Option<Self>> {
         if step.op != "cl_throttle" {
-            return None;
+            return Ok(None);
         }
         if step.args.get("argv").is_none() {
             let number = |name| step.args.maybe_int(name).and_then(|number| i64::try_from(number).ok());
             let quantity = if step.args.get("quantity").is_some() { number("quantity") } else { Some(1) };
             let numbers = [number("max_burst"), number("count"), number("period_s"), quantity];
-            return Some(Self { key: step.args.text("key").to_owned(), numbers: all(numbers) });
+            return Ok(Some(Self { key: step.args.text("key")?.to_owned(), numbers: all(numbers) }));
         }
-        let argv: Vec<_> = step.args.list("argv").iter().filter_map(Value::as_str).collect();
+        let argv: Vec<_> = step.args.list("argv")?.iter().filter_map(Value::as_str).collect();
         let number = |index: usize| argv.get(index).and_then(|text| text.parse().ok());
         let numbers = match argv.len() {
             4 => [number(1), number(2), number(3), Some(1)],
             5 => [number(1), number(2), number(3), number(4)],
             _ => [None; 4],
         };
-        Some(Self { key: argv[0].to_owned(), numbers: all(numbers) })
+        // A call without arguments names no key; it fails in any case.
+        Ok(Some(Self { key: argv.first().copied().unwrap_or_default().to_owned(), numbers: all(numbers) }))
     }
 
     /// Our reply on a key with this arrival time (0: there is none), and the arrival time afterwards.
@@ -165,15 +170,18 @@ impl Call {
     }
 
     /// Compares the replies on a key with this arrival time.
-    fn compare(&self, step: &Step, arrival: u64) -> Seen {
-        let now = step.at_nanos(1);
+    fn compare(&self, step: &Step, arrival: u64) -> Read<Seen> {
+        let now = step.at_nanos(1)?;
         if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
-            return Seen::Skipped(Skip::Unholdable);
+            return Err(Skip::Unholdable);
         }
-        let recorded: Vec<i64> = step.result.list("reply").iter().filter_map(Value::as_i64).collect();
+        let recorded: Vec<i64> = step.result.list("reply")?.iter().filter_map(Value::as_i64).collect();
+        if recorded.len() != 5 {
+            return Err(Skip::Field("reply"));
+        }
         let ours = self.decide(arrival, now).map(|(reply, _)| reply);
         let is_ours = |reply: &[i64]| ours.as_ref().is_ok_and(|ours| ours == reply);
-        Comparison::new()
+        Ok(Comparison::new()
             .same("reply", Ok(recorded.clone()), ours.clone().map(Vec::from))
             .seen()
             .unless(&BEYOND_TIME, || self.is_beyond_time())
@@ -184,7 +192,7 @@ impl Call {
             .unless(&ABOVE_FULL, || {
                 let full = with(&with(&recorded, 2, recorded[1]), 4, 0);
                 step.result.maybe_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now)) && is_ours(&full)
-            })
+            }))
     }
 
     /// The nanoseconds of one request.

@@ -12,7 +12,8 @@
 use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, LimitError, Nanos, Now, Outcome, Rate, Retry, Steps};
 
-use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
+use super::trace::to_nanos;
+use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const TOO_FAST: Rule = Rule {
     name: "limit too fast for us",
@@ -44,16 +45,20 @@ const WAITS_FOR_NOTHING: Rule = Rule {
 };
 
 /// The player of a case.
-pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
+pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
-    let seen = Seen4j::read(config.field("create"));
-    Some(Box::new(Resilience {
-        limit: config.int("limit_for_period"),
-        period: config.count("refresh_period_ns"),
-        start: config.count("start_ns"),
-        timeout: config.count("timeout_ns"),
+    let seen = Seen4j::read(config.field("create"))?;
+    let period = config.count("refresh_period_ns")?;
+    if period == 0 {
+        return Err(Skip::RefusedLimit);
+    }
+    Ok(Box::new(Resilience {
+        limit: config.int("limit_for_period")?,
+        period,
+        start: case.start().ok_or(Skip::Field("start_ns"))?,
+        timeout: config.count("timeout_ns")?,
         stored: Stored { permits: seen.available, cycle: 0 },
-        at: config.count("start_ns"),
+        at: 0,
         seen,
     }))
 }
@@ -61,7 +66,8 @@ pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
 struct Resilience {
     limit: i128,
     period: u64,
-    start: u64,
+    /// When it was made: by a clock that may begin anywhere, so all other times are counted from it.
+    start: i64,
     timeout: u64,
     /// What was recorded last, and when that was.
     seen: Seen4j,
@@ -84,9 +90,9 @@ struct Seen4j {
 }
 
 impl Seen4j {
-    fn read(result: &Value) -> Self {
+    fn read(result: &Value) -> Read<Self> {
         let state = result.field("state");
-        Self { available: state.int("available"), wait_for_one: state.int("nanos_to_wait_for_one") }
+        Ok(Self { available: state.int("available")?, wait_for_one: state.int("nanos_to_wait_for_one")? })
     }
 }
 
@@ -99,11 +105,18 @@ struct Here {
 }
 
 impl Resilience {
+    /// Returns when a step began and when it ended, which is later if it slept.
+    fn times(&self, step: &Step) -> Read<(u64, u64)> {
+        let end = step.result.maybe_int("now_ns").map_or(Ok(step.at), i64::try_from).map_err(|_| Skip::BeyondTime)?;
+        let since_start = |at: i64| to_nanos(at.checked_sub(self.start).ok_or(Skip::BeyondTime)?, 1);
+        Ok((since_start(step.at)?, since_start(end)?))
+    }
+
     fn ours(&self, limit: i128, max_wait: u64) -> Result<IntervalBucket, LimitError> {
         let limit = u64::try_from(limit).unwrap_or(0);
         let bucket = IntervalBucket::new(limit, Nanos::from_nanos(self.period))?;
-        let most = Rate::MAX_FILL.as_nanos() / self.period * limit;
-        let bucket = bucket.steps(Steps::Aligned(Nanos::from_nanos(self.start))).max_debt(most - limit)?;
+        let most = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(limit);
+        let bucket = bucket.steps(Steps::Aligned(Nanos::ZERO)).max_debt(most.saturating_sub(limit))?;
         bucket.max_wait(Nanos::from_nanos(max_wait).min(Rate::MAX_PERIOD))
     }
 
@@ -126,7 +139,7 @@ impl Resilience {
 
     /// What theirs makes of the permits it stored, by now and under `limit`.
     fn stored_at(&self, now: u64, limit: i128) -> Stored {
-        let cycle = (i128::from(now) - i128::from(self.start)) / i128::from(self.period);
+        let cycle = i128::from(now / self.period);
         let permits = match cycle - self.stored.cycle {
             0 => self.stored.permits,
             cycles => (self.stored.permits + cycles * limit).min(limit),
@@ -170,17 +183,16 @@ impl Here {
 }
 
 impl Player for Resilience {
-    fn compare(&self, step: &Step) -> Seen {
-        let now = step.at_nanos(1);
-        let after = Seen4j::read(&step.result);
-        let then = step.result.maybe_int("now_ns").map_or(now, |now| now as u64);
+    fn compare(&self, step: &Step) -> Read<Seen> {
+        let (now, then) = self.times(step)?;
+        let after = Seen4j::read(&step.result)?;
         let mut ours = match self.load(now) {
             Ok(ours) => ours,
-            Err(seen) => return seen,
+            Err(seen) => return Ok(seen),
         };
-        match step.op.as_str() {
+        Ok(match step.op.as_str() {
             "get_metrics" | "change_timeout_duration" => ours.compare(Comparison::new(), after, then).seen(),
-            "reserve_permission" | "acquire_permission" => self.compare_taking(step, ours, after, then),
+            "reserve_permission" | "acquire_permission" => self.compare_taking(step, ours, after, then)?,
             "drain_permissions" => {
                 let _ = ours.limit.decide(&mut ours.state, &Now::at(now), Ask::UpTo(Cost::MAX));
                 let there = self.stored_at(now, self.limit).permits;
@@ -192,52 +204,54 @@ impl Player for Resilience {
                     .unless(&STALE_DRAIN, || stale != there.max(0) && after.available == left)
             }
             "change_limit_for_period" => {
-                let limit = step.args.int("limit_for_period");
-                let Ok(changed) = self.ours(limit, 0) else { return Seen::ByRule(&TOO_FAST) };
+                let limit = step.args.int("limit_for_period")?;
+                let Ok(changed) = self.ours(limit, 0) else { return Ok(Seen::ByRule(&TOO_FAST)) };
                 changed.convert(&ours.limit, &mut ours.state, &Now::at(now));
                 ours.limit = changed;
                 ours.compare(Comparison::new(), after, then)
                     .seen()
                     .unless(&LIMIT_LATER, || after.available == self.stored_at(now, limit).permits)
             }
-            other => panic!("no operation `{other}` is known"),
-        }
+            _ => return Err(Skip::UnknownOperation),
+        })
     }
 
-    fn follow(&mut self, step: &Step) {
-        self.seen = Seen4j::read(&step.result);
-        let now = step.at_nanos(1);
-        self.at = step.result.maybe_int("now_ns").map_or(now, |now| now as u64);
+    fn follow(&mut self, step: &Step) -> Read<()> {
+        self.seen = Seen4j::read(&step.result)?;
+        let (now, then) = self.times(step)?;
+        self.at = then;
         if step.failed() {
-            return;
+            return Ok(());
         }
         let there = self.stored_at(now, self.limit);
         match step.op.as_str() {
-            "change_limit_for_period" => self.limit = step.args.int("limit_for_period"),
-            "change_timeout_duration" => self.timeout = step.args.count("timeout_ns"),
+            "change_limit_for_period" => self.limit = step.args.int("limit_for_period")?,
+            "change_timeout_duration" => self.timeout = step.args.count("timeout_ns")?,
             "drain_permissions" => self.stored = Stored { permits: self.seen.available, ..there },
             "reserve_permission" | "acquire_permission" => {
-                let taken = if step.result.flag("ok") { step.args.int("permits") } else { 0 };
+                let taken = if step.result.flag("ok")? { step.args.int("permits")? } else { 0 };
                 self.stored = Stored { permits: there.permits - taken, ..there };
             }
             _ => {}
         }
+        Ok(())
     }
 }
 
 impl Resilience {
-    fn compare_taking(&self, step: &Step, mut ours: Here, after: Seen4j, then: u64) -> Seen {
-        let (permits, ok) = (step.args.int("permits"), step.result.flag("ok"));
+    fn compare_taking(&self, step: &Step, mut ours: Here, after: Seen4j, then: u64) -> Read<Seen> {
+        let (permits, ok) = (step.args.int("permits")?, step.result.flag("ok")?);
+        let (now, _) = self.times(step)?;
         let Ok(cost) = u64::try_from(permits) else {
             let given = Cost::new(permits.unsigned_abs() as u64);
             ours.limit.refund(&mut ours.state, &Now::at(ours.now), given, None);
             let seen = ours.compare(Comparison::new().same("ok", ok, true), after, then).seen();
-            return seen
-                .unless(&ABOVE_LIMIT, || after.available > self.limit || self.seen.available - permits > self.limit);
+            return Ok(seen
+                .unless(&ABOVE_LIMIT, || after.available > self.limit || self.seen.available - permits > self.limit));
         };
         let told = match step.result.maybe_int("wait_ns") {
             Some(wait) => wait,
-            None if ok => step.result.int("parked_ns"),
+            None if ok => step.result.int("parked_ns")?,
             None => -1,
         };
         let wait_of = |wait: Option<u64>| wait.map_or(-1, i128::from);
@@ -247,16 +261,17 @@ impl Resilience {
         };
         let wait = ours.take(cost);
         let seen = compare(wait, ours);
-        let sleeps = step.op == "acquire_permission" && !ok && step.result.int("parked_ns") > 0;
+        let sleeps = step.op == "acquire_permission" && !ok && step.result.int("parked_ns")? > 0;
         let seen = if seen == Seen::Equal && sleeps { Seen::ByRule(&SLEEPS_IN_VAIN) } else { seen };
         let forced = || {
-            let mut ours = self.load(step.at_nanos(1)).ok()?;
+            let mut ours = self.load(now).ok()?;
             let wait = ours.force(cost);
             Some(compare(wait, ours) == Seen::Equal)
         };
-        seen.unless(&BEYOND_CAPACITY, || {
-            permits > self.limit && if ok { forced() == Some(true) } else { wait.is_none() }
-        })
-        .unless(&WAITS_FOR_NOTHING, || cost == 0 && self.stored_at(step.at_nanos(1), self.limit).permits < 0)
+        Ok(seen
+            .unless(&BEYOND_CAPACITY, || {
+                permits > self.limit && if ok { forced() == Some(true) } else { wait.is_none() }
+            })
+            .unless(&WAITS_FOR_NOTHING, || cost == 0 && self.stored_at(now, self.limit).permits < 0))
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Retry, SlidingLog};
 
-use super::{Case, Comparison, Fields, Player, Rule, Seen, Step};
+use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const FRACTIONAL: Rule = Rule {
     name: "fractional maximum",
@@ -36,14 +36,14 @@ const TOLD_AS_ZERO: Rule = Rule {
 const MICRO: u64 = 1_000;
 
 /// The player of a case.
-pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
+pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
-    let interval = from_millis(config.double("interval_ms"));
-    let gap = if config.get("min_difference_ms").is_some() { config.double("min_difference_ms") } else { 0.0 };
-    let most = config.double("max_in_interval");
+    let interval = from_millis(config.double("interval_ms")?);
+    let gap = if config.get("min_difference_ms").is_some() { config.double("min_difference_ms")? } else { 0.0 };
+    let most = config.double("max_in_interval")?;
     let plain = SlidingLog::new(most as u64, interval).and_then(|log| log.minimum_gap(from_millis(gap)));
-    Some(Box::new(Rolling {
-        plain: plain.expect("the numbers of a log"),
+    Ok(Box::new(Rolling {
+        plain: plain.map_err(|_| Skip::RefusedLimit)?,
         gap: from_millis(gap),
         fractional: most.fract() != 0.0,
         store: if case.algorithm == "rolling_window_memory" { Store::Memory } else { Store::Redis },
@@ -82,23 +82,23 @@ struct Rolling {
 }
 
 impl Player for Rolling {
-    fn compare(&self, step: &Step) -> Seen {
+    fn compare(&self, step: &Step) -> Read<Seen> {
         if step.op == "clear" {
-            return Comparison::new().same("ok", step.result.flag("ok"), true).seen();
+            return Ok(Comparison::new().same("ok", step.result.flag("ok")?, true).seen());
         }
-        let known = self.attempts.get(step.args.text("id")).map_or(&[][..], Vec::as_slice);
-        let now = step.at_nanos(MICRO);
+        let known = self.attempts.get(step.args.text("id")?).map_or(&[][..], Vec::as_slice);
+        let now = step.at_nanos(MICRO)?;
         let inside: Vec<u64> = known.iter().copied().filter(|&at| self.is_inside(at, now)).collect();
-        self.compare_from(step, known)
-            .unless(&TIMER, || self.timer_forgot(known, now) && self.compare_from(step, &[]).is_explained())
-            .unless(&GAP_FORGOTTEN, || {
-                self.gap > self.plain.length() && inside != known && self.compare_from(step, &inside).is_explained()
-            })
+        let explained = |attempts: &[u64]| self.compare_from(step, attempts).is_ok_and(|seen| seen.is_explained());
+        Ok(self
+            .compare_from(step, known)?
+            .unless(&TIMER, || self.timer_forgot(known, now) && explained(&[]))
+            .unless(&GAP_FORGOTTEN, || self.gap > self.plain.length() && inside != known && explained(&inside)))
     }
 
-    fn follow(&mut self, step: &Step) {
-        let now = step.at_nanos(MICRO);
-        let id = step.args.text("id");
+    fn follow(&mut self, step: &Step) -> Read<()> {
+        let now = step.at_nanos(MICRO)?;
+        let id = step.args.text("id")?;
         let mut attempts = self.attempts.remove(id).unwrap_or_default();
         if self.timer_forgot(&attempts, now) || step.op == "clear" {
             attempts.clear();
@@ -108,6 +108,7 @@ impl Player for Rolling {
             attempts.push(now);
         }
         self.attempts.insert(id.to_owned(), attempts);
+        Ok(())
     }
 }
 
@@ -122,56 +123,55 @@ impl Rolling {
         timer_fails && attempts.last().is_some_and(|&last| now - last >= 1_000 * MICRO)
     }
 
-    fn compare_from(&self, step: &Step, attempts: &[u64]) -> Seen {
+    fn compare_from(&self, step: &Step, attempts: &[u64]) -> Read<Seen> {
         let counting = self.plain.count_refused();
         let mut state = vec![0; counting.words()];
         let attempt = |state: &mut [u64], at| counting.decide(state, &Now::at(at), Ask::Exactly(Cost::ONE)).outcome();
         for &at in attempts {
             attempt(&mut state, at);
         }
-        let now = Now::at(step.at_nanos(MICRO));
+        let at = step.at_nanos(MICRO)?;
+        let now = Now::at(at);
         let before = self.plain.weigh(state.as_slice(), &now, Ask::Exactly(Cost::ONE)).outcome();
-        let passes = attempt(&mut state, step.at_nanos(MICRO)).is_admitted();
+        let passes = attempt(&mut state, at).is_admitted();
         let after = counting.report(state.as_slice(), &now, Cost::ONE);
         if self.version == Version::Early {
             return self.compare_early(step, before, after.remaining);
         }
         let result = &step.result;
-        let comparison = Comparison::new().same("blocked", result.flag("blocked"), !passes);
+        let comparison = Comparison::new().same("blocked", result.flag("blocked")?, !passes);
         if result.get("ms_until_allowed").is_none() {
-            return comparison.seen();
+            return Ok(comparison.seen());
         }
         if self.fractional {
-            return if comparison.clone().seen() == Seen::Equal {
-                Seen::ByRule(&FRACTIONAL)
-            } else {
-                comparison.seen()
-            };
+            let seen = comparison.seen();
+            return Ok(if seen == Seen::Equal { Seen::ByRule(&FRACTIONAL) } else { seen });
         }
-        comparison
-            .same("remaining", result.count("actions_remaining"), after.remaining)
-            .same("wait_ms", result.count("ms_until_allowed"), wait(after.retry).as_millis_ceil())
-            .seen()
+        Ok(comparison
+            .same("remaining", result.count("actions_remaining")?, after.remaining)
+            .same("wait_ms", result.count("ms_until_allowed")?, wait(after.retry).as_millis_ceil())
+            .seen())
     }
 
     /// One function that gives a wait, zero for permission, and what remains.
-    fn compare_early(&self, step: &Step, before: Outcome, remaining: u64) -> Seen {
+    fn compare_early(&self, step: &Step, before: Outcome, remaining: u64) -> Read<Seen> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
-        let (told_ms, ours_ms) = (step.result.count("wait_ms"), ours.as_nanos() / 1_000_000);
+        let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);
+        let told_remaining = step.result.int("remaining")?.max(0);
         let compare = |passes, wait_ms| {
             Comparison::new()
                 .same("passes", told_ms == 0, passes)
-                .same("remaining", step.result.int("remaining").max(0), remaining.into())
+                .same("remaining", told_remaining, remaining.into())
                 .same("wait_ms", told_ms, wait_ms)
                 .seen()
         };
         let refused = ours > Nanos::ZERO;
         let gap_ms = self.gap.as_nanos() / 1_000_000;
-        compare(!refused, ours_ms)
+        Ok(compare(!refused, ours_ms)
             .unless(&TOLD_AS_ZERO, || refused && compare(true, ours_ms) == Seen::Equal)
             .unless(&WHOLE_GAP, || {
                 refused && self.store == Store::Redis && compare(false, gap_ms.max(ours_ms)) == Seen::Equal
-            })
+            }))
     }
 }
 

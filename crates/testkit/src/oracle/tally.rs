@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
-/// Why a single step was not compared. There are no other reasons, and no way to skip a case.
+/// Why a step was not compared. There are no other reasons. A case whose limiter we cannot make has all its steps skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
     /// The operation returned an error: nothing was decided.
@@ -14,6 +14,16 @@ pub enum Skip {
     Extreme,
     /// The recorded state before the step is none that our limit can be in, such as a bucket above its capacity.
     Unholdable,
+    /// Our types refuse the limit.
+    RefusedLimit,
+    /// The clock is before 1970, where our clocks begin.
+    BeforeTime,
+    /// The clock is too far in the future for ours.
+    BeyondTime,
+    /// This field is missing, negative or of another kind.
+    Field(&'static str),
+    /// The reference has no such operation.
+    UnknownOperation,
 }
 
 impl fmt::Display for Skip {
@@ -23,6 +33,11 @@ impl fmt::Display for Skip {
             Self::ClockBack => "after the clock went back",
             Self::Extreme => "64-bit limit as argument",
             Self::Unholdable => "state we cannot hold",
+            Self::RefusedLimit => "limit that our types refuse",
+            Self::BeforeTime => "clock before 1970",
+            Self::BeyondTime => "clock too far in the future",
+            Self::UnknownOperation => "unknown operation",
+            Self::Field(name) => return write!(f, "field `{name}` missing, negative or of another kind"),
         })
     }
 }
@@ -137,8 +152,6 @@ pub struct Tally {
     pub skipped: BTreeMap<Skip, usize>,
     /// Different for no known reason: where, and how.
     pub differing: Vec<String>,
-    /// Cases of algorithms that are not there yet, with their steps.
-    pub waiting: BTreeMap<String, (usize, usize)>,
 }
 
 impl Tally {
@@ -179,9 +192,6 @@ impl fmt::Display for Tally {
         }
         for (rule, count) in &self.by_rule {
             writeln!(f, "  rule     {count:>5}  {}: {}", rule.name, rule.reason)?;
-        }
-        for (algorithm, (cases, steps)) in &self.waiting {
-            writeln!(f, "  not yet  {steps:>5}  steps in {cases} cases of {algorithm}: with the algorithm they need")?;
         }
         self.differing.iter().try_for_each(|difference| writeln!(f, "  DIFFERS  {difference}"))
     }

@@ -3,11 +3,13 @@
 //! Numbers are taken as the 64-bit integers they are. Only what a reference gives as a double is read as one.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
+
+use super::tally::Skip;
 
 /// What one reference did from a fresh state on.
 #[derive(Clone, Debug)]
@@ -38,9 +40,12 @@ pub struct Step {
 }
 
 impl Step {
-    /// When, in nanoseconds, if a unit of the reference's clock has `unit` of them.
-    pub fn at_nanos(&self, unit: u64) -> u64 {
-        u64::try_from(self.at).unwrap_or(0) * unit
+    /// Returns the time in nanoseconds, if a unit of the reference's clock has `unit` of them.
+    ///
+    /// # Errors
+    /// When it is before 1970 or too far in the future for our clocks.
+    pub fn at_nanos(&self, unit: u64) -> Read<u64> {
+        to_nanos(self.at, unit)
     }
 
     /// Whether the operation failed: nothing was decided.
@@ -69,43 +74,54 @@ fn whole(number: &serde_json::Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
-/// The fields of recorded objects. A field that is missing or of another kind means that the trace is not one of
-/// ours; the message says which.
+/// What was read, or why what needs it is skipped.
+pub type Read<T> = Result<T, Skip>;
+
+/// Times beyond this leave no room for a wait after them.
+const LATEST: u64 = u64::MAX / 4;
+
+/// Converts a time in units of `unit` nanoseconds.
+pub(super) fn to_nanos(at: i64, unit: u64) -> Read<u64> {
+    let at = u64::try_from(at).map_err(|_| Skip::BeforeTime)?;
+    at.checked_mul(unit).filter(|nanos| *nanos <= LATEST).ok_or(Skip::BeyondTime)
+}
+
+/// The fields of recorded objects. What needs a field that is missing or of another kind is skipped with its name.
 pub trait Fields {
-    /// The field itself.
+    /// Returns the field itself, or null.
     fn field(&self, name: &str) -> &Value;
 
-    /// A whole number, if the field is there and not null.
+    /// Returns a whole number, if the field is there and one.
     fn maybe_int(&self, name: &str) -> Option<i128>;
 
-    /// A whole number.
-    fn int(&self, name: &str) -> i128 {
-        self.maybe_int(name).unwrap_or_else(|| panic!("`{name}` is no whole number"))
+    /// Reads a whole number.
+    fn int(&self, name: &'static str) -> Read<i128> {
+        self.maybe_int(name).ok_or(Skip::Field(name))
     }
 
-    /// A whole number that cannot be negative.
-    fn count(&self, name: &str) -> u64 {
-        u64::try_from(self.int(name)).unwrap_or_else(|_| panic!("`{name}` is negative"))
+    /// Reads a whole number that is not negative.
+    fn count(&self, name: &'static str) -> Read<u64> {
+        u64::try_from(self.int(name)?).map_err(|_| Skip::Field(name))
     }
 
-    /// Yes or no.
-    fn flag(&self, name: &str) -> bool {
-        self.field(name).as_bool().unwrap_or_else(|| panic!("`{name}` is neither true nor false"))
+    /// Reads a boolean.
+    fn flag(&self, name: &'static str) -> Read<bool> {
+        self.field(name).as_bool().ok_or(Skip::Field(name))
     }
 
-    /// A number that the reference keeps as a double.
-    fn double(&self, name: &str) -> f64 {
-        self.field(name).as_f64().unwrap_or_else(|| panic!("`{name}` is no number"))
+    /// Reads a number that the reference keeps as a double.
+    fn double(&self, name: &'static str) -> Read<f64> {
+        self.field(name).as_f64().ok_or(Skip::Field(name))
     }
 
-    /// A text.
-    fn text(&self, name: &str) -> &str {
-        self.field(name).as_str().unwrap_or_else(|| panic!("`{name}` is no text"))
+    /// Reads a string.
+    fn text(&self, name: &'static str) -> Read<&str> {
+        self.field(name).as_str().ok_or(Skip::Field(name))
     }
 
-    /// A list.
-    fn list(&self, name: &str) -> &[Value] {
-        self.field(name).as_array().unwrap_or_else(|| panic!("`{name}` is no list"))
+    /// Reads a list.
+    fn list(&self, name: &'static str) -> Read<&[Value]> {
+        self.field(name).as_array().map(Vec::as_slice).ok_or(Skip::Field(name))
     }
 }
 
@@ -137,7 +153,7 @@ impl Directory {
     pub fn read(&self, name: &str) -> io::Result<Vec<Case>> {
         let plain = self.0.join(format!("{name}.jsonl"));
         let packed = self.0.join(format!("{name}.jsonl.gz"));
-        let input: Box<dyn Read> = if plain.exists() {
+        let input: Box<dyn io::Read> = if plain.exists() {
             Box::new(File::open(plain)?)
         } else {
             let file = File::open(&packed).map_err(|error| {
@@ -145,28 +161,43 @@ impl Directory {
             })?;
             Box::new(GzDecoder::new(file))
         };
-        BufReader::new(input).lines().map(|line| parse(&line?)).collect()
+        BufReader::new(input).lines().map(|line| Case::parse(&line?)).collect()
     }
 }
 
-fn parse(line: &str) -> io::Result<Case> {
-    let value: Value = serde_json::from_str(line)?;
-    let text = |name| value.text(name).to_owned();
-    Ok(Case {
-        oracle: text("oracle"),
-        algorithm: text("algorithm"),
-        name: text("case"),
-        config: value.field("config").clone(),
-        steps: value.list("steps").iter().map(parse_step).collect(),
-    })
+impl Case {
+    /// Parses a line of a file of traces.
+    ///
+    /// # Errors
+    /// When the line is not JSON, or lacks what every case and step has.
+    pub fn parse(line: &str) -> io::Result<Self> {
+        let value: Value = serde_json::from_str(line)?;
+        let text = |name| Ok(value.text(name)?.to_owned());
+        let read = || -> Read<Self> {
+            Ok(Self {
+                oracle: text("oracle")?,
+                algorithm: text("algorithm")?,
+                name: text("case")?,
+                config: value.field("config").clone(),
+                steps: value.list("steps")?.iter().map(parse_step).collect::<Read<_>>()?,
+            })
+        };
+        read().map_err(|skip| io::Error::new(io::ErrorKind::InvalidData, format!("not a case: {skip}")))
+    }
+
+    /// Returns when it begins, in the unit of the reference's clock.
+    pub(super) fn start(&self) -> Option<i64> {
+        let start = ["start_ns", "start_us", "start_ms"].into_iter().find_map(|name| self.config.maybe_int(name));
+        start.and_then(|start| start.try_into().ok())
+    }
 }
 
-fn parse_step(value: &Value) -> Step {
-    let unit = ["at_ns", "at_us", "at_ms"].into_iter().find(|unit| value.get(unit).is_some());
-    Step {
-        at: value.int(unit.expect("a step has a time")).try_into().expect("a time fits 64 bits"),
-        op: value.text("op").to_owned(),
+fn parse_step(value: &Value) -> Read<Step> {
+    let at = ["at_ns", "at_us", "at_ms"].into_iter().find_map(|unit| value.maybe_int(unit));
+    Ok(Step {
+        at: at.and_then(|at| at.try_into().ok()).ok_or(Skip::Field("at"))?,
+        op: value.text("op")?.to_owned(),
         args: value.field("args").clone(),
         result: value.field("result").clone(),
-    }
+    })
 }

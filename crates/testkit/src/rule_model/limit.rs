@@ -87,8 +87,9 @@ pub enum Windows {
     Epoch,
     /// From the charge on that finds nothing counted.
     FirstRequest,
-    /// At multiples of the period, moved by this offset. The program chooses one for each key; a test learns it from a reset.
-    Spread(u64),
+    /// At multiples of the period, which the program moves by an offset of its own for each key. The model does not know it: a
+    /// test has to set the clock of the program forward by it.
+    Spread,
     /// By the calendar.
     Calendar(Calendar),
 }

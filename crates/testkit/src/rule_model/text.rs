@@ -46,7 +46,7 @@ impl Limit {
                     put("max_wait", length(*max_wait));
                 }
             }
-            Algorithm::FixedWindow(Windows::Spread(_)) => put("phase", "spread".into()),
+            Algorithm::FixedWindow(Windows::Spread) => put("phase", "spread".into()),
             Algorithm::FixedWindow(Windows::FirstRequest) => put("phase", "first_request".into()),
             Algorithm::FixedWindow(Windows::Calendar(calendar)) => {
                 put("zone", calendar.zone.name().into());

@@ -7,7 +7,7 @@ use tollgate_core::{
 };
 
 use super::NEVER;
-use crate::oracle::{Comparison, Fields, Step};
+use crate::oracle::{Comparison, Fields, Read, Skip, Step};
 
 /// One bandwidth: our limit and how it is refilled.
 #[derive(Clone)]
@@ -24,48 +24,56 @@ pub(super) struct Bandwidth {
 
 impl Bandwidth {
     /// None for a limit that takes longer to refill than any of ours may.
-    pub(super) fn new(config: &Value, start: u64) -> Option<Self> {
+    pub(super) fn new(config: &Value, start: u64) -> Read<Option<Self>> {
         let (refill, period, capacity) =
-            (config.count("refill_tokens"), config.count("period_ns"), config.count("capacity"));
-        let phase = match config.text("refill") {
+            (config.count("refill_tokens")?, config.count("period_ns")?, config.count("capacity")?);
+        if period == 0 {
+            return Err(Skip::RefusedLimit);
+        }
+        let phase = match config.text("refill")? {
             "greedy" => None,
             "intervally" => Some(start),
-            _ => Some(config.count("first_refill_ms") * 1_000_000 - period),
+            _ => {
+                let first = config.count("first_refill_ms")?.checked_mul(1_000_000).ok_or(Skip::BeyondTime)?;
+                Some(first.checked_sub(period).ok_or(Skip::BeforeTime)?)
+            }
         };
         let id = config.field("id").as_str().map(str::to_owned);
-        let initial = config.maybe_int("initial_tokens").map_or(capacity, |tokens| tokens as u64).min(capacity);
-        let limit = Ours::Unlimited;
+        let initial = if config.get("initial_tokens").is_some() { config.count("initial_tokens")? } else { capacity };
+        let (limit, initial) = (Ours::Unlimited, initial.min(capacity));
         Self { limit, id, refill, period, capacity, initial, phase }.with_limit()
     }
 
-    fn with_limit(mut self) -> Option<Self> {
+    fn with_limit(mut self) -> Read<Option<Self>> {
+        let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
+        let steps = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
+        let deepest = self.phase.map_or(u64::try_from(deepest).unwrap_or(u64::MAX), |_| steps);
         // Debt is unbounded there: here as deep as it can be.
-        let deep = |made: Result<Ours, LimitError>| match made {
-            Ok(limit) => Some(limit),
-            Err(LimitError::FillTooLong { .. }) => None,
-            Err(error) => panic!("a limit that refills in time is one of ours: {error}"),
-        };
-        self.limit = match self.phase {
+        let Some(max_debt) = deepest.checked_sub(self.capacity) else { return Ok(None) };
+        let period = Nanos::from_nanos(self.period);
+        let limit = match self.phase {
             None => {
-                let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
-                let max_debt = u64::try_from(deepest).unwrap_or(u64::MAX).checked_sub(self.capacity)?;
-                let rate = Rate::new(self.refill, Nanos::from_nanos(self.period)).expect("a rate of ours");
-                deep(TokenBucket::new(rate, self.capacity).and_then(|limit| Ok(limit.max_debt(max_debt)?.into())))?
+                let rate = Rate::new(self.refill, period).map_err(|_| Skip::RefusedLimit)?;
+                TokenBucket::new(rate, self.capacity).and_then(|limit| Ok(limit.max_debt(max_debt)?.into()))
             }
             Some(phase) => {
-                let deepest = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
-                let max_debt = deepest.checked_sub(self.capacity)?;
-                let limit = IntervalBucket::new(self.refill, Nanos::from_nanos(self.period));
+                let limit = IntervalBucket::new(self.refill, period);
                 let limit = limit.and_then(|limit| limit.burst(self.capacity)?.max_debt(max_debt));
-                let steps = Steps::Aligned(Nanos::from_nanos(phase));
-                deep(limit.map(|limit| limit.steps(steps).into()))?
+                limit.map(|limit| limit.steps(Steps::Aligned(Nanos::from_nanos(phase))).into())
             }
         };
-        Some(self)
+        match limit {
+            Ok(limit) => {
+                self.limit = limit;
+                Ok(Some(self))
+            }
+            Err(LimitError::FillTooLong { .. }) => Ok(None),
+            Err(_) => Err(Skip::RefusedLimit),
+        }
     }
 
     /// This bandwidth where `old` was, which it is known by: it is refilled from when that was refilled last.
-    pub(super) fn in_place_of(mut self, old: &Self, now: u64) -> Option<Self> {
+    pub(super) fn in_place_of(mut self, old: &Self, now: u64) -> Read<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
             self.phase = Some(old.phase.map_or(now, refilled));
@@ -180,71 +188,69 @@ pub(super) struct Group<'a>(pub(super) Vec<Limit<'a>>);
 
 impl Group<'_> {
     /// Runs the operation and compares what it returns.
-    pub(super) fn run(&mut self, step: &Step) -> Comparison {
+    pub(super) fn run(&mut self, step: &Step) -> Read<Comparison> {
         let result = &step.result;
-        let tokens = || Cost::new(step.args.count("tokens"));
-        match step.op.as_str() {
-            "get_available_tokens" => {
-                Comparison::new().same("available", result.int("tokens").max(0), self.remaining())
-            }
-            "try_consume" => Comparison::new().same("ok", result.flag("ok"), self.take(Ask::Exactly(tokens()))),
+        let tokens = || step.args.count("tokens").map(Cost::new);
+        let comparison = Comparison::new();
+        Ok(match step.op.as_str() {
+            "get_available_tokens" => comparison.same("available", result.int("tokens")?.max(0), self.remaining()),
+            "try_consume" => comparison.same("ok", result.flag("ok")?, self.take(Ask::Exactly(tokens()?))),
             "try_consume_and_return_remaining" => {
-                let wait = self.wait(tokens());
-                let ok = self.take(Ask::Exactly(tokens()));
-                self.probe(result, ok, wait).up_to_one_more("reset", result.int("nanos_to_reset"), self.reset())
+                let wait = self.wait(tokens()?);
+                let ok = self.take(Ask::Exactly(tokens()?));
+                self.probe(result, ok, wait)?.up_to_one_more("reset", result.int("nanos_to_reset")?, self.reset())
             }
             "estimate_ability_to_consume" => {
-                let wait = self.wait(tokens());
-                self.probe(result, self.passes(Ask::Exactly(tokens())), wait)
+                let wait = self.wait(tokens()?);
+                self.probe(result, self.passes(Ask::Exactly(tokens()?)), wait)?
             }
             "try_consume_as_much_as_possible" => {
-                let taken = self.take_up_to(Cost::new(step.args.count("limit")));
-                Comparison::new().same("consumed", result.count("consumed"), taken.get())
+                let taken = self.take_up_to(Cost::new(step.args.count("limit")?));
+                comparison.same("consumed", result.count("consumed")?, taken.get())
             }
             "consume_ignoring_rate_limits" => {
-                let taken = self.take(Ask::Regardless(tokens()));
-                Comparison::new().same("ok", true, taken).up_to_one_more(
-                    "penalty",
-                    result.int("penalty_ns"),
-                    self.wait(Cost::ZERO),
-                )
+                let taken = self.take(Ask::Regardless(tokens()?));
+                let penalty = result.int("penalty_ns")?;
+                comparison.same("ok", true, taken).up_to_one_more("penalty", penalty, self.wait(Cost::ZERO))
             }
             "blocking_try_consume" => {
-                let wait = self.wait(tokens());
-                let ok = wait <= step.args.int("max_wait_ns") && self.take(Ask::Regardless(tokens()));
-                Comparison::new().same("ok", result.flag("ok"), ok).up_to_one_more(
+                let wait = self.wait(tokens()?);
+                let ok = wait <= step.args.int("max_wait_ns")? && self.take(Ask::Regardless(tokens()?));
+                let parked = result.int("parked_ns")?;
+                comparison.same("ok", result.flag("ok")?, ok).up_to_one_more(
                     "parked",
-                    result.int("parked_ns"),
+                    parked,
                     if ok { wait } else { 0 },
                 )
             }
             "add_tokens" | "force_add_tokens" => {
+                let tokens = tokens()?;
                 for limit in &mut self.0 {
-                    limit.bandwidth.limit.refund(&mut limit.state, &Now::at(limit.now), tokens(), None);
+                    limit.bandwidth.limit.refund(&mut limit.state, &Now::at(limit.now), tokens, None);
                 }
-                Comparison::new().same("ok", result.flag("ok"), true)
+                comparison.same("ok", result.flag("ok")?, true)
             }
             "reset" => {
                 for limit in &mut self.0 {
                     limit.fill(limit.bandwidth.capacity);
                 }
-                Comparison::new().same("ok", result.flag("ok"), true)
+                comparison.same("ok", result.flag("ok")?, true)
             }
-            other => panic!("no operation `{other}` is known"),
-        }
+            _ => return Err(Skip::UnknownOperation),
+        })
     }
 
     /// Runs a blocking call that takes whatever it asks for.
-    pub(super) fn run_forced(&mut self, step: &Step) -> Comparison {
-        self.take(Ask::Regardless(Cost::new(step.args.count("tokens"))));
-        Comparison::new().up_to_one_more("parked", step.result.int("parked_ns"), self.wait(Cost::ZERO))
+    pub(super) fn run_forced(&mut self, step: &Step) -> Read<Comparison> {
+        self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
+        Ok(Comparison::new().up_to_one_more("parked", step.result.int("parked_ns")?, self.wait(Cost::ZERO)))
     }
 
-    fn probe(&self, result: &Value, ok: bool, wait: i128) -> Comparison {
-        Comparison::new()
-            .same("ok", result.flag("ok"), ok)
-            .same("remaining", result.int("remaining"), self.remaining())
-            .up_to_one_more("wait", result.int("nanos_to_refill"), wait)
+    fn probe(&self, result: &Value, ok: bool, wait: i128) -> Read<Comparison> {
+        Ok(Comparison::new()
+            .same("ok", result.flag("ok")?, ok)
+            .same("remaining", result.int("remaining")?, self.remaining())
+            .up_to_one_more("wait", result.int("nanos_to_refill")?, wait))
     }
 
     fn passes(&self, ask: Ask) -> bool {

@@ -21,7 +21,8 @@ use group::{Bandwidth, Group};
 use serde_json::Value;
 use tollgate_core::Cost;
 
-use super::{Case, Comparison, Fields, Player, Rule, Seen, Skip, Step};
+use super::trace::to_nanos;
+use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const TOO_LARGE: Rule = Rule {
     name: "limit too large for us",
@@ -49,14 +50,15 @@ const KEEPS_TOKENS: Rule = Rule {
 const NEVER: i128 = i64::MAX as i128;
 
 /// The player of a case.
-pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
-    let start = case.config.count("start_ns");
-    let bandwidths = read_bandwidths(&case.config, start);
-    Some(Box::new(Bucket4j { bandwidths, seen: State::read(case.config.field("create")), at: start }))
+pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+    let start = to_nanos(case.start().ok_or(Skip::Field("start_ns"))?, 1)?;
+    let bandwidths = read_bandwidths(&case.config, start)?;
+    Ok(Box::new(Bucket4j { bandwidths, seen: State::read(case.config.field("create"))?, at: start }))
 }
 
-fn read_bandwidths(config: &Value, start: u64) -> Option<Vec<Bandwidth>> {
-    config.list("bandwidths").iter().map(|config| Bandwidth::new(config, start)).collect()
+/// None where our limit would take too long to refill.
+fn read_bandwidths(config: &Value, start: u64) -> Read<Option<Vec<Bandwidth>>> {
+    config.list("bandwidths")?.iter().map(|config| Bandwidth::new(config, start)).collect()
 }
 
 struct Bucket4j {
@@ -70,12 +72,13 @@ struct Bucket4j {
 struct State(Vec<[i128; 2]>);
 
 impl State {
-    fn read(result: &Value) -> Self {
+    fn read(result: &Value) -> Read<Self> {
         let pair = |pair: &Value| {
-            let part = |index: usize| i128::from(pair[index].as_i64().expect("a state is two whole numbers"));
-            [part(0), part(1)]
+            let part =
+                |index: usize| pair.get(index).and_then(Value::as_i64).map(i128::from).ok_or(Skip::Field("state"));
+            Ok([part(0)?, part(1)?])
         };
-        Self(result.list("state").iter().map(pair).collect())
+        result.list("state")?.iter().map(pair).collect::<Read<_>>().map(Self)
     }
 
     fn remaining(&self) -> Vec<i128> {
@@ -84,67 +87,75 @@ impl State {
 }
 
 impl Player for Bucket4j {
-    fn compare(&self, step: &Step) -> Seen {
-        let Some(bandwidths) = &self.bandwidths else { return Seen::ByRule(&TOO_LARGE) };
-        let now = step.at_nanos(1);
+    fn compare(&self, step: &Step) -> Read<Seen> {
+        let Some(bandwidths) = &self.bandwidths else { return Ok(Seen::ByRule(&TOO_LARGE)) };
+        let now = step.at_nanos(1)?;
+        if bandwidths.is_empty() || bandwidths.len() != self.seen.0.len() {
+            return Err(Skip::Field("state"));
+        }
         let loaded: Option<Vec<_>> = bandwidths
             .iter()
             .zip(&self.seen.0)
             .map(|(bandwidth, &state)| bandwidth.load(state, self.at, now))
             .collect();
-        let Some(mut group) = loaded.map(Group) else { return Seen::Skipped(Skip::Unholdable) };
+        let mut group = loaded.map(Group).ok_or(Skip::Unholdable)?;
         let before = group.clone();
-        let after = State::read(&step.result);
+        let after = State::read(&step.result)?;
         if step.op == "replace_configuration" {
             return self.compare_replacing(step, &before, &after);
         }
-        let seen = group.run(step).same("tokens", after.remaining(), group.tokens()).seen();
+        let seen = group.run(step)?.same("tokens", after.remaining(), group.tokens()).seen();
         let is_cut = || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.is_cut(tokens));
         // As if ours had let pass what theirs did.
         let is_forced = || {
             let mut group = before.clone();
-            group.run_forced(step).same("tokens", after.remaining(), group.tokens()).seen() == Seen::Equal
+            let forced = group.run_forced(step);
+            forced.is_ok_and(|it| it.same("tokens", after.remaining(), group.tokens()).seen() == Seen::Equal)
         };
-        match step.op.as_str() {
+        Ok(match step.op.as_str() {
             "force_add_tokens" => seen.unless(&ABOVE_CAPACITY, is_cut),
             "blocking_try_consume" => {
                 let (result, args) = (&step.result, &step.args);
-                let never_fits = before.wait(Cost::new(args.count("tokens"))) == NEVER;
-                seen.unless(&BLOCKING_BEYOND, || never_fits && result.flag("ok") && is_forced())
+                let never_fits = before.wait(Cost::new(args.count("tokens")?)) == NEVER;
+                let ok = result.flag("ok")?;
+                seen.unless(&BLOCKING_BEYOND, || never_fits && ok && is_forced())
                     .unless(&EARLY, || result.field("parked_ns") == args.field("max_wait_ns") && is_forced())
             }
             _ => seen,
-        }
+        })
     }
 
-    fn follow(&mut self, step: &Step) {
+    fn follow(&mut self, step: &Step) -> Read<()> {
         if step.op == "replace_configuration" && !step.failed() {
-            self.bandwidths = self.replaced(step);
+            self.bandwidths = self.replaced(step)?;
         }
-        self.seen = State::read(&step.result);
-        self.at = step.at_nanos(1);
+        self.seen = State::read(&step.result)?;
+        self.at = step.at_nanos(1)?;
+        Ok(())
     }
 }
 
 impl Bucket4j {
     /// The bandwidths after their numbers were changed.
-    fn replaced(&self, step: &Step) -> Option<Vec<Bandwidth>> {
-        let now = step.at_nanos(1);
-        let new = read_bandwidths(&step.args, now)?;
-        let old = self.bandwidths.as_ref()?;
+    fn replaced(&self, step: &Step) -> Read<Option<Vec<Bandwidth>>> {
+        let now = step.at_nanos(1)?;
+        let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
         let place = |bandwidth: &Bandwidth| match bandwidth.counterpart(old, &new) {
             Some(place) if !is_reset(step) => bandwidth.clone().in_place_of(&old[place], now),
-            _ => Some(bandwidth.clone()),
+            _ => Ok(Some(bandwidth.clone())),
         };
         new.iter().map(place).collect()
     }
 
-    fn compare_replacing(&self, step: &Step, before: &Group<'_>, after: &State) -> Seen {
-        let (Some(new), Some(old)) = (self.replaced(step), &self.bandwidths) else { return Seen::ByRule(&TOO_LARGE) };
+    fn compare_replacing(&self, step: &Step, before: &Group<'_>, after: &State) -> Read<Seen> {
+        let (Some(new), Some(old)) = (self.replaced(step)?, &self.bandwidths) else {
+            return Ok(Seen::ByRule(&TOO_LARGE));
+        };
+        let (now, strategy) = (step.at_nanos(1)?, step.args.text("strategy")?);
         let place = |bandwidth: &Bandwidth| bandwidth.counterpart(old, &new).filter(|_| !is_reset(step));
         let ours = |bandwidth: &Bandwidth| match place(bandwidth) {
             Some(place) => bandwidth.converted(&before.0[place]).remaining(),
-            None => bandwidth.init(step.at_nanos(1)).remaining(),
+            None => bandwidth.init(now).remaining(),
         };
         let ours: Vec<_> = new.iter().map(ours).collect();
         let seen = Comparison::new().same("tokens", after.remaining(), ours).seen();
@@ -153,19 +164,19 @@ impl Bucket4j {
         let is_kept = |(bandwidth, &[told, _]): (&Bandwidth, &[i128; 2])| {
             let Some(place) = place(bandwidth) else { return true };
             let (capacity, was) = (i128::from(bandwidth.capacity), i128::from(old[place].capacity));
-            let kept = |tokens: i128| match step.args.text("strategy") {
+            let kept = |tokens: i128| match strategy {
                 "PROPORTIONALLY" => tokens * capacity / was,
                 "ADDITIVE" => tokens.min(capacity) + (capacity - was).max(0),
                 _ => tokens.min(capacity),
             };
             let tokens = before.tokens_of(place);
-            let most = (kept(tokens + 1) + bandwidth.refilled_after(&old[place], step.at_nanos(1))).min(capacity);
+            let most = (kept(tokens + 1) + bandwidth.refilled_after(&old[place], now)).min(capacity);
             (kept(tokens)..=most).contains(&told.max(0))
         };
-        seen.unless(&KEEPS_TOKENS, || new.iter().zip(&after.0).all(is_kept))
+        Ok(seen.unless(&KEEPS_TOKENS, || new.iter().zip(&after.0).all(is_kept)))
     }
 }
 
 fn is_reset(step: &Step) -> bool {
-    step.args.text("strategy") == "RESET"
+    step.args.text("strategy") == Ok("RESET")
 }

@@ -4,7 +4,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
 
 use super::{MICRO, NOTHING_COUNTED, Windowed, reset_us};
-use crate::oracle::{Case, Comparison, Fields, Rule, Seen, Skip, Step};
+use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
 
 const ROUNDED_DOWN: Rule = Rule {
     name: "weighted sum rounded down",
@@ -22,9 +22,8 @@ const OTHER_RESET: Rule = Rule {
 pub(super) struct Counter(SlidingWindow);
 
 impl Counter {
-    pub(super) fn new(case: &Case) -> Self {
-        let length = Nanos::from_secs(case.config.count("window_s"));
-        Self(SlidingWindow::new(case.config.count("amount"), length).expect("the numbers of a window"))
+    pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
+        SlidingWindow::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
     /// Our window with these counts; none if they are more than it holds.
@@ -36,7 +35,7 @@ impl Counter {
             let ask = Ask::Regardless(Cost::new(u64::try_from(count).ok()?));
             self.0.decide(&mut state, &Now::at(at), ask).is_admitted().then_some(())
         };
-        count(counts.at - counts.length, counts.previous)?;
+        count(counts.at.checked_sub(counts.length)?, counts.previous)?;
         count(counts.at, counts.current)?;
         Some(state)
     }
@@ -76,65 +75,67 @@ impl Counts {
 impl Windowed for Counter {
     type Kept = ();
 
-    fn compare(&self, _: Option<&()>, step: &Step) -> Seen {
+    fn compare(&self, _: Option<&()>, step: &Step) -> Read<Seen> {
         let before = step.result.field("before");
         let counts = Counts {
-            previous: before.int("previous_count"),
-            current: before.int("current_count"),
-            at: step.at_nanos(MICRO),
+            previous: before.int("previous_count")?,
+            current: before.int("current_count")?,
+            at: step.at_nanos(MICRO)?,
             length: self.0.length().as_nanos(),
             near_boundary: before.get("near_boundary").is_some(),
         };
-        let Some(state) = self.load(&counts) else { return Seen::Skipped(Skip::Unholdable) };
+        let state = self.load(&counts).ok_or(Skip::Unholdable)?;
         let seen = match step.op.as_str() {
-            "get_window_stats" => self.compare_stats(&state, &counts, step),
-            _ => self.compare_verdict(&state, &counts, step),
+            "get_window_stats" => self.compare_stats(&state, &counts, step)?,
+            _ => self.compare_verdict(&state, &counts, step)?,
         };
-        seen.unless(&LAST_BITS, || counts.near_boundary && self.is_one_off(&counts, step))
+        Ok(seen.unless(&LAST_BITS, || counts.near_boundary && self.is_one_off(&counts, step) == Ok(true)))
     }
 
-    fn hit(&self, _: Option<()>, _: &Step) {}
+    fn hit(&self, _: Option<()>, _: &Step) -> Read<()> {
+        Ok(())
+    }
 }
 
 impl Counter {
     /// Whether theirs is what a rounded sum of one more or one less makes of it.
-    fn is_one_off(&self, counts: &Counts, step: &Step) -> bool {
+    fn is_one_off(&self, counts: &Counts, step: &Step) -> Read<bool> {
         let limit = i128::from(self.0.limit());
-        let is_told = |rounded: i128| match step.result.maybe_int("remaining") {
-            Some(remaining) => remaining == (limit - rounded).max(0),
-            None => step.result.flag("ok") == (rounded + step.args.int("cost") <= limit),
+        let is_told = |rounded: i128| {
+            Ok(match step.result.maybe_int("remaining") {
+                Some(remaining) => remaining == (limit - rounded).max(0),
+                None => step.result.flag("ok")? == (rounded + step.args.int("cost")? <= limit),
+            })
         };
-        [-1, 1].into_iter().any(|off| is_told(counts.rounded_down() + off))
+        Ok(is_told(counts.rounded_down() - 1)? || is_told(counts.rounded_down() + 1)?)
     }
 
-    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Seen {
-        let cost = step.args.int("cost");
+    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
+        let cost = step.args.int("cost")?;
         // A negative cost gives back and always passes.
-        let passes = cost < 0 || {
-            let ask = Ask::Exactly(Cost::new(step.args.count("cost")));
-            self.0.weigh(state, &Now::at(counts.at), ask).is_admitted()
-        };
-        let ok = step.result.flag("ok");
+        let passes = u64::try_from(cost)
+            .map_or(true, |cost| self.0.weigh(state, &Now::at(counts.at), Ask::Exactly(Cost::new(cost))).is_admitted());
+        let ok = step.result.flag("ok")?;
         let rounded_passes = counts.rounded_down() + cost <= i128::from(self.0.limit());
-        Comparison::new().same("ok", ok, passes).seen().unless(&ROUNDED_DOWN, || ok && rounded_passes)
+        Ok(Comparison::new().same("ok", ok, passes).seen().unless(&ROUNDED_DOWN, || ok && rounded_passes))
     }
 
-    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Seen {
+    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
         let now = Now::at(counts.at);
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
-        let told = step.result.count("remaining");
-        let told_reset = reset_us(step) - i128::from(step.at);
+        let told = step.result.count("remaining")?;
+        let told_reset = reset_us(step)? - i128::from(step.at);
         // As for the moving window: the wait for one more than what remains.
-        let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining + 1)).retry else {
+        let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
             let seen = Comparison::new().same("remaining", told, remaining).seen();
-            return if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen };
+            return Ok(if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen });
         };
         let is_rounded = i128::from(told) == (i128::from(self.0.limit()) - counts.rounded_down()).max(0);
-        Comparison::new()
+        Ok(Comparison::new()
             .same("remaining", told, remaining)
             .near("reset_us", told_reset, i128::from(reset.as_nanos() / MICRO))
             .seen()
             .unless(&OTHER_RESET, || told == remaining && counts.is_known_reset(told_reset))
-            .unless(&ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset))
+            .unless(&ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset)))
     }
 }

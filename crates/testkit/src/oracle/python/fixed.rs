@@ -3,7 +3,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
 
 use super::{MICRO, Windowed, compare_stats};
-use crate::oracle::{Case, Comparison, Fields, Rule, Seen, Skip, Step};
+use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
 
 const NOTHING_BEYOND_FULL: Rule = Rule {
     name: "a cost of nothing, refused",
@@ -23,23 +23,22 @@ pub(super) struct Kept {
 }
 
 impl Fixed {
-    pub(super) fn new(case: &Case) -> Self {
-        let (amount, length) = (case.config.count("amount"), Nanos::from_secs(case.config.count("window_s")));
-        let ours = FixedWindow::new(amount, length).expect("the numbers of a window").phase(Phase::FirstRequest);
-        Self { ours, amount: amount.into(), length: length.as_nanos() }
+    pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
+        let ours = FixedWindow::new(amount, length).map_err(|_| Skip::RefusedLimit)?.phase(Phase::FirstRequest);
+        Ok(Self { ours, amount: amount.into(), length: length.as_nanos() })
     }
 }
 
 impl Windowed for Fixed {
     type Kept = Kept;
 
-    fn compare(&self, kept: Option<&Kept>, step: &Step) -> Seen {
-        let now = Now::at(step.at_nanos(MICRO));
+    fn compare(&self, kept: Option<&Kept>, step: &Step) -> Read<Seen> {
+        let now = Now::at(step.at_nanos(MICRO)?);
         let mut state = [0; 2];
         self.ours.init(&mut state, &now);
         if let Some(kept) = kept {
             // What was counted beyond the limit refuses no more than the limit itself.
-            let Ok(used) = u64::try_from(kept.count.min(self.amount)) else { return Seen::Skipped(Skip::Unholdable) };
+            let used = u64::try_from(kept.count.min(self.amount)).map_err(|_| Skip::Unholdable)?;
             let _ = self.ours.decide(&mut state, &Now::at(kept.start), Ask::Exactly(Cost::new(used)));
         }
         if step.op == "get_window_stats" {
@@ -47,18 +46,18 @@ impl Windowed for Fixed {
             let reset = (report.reset > Nanos::ZERO).then(|| report.reset.as_nanos());
             return compare_stats(step, report.remaining, reset);
         }
-        let ok = match u64::try_from(step.args.int("cost")) {
+        let cost = step.args.int("cost")?;
+        let ok = match u64::try_from(cost) {
             Ok(cost) => self.ours.weigh(&state, &now, Ask::Exactly(Cost::new(cost))).is_admitted(),
             Err(_) => true,
         };
-        Comparison::new().same("ok", step.result.flag("ok"), ok).seen().unless(&NOTHING_BEYOND_FULL, || {
-            step.args.int("cost") == 0 && kept.is_some_and(|kept| kept.count > self.amount)
-        })
+        let seen = Comparison::new().same("ok", step.result.flag("ok")?, ok).seen();
+        Ok(seen.unless(&NOTHING_BEYOND_FULL, || cost == 0 && kept.is_some_and(|kept| kept.count > self.amount)))
     }
 
-    fn hit(&self, kept: Option<Kept>, step: &Step) -> Kept {
-        let now = step.at_nanos(MICRO);
-        let kept = kept.filter(|kept| now < kept.start + self.length).unwrap_or(Kept { start: now, count: 0 });
-        Kept { count: kept.count + step.args.int("cost"), ..kept }
+    fn hit(&self, kept: Option<Kept>, step: &Step) -> Read<Kept> {
+        let now = step.at_nanos(MICRO)?;
+        let kept = kept.filter(|kept| now - kept.start < self.length).unwrap_or(Kept { start: now, count: 0 });
+        Ok(Kept { count: kept.count + step.args.int("cost")?, ..kept })
     }
 }

@@ -18,7 +18,9 @@ mod moving;
 
 use std::collections::HashMap;
 
-use super::{Case, Comparison, Fields, Player, Rule, Seen, Step};
+use tollgate_core::Nanos;
+
+use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const NOTHING_COUNTED: Rule = Rule {
     name: "reset told though nothing is counted",
@@ -29,15 +31,17 @@ const NOTHING_COUNTED: Rule = Rule {
 const MICRO: u64 = 1_000;
 
 /// The player of a case.
-pub(super) fn cast(case: &Case) -> Option<Box<dyn Player>> {
-    match case.algorithm.as_str() {
-        "fixed_window" => Some(Box::new(Python { window: fixed::Fixed::new(case), keys: HashMap::new() })),
-        "moving_window" => Some(Box::new(Python { window: moving::Moving::new(case), keys: HashMap::new() })),
+pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+    let length = Nanos::from_secs(case.config.count("window_s")?);
+    let amount = case.config.count("amount")?;
+    Ok(match case.algorithm.as_str() {
+        "fixed_window" => Box::new(Python { window: fixed::Fixed::new(amount, length)?, keys: HashMap::new() }),
+        "moving_window" => Box::new(Python { window: moving::Moving::new(amount, length)?, keys: HashMap::new() }),
         "sliding_window_counter" => {
-            Some(Box::new(Python { window: counter::Counter::new(case), keys: HashMap::new() }))
+            Box::new(Python { window: counter::Counter::new(amount, length)?, keys: HashMap::new() })
         }
-        _ => None,
-    }
+        _ => return Err(Skip::UnknownOperation),
+    })
 }
 
 /// One of the windows.
@@ -46,10 +50,10 @@ trait Windowed {
     type Kept;
 
     /// Runs `hit`, `test` or `get_window_stats` on ours, from what is kept of the key, and compares.
-    fn compare(&self, kept: Option<&Self::Kept>, step: &Step) -> Seen;
+    fn compare(&self, kept: Option<&Self::Kept>, step: &Step) -> Read<Seen>;
 
     /// What is kept after a recorded hit.
-    fn hit(&self, kept: Option<Self::Kept>, step: &Step) -> Self::Kept;
+    fn hit(&self, kept: Option<Self::Kept>, step: &Step) -> Read<Self::Kept>;
 }
 
 struct Python<W: Windowed> {
@@ -58,38 +62,39 @@ struct Python<W: Windowed> {
 }
 
 impl<W: Windowed> Player for Python<W> {
-    fn compare(&self, step: &Step) -> Seen {
+    fn compare(&self, step: &Step) -> Read<Seen> {
         match step.op.as_str() {
-            "clear" => Comparison::new().same("ok", step.result.flag("ok"), true).seen(),
-            _ => self.window.compare(self.keys.get(step.args.text("key")), step),
+            "clear" => Ok(Comparison::new().same("ok", step.result.flag("ok")?, true).seen()),
+            "hit" | "test" | "get_window_stats" => self.window.compare(self.keys.get(step.args.text("key")?), step),
+            _ => Err(Skip::UnknownOperation),
         }
     }
 
-    fn follow(&mut self, step: &Step) {
-        let key = step.args.text("key");
+    fn follow(&mut self, step: &Step) -> Read<()> {
+        let key = step.args.text("key")?;
         match step.op.as_str() {
             "clear" => drop(self.keys.remove(key)),
             "hit" => {
-                let kept = self.window.hit(self.keys.remove(key), step);
+                let kept = self.window.hit(self.keys.remove(key), step)?;
                 self.keys.insert(key.to_owned(), kept);
             }
             _ => {}
         }
+        Ok(())
     }
 }
 
 /// Compares what is told of a window: what remains, and how long until the reset, none if nothing is used of it.
-fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Seen {
-    let stats = |reset: Option<u64>| {
-        Comparison::new()
-            .same("remaining", step.result.count("remaining"), remaining)
-            .same("reset_us", reset_us(step), i128::from(step.at) + i128::from(reset.unwrap_or(0) / MICRO))
-            .seen()
-    };
-    stats(reset).unless(&NOTHING_COUNTED, || reset.is_none() && step.result.count("remaining") == remaining)
+fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Read<Seen> {
+    let told = step.result.count("remaining")?;
+    let seen = Comparison::new()
+        .same("remaining", told, remaining)
+        .same("reset_us", reset_us(step)?, i128::from(step.at) + i128::from(reset.unwrap_or(0) / MICRO))
+        .seen();
+    Ok(seen.unless(&NOTHING_COUNTED, || reset.is_none() && told == remaining))
 }
 
 /// When the reset was told to be, to the nearest microsecond: the double is that exact.
-fn reset_us(step: &Step) -> i128 {
-    (step.result.double("reset_time_s") * 1e6).round() as i128
+fn reset_us(step: &Step) -> Read<i128> {
+    Ok((step.result.double("reset_time_s")? * 1e6).round() as i64 as i128)
 }

@@ -3,7 +3,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
 
 use super::{MICRO, Windowed, compare_stats};
-use crate::oracle::{Case, Comparison, Fields, Rule, Seen, Step};
+use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
 
 const LAST_INSTANT: Rule = Rule {
     name: "exactly one window later",
@@ -13,9 +13,8 @@ const LAST_INSTANT: Rule = Rule {
 pub(super) struct Moving(SlidingLog);
 
 impl Moving {
-    pub(super) fn new(case: &Case) -> Self {
-        let length = Nanos::from_secs(case.config.count("window_s"));
-        Self(SlidingLog::new(case.config.count("amount"), length).expect("the numbers of a log"))
+    pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
+        SlidingLog::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
     /// Our log with the instants of the units that were let through.
@@ -41,33 +40,36 @@ impl Windowed for Moving {
     /// When units were let through, oldest first.
     type Kept = Vec<u64>;
 
-    fn compare(&self, kept: Option<&Vec<u64>>, step: &Step) -> Seen {
+    fn compare(&self, kept: Option<&Vec<u64>>, step: &Step) -> Read<Seen> {
         let hits = kept.map_or(&[][..], Vec::as_slice);
         let state = self.load(hits);
-        let at = step.at_nanos(MICRO);
+        let at = step.at_nanos(MICRO)?;
         if step.op == "get_window_stats" {
             let remaining = self.0.report(state.as_slice(), &Now::at(at), Cost::ONE).remaining;
             // The time until the oldest unit leaves is the wait for one more than what remains.
-            let reset = match self.0.report(state.as_slice(), &Now::at(at), Cost::new(remaining + 1)).retry {
-                Retry::After(wait) => Some(wait.as_nanos()),
-                Retry::OnRelease | Retry::Never => None,
-            };
+            let reset =
+                match self.0.report(state.as_slice(), &Now::at(at), Cost::new(remaining.saturating_add(1))).retry {
+                    Retry::After(wait) => Some(wait.as_nanos()),
+                    Retry::OnRelease | Retry::Never => None,
+                };
             return compare_stats(step, remaining, reset);
         }
-        let cost = step.args.int("cost");
-        let compare = |at| Comparison::new().same("ok", step.result.flag("ok"), self.passes(&state, at, cost)).seen();
-        compare(at).unless(&LAST_INSTANT, || {
+        let (cost, ok) = (step.args.int("cost")?, step.result.flag("ok")?);
+        let compare = |at| Comparison::new().same("ok", ok, self.passes(&state, at, cost)).seen();
+        Ok(compare(at).unless(&LAST_INSTANT, || {
             let one_window_ago = at.checked_sub(self.0.length().as_nanos());
             step.op == "hit" && hits.iter().any(|&hit| Some(hit) == one_window_ago) && compare(at - 1) == Seen::Equal
-        })
+        }))
     }
 
-    fn hit(&self, kept: Option<Vec<u64>>, step: &Step) -> Vec<u64> {
+    fn hit(&self, kept: Option<Vec<u64>>, step: &Step) -> Read<Vec<u64>> {
         let mut hits = kept.unwrap_or_default();
-        if step.result.flag("ok") {
-            let units = usize::try_from(step.args.int("cost")).unwrap_or(0);
-            hits.extend(std::iter::repeat_n(step.at_nanos(MICRO), units));
+        if step.result.flag("ok")? {
+            // A hit of more than the limit is never let through.
+            let units = usize::try_from(step.args.int("cost")?).unwrap_or(0);
+            let units = if units as u64 > self.0.limit() { return Err(Skip::Unholdable) } else { units };
+            hits.extend(std::iter::repeat_n(step.at_nanos(MICRO)?, units));
         }
-        hits
+        Ok(hits)
     }
 }

@@ -26,8 +26,7 @@ impl Window {
     /// The end of the window around `at`, if it does not depend on the one before.
     fn end_around(&self, at: u64) -> u64 {
         match self.windows {
-            Windows::Epoch => at - at % self.length + self.length,
-            Windows::Spread(offset) => at - (at - offset) % self.length + self.length,
+            Windows::Epoch | Windows::Spread => at - at % self.length + self.length,
             Windows::FirstRequest => at + self.length,
             Windows::Calendar(calendar) => calendar.window(at).1,
         }
