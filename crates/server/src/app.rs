@@ -8,7 +8,7 @@ use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Engine, Store};
 use tollgate_http::ClientIp;
 
-use crate::control::auth::{Access, Guards, Tokens};
+use crate::control::auth::{Access, Authenticator, TokenPolicy};
 use crate::counters::SnapshotStatus;
 use crate::net::shutdown::Connections;
 use crate::observe::health::StoreHealth;
@@ -36,10 +36,10 @@ pub struct App<S> {
     pub top: TopKeys,
     /// Which refusals are logged, if any.
     pub refusals: Option<RefusalLog>,
-    /// The tokens.
-    pub guards: Guards,
-    /// Where the rules come from.
-    pub origin: SourceStatus,
+    /// The valid tokens.
+    pub auth: Authenticator,
+    /// The source of the rules.
+    pub source: SourceStatus,
     /// How the address of a client behind proxies is found.
     pub client: ClientIp,
     /// For everything but limits, which use the clock of their store.
@@ -66,8 +66,8 @@ impl<S: Store> App<S> {
             idempotency: IdempotencyTable::default(),
             top: TopKeys::new(Names::Plain, clock.mono()),
             refusals: None,
-            guards: Guards::default(),
-            origin: SourceStatus::default(),
+            auth: Authenticator::default(),
+            source: SourceStatus::default(),
             client: ClientIp::direct(),
             clock,
             snapshots: SnapshotStatus::default(),
@@ -89,8 +89,8 @@ impl<S: Store> App<S> {
 
     /// Sets whether callers need tokens; without this they do not.
     #[must_use]
-    pub fn with_tokens(self, tokens: Tokens) -> Self {
-        Self { guards: Guards::new(tokens), ..self }
+    pub fn with_tokens(self, policy: TokenPolicy) -> Self {
+        Self { auth: Authenticator::new(policy), ..self }
     }
 
     /// Sets how the address of a client behind proxies is found; without this no proxy is trusted.
@@ -99,10 +99,10 @@ impl<S: Store> App<S> {
         Self { client, ..self }
     }
 
-    /// Sets where the rules come from.
+    /// Sets the source of the rules.
     #[must_use]
     pub fn with_source(self, source: RulesSource) -> Self {
-        Self { origin: SourceStatus::new(source), ..self }
+        Self { source: SourceStatus::new(source), ..self }
     }
 
     /// Returns the wall clock in milliseconds since 1970, by which tokens expire.
@@ -123,7 +123,7 @@ impl<S: Store> App<S> {
 
     /// Adds an entry to the audit log, if this server has one.
     pub fn note(&self, access: &Access, kind: &'static str, action: &'static str, domain: Option<&str>, subject: &str) {
-        if let Some(service) = self.origin.service() {
+        if let Some(service) = self.source.service() {
             service.note(access, kind, action, domain, subject);
         }
     }

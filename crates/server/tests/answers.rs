@@ -128,7 +128,7 @@ fn refusals_are_explained_in_the_log_as_many_as_wanted() {
     assert_eq!(lines.len(), 2, "{lines:#?}");
     for expected in [
         "front=Http domain=\"api\" rule=\"paid\" key=\"user=alice\" retry_after_ms=86",
-        "standing=\"exact\" observed=false banned=false closed=false untold=0 why=\"+ paid (",
+        "standing=\"exact\" observed=false banned=false closed=false suppressed=0 why=\"+ paid (",
         "matches, counted by user = \\\"alice\\\", costs 1: refuses, 1/day: 0 of 1 left, full again in ",
         "; - silent (",
         "kind must be \\\"silent\\\", but is \\\"paid\\\"",
@@ -136,7 +136,7 @@ fn refusals_are_explained_in_the_log_as_many_as_wanted() {
     ] {
         assert!(lines[0].contains(expected), "no {expected} in\n{}", lines[0]);
     }
-    assert!(lines[1].contains("front=Resp") && lines[1].contains("untold=8"), "{}", lines[1]);
+    assert!(lines[1].contains("front=Resp") && lines[1].contains("suppressed=8"), "{}", lines[1]);
 }
 
 #[test]

@@ -63,13 +63,13 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
             granted += usize::from(passed);
         }
         assert_eq!(granted, 1, "this server's share of one a day");
-        server.wait_for_line("the store does not answer");
+        server.wait_for_line("store unreachable");
         let ready = get(&server, "/readyz");
         assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("ready (store unreachable)\n"), "{ready}");
         assert!(get(&server, "/metrics").contains("\ntollgate_store_up 0\n"));
 
         come_back(&mut store);
-        server.wait_for_line("the store answers again");
+        server.wait_for_line("store reachable again");
         wait_for_the_store(&mut client, "after");
         over.store(true, Ordering::Relaxed);
     });

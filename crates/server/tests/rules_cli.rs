@@ -248,7 +248,7 @@ fn keys_are_looked_at_reset_and_refunded() {
         ran.err
     );
     let receipt = serde_json::from_str::<Value>(&first).unwrap()["receipt"].as_str().unwrap().to_owned();
-    assert_eq!(cli.run(&["keys", "refund", &receipt]).done(), "1 given back\n");
+    assert_eq!(cli.run(&["keys", "refund", &receipt]).done(), "1 refunded\n");
     assert!(peek(&[]).done().starts_with("it would pass\nRULE  LIMIT  LEFT  NEXT IN"));
     peek(&["--cost", "2"]).failed(1, "");
     assert_eq!(cli.run(&["keys", "reset", "api", "user=ann"]).done(), "1 counter reset\n");
@@ -297,7 +297,7 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
     eventually("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
     reader.run(&["rules", "list"]).failed(1, "refused the token");
     let list = admin.run(&["tokens", "list"]).done();
-    assert!(list.contains("revoked 20") && list.contains("good until 20") && !list.contains("tg_"), "{list}");
+    assert!(list.contains("revoked 20") && list.contains("valid until 20") && !list.contains("tg_"), "{list}");
     admin.run(&["tokens", "create", "--role", "king"]).failed(2, "reader");
     admin.run(&["tokens", "create", "--role", "reader", "--expires", "soon"]).failed(1, "write a duration");
 }

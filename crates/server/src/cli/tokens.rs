@@ -11,7 +11,7 @@ use reqwest::Method;
 
 use super::remote::output::{self, OutputArgs, Table, clean, time};
 use super::remote::{Progress, Remote, ServerArgs};
-use crate::control::model::{Change, CreatedToken, NewToken, Page, PageRequest, Role, StoredToken};
+use crate::control::model::{Change, CreatedToken, Page, PageRequest, Role, StoredToken, TokenGrant};
 use crate::control::{Control, sqlite_url};
 
 #[derive(Clone, Debug, Args)]
@@ -98,7 +98,7 @@ pub(super) fn run(args: &TokensArgs) -> anyhow::Result<ExitCode> {
 fn by_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
     match command {
         TokensCommand::Create(args) => {
-            let token = serde_json::to_string(&args.token()?)?;
+            let token = serde_json::to_string(&args.grant()?)?;
             let answer = remote.post(&["v1", "tokens"], token)?;
             answer.print(args.output, |created| print_created(&created))
         }
@@ -119,7 +119,7 @@ fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
         let control = opened?;
         match command {
             TokensCommand::Create(args) => {
-                let created = control.tokens().create(&change, &args.token()?).await?;
+                let created = control.tokens().create(&change, &args.grant()?).await?;
                 if args.output.json { output::json(&created) } else { print_created(&created) }
             }
             TokensCommand::List(output) => {
@@ -151,10 +151,10 @@ fn without_password(url: &str) -> String {
 }
 
 impl CreateArgs {
-    fn token(&self) -> anyhow::Result<NewToken> {
+    fn grant(&self) -> anyhow::Result<TokenGrant> {
         let name = self.name.clone().unwrap_or_else(|| self.role.as_str().to_owned());
         let expires_ms = self.expires.as_deref().map(|when| expiry(when, Timestamp::now())).transpose()?;
-        Ok(NewToken { name, role: self.role, domains: self.domains.clone(), expires_ms })
+        Ok(TokenGrant { name, role: self.role, domains: self.domains.clone(), expires_ms })
     }
 }
 
@@ -174,7 +174,7 @@ fn expiry(text: &str, now: Timestamp) -> anyhow::Result<i64> {
 
 /// Prints the token alone on the standard output, for scripts, and its description on the standard error stream.
 fn print_created(created: &CreatedToken) -> anyhow::Result<()> {
-    let StoredToken { id, name, role, expires_ms, .. } = &created.stored;
+    let StoredToken { id, grant: TokenGrant { name, role, expires_ms, .. }, .. } = &created.stored;
     let expires = expires_ms.map(|at| format!(", until {}", time(at))).unwrap_or_default();
     let (id, name, role) = (clean(id), clean(name), role.as_str());
     writeln!(std::io::stderr(), "token {id} of {name}, {role}{expires}; it is shown this once:")?;
@@ -182,23 +182,23 @@ fn print_created(created: &CreatedToken) -> anyhow::Result<()> {
 }
 
 fn print_list(tokens: Vec<StoredToken>) -> anyhow::Result<()> {
-    let mut table = Table::new(&["ID", "NAME", "ROLE", "DOMAINS", "MADE", "STATE"]);
+    let mut table = Table::new(&["ID", "NAME", "ROLE", "DOMAINS", "CREATED", "STATE"]);
     let now = Timestamp::now().as_millisecond();
-    for token in tokens {
-        let state = match (token.revoked_ms, token.expires_ms) {
+    for StoredToken { id, grant, created_ms, revoked_ms } in tokens {
+        let state = match (revoked_ms, grant.expires_ms) {
             (Some(at), _) => format!("revoked {}", time(at)),
             (None, Some(at)) if at <= now => format!("expired {}", time(at)),
-            (None, Some(at)) => format!("good until {}", time(at)),
-            (None, None) => "good".to_owned(),
+            (None, Some(at)) => format!("valid until {}", time(at)),
+            (None, None) => "valid".to_owned(),
         };
-        let domains = if token.domains.is_empty() { "all".to_owned() } else { token.domains.join(", ") };
-        table.row([token.id, token.name, token.role.as_str().to_owned(), domains, time(token.created_ms), state]);
+        let domains = if grant.domains.is_empty() { "all".to_owned() } else { grant.domains.join(", ") };
+        table.row([id, grant.name, grant.role.as_str().to_owned(), domains, time(created_ms), state]);
     }
     table.print("no tokens")
 }
 
 fn print_revoked(token: &StoredToken) -> anyhow::Result<()> {
-    Ok(writeln!(std::io::stdout(), "token {} of {} is revoked", clean(&token.id), clean(&token.name))?)
+    Ok(writeln!(std::io::stdout(), "token {} of {} is revoked", clean(&token.id), clean(&token.grant.name))?)
 }
 
 #[cfg(test)]

@@ -15,24 +15,24 @@ use super::model::{Role, Verifier};
 
 /// Whether callers must send a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tokens {
+pub enum TokenPolicy {
     /// All calls except health checks require one.
-    Asked,
+    Required,
     /// No token is required, and every caller may do everything: for listeners on loopback.
     #[default]
-    NotAsked,
+    NotRequired,
 }
 
 /// The author of changes where no tokens are required.
 pub const LOCAL: &str = "local";
 
-type Digested = [u8; 32];
-type Table = HashMap<Digested, Verifier>;
+type TokenDigest = [u8; 32];
+type Table = HashMap<TokenDigest, Verifier>;
 
 /// The valid tokens.
 #[derive(Debug, Default)]
-pub struct Guards {
-    tokens: Tokens,
+pub struct Authenticator {
+    tokens: TokenPolicy,
     /// How often the table was replaced.
     edition: AtomicU64,
     /// Read when a connection sends a token for the first time, or after tokens have changed: not by most decisions.
@@ -41,10 +41,10 @@ pub struct Guards {
 
 /// The token of a connection, and its cached verification.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub struct CachedToken {
     /// The token as sent; empty if none was.
     text: Vec<u8>,
-    digest: Digested,
+    digest: TokenDigest,
     edition: u64,
     access: Option<Access>,
 }
@@ -60,11 +60,11 @@ pub enum Access {
 
 /// The scope of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum Scope<'a> {
     /// One domain.
     Domain(&'a str),
     /// All domains.
-    Everywhere,
+    AllDomains,
 }
 
 /// Why a caller is not authenticated.
@@ -80,36 +80,36 @@ pub enum AuthError {
 
 /// A caller lacks a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
+pub struct MissingRole {
     needed: Role,
     domain: Option<String>,
     token: Arc<Verifier>,
 }
 
-impl Guards {
+impl Authenticator {
     /// Creates an empty table: if tokens are required, every caller is refused.
-    pub fn new(tokens: Tokens) -> Self {
+    pub fn new(tokens: TokenPolicy) -> Self {
         Self { tokens, ..Self::default() }
     }
 
     /// Whether tokens are required.
     #[inline]
-    pub fn ask(&self) -> bool {
-        self.tokens == Tokens::Asked
+    pub fn requires_tokens(&self) -> bool {
+        self.tokens == TokenPolicy::Required
     }
 
     /// Replaces the valid tokens. Other tokens are refused from the next request on, also on connections that used them before.
     /// An invalid digest is ignored: no token matches it.
     pub fn replace(&self, verifiers: &[Verifier]) {
         let known = verifiers.iter().filter_map(|verifier| {
-            let mut digest = Digested::default();
+            let mut digest = TokenDigest::default();
             hex::decode_to_slice(&verifier.digest, &mut digest).ok()?;
             Some((digest, verifier.clone()))
         });
         let table: Arc<Table> = Arc::new(known.collect());
-        let mut place = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if *place != table {
-            *place = table;
+        let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if *current != table {
+            *current = table;
             // Release: pairs with the acquire in `access`, which sees the table by the lock.
             self.edition.fetch_add(1, Ordering::Release);
         }
@@ -120,29 +120,29 @@ impl Guards {
     /// # Errors
     /// When tokens are required and this one is not valid.
     #[inline]
-    pub fn admit<'s>(
+    pub fn authenticate<'s>(
         &self,
-        shown: &'s mut Shown,
+        cached: &'s mut CachedToken,
         token: Option<&[u8]>,
         now: impl FnOnce() -> i64,
     ) -> Result<&'s Access, AuthError> {
-        if !self.ask() {
+        if !self.requires_tokens() {
             return Ok(&Access::Local);
         }
         let token = token.filter(|token| !token.is_empty()).ok_or(AuthError::NoToken)?;
-        if shown.text != token {
-            self.show(shown, token);
+        if cached.text != token {
+            self.set_token(cached, token);
         }
-        self.access(shown, now)
+        self.access(cached, now)
     }
 
     /// Sets the token of a connection.
-    pub fn show(&self, shown: &mut Shown, token: &[u8]) {
+    pub fn set_token(&self, cached: &mut CachedToken, token: &[u8]) {
         // A string longer than any token is not kept; it is not found either.
         let text = if token.len() <= MAX_TOKEN { token.to_vec() } else { Vec::new() };
         let digest = digest(token);
         let (edition, access) = self.find(&digest);
-        *shown = Shown { text, digest, edition, access };
+        *cached = CachedToken { text, digest, edition, access };
     }
 
     /// Authenticates a connection by the token it sent before.
@@ -150,23 +150,23 @@ impl Guards {
     /// # Errors
     /// When tokens are required and the connection has no valid one.
     #[inline]
-    pub fn access<'s>(&self, shown: &'s mut Shown, now: impl FnOnce() -> i64) -> Result<&'s Access, AuthError> {
-        if !self.ask() {
+    pub fn access<'s>(&self, cached: &'s mut CachedToken, now: impl FnOnce() -> i64) -> Result<&'s Access, AuthError> {
+        if !self.requires_tokens() {
             return Ok(&Access::Local);
         }
         // Acquire: pairs with the release in `replace`.
-        if shown.edition != self.edition.load(Ordering::Acquire) {
-            (shown.edition, shown.access) = self.find(&shown.digest);
+        if cached.edition != self.edition.load(Ordering::Acquire) {
+            (cached.edition, cached.access) = self.find(&cached.digest);
         }
-        match &shown.access {
-            Some(access) if access.has_ended(now) => Err(AuthError::Expired),
+        match &cached.access {
+            Some(access) if access.has_expired(now) => Err(AuthError::Expired),
             Some(access) => Ok(access),
-            None if shown.digest == Digested::default() => Err(AuthError::NoToken),
+            None if cached.digest == TokenDigest::default() => Err(AuthError::NoToken),
             None => Err(AuthError::Unknown),
         }
     }
 
-    fn find(&self, digest: &Digested) -> (u64, Option<Access>) {
+    fn find(&self, digest: &TokenDigest) -> (u64, Option<Access>) {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that the edition belongs to the table.
         let edition = self.edition.load(Ordering::Acquire);
@@ -183,7 +183,7 @@ impl Access {
     pub fn author(&self) -> &str {
         match self {
             Self::Local => LOCAL,
-            Self::Token(token) => &token.name,
+            Self::Token(token) => &token.grant.name,
         }
     }
 
@@ -191,7 +191,7 @@ impl Access {
     pub fn is_at_least(&self, role: Role) -> bool {
         match self {
             Self::Local => true,
-            Self::Token(token) => token.role >= role,
+            Self::Token(token) => token.grant.role >= role,
         }
     }
 
@@ -199,25 +199,26 @@ impl Access {
     ///
     /// # Errors
     /// When it does not; the error names the required role.
-    pub fn require(&self, needed: Role, place: Place<'_>) -> Result<(), Denied> {
+    pub fn require(&self, needed: Role, scope: Scope<'_>) -> Result<(), MissingRole> {
         let Self::Token(token) = self else { return Ok(()) };
-        let reaches = token.role == Role::Admin
-            || token.domains.is_empty()
-            || matches!(place, Place::Domain(domain) if token.domains.iter().any(|own| own == domain));
-        if token.role >= needed && reaches {
+        let grant = &token.grant;
+        let reaches = grant.role == Role::Admin
+            || grant.domains.is_empty()
+            || matches!(scope, Scope::Domain(domain) if grant.domains.iter().any(|own| own == domain));
+        if grant.role >= needed && reaches {
             return Ok(());
         }
-        let domain = match place {
-            Place::Domain(domain) => Some(domain.to_owned()),
-            Place::Everywhere => None,
+        let domain = match scope {
+            Scope::Domain(domain) => Some(domain.to_owned()),
+            Scope::AllDomains => None,
         };
-        Err(Denied { needed, domain, token: token.clone() })
+        Err(MissingRole { needed, domain, token: token.clone() })
     }
 
-    fn has_ended(&self, now: impl FnOnce() -> i64) -> bool {
+    fn has_expired(&self, now: impl FnOnce() -> i64) -> bool {
         match self {
             Self::Local => false,
-            Self::Token(token) => token.expires_ms.is_some_and(|end| end <= now()),
+            Self::Token(token) => token.grant.expires_ms.is_some_and(|end| end <= now()),
         }
     }
 }
@@ -232,7 +233,7 @@ impl fmt::Display for AuthError {
     }
 }
 
-impl fmt::Display for Denied {
+impl fmt::Display for MissingRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { needed, domain, token } = self;
         write!(f, "this needs the role {}", needed.as_str())?;
@@ -240,15 +241,15 @@ impl fmt::Display for Denied {
             Some(domain) => write!(f, " for the domain `{domain}`")?,
             None => f.write_str(" for all domains")?,
         }
-        write!(f, "; the token `{}` has the role {}", token.id, token.role.as_str())?;
-        match token.domains.as_slice() {
+        write!(f, "; the token `{}` has the role {}", token.id, token.grant.role.as_str())?;
+        match token.grant.domains.as_slice() {
             [] => Ok(()),
             domains => write!(f, " for {}", domains.join(", ")),
         }
     }
 }
 
-fn digest(token: &[u8]) -> Digested {
+fn digest(token: &[u8]) -> TokenDigest {
     Sha256::digest(token).into()
 }
 

@@ -256,7 +256,6 @@ pub struct Plan {
 
 /// One change of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Planned)]
 pub struct PlannedChange {
     /// The domain of the rule.
     pub domain: String,
@@ -280,7 +279,7 @@ pub struct Validation {
 }
 
 /// A mistake or warning in a rule file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     /// Its line, from 1.
     pub line: u32,
@@ -335,6 +334,20 @@ impl Role {
 pub struct StoredToken {
     /// Its id, which is also part of the token itself.
     pub id: String,
+    /// What it permits.
+    #[serde(flatten)]
+    pub grant: TokenGrant,
+    /// When it was created, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// When it was revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_ms: Option<i64>,
+}
+
+/// What a token permits, whom, and until when: all that is needed to create one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenGrant {
     /// Its name, which is the author of changes made with it.
     pub name: String,
     /// What it permits.
@@ -342,35 +355,13 @@ pub struct StoredToken {
     /// The domains whose rules and overrides it may change; none: all domains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
-    /// When it was created, in milliseconds since 1970.
-    pub created_ms: i64,
-    /// When it expires.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_ms: Option<i64>,
-    /// When it was revoked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revoked_ms: Option<i64>,
-}
-
-/// A token to create.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewToken {
-    /// Its name, which is the author of changes made with it.
-    pub name: String,
-    /// What it permits.
-    pub role: Role,
-    /// The domains whose rules and overrides it may change; none: all domains.
-    #[serde(default)]
-    pub domains: Vec<String>,
     /// When it expires, in milliseconds since 1970.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
 }
 
 /// A new token. Its secret is returned this once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = MadeToken)]
 pub struct CreatedToken {
     /// The token, to be sent as `Authorization: Bearer …`, or with AUTH over the Redis protocol.
     pub token: String,
@@ -381,7 +372,6 @@ pub struct CreatedToken {
 
 /// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Entry)]
 pub struct AuditEntry {
     /// Its number in the log.
     pub seq: i64,
@@ -444,16 +434,9 @@ pub struct Verifier {
     pub digest: String,
     /// The id of the token.
     pub id: String,
-    /// Its name.
-    pub name: String,
     /// What it permits.
-    pub role: Role,
-    /// The domains it may change; none: all domains.
-    #[serde(default)]
-    pub domains: Vec<String>,
-    /// When it expires, in milliseconds since 1970.
-    #[serde(default)]
-    pub expires_ms: Option<i64>,
+    #[serde(flatten)]
+    pub grant: TokenGrant,
 }
 
 /// A node that follows this service, as it last reported.
@@ -473,7 +456,6 @@ pub struct NodeReport {
 
 /// A set of rules that a node refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Refused)]
 pub struct RefusedRevision {
     /// Its revision.
     pub revision: i64,

@@ -6,7 +6,7 @@ use tollgate_engine::rules::{Source, entry};
 
 use super::audit::NewEntry;
 use super::db::{SHORT, now_ms, storable, within};
-use super::model::{Change, CreatedToken, NewToken, Page, PageRequest, Role, StoredToken, Verifier};
+use super::model::{Change, CreatedToken, Page, PageRequest, Role, StoredToken, TokenGrant, Verifier};
 use super::paging::{Cursor, page_of};
 use super::sql::Sql;
 use super::{Control, ControlError, Result, sha256_hex};
@@ -31,14 +31,13 @@ impl Tokens<'_> {
     ///
     /// # Errors
     /// When the request is invalid, there are too many tokens, or the database is unreachable.
-    pub async fn create(&self, change: &Change, token: &NewToken) -> Result<CreatedToken> {
+    pub async fn create(&self, change: &Change, grant: &TokenGrant) -> Result<CreatedToken> {
         let now = now_ms();
-        check(token, now)?;
+        check(grant, now)?;
         let (id, secret) = (random::<8>()?, random::<32>()?);
-        let NewToken { name, role, domains, expires_ms } = token.clone();
         let created = CreatedToken {
             token: format!("tg_{id}_{secret}"),
-            stored: StoredToken { id, name, role, domains, created_ms: now, expires_ms, revoked_ms: None },
+            stored: StoredToken { id, grant: grant.clone(), created_ms: now, revoked_ms: None },
         };
         let stored = &created.stored;
         within(SHORT, async {
@@ -53,11 +52,11 @@ impl Tokens<'_> {
             insert
                 .bind(stored.id.as_str())
                 .and(sha256_hex(created.token.as_bytes()))
-                .and(stored.name.as_str())
-                .and(stored.role.as_str())
-                .and(serde_json::to_string(&stored.domains).unwrap_or_default())
+                .and(grant.name.as_str())
+                .and(grant.role.as_str())
+                .and(serde_json::to_string(&grant.domains).unwrap_or_default())
                 .and(stored.created_ms)
-                .and(stored.expires_ms)
+                .and(grant.expires_ms)
                 .push(")");
             insert.execute(&mut *write.tx).await?;
             let after = to_audit(stored);
@@ -101,7 +100,7 @@ impl Tokens<'_> {
                 return Ok(token);
             }
             let now = write.stamp.at_ms;
-            if token.role == Role::Admin && token.expires_ms.is_none_or(|end| end > now) {
+            if token.grant.role == Role::Admin && token.grant.expires_ms.is_none_or(|end| end > now) {
                 let mut others = Sql::new("SELECT id FROM tokens WHERE role = 'admin' AND id <> ");
                 others.bind(id).push(" AND ").push(VALID).bind(now).push(") LIMIT 1");
                 if others.optional(&mut *write.tx).await?.is_none() {
@@ -130,8 +129,8 @@ pub(super) async fn verifiers(connection: &mut AnyConnection) -> Result<Vec<Veri
     query.push(COLUMNS).push(" FROM tokens WHERE ").push(VALID).bind(now_ms()).push(") ORDER BY created_ms, id");
     let rows = query.all(connection).await?;
     let verifier = |row: &AnyRow| -> Result<Verifier> {
-        let StoredToken { id, name, role, domains, expires_ms, .. } = read(row)?;
-        Ok(Verifier { digest: row.try_get("digest")?, id, name, role, domains, expires_ms })
+        let StoredToken { id, grant, .. } = read(row)?;
+        Ok(Verifier { digest: row.try_get("digest")?, id, grant })
     };
     // A token that cannot be read permits nothing, and must not withhold rules from nodes.
     let readable = |row| verifier(row).inspect_err(|error| tracing::error!(%error, "unreadable token ignored")).ok();
@@ -145,22 +144,22 @@ fn random<const BYTES: usize>() -> Result<String> {
     Ok(hex::encode(bytes))
 }
 
-fn check(token: &NewToken, now: i64) -> Result<()> {
-    let name = &token.name;
+fn check(grant: &TokenGrant, now: i64) -> Result<()> {
+    let name = &grant.name;
     if name.trim().is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         let why = format!("invalid token name: it has 1 to {MAX_NAME_BYTES} bytes and no control characters");
         return Err(ControlError::Invalid(why));
     }
-    if token.expires_ms.is_some_and(|end| end <= now) {
+    if grant.expires_ms.is_some_and(|end| end <= now) {
         return Err(ControlError::Invalid("the token would have expired already".into()));
     }
-    if token.domains.len() > MAX_DOMAINS {
-        let count = token.domains.len();
+    if grant.domains.len() > MAX_DOMAINS {
+        let count = grant.domains.len();
         return Err(ControlError::Invalid(format!(
             "too many domains: {count} (maximum {MAX_DOMAINS}, or none for all)"
         )));
     }
-    for domain in &token.domains {
+    for domain in &grant.domains {
         // The rule language defines what a name is.
         let rule = Source { name: "token", text: b"unlimited: true" };
         if let Err(mistakes) = entry::one(&rule, domain, "any") {
@@ -182,15 +181,9 @@ fn read(row: &AnyRow) -> Result<StoredToken> {
     // Permissions are never guessed.
     let role = Role::parse(&role).ok_or_else(|| sqlx::Error::Decode(format!("`{role}` is not a role").into()))?;
     let domains = serde_json::from_str(&domains).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    Ok(StoredToken {
-        id: row.try_get("id")?,
-        name: row.try_get("name")?,
-        role,
-        domains,
-        created_ms: row.try_get("created_ms")?,
-        expires_ms: row.try_get("expires_ms")?,
-        revoked_ms: row.try_get("revoked_ms")?,
-    })
+    let grant = TokenGrant { name: row.try_get("name")?, role, domains, expires_ms: row.try_get("expires_ms")? };
+    let (created_ms, revoked_ms) = (row.try_get("created_ms")?, row.try_get("revoked_ms")?);
+    Ok(StoredToken { id: row.try_get("id")?, grant, created_ms, revoked_ms })
 }
 
 /// Returns the JSON for the audit log.

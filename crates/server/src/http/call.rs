@@ -61,8 +61,7 @@ pub(super) async fn call<S: Store>(
     };
     let mut answer = None;
     run(app, caller, spec, &mut [Call { input, key }], |reply| answer = Some(respond(&reply))).await;
-    let missing = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "the operation has no result");
-    answer.unwrap_or_else(|| Err(missing()))
+    answer.unwrap_or_else(|| Err(Problem::bug()))
 }
 
 async fn call_list<S: Store>(

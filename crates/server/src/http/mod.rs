@@ -12,7 +12,7 @@ mod translate;
 pub mod wire;
 
 pub(crate) use call::check_line;
-pub use serve::serve;
+pub use serve::{HttpResponse, serve};
 
 /// The whole reply to a connection beyond the limit.
 pub(crate) const TOO_MANY_CONNECTIONS: &[u8] =

@@ -1,51 +1,83 @@
-//! Errors as problems (RFC 9457): what is wrong, where, and what would be right.
+//! Failed calls as problem details (RFC 9457): the one type for all of HTTP, and the one mapping of errors to statuses.
 
+use std::borrow::Cow;
+
+use axum::response::IntoResponse;
 use hyper::StatusCode;
-use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER};
-use serde::Serialize;
-use tollgate_engine::rules::nearest;
+use hyper::header::{ALLOW, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use serde::{Deserialize, Serialize};
+use tollgate_engine::rules::{Mistake, Mistakes, nearest};
+use utoipa::ToSchema;
 
 use super::serve::{HttpResponse, response};
+use crate::control::auth::{AuthError, MissingRole};
+use crate::control::model::Finding;
+use crate::control::{Conflict, ControlError};
 use crate::ops::error::{ErrorKind, OpError};
 
-/// Why a request failed. Nothing was taken unless the title says so.
-// Boxed, because it is rare and responses should not be as large as it is.
+/// A failed call. Nothing was taken or changed, unless the detail says otherwise.
+// Boxed, because it is rare and results should not be as large as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem(Box<Members>);
+pub struct Problem(Box<ProblemDetails>);
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Members {
+/// Problem details, as they are sent. Nothing was taken or changed, unless the detail says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Problem)]
+#[serde(default)]
+pub struct ProblemDetails {
+    /// Always `about:blank`: the title is sufficient.
     #[serde(rename = "type")]
-    kind: &'static str,
-    title: &'static str,
-    #[serde(serialize_with = "as_number")]
-    status: StatusCode,
-    detail: String,
-    /// The place in the body, as a JSON pointer.
+    #[schema(example = "about:blank", required = true)]
+    pub kind: Cow<'static, str>,
+    /// A short summary.
+    #[schema(required = true)]
+    pub title: Cow<'static, str>,
+    /// The HTTP status.
+    #[schema(required = true)]
+    pub status: u16,
+    /// What is wrong, and what would be right.
+    #[schema(required = true)]
+    pub detail: String,
+    /// The invalid part of the body, as a JSON pointer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pointer: Option<String>,
+    pub pointer: Option<String>,
+    /// The line of the body that is not valid JSON, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<usize>,
+    pub line: Option<usize>,
+    /// The character of that line, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    column: Option<usize>,
-    /// The methods that the path accepts, for a 405.
+    pub column: Option<usize>,
+    /// The mistakes in the rules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mistakes: Vec<Finding>,
+    /// The current version or revision, if it is not the expected one; none if nothing exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current: Option<i64>,
+    /// Who made the current version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    /// When, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<i64>,
+    /// The changes since the expected version, line by line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+    /// A header of the response.
     #[serde(skip)]
-    allow: Option<String>,
+    header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    /// Returns a problem without a place.
+    /// Returns a problem. One with status 503 asks the caller to retry after a second.
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self(Box::new(Members {
-            kind: "about:blank",
-            title,
-            status,
+        let problem = Self(Box::new(ProblemDetails {
+            kind: "about:blank".into(),
+            title: title.into(),
+            status: status.as_u16(),
             detail: detail.into(),
-            pointer: None,
-            line: None,
-            column: None,
-            allow: None,
-        }))
+            ..ProblemDetails::default()
+        }));
+        if status == StatusCode::SERVICE_UNAVAILABLE { problem.retry_after(1) } else { problem }
     }
 
     /// Returns a 400.
@@ -58,7 +90,24 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", detail)
     }
 
-    /// Returns the problem of an operation on the item at `pointer`. The one place where such errors become a status.
+    /// Returns a 404.
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "Not found", detail)
+    }
+
+    /// Returns a 405 with the methods that the path accepts.
+    pub fn method_not_allowed(path: &str, methods: &str) -> Self {
+        let detail = format!("{path} accepts {methods}");
+        let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", detail);
+        HeaderValue::from_str(methods).into_iter().fold(problem, |problem, methods| problem.with(ALLOW, methods))
+    }
+
+    /// Returns a 500 for a bug of this server, whose details are in the log.
+    pub fn bug() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "a bug of the server; its log has details")
+    }
+
+    /// Returns the problem of an operation on the item at `pointer`.
     pub fn from_op(error: &OpError, pointer: &str) -> Self {
         let (status, title) = match error.kind {
             ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "Bad request"),
@@ -90,7 +139,7 @@ impl Problem {
         problem
     }
 
-    /// Adds the place in the body.
+    /// Adds the invalid part of the body.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Self {
         self.0.pointer = Some(pointer.into());
@@ -106,37 +155,37 @@ impl Problem {
         self
     }
 
+    /// Sets the header of the response.
+    fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.header = Some((name, value));
+        self
+    }
+
+    /// Asks the caller to retry after some seconds.
+    #[must_use]
+    pub fn retry_after(self, seconds: u32) -> Self {
+        self.with(RETRY_AFTER, seconds.into())
+    }
+
     /// Returns what is wrong.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// Adds the methods that the path accepts.
-    #[must_use]
-    pub fn allowing(mut self, methods: impl Into<String>) -> Self {
-        self.0.allow = Some(methods.into());
-        self
-    }
-
     /// Returns the status of the response.
     pub fn status(&self) -> StatusCode {
-        self.0.status
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     /// Returns the methods that the path accepts, for a 405.
-    pub fn allow(&self) -> Option<&str> {
-        self.0.allow.as_deref()
+    pub fn allow(&self) -> Option<&HeaderValue> {
+        self.0.header.as_ref().filter(|(name, _)| *name == ALLOW).map(|(_, methods)| methods)
     }
 
     /// Returns the problem as a response.
-    pub(super) fn to_response(&self) -> HttpResponse {
+    pub fn to_response(&self) -> HttpResponse {
         let mut answer = response(self.status(), "application/problem+json", self.to_json());
-        if let Some(Ok(methods)) = self.allow().map(HeaderValue::from_str) {
-            answer.headers_mut().insert(ALLOW, methods);
-        }
-        if self.status() == StatusCode::SERVICE_UNAVAILABLE {
-            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-        }
+        answer.headers_mut().extend(self.0.header.clone());
         answer
     }
 
@@ -144,6 +193,83 @@ impl Problem {
     pub fn to_json(&self) -> Vec<u8> {
         // A struct of numbers and strings always serialises.
         serde_json::to_vec(&*self.0).unwrap_or_default()
+    }
+
+    fn mistakes(mistakes: &Mistakes) -> Self {
+        let describe = |mistake: &Mistake| match &mistake.help {
+            Some(help) => format!("{}; {help}", mistake.problem),
+            None => mistake.problem.clone(),
+        };
+        let count = mistakes.as_slice().len() + mistakes.left_out();
+        let detail = match mistakes.as_slice() {
+            [only] if count == 1 => describe(only),
+            [first, ..] => format!("{count} mistakes; the first: {}", describe(first)),
+            [] => "there are mistakes".to_owned(),
+        };
+        let mut problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Mistakes in the rules", detail);
+        problem.0.mistakes = mistakes.as_slice().iter().map(Finding::from).collect();
+        problem
+    }
+
+    fn conflict(conflict: Conflict, detail: String) -> Self {
+        let mut problem = Self::new(StatusCode::PRECONDITION_FAILED, "Changed in the meantime", detail);
+        (problem.0.current, problem.0.diff) = (conflict.current, conflict.diff);
+        if let Some((author, _, at_ms)) = conflict.by {
+            (problem.0.author, problem.0.at_ms) = (Some(author), Some(at_ms));
+        }
+        problem
+    }
+}
+
+impl From<ControlError> for Problem {
+    fn from(error: ControlError) -> Self {
+        let detail = error.to_string();
+        match error {
+            ControlError::Missing(_) => Self::not_found(detail),
+            ControlError::Conflict(conflict) => Self::conflict(*conflict, detail),
+            ControlError::Mistakes(mistakes) => Self::mistakes(&mistakes),
+            ControlError::Invalid(_) => Self::bad_request(detail),
+            ControlError::Taken(_) => Self::new(StatusCode::CONFLICT, "Taken", detail),
+            ControlError::Full(_) => Self::new(StatusCode::CONFLICT, "Full", detail),
+            ControlError::Database(error) => {
+                // The details name hosts, files and tables, so only the log has them.
+                tracing::warn!(%error, "rules database unavailable");
+                let detail = if is_full(&error) {
+                    "the disk of the database is full; nothing was changed, and the current rules stay in force"
+                } else {
+                    "the database is unavailable; the current rules stay in force"
+                };
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "Database unavailable", detail)
+            }
+        }
+    }
+}
+
+/// Whether the disk of the database is full, by the error codes of SQLite and PostgreSQL.
+fn is_full(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| matches!(&*code, "13" | "53100"))
+}
+
+impl From<MissingRole> for Problem {
+    fn from(missing: MissingRole) -> Self {
+        Self::forbidden(missing.to_string())
+    }
+}
+
+impl From<AuthError> for Problem {
+    fn from(error: AuthError) -> Self {
+        let challenge = HeaderValue::from_static(match error {
+            AuthError::NoToken => "Bearer realm=\"tollgate\"",
+            AuthError::Unknown | AuthError::Expired => "Bearer realm=\"tollgate\", error=\"invalid_token\"",
+        });
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", error.to_string()).with(WWW_AUTHENTICATE, challenge)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> axum::response::Response {
+        self.to_response().map(axum::body::Body::new)
     }
 }
 
@@ -157,10 +283,6 @@ fn with_nearest(detail: &str) -> String {
     meant().unwrap_or_else(|| detail.to_owned())
 }
 
-fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,10 +294,11 @@ mod tests {
             String::from_utf8(Problem::json(&error).to_json()).unwrap(),
             r#"{"type":"about:blank","title":"Bad request","status":400,"detail":"the body is not JSON: expected value","line":2,"column":2}"#
         );
-        let told = |detail| with_nearest(&format!("unknown field {detail}"));
-        assert_eq!(told("`limt`, expected one of `key`, `limit`"), "unknown field `limt`, did you mean `limit`?");
-        assert_eq!(told("`limt`, expected `limit`"), "unknown field `limt`, did you mean `limit`?");
-        assert_eq!(told("`x`, expected one of `key`, `limit`"), "unknown field `x`, expected one of `key`, `limit`");
+        let corrected = |detail| with_nearest(&format!("unknown field {detail}"));
+        assert_eq!(corrected("`limt`, expected one of `key`, `limit`"), "unknown field `limt`, did you mean `limit`?");
+        assert_eq!(corrected("`limt`, expected `limit`"), "unknown field `limt`, did you mean `limit`?");
+        let unknown = "`x`, expected one of `key`, `limit`";
+        assert_eq!(corrected(unknown), format!("unknown field {unknown}"));
         let problem = Problem::bad_request("`x` is not a rate").at("/limit");
         assert!(String::from_utf8(problem.to_json()).unwrap().ends_with(r#""pointer":"/limit"}"#));
     }

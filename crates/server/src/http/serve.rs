@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,12 +27,12 @@ use super::problem::Problem;
 use super::route;
 use crate::app::App;
 use crate::control::api::{self, limits::FILE_TIMEOUT};
-use crate::control::auth::{Access, AuthError, Shown};
+use crate::control::auth::{Access, AuthError, CachedToken};
 use crate::net::protocol::Protocol;
 use crate::net::shutdown::ConnectionGuard;
 
 /// A response.
-pub(super) type HttpResponse = Response<Full<Bytes>>;
+pub type HttpResponse = Response<Full<Bytes>>;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -45,10 +45,10 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 ) {
     guard.register().await;
     // The requests of a connection are served one after the other, so this lock is never contended.
-    let shown = Arc::new(Mutex::new(Shown::default()));
+    let cached = Arc::new(Mutex::new(CachedToken::default()));
     let service = service_fn(|request| {
-        let (app, shown) = (app.clone(), shown.clone());
-        async move { Ok::<_, Infallible>(answer(&app, &shown, peer, request).await) }
+        let (app, cached) = (app.clone(), cached.clone());
+        async move { Ok::<_, Infallible>(answer(&app, &cached, peer, request).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -74,14 +74,14 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 
 async fn answer<S: Store>(
     app: &App<S>,
-    shown: &Mutex<Shown>,
+    cached: &Mutex<CachedToken>,
     peer: Option<IpAddr>,
     request: Request<Incoming>,
 ) -> HttpResponse {
     let (head, body) = request.into_parts();
     let (protocol, answer) = match forward::Target::parse(&head.uri) {
-        Some(target) => (Protocol::Forward, answer_proxy(app, shown, peer, target, &head).await),
-        None => (Protocol::Http, try_answer(app, shown, head, body).await),
+        Some(target) => (Protocol::Forward, answer_proxy(app, cached, peer, target, &head).await),
+        None => (Protocol::Http, try_answer(app, cached, head, body).await),
     };
     answer.unwrap_or_else(|problem| {
         app.metrics.front(protocol).malformed();
@@ -92,7 +92,7 @@ async fn answer<S: Store>(
 /// Answers a call of forward-auth. Its body is the client's and is not read.
 async fn answer_proxy<S: Store>(
     app: &App<S>,
-    shown: &Mutex<Shown>,
+    cached: &Mutex<CachedToken>,
     peer: Option<IpAddr>,
     target: Result<forward::Target<'_>, Problem>,
     head: &Parts,
@@ -100,25 +100,20 @@ async fn answer_proxy<S: Store>(
     let target = target?;
     let token = head.headers.get(forward::TOKEN).map(HeaderValue::as_bytes);
     let token = token.or(target.token.as_ref().map(|token| token.as_bytes()));
-    match authenticate(app, shown, token) {
-        Ok(access) => forward::answer(app, &access, &target, head, peer).await,
-        Err(error) => Ok(unauthorized(app, Protocol::Forward, error)),
-    }
+    let access = authenticate(app, cached, token)?;
+    forward::answer(app, &access, &target, head, peer).await
 }
 
 async fn try_answer<S: Store>(
     app: &App<S>,
-    shown: &Mutex<Shown>,
+    cached: &Mutex<CachedToken>,
     head: Parts,
     body: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let found = route::find(&head.method, head.uri.path());
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Local,
-        Ok(_) | Err(_) => match authenticate(app, shown, bearer(&head)) {
-            Ok(access) => access,
-            Err(error) => return Ok(unauthorized(app, Protocol::Http, error)),
-        },
+        Ok(_) | Err(_) => authenticate(app, cached, bearer(&head))?,
     };
     // A web page must not switch off the limits of the person who looks at it.
     if head.headers.contains_key(ORIGIN) {
@@ -132,7 +127,7 @@ async fn try_answer<S: Store>(
         }
         Err(_) if api::owns(head.uri.path()) => control(app, access, head, body).await,
         Err(problem) => match problem.allow() {
-            Some(methods) if head.method == Method::OPTIONS => Ok(allow(methods)),
+            Some(methods) if head.method == Method::OPTIONS => Ok(allow(methods.clone())),
             Some(_) | None => Err(problem),
         },
     }
@@ -140,12 +135,12 @@ async fn try_answer<S: Store>(
 
 /// Returns the rights of the caller, by its token.
 #[inline]
-fn authenticate<S: Store>(app: &App<S>, shown: &Mutex<Shown>, token: Option<&[u8]>) -> Result<Access, AuthError> {
-    if !app.guards.ask() {
+fn authenticate<S: Store>(app: &App<S>, cached: &Mutex<CachedToken>, token: Option<&[u8]>) -> Result<Access, AuthError> {
+    if !app.auth.requires_tokens() {
         return Ok(Access::Local);
     }
-    let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-    app.guards.admit(&mut shown, token, || app.wall_ms()).cloned()
+    let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
+    app.auth.authenticate(&mut cached, token, || app.wall_ms()).cloned()
 }
 
 /// Returns the token of `Authorization: Bearer …`.
@@ -154,21 +149,10 @@ fn bearer(head: &Parts) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-fn unauthorized<S: Store>(app: &App<S>, protocol: Protocol, error: AuthError) -> HttpResponse {
-    app.metrics.front(protocol).malformed();
-    let mut answer = Problem::new(StatusCode::UNAUTHORIZED, "Unauthorized", error.to_string()).to_response();
-    let challenge = HeaderValue::from_static(match error {
-        AuthError::NoToken => "Bearer realm=\"tollgate\"",
-        AuthError::Unknown | AuthError::Expired => "Bearer realm=\"tollgate\", error=\"invalid_token\"",
-    });
-    answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-    answer
-}
-
 /// Passes a request to the rules service, if this server is one.
 async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Incoming) -> Result<HttpResponse, Problem> {
-    let Some(service) = app.origin.service() else {
-        let detail = app.origin.elsewhere();
+    let Some(service) = app.source.service() else {
+        let detail = app.source.why_no_service();
         return Err(Problem::new(StatusCode::NOT_FOUND, "No rules service", detail));
     };
     if !api::takes_files(head.uri.path()) {
@@ -221,12 +205,10 @@ async fn read(mut body: Incoming, max: usize, time_limit: Duration) -> Result<By
 }
 
 /// Returns a response to OPTIONS.
-fn allow(methods: &str) -> HttpResponse {
+fn allow(methods: HeaderValue) -> HttpResponse {
     let mut answer = Response::new(Full::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
-    if let Ok(methods) = HeaderValue::from_str(methods) {
-        answer.headers_mut().insert(ALLOW, methods);
-    }
+    answer.headers_mut().insert(ALLOW, methods);
     answer
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_engine::striped::{Stripe, Striped};
 use tollgate_engine::{Counts, RuleSet};
 
-use super::following::Following;
+use super::polls::PollCounters;
 use crate::net::protocol::Protocol;
 
 /// All counters of the server. They order nothing, so every access is relaxed.
@@ -18,7 +18,7 @@ pub struct Metrics {
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
     /// The polls of a rules service, if one is followed.
-    pub following: Following,
+    pub polls: PollCounters,
 }
 
 /// The counters of one protocol.
@@ -31,7 +31,7 @@ pub struct FrontCounters {
 #[derive(Clone, Copy, Debug)]
 enum Counter {
     Allowed,
-    Denied,
+    MissingRole,
     Observed,
     Malformed,
 }
@@ -52,9 +52,11 @@ impl FrontCounters {
     #[inline]
     pub fn decided(&self, tally: Tally) {
         let stripe = Stripe::of_thread();
-        for (counter, count) in
-            [(Counter::Allowed, tally.allowed), (Counter::Denied, tally.denied), (Counter::Observed, tally.observed)]
-        {
+        for (counter, count) in [
+            (Counter::Allowed, tally.allowed),
+            (Counter::MissingRole, tally.denied),
+            (Counter::Observed, tally.observed),
+        ] {
             if count > 0 {
                 self.counts.add(stripe, counter as usize, count);
             }
@@ -128,7 +130,7 @@ impl Metrics {
             let (front, counters) = (protocol.name(), self.front(protocol));
             for (outcome, count) in [
                 ("allow", counters.sum(Counter::Allowed)),
-                ("deny", counters.sum(Counter::Denied)),
+                ("deny", counters.sum(Counter::MissingRole)),
                 ("observe", counters.sum(Counter::Observed)),
             ] {
                 page.line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);
@@ -156,7 +158,7 @@ impl Metrics {
         if let Some(age) = gauges.rules_age {
             page.gauge("tollgate_rules_age_seconds", "Time since the rules in force were known to be current.", age);
             page.head("tollgate_rules_polls_total", "counter", "Polls of the rules service, by outcome.");
-            for (outcome, count) in self.following.polls() {
+            for (outcome, count) in self.polls.counts() {
                 page.line(&format!("{{outcome=\"{outcome}\"}}"), count);
             }
         }

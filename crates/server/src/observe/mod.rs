@@ -1,8 +1,8 @@
-//! What can be seen from outside: counters and health.
+//! What operators see of the server: metrics, health, the heaviest keys, and refusals in the log.
 
-pub mod following;
 pub mod health;
 pub mod metrics;
+pub mod polls;
 pub mod refusals;
 pub mod stalls;
 pub mod top_keys;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tollgate_engine::{EngineError, RequestError};
 
-use crate::control::auth::Denied;
+use crate::control::auth::MissingRole;
 
 /// Why an operation was not carried out. Nothing was taken, unless the kind is [`ErrorKind::StoreFailed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +71,8 @@ impl From<EngineError> for OpError {
     }
 }
 
-impl From<Denied> for OpError {
-    fn from(denied: Denied) -> Self {
+impl From<MissingRole> for OpError {
+    fn from(denied: MissingRole) -> Self {
         Self { kind: ErrorKind::Forbidden, field: Some(""), detail: denied.to_string().into() }
     }
 }

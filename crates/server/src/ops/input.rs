@@ -8,7 +8,7 @@ use tollgate_engine::{Enforcement, Entry, InlineLimits, Item, Receipt};
 
 use super::acquire::MAX_WAIT;
 use super::error::OpError;
-use crate::control::auth::Place;
+use crate::control::auth::Scope;
 
 /// The input of one call of an operation.
 #[derive(Debug)]
@@ -92,12 +92,12 @@ impl<'a> RequestInput<'a> {
 
 impl Input<'_> {
     /// Calls `with` with the part of the server that the input is about: one domain, or all of them.
-    pub fn with_place<T>(&self, with: impl FnOnce(Place<'_>) -> T) -> T {
+    pub fn with_scope<T>(&self, with: impl FnOnce(Scope<'_>) -> T) -> T {
         match self {
             Self::Request(RequestInput { limits: LimitsInput::Rules { domain, .. }, .. }) => {
-                with(Place::Domain(&String::from_utf8_lossy(domain)))
+                with(Scope::Domain(&String::from_utf8_lossy(domain)))
             }
-            Self::Request(_) | Self::Receipt(..) | Self::Enforcement(_) | Self::None => with(Place::Everywhere),
+            Self::Request(_) | Self::Receipt(..) | Self::Enforcement(_) | Self::None => with(Scope::AllDomains),
         }
     }
 }

@@ -77,6 +77,17 @@ pub enum Page {
     ApiDescription,
 }
 
+impl Page {
+    /// Returns the media type of the page.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Enforcement | Self::TopKeys | Self::RulesStatus | Self::ApiDescription => "application/json",
+            Self::Health | Self::Readiness => "text/plain; charset=utf-8",
+            Self::Metrics => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
 impl Verb {
     /// Returns how much is taken, or `None` if nothing is.
     pub const fn taking(self) -> Option<Taking> {

@@ -10,27 +10,28 @@ use crate::app::App;
 use crate::control::api::describe;
 use crate::observe::metrics::Gauges;
 
-const JSON: &str = "application/json";
-const TEXT: &str = "text/plain; charset=utf-8";
-
 /// Returns a page.
 pub(super) fn page<S: Store>(app: &App<S>, page: Page) -> PageView {
-    let (content_type, body) = match page {
-        Page::Enforcement => (JSON, format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into()),
-        Page::Health => (TEXT, Bytes::from_static(b"ok\n")),
-        Page::Readiness => (TEXT, Bytes::from_static(readiness(app).as_bytes())),
-        Page::Metrics => ("text/plain; version=0.0.4; charset=utf-8", metrics(app).into()),
-        Page::TopKeys => (JSON, app.top.to_json().to_string().into()),
-        // A struct of numbers and strings always serialises.
-        Page::RulesStatus => (JSON, serde_json::to_vec(&app.origin.status(app.now())).unwrap_or_default().into()),
-        Page::ApiDescription => (JSON, describe::document()),
+    let body = match page {
+        Page::Enforcement => format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into(),
+        Page::Health => Bytes::from_static(b"ok\n"),
+        Page::Readiness => Bytes::from_static(readiness(app).as_bytes()),
+        Page::Metrics => metrics(app).into(),
+        // Structs of numbers and strings always serialise.
+        Page::TopKeys => serde_json::to_vec(&app.top.page()).unwrap_or_default().into(),
+        Page::RulesStatus => serde_json::to_vec(&app.source.status(app.now())).unwrap_or_default().into(),
+        Page::ApiDescription => describe::document(),
     };
-    PageView { content_type, ready: page != Page::Readiness || !app.connections.is_stopping(), body }
+    PageView {
+        content_type: page.content_type(),
+        ready: page != Page::Readiness || !app.connections.is_stopping(),
+        body,
+    }
 }
 
 /// Returns the readiness. A server without its store or its rules service is ready; `observe::health` says why.
 fn readiness<S: Store>(app: &App<S>) -> &'static str {
-    match (app.connections.is_stopping(), app.health.is_up(), app.metrics.following.is_away()) {
+    match (app.connections.is_stopping(), app.health.is_up(), app.metrics.polls.is_unreachable()) {
         (true, ..) => "stopping\n",
         (false, true, false) => "ready\n",
         (false, false, false) => "ready (store unreachable)\n",
@@ -40,7 +41,7 @@ fn readiness<S: Store>(app: &App<S>) -> &'static str {
 }
 
 fn metrics<S: Store>(app: &App<S>) -> String {
-    let status = app.origin.status(app.now());
+    let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
         snapshot_age: app.snapshots.age(app.now()),
         snapshot_failures: app.snapshots.failures(),
@@ -57,6 +58,6 @@ fn metrics<S: Store>(app: &App<S>) -> String {
         rules: app.engine.rules(),
         // A file has no revisions: its version is the number of loads.
         revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
-        rules_age: app.metrics.following.age_seconds(app.now()),
+        rules_age: app.metrics.polls.age_seconds(app.now()),
     })
 }

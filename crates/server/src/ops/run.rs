@@ -8,7 +8,7 @@ use tollgate_engine::{Decisions, Enforcement, Item, PooledDecisions, Request, St
 use super::error::OpError;
 use super::idempotency::Keyed;
 use super::input::{Input, RequestInput};
-use super::view::{DecisionView, Output, Shown};
+use super::view::{DecisionView, Output, ViewOptions};
 use super::{Op, Spec, Verb, acquire, pages};
 use crate::app::App;
 use crate::control::auth::Access;
@@ -99,9 +99,9 @@ pub async fn run_list<S: Store>(
 /// Replaces the input of a call by an error if the caller lacks the role.
 fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
     if let (Ok(input), Some(role)) = (&call.input, spec.role)
-        && let Err(denied) = input.with_place(|place| access.require(role, place))
+        && let Err(missing) = input.with_scope(|scope| access.require(role, scope))
     {
-        call.input = Err(denied.into());
+        call.input = Err(missing.into());
     }
 }
 
@@ -138,8 +138,9 @@ async fn decide<S: Store>(
     let mut decisions = PooledDecisions::take();
     {
         // Nearly always one, and then nothing is allocated.
+        let inputs = calls.iter().filter_map(Call::to_decide);
         let items: SmallVec<[(&[u8], Item<'_>); 1]> =
-            calls.iter().filter_map(Call::to_decide).map(|ask| (ask.domain(), ask.item(verb.cost(ask.cost)))).collect();
+            inputs.map(|input| (input.domain(), input.item(verb.cost(input.cost)))).collect();
         let requests: SmallVec<[Request<'_>; 1]> =
             items.iter().map(|(domain, item)| Request { domain, items: std::slice::from_ref(item) }).collect();
         if !requests.is_empty() {
@@ -151,10 +152,11 @@ async fn decide<S: Store>(
         let result = match (call.to_decide(), &call.input) {
             (_, Err(error)) => Err(error.clone()),
             (None, Ok(_)) => Ok(None),
-            (Some(ask), Ok(_)) => match decided.next() {
+            (Some(request), Ok(_)) => match decided.next() {
                 Some(Ok(decision)) => {
-                    let shown = Shown { taken: verb.shows_taken(), receipt: ask.receipt || verb.shows_receipt() };
-                    Ok(Some(Output::Decision(DecisionView::new(decision, shown))))
+                    let options =
+                        ViewOptions { taken: verb.shows_taken(), receipt: request.receipt || verb.shows_receipt() };
+                    Ok(Some(Output::Decision(DecisionView::new(decision, options))))
                 }
                 Some(Err(error)) => Err(error.into()),
                 // There are as many decisions as requests.
@@ -174,7 +176,7 @@ impl<'a> Call<'a> {
     /// Returns the request that the engine has to decide; `None` if there is an error or a stored result.
     fn to_decide(&self) -> Option<&RequestInput<'a>> {
         match (&self.input, &self.key) {
-            (Ok(Input::Request(ask)), Keyed::Unkeyed | Keyed::First(_)) => Some(ask),
+            (Ok(Input::Request(request)), Keyed::Unkeyed | Keyed::First(_)) => Some(request),
             _ => None,
         }
     }
@@ -195,7 +197,7 @@ pub(super) async fn decide_requests<S: Store>(
     let mut tally = Tally::default();
     for (index, decision) in decisions.iter().enumerate() {
         let Ok(decision) = decision else { continue };
-        app.top.note(&decision, app.clock());
+        app.top.count(&decision, app.clock());
         match decision.observed() {
             None if decision.is_allowed() => {
                 tally.allowed += 1;
@@ -220,12 +222,12 @@ async fn run_one<S: Store>(
     input: &Input<'_>,
 ) -> Result<Output<'static>, OpError> {
     match (op, input) {
-        (Op::Acquire, Input::Request(ask)) => {
-            let items = [ask.item(ask.cost)];
-            let request = Request { domain: ask.domain(), items: &items };
+        (Op::Acquire, Input::Request(input)) => {
+            let items = [input.item(input.cost)];
+            let request = Request { domain: input.domain(), items: &items };
             let mut decisions = PooledDecisions::take();
-            acquire::acquire(app, caller.protocol, &request, ask.wait, &mut decisions).await;
-            let view = DecisionView::new(decisions.get(0)?, Shown { taken: false, receipt: true });
+            acquire::acquire(app, caller.protocol, &request, input.wait, &mut decisions).await;
+            let view = DecisionView::new(decisions.get(0)?, ViewOptions { taken: false, receipt: true });
             Ok(Output::Decision(view).into_owned())
         }
         // Settling is the other half of deciding, so every caller who may decide may settle.
@@ -237,18 +239,18 @@ async fn run_one<S: Store>(
         (Op::Commit, Input::Receipt(_, None)) => {
             Err(OpError::invalid("cost", "a commit needs the actual `cost` of the request"))
         }
-        (Op::Reset, Input::Request(ask)) => {
-            let items = [ask.item(ask.cost)];
-            let request = Request { domain: ask.domain(), items: &items };
+        (Op::Reset, Input::Request(input)) => {
+            let items = [input.item(input.cost)];
+            let request = Request { domain: input.domain(), items: &items };
             let counters = app.engine.reset(&request, &mut PooledDecisions::take()).await?;
-            let domain = String::from_utf8_lossy(ask.domain());
+            let domain = String::from_utf8_lossy(input.domain());
             let domain = Some(&*domain).filter(|domain| !domain.is_empty());
-            app.note(caller.access, "key", "reset", domain, &ask.subject());
+            app.note(caller.access, "key", "reset", domain, &input.subject());
             Ok(Output::Reset(counters))
         }
-        (Op::Explain, Input::Request(ask)) => {
+        (Op::Explain, Input::Request(input)) => {
             let explanation =
-                app.engine.explain(ask.domain(), &ask.item(ask.cost), &mut PooledDecisions::take()).await?;
+                app.engine.explain(input.domain(), &input.item(input.cost), &mut PooledDecisions::take()).await?;
             Ok(Output::Explained(Arc::new(explanation)))
         }
         (Op::SetEnforcement, Input::Enforcement(enforcement)) => {

@@ -71,7 +71,7 @@ pub struct DecisionView<'d> {
     standing: Standing,
     observed: Option<Outcome>,
     taken: Option<Cost>,
-    /// No limit counted the request; only where the amount taken is shown.
+    /// No limit counted the request; only where the amount taken is options.
     uncounted: bool,
     receipt: Option<String>,
     message: Option<Cow<'d, str>>,
@@ -80,9 +80,9 @@ pub struct DecisionView<'d> {
     limits: Limits<'d>,
 }
 
-/// The fields that a view has beyond those of every decision.
+/// The fields that a view has beyond those that every decision has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ViewOptions {
     /// The amount taken.
     pub taken: bool,
     /// A receipt.
@@ -99,16 +99,16 @@ enum Limits<'d> {
 
 impl<'d> DecisionView<'d> {
     /// Returns the view of a decision.
-    pub fn new(decision: Decision<'d>, shown: Shown) -> Self {
+    pub fn new(decision: Decision<'d>, options: ViewOptions) -> Self {
         let refusal = decision.refusal();
         Self {
             outcome: decision.outcome(),
             rule: decision.rule().filter(|rule| !rule.is_empty()).map(Cow::Borrowed),
             standing: decision.standing(),
             observed: decision.observed(),
-            taken: shown.taken.then(|| decision.taken()),
-            uncounted: shown.taken && !decision.is_counted(),
-            receipt: shown.receipt.then(|| decision.receipt().to_string()),
+            taken: options.taken.then(|| decision.taken()),
+            uncounted: options.taken && !decision.is_counted(),
+            receipt: options.receipt.then(|| decision.receipt().to_string()),
             status: refusal.and_then(|refusal| refusal.status),
             message: refusal.and_then(|refusal| refusal.message.as_deref()).map(Cow::Borrowed),
             flags: [

@@ -39,7 +39,7 @@ pub(super) fn answer<'a, S: Store>(
     let mut local = LocalCalls::new(app);
     let mut at = 0;
     // Checked once for all commands in the buffer, and again after commands that may change it.
-    let mut authenticated = session.authenticate(&app.guards, || app.wall_ms());
+    let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
         match parse(&input[at..], &mut args) {
             Ok(Parsed::Command(len)) => {
@@ -60,7 +60,7 @@ pub(super) fn answer<'a, S: Store>(
                 } else {
                     local.decide(cache, replies);
                     match command::run(app, session, &args, replies) {
-                        command::Then::Continue => authenticated = session.authenticate(&app.guards, || app.wall_ms()),
+                        command::Then::Continue => authenticated = session.authenticate(&app.auth, || app.wall_ms()),
                         command::Then::Close => break Next::Close,
                     }
                 }

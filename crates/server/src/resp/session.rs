@@ -1,7 +1,7 @@
 //! The state of a connection beyond its socket.
 
 use super::wire::Version;
-use crate::control::auth::{Access, Guards, Shown};
+use crate::control::auth::{Access, Authenticator, CachedToken};
 
 /// The error of Redis for a command before authentication; clients look for the first word.
 pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
@@ -14,33 +14,33 @@ pub(super) struct Session {
     /// The name of the client, by `CLIENT SETNAME`.
     pub(super) name: Option<Box<[u8]>>,
     /// The token that the client has sent.
-    shown: Shown,
+    cached: CachedToken,
     /// The rights of the client when it was last authenticated.
     pub(super) access: Access,
 }
 
 impl Session {
     pub(super) fn new(id: u64) -> Self {
-        Self { id, version: Version::Two, name: None, shown: Shown::default(), access: Access::Local }
+        Self { id, version: Version::Two, name: None, cached: CachedToken::default(), access: Access::Local }
     }
 
     /// Returns whether the client may send commands: no tokens are needed, or it has sent a valid one.
-    pub(super) fn authenticate(&mut self, guards: &Guards, wall_ms: impl FnOnce() -> i64) -> bool {
-        if !guards.ask() {
+    pub(super) fn authenticate(&mut self, auth: &Authenticator, wall_ms: impl FnOnce() -> i64) -> bool {
+        if !auth.requires_tokens() {
             return true;
         }
-        let Ok(access) = guards.access(&mut self.shown, wall_ms) else { return false };
+        let Ok(access) = auth.access(&mut self.cached, wall_ms) else { return false };
         self.access = access.clone();
         true
     }
 
     /// Uses a token if it is valid; an invalid one changes nothing, as in Redis.
-    pub(super) fn use_token(&mut self, guards: &Guards, token: &[u8], wall_ms: impl FnOnce() -> i64) -> bool {
-        let mut shown = Shown::default();
-        guards.show(&mut shown, token);
-        let is_valid = guards.access(&mut shown, wall_ms).is_ok();
+    pub(super) fn use_token(&mut self, auth: &Authenticator, token: &[u8], wall_ms: impl FnOnce() -> i64) -> bool {
+        let mut cached = CachedToken::default();
+        auth.set_token(&mut cached, token);
+        let is_valid = auth.access(&mut cached, wall_ms).is_ok();
         if is_valid {
-            self.shown = shown;
+            self.cached = cached;
         }
         is_valid
     }

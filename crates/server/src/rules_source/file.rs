@@ -70,7 +70,7 @@ fn install_text<S: Store>(app: &App<S>, file: &mut RuleFile, text: &[u8]) -> Res
     let rules = file.parse(text)?;
     let version = put(app, &rules)?;
     // A file has no revisions of its own, and no checksum that another server would know.
-    app.origin.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
+    app.source.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
     tracing::info!(file = file.name(), rules = rules.len(), version, "rules loaded");
     Ok(())
 }

@@ -37,15 +37,15 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>)
         // A bug in the compiler must not stop a server that has rules in force.
         Installed::Refused(format!("the rules could not be compiled: {error}"))
     });
-    if app.guards.ask() && set.tokens.is_empty() && !matches!(installed, Installed::Damaged(_)) {
+    if app.auth.requires_tokens() && set.tokens.is_empty() && !matches!(installed, Installed::Damaged(_)) {
         tracing::warn!(revision = set.revision, "tokens required but none received; all callers are refused");
     }
     if !matches!(installed, Installed::Damaged(_)) {
-        app.guards.replace(&set.tokens);
+        app.auth.replace(&set.tokens);
     }
     match &installed {
         Installed::New | Installed::Unchanged => {
-            app.origin.loaded(set.revision, &set.checksum, app.now());
+            app.source.loaded(set.revision, &set.checksum, app.now());
             if installed == Installed::New {
                 let rules = app.engine.rules();
                 let (count, version) = (rules.rules().len(), rules.version());
@@ -63,7 +63,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>)
 /// Reports rules that are refused.
 pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
     app.metrics.reload_refused();
-    app.origin.refused(revision, why);
+    app.source.refused(revision, why);
     for line in why.lines() {
         tracing::error!("{line}");
     }
@@ -74,7 +74,7 @@ fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> Installed {
     if actual != set.checksum {
         return Installed::Damaged(format!("the rules were damaged: their checksum is {actual}, not {}", set.checksum));
     }
-    if app.origin.status(app.now()).checksum.as_deref() == Some(&*actual) {
+    if app.source.status(app.now()).checksum.as_deref() == Some(&*actual) {
         return Installed::Unchanged;
     }
     let name = format!("revision {}", set.revision);
@@ -94,7 +94,7 @@ pub(super) fn put<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64, Mistakes
     // The new rules are compared with those in force, so before they replace them.
     let mut warnings = app.engine.warnings(rules);
     let version = app.engine.put(rules)?;
-    app.origin.counted(Counts::of(rules));
+    app.source.counted(Counts::of(rules));
     warnings.extend_from_slice(rules.left_out().map(Mistakes::as_slice).unwrap_or_default());
     for warning in warnings.iter().take(MAX_WARNINGS) {
         tracing::warn!("{warning}");
@@ -126,7 +126,7 @@ mod tests {
         let app = app();
         assert_eq!(install(&app, &set(1, GOOD)).await, Installed::New);
         assert_eq!(install(&app, &set(2, GOOD)).await, Installed::Unchanged);
-        let status = app.origin.status(app.now());
+        let status = app.source.status(app.now());
         assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
     }
 
@@ -149,7 +149,7 @@ mod tests {
                 installed @ (Installed::New | Installed::Unchanged) => panic!("{installed:?}"),
             };
             assert!(why.contains(reason), "{why}");
-            let status = app.origin.status(app.now());
+            let status = app.source.status(app.now());
             assert_eq!((app.engine.rules().version(), status.revision), (1, Some(1)));
             assert_eq!(status.refused.map(|refused| refused.revision), Some(2));
         }

@@ -129,7 +129,7 @@ impl SourceStatus {
     }
 
     /// Explains why this server has no rules service, and where to change its rules.
-    pub fn elsewhere(&self) -> String {
+    pub fn why_no_service(&self) -> String {
         match &self.source {
             RulesSource::Service(_) => "the rules are in the database of this server".to_owned(),
             RulesSource::File(path) => {
@@ -164,24 +164,24 @@ mod tests {
 
     #[test]
     fn refused_revision_is_reported_until_another_is_loaded() {
-        let origin = SourceStatus::new(RulesSource::Followed("https://rules:8080".into()));
+        let source = SourceStatus::new(RulesSource::Followed("https://rules:8080".into()));
         let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
-        assert_eq!((origin.status(at(0)).revision, origin.status(at(0)).source.as_str()), (None, "https://rules:8080"));
+        assert_eq!((source.status(at(0)).revision, source.status(at(0)).source.as_str()), (None, "https://rules:8080"));
         let text =
             b"domain: a\nrules: [{id: b, limit: 1/s, overrides: [{when: {c: d}, limit: 2/s}]}, {id: e, deny: true}]";
-        origin.counted(Counts::of(&Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap()));
-        origin.loaded(7, "abc", at(10));
-        origin.refused(8, "a mistake");
-        let status = origin.status(at(25));
+        source.counted(Counts::of(&Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap()));
+        source.loaded(7, "abc", at(10));
+        source.refused(8, "a mistake");
+        let status = source.status(at(25));
         assert_eq!(
             (status.revision, status.loaded_ms_ago, status.checksum.as_deref()),
             (Some(7), Some(15), Some("abc"))
         );
         assert_eq!((status.domains, status.rules, status.overrides), (Some(1), Some(2), Some(1)));
         assert_eq!(status.refused, Some(RefusedRevision { revision: 8, why: "a mistake".into() }));
-        origin.loaded(9, "", at(30));
-        let status = origin.status(at(30));
+        source.loaded(9, "", at(30));
+        let status = source.status(at(30));
         assert_eq!((status.refused, status.checksum), (None, None));
-        assert!(origin.elsewhere().contains("https://rules:8080"));
+        assert!(source.why_no_service().contains("https://rules:8080"));
     }
 }

@@ -1,7 +1,7 @@
 //! Rules, versions and overrides through the API: statuses, ETags and conflicts.
 
 use serde_json::{Value, json};
-use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::auth::TokenPolicy;
 
 use crate::test_server::{TestServer, told};
 
@@ -9,7 +9,7 @@ const RULE: &str = "/v1/domains/api/rules/login";
 
 #[tokio::test]
 async fn a_rule_is_made_changed_looked_back_at_and_deleted() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let made = told(
         server
             .request("PUT", RULE)
@@ -52,7 +52,7 @@ async fn a_rule_is_made_changed_looked_back_at_and_deleted() {
 
 #[tokio::test]
 async fn of_two_who_change_the_same_version_one_is_told_what_the_other_did() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
     let put = |tag: &str, limit: &str| {
         let body = json!({"per": ["tenant"], "limit": limit}).to_string();
@@ -85,7 +85,7 @@ async fn of_two_who_change_the_same_version_one_is_told_what_the_other_did() {
 
 #[tokio::test]
 async fn exactly_one_of_many_at_once_wins() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     server.ask("PUT", RULE, r#"{"limit":"1/s"}"#).await.is(201);
     let tries = (2..12).map(|limit| {
         let body = json!({"limit": format!("{limit}/s")}).to_string();
@@ -102,7 +102,7 @@ async fn exactly_one_of_many_at_once_wins() {
 
 #[tokio::test]
 async fn a_reader_who_has_it_already_is_sent_nothing() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
     server.ask("PUT", &format!("{RULE}/overrides/acme"), r#"{"limit":"20/s"}"#).await.is(201);
     let paths = [
@@ -133,7 +133,7 @@ async fn a_reader_who_has_it_already_is_sent_nothing() {
 
 #[tokio::test]
 async fn a_customer_has_numbers_of_its_own_by_one_call() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let path = format!("{RULE}/overrides/acme");
     server.ask("PUT", &path, r#"{"limit":"20/s"}"#).await.is(404);
     server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"1/h"}"#).await.is(201);
@@ -162,7 +162,7 @@ async fn a_customer_has_numbers_of_its_own_by_one_call() {
 
 #[tokio::test]
 async fn a_file_is_planned_applied_and_written_out_again() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let file = "domain: api\nrules:\n- {id: a, limit: 1/s}\n- {id: b, limit: 2/s}\n";
     let post = |path: &str, body: &'static str| {
         told(server.request("POST", path).header("content-type", "text/yaml").body(body))

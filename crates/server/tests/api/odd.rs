@@ -1,6 +1,6 @@
 //! Odd ids, wrong methods and kinds, bodies that are too large or too slow, and injection.
 
-use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::rules_source::status::RulesSource;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,7 +10,7 @@ use crate::test_server::{TestServer, http_client, serve_http, told};
 
 #[tokio::test]
 async fn ids_and_values_may_have_any_character_the_language_allows() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let rule = r#"{"per":["tenant"],"limit":"1/s"}"#;
     for id in ["a%2Fb", "a:b", "a.b", "-_.:%2F", "versions", "%61lpha", "0"] {
         let path = format!("/v1/domains/d%2Fe/rules/{id}");
@@ -54,7 +54,7 @@ async fn ids_and_values_may_have_any_character_the_language_allows() {
 
 #[tokio::test]
 async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let rule = "/v1/domains/api/rules/a";
     server.ask("PUT", rule, r#"{"limit":"1/s"}"#).await.is(201);
     for (method, path, body, status, expected) in [
@@ -92,7 +92,7 @@ async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
 
 #[tokio::test]
 async fn methods_are_told_and_kinds_of_bodies_checked() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     for (path, methods) in [
         ("/v1/domains", "GET,HEAD"),
         ("/v1/domains/api/rules/a", "GET,HEAD,PUT,PATCH,DELETE"),
@@ -125,7 +125,7 @@ async fn methods_are_told_and_kinds_of_bodies_checked() {
 
 #[tokio::test]
 async fn bodies_are_bounded_before_they_are_read() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let address = server.url.strip_prefix("http://").unwrap();
     for (path, bytes, status) in [
         ("/v1/domains/api/rules/a", 64 * 1024 + 1, "413"),
@@ -155,7 +155,7 @@ async fn a_server_without_a_database_says_where_its_rules_come_from() {
     use tollgate_engine::{Engine, MemoryStore};
     use tollgate_server::app::App;
 
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     for (source, expected) in [
         (RulesSource::Inline, "has no rules"),
         (RulesSource::File("/etc/rules.yaml".into()), "/etc/rules.yaml"),

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::control::model::Role;
 
 use crate::test_server::TestServer;
@@ -21,7 +21,7 @@ async fn talk(server: &TestServer, lines: &[&str]) -> Vec<String> {
 
 #[tokio::test]
 async fn without_a_token_nothing_is_answered_but_how_to_show_one() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("reader", Role::Reader, &[], None).await;
     let no = "-NOAUTH Authentication required.";
     assert_eq!(
@@ -41,7 +41,7 @@ async fn without_a_token_nothing_is_answered_but_how_to_show_one() {
 
 #[tokio::test]
 async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     server.token("admin", Role::Admin, &[], None).await;
     let (reader, id) = server.token("reader", Role::Reader, &[], None).await;
     let (operator, _) = server.token("operator", Role::Operator, &["api"], None).await;
@@ -73,7 +73,7 @@ async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn redis_cli_and_redis_py_show_their_token() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("reader", Role::Reader, &[], None).await;
     let port = server.resp.port().to_string();
     let run = async |mut command: Command| {

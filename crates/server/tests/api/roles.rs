@@ -1,6 +1,6 @@
 //! Every call with every role.
 
-use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::control::model::Role;
 
 use crate::eventually::eventually_async;
@@ -133,7 +133,7 @@ async fn callers(server: &TestServer) -> Vec<Caller> {
 
 #[tokio::test]
 async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     let callers = callers(&server).await;
     let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
     let put = server.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE);
@@ -165,7 +165,7 @@ async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
 
 #[tokio::test]
 async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_connections() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     server.token("admin", Role::Admin, &[], None).await;
     let (token, id) = server.token("mine", Role::Admin, &[], None).await;
     let with = |token: &str| told(server.request("GET", "/v1/domains").header("authorization", token));
@@ -181,7 +181,7 @@ async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_conne
 
 #[tokio::test]
 async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("a", Role::Editor, &["a"], None).await;
     let file =
         "domains:\n- domain: a\n  rules:\n  - {id: x, limit: 1/s}\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n";
@@ -198,7 +198,7 @@ async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
 
 #[tokio::test]
 async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
     let post = |path: &str, body: &'static str| told(server.request("POST", path).bearer_auth(&token).body(body));
     post("/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);

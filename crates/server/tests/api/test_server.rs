@@ -14,8 +14,8 @@ use tollgate_engine::{Engine, MemoryStore};
 use tollgate_server::app::App;
 use tollgate_server::control::Control;
 use tollgate_server::control::api::Service;
-use tollgate_server::control::auth::Tokens;
-use tollgate_server::control::model::{Change, NewToken, Role};
+use tollgate_server::control::auth::TokenPolicy;
+use tollgate_server::control::model::{Change, Role, TokenGrant};
 use tollgate_server::rules_source::status::RulesSource;
 use tollgate_server::{http, resp};
 
@@ -35,7 +35,7 @@ pub struct TestServer {
 
 impl TestServer {
     /// A server with a database of its own.
-    pub async fn start(tokens: Tokens) -> Self {
+    pub async fn start(tokens: TokenPolicy) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = tempfile::tempdir().expect("a folder");
@@ -73,7 +73,7 @@ impl TestServer {
     /// A token that is good from now on.
     pub async fn token(&self, name: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> (String, String) {
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
-        let token = NewToken { name: name.into(), role, domains, expires_ms };
+        let token = TokenGrant { name: name.into(), role, domains, expires_ms };
         let change = Change::by("test");
         let made = self.control.tokens().create(&change, &token).await.expect("a token");
         self.settle().await;
@@ -83,7 +83,7 @@ impl TestServer {
     /// Waits until the node has what is in the database.
     pub async fn settle(&self) {
         let revision = self.control.snapshot().await.expect("a snapshot").revision;
-        let installed = async || self.app.origin.status(self.app.now()).revision >= Some(revision);
+        let installed = async || self.app.source.status(self.app.now()).revision >= Some(revision);
         eventually_async(&format!("revision {revision} is installed"), installed).await;
     }
 
@@ -143,10 +143,10 @@ async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
     loop {
         revisions.borrow_and_update();
         let snapshot = control.snapshot().await.expect("a snapshot");
-        app.guards.replace(&snapshot.tokens);
+        app.auth.replace(&snapshot.tokens);
         let rules = Rules::read(&[Text { name: "snapshot", text: snapshot.rules.as_bytes() }]).expect("rules");
         app.engine.put(&rules).expect("rules");
-        app.origin.loaded(snapshot.revision, &snapshot.checksum, app.now());
+        app.source.loaded(snapshot.revision, &snapshot.checksum, app.now());
         if revisions.changed().await.is_err() {
             return;
         }

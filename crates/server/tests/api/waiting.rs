@@ -1,13 +1,13 @@
 //! Nodes that wait for news.
 
-use tollgate_server::control::auth::Tokens;
+use tollgate_server::control::auth::TokenPolicy;
 
 use crate::eventually::eventually_async;
 use crate::test_server::{TestServer, told};
 
 #[tokio::test]
 async fn a_node_that_waits_is_told_of_a_change_at_once() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let first = server.ask("GET", "/v1/snapshot?wait=30", "").await.is(200);
     let snapshot = first.json();
     let (revision, checksum) = (&snapshot["revision"], snapshot["checksum"].as_str().unwrap());
@@ -29,7 +29,7 @@ async fn a_node_that_waits_is_told_of_a_change_at_once() {
 
 #[tokio::test]
 async fn whoever_waits_in_vain_is_told_so_when_the_time_is_over_or_the_server_stops() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let wait = |seconds: u32| {
         let path = format!("/v1/snapshot?wait={seconds}");
@@ -46,7 +46,7 @@ async fn whoever_waits_in_vain_is_told_so_when_the_time_is_over_or_the_server_st
 
 #[tokio::test]
 async fn a_slow_rules_service_holds_up_no_decision() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let waiting: Vec<_> = (0..50)
         .map(|_| tokio::spawn(told(server.request("GET", "/v1/snapshot?wait=2").header("if-none-match", &tag))))
@@ -62,7 +62,7 @@ async fn a_slow_rules_service_holds_up_no_decision() {
 
 #[tokio::test]
 async fn nodes_are_shown_with_what_they_run_and_refused() {
-    let server = TestServer::start(Tokens::NotAsked).await;
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
     let ask = server.request("GET", "/v1/snapshot").header("tollgate-node", "edge%2F1");
     told(ask.header("tollgate-running", "3").header("tollgate-refused", "4 rules%3A1%3A2%3A wrong")).await.is(200);
     let nodes = server.ask("GET", "/v1/nodes", "").await.is(200).json();

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use tollgate_server::control::model::{AuditSearch, NewToken, PageRequest, Role};
+use tollgate_server::control::model::{AuditSearch, PageRequest, Role, TokenGrant};
 use tollgate_server::control::{ControlError, sha256_hex};
 
 use crate::place::{Place, by};
 
 both!(a_token_is_told_once_and_kept_as_a_digest, the_last_admin_token_stays, tokens_that_make_no_sense_are_refused,);
 
-fn new(name: &str, role: Role) -> NewToken {
-    NewToken { name: name.into(), role, domains: Vec::new(), expires_ms: None }
+fn new(name: &str, role: Role) -> TokenGrant {
+    TokenGrant { name: name.into(), role, domains: Vec::new(), expires_ms: None }
 }
 
 async fn a_token_is_told_once_and_kept_as_a_digest(place: Arc<Place>) {
     let control = place.open().await;
-    let wanted = NewToken { domains: vec!["api".into(), "web/x".into()], ..new("ci '; --", Role::Editor) };
+    let wanted = TokenGrant { domains: vec!["api".into(), "web/x".into()], ..new("ci '; --", Role::Editor) };
     let made = control.tokens().create(&by("ann"), &wanted).await.unwrap();
     let [tg, id, secret] = made.token.split('_').collect::<Vec<_>>()[..] else { panic!("{}", made.token) };
     assert_eq!((tg, id, secret.len()), ("tg", &*made.stored.id, 64));
@@ -31,7 +31,7 @@ async fn a_token_is_told_once_and_kept_as_a_digest(place: Arc<Place>) {
     let snapshot = control.snapshot().await.unwrap();
     let verifier = snapshot.tokens.iter().find(|token| token.id == made.stored.id).unwrap();
     assert_eq!(verifier.digest, sha256_hex(made.token.as_bytes()));
-    assert_eq!((verifier.role, &verifier.domains), (Role::Editor, &wanted.domains));
+    assert_eq!((verifier.grant.role, &verifier.grant.domains), (Role::Editor, &wanted.domains));
     // Whoever reads everything does not find it.
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap();
     assert!(!serde_json::to_string(&log).unwrap().contains(secret));
@@ -63,11 +63,11 @@ async fn tokens_that_make_no_sense_are_refused(place: Arc<Place>) {
         let made = control.tokens().create(&by("ann"), &new(name, Role::Reader)).await;
         assert!(matches!(made, Err(ControlError::Invalid(_))), "{name:?}");
     }
-    let past = NewToken { expires_ms: Some(1), ..new("a", Role::Reader) };
+    let past = TokenGrant { expires_ms: Some(1), ..new("a", Role::Reader) };
     assert!(matches!(control.tokens().create(&by("ann"), &past).await, Err(ControlError::Invalid(_))));
-    let odd = NewToken { domains: vec!["a b".into()], ..new("a", Role::Reader) };
+    let odd = TokenGrant { domains: vec!["a b".into()], ..new("a", Role::Reader) };
     assert!(matches!(control.tokens().create(&by("ann"), &odd).await, Err(ControlError::Invalid(_))));
-    let many = NewToken { domains: vec!["a".into(); 101], ..new("a", Role::Reader) };
+    let many = TokenGrant { domains: vec!["a".into(); 101], ..new("a", Role::Reader) };
     assert!(matches!(control.tokens().create(&by("ann"), &many).await, Err(ControlError::Invalid(_))));
     assert!(control.tokens().create(&by("ann"), &new(&"n".repeat(128), Role::Reader)).await.is_ok());
 }

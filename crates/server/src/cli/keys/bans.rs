@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use super::{Decision, Left, hints};
+use super::{Decision, LimitLine, hints};
 use crate::cli::remote::output::{clean, span};
 use crate::cli::remote::{Remote, RequestArgs};
 
@@ -40,7 +40,7 @@ impl Bans {
     }
 
     /// Whether the ban of a rule lasts longer than its limit.
-    pub(super) fn outlast(&self, limit: &Left) -> bool {
+    pub(super) fn outlast(&self, limit: &LimitLine) -> bool {
         let outlasts = |ban: &Ban| limit.retry_after_ms.is_some_and(|wait| wait <= ban.left_ms);
         self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
     }
@@ -109,7 +109,7 @@ mod tests {
         let bans = Bans::read(&explained("login", Some(3_000)));
         let outlast = |rule: &str, wait: Option<u64>| {
             let (rule, retry_after_ms) = (Some(rule.into()), wait);
-            bans.outlast(&Left { rule, limit: 1, remaining: 0, retry_after_ms, reset_after_ms: 0, shadow: false })
+            bans.outlast(&LimitLine { rule, limit: 1, remaining: 0, retry_after_ms, reset_after_ms: 0, shadow: false })
         };
         assert!(outlast("login", Some(0)) && outlast("login", Some(3_000)));
         assert!(!outlast("login", Some(3_001)) && !outlast("login", None) && !outlast("plans", Some(1)));

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::remote::output::{self, OutputArgs, Table, span};
 use super::remote::{Remote, RequestArgs, ServerArgs};
 use super::{count, exit_code};
+use crate::observe::top_keys::{TopKey, TopKeysPage};
 use bans::Bans;
 
 #[derive(Clone, Debug, Args)]
@@ -98,11 +99,11 @@ pub(super) fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
         KeysCommand::Refund(args) => {
             let answer = remote.post(&["v1", "refund"], json!({"receipt": args.receipt}).to_string())?;
             answer.print(args.output, |answer: Value| {
-                Ok(writeln!(std::io::stdout(), "{} given back", answer["refunded"])?)
+                Ok(writeln!(std::io::stdout(), "{} refunded", answer["refunded"])?)
             })?;
         }
         KeysCommand::Top(args) => {
-            remote.get(&["v1", "top"])?.print(args.output, |tops| print_top(args, tops))?;
+            remote.get(&["v1", "top"])?.print(args.output, |page| print_top(args, page))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -123,11 +124,11 @@ struct Decision {
     retry_after_ms: Option<u64>,
     #[serde(default)]
     banned: bool,
-    limits: Vec<Left>,
+    limits: Vec<LimitLine>,
 }
 
 #[derive(Deserialize)]
-struct Left {
+struct LimitLine {
     rule: Option<String>,
     limit: u64,
     remaining: u64,
@@ -152,7 +153,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
         writeln!(out, "the store is unreachable: decided by `on_fault` of the rules")?;
     }
     let mut table = Table::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
-    for left in decision.limits.into_iter().filter(|left| !bans.outlast(left)) {
+    for left in decision.limits.into_iter().filter(|limit| !bans.outlast(limit)) {
         let next = match left.retry_after_ms {
             Some(0) => "now".to_owned(),
             Some(wait) => span(wait),
@@ -165,7 +166,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to it")?,
-        // Denied without being counted, or banned for longer than any limit lasts.
+        // MissingRole without being counted, or banned for longer than any limit lasts.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }
@@ -174,42 +175,22 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     Ok(status)
 }
 
-#[derive(Deserialize)]
-struct Tops {
-    rules: Vec<Top>,
-}
-
-#[derive(Deserialize)]
-struct Top {
-    domain: String,
-    rule: Option<String>,
-    charged: Vec<Heavy>,
-    refused: Vec<Heavy>,
-}
-
-#[derive(Deserialize)]
-struct Heavy {
-    key: String,
-    count: u64,
-    error: u64,
-}
-
-fn print_top(args: &TopArgs, tops: Tops) -> anyhow::Result<()> {
+fn print_top(args: &TopArgs, page: TopKeysPage) -> anyhow::Result<()> {
     let mut table = Table::new(&["DOMAIN", "RULE", "", "KEY", "COUNT"]);
-    for top in tops.rules {
+    for top in page.rules {
         let rule = top.rule.unwrap_or_default();
         let wanted = args.domain.as_ref().is_none_or(|domain| *domain == top.domain)
             && args.rule.as_ref().is_none_or(|wanted| *wanted == rule);
         if !wanted {
             continue;
         }
-        for (what, heavy) in [("charged", &top.charged), ("refused", &top.refused)] {
-            for Heavy { key, count, error } in heavy.iter().take(args.limit) {
+        for (what, keys) in [("charged", &top.charged), ("refused", &top.refused)] {
+            for TopKey { key, count, error } in keys.iter().take(args.limit) {
                 // The count may be too high by the error, but not too low.
                 let count = if *error == 0 { count.to_string() } else { format!("{}–{count}", count - error) };
                 table.row([top.domain.clone(), rule.clone(), what.to_owned(), key.clone(), count]);
             }
         }
     }
-    table.print("nothing was counted lately")
+    table.print("no decisions were counted lately")
 }

@@ -5,12 +5,12 @@ use std::fmt;
 use std::fmt::Write as _;
 
 use reqwest::StatusCode;
-use serde::Deserialize;
 
 use super::Answer;
 use super::output::{clean, time};
 use crate::client::Client;
 use crate::control::model::Finding;
+use crate::http::problem::ProblemDetails;
 
 /// The server refused. Nothing was changed.
 #[derive(Debug)]
@@ -27,27 +27,6 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// The shown members of a problem (RFC 9457).
-#[derive(Debug, Default, Deserialize)]
-struct Problem {
-    #[serde(default)]
-    title: Option<String>,
-    #[serde(default)]
-    detail: Option<String>,
-    #[serde(default)]
-    pointer: Option<String>,
-    #[serde(default)]
-    mistakes: Vec<Finding>,
-    #[serde(default)]
-    current: Option<i64>,
-    #[serde(default)]
-    author: Option<String>,
-    #[serde(default)]
-    at_ms: Option<i64>,
-    #[serde(default)]
-    diff: Option<String>,
-}
-
 /// Returns what may be shown of a token: its id, not its secret.
 pub(super) fn shown_token(token: &str) -> String {
     match token.split('_').collect::<Vec<_>>().as_slice() {
@@ -59,13 +38,13 @@ pub(super) fn shown_token(token: &str) -> String {
 /// Describes an unsuccessful answer.
 pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &Answer) -> Refusal {
     let (url, status) = (client.url().as_str().trim_end_matches('/'), answer.status);
-    let problem: Option<Problem> = serde_json::from_slice(&answer.body).ok();
-    let Some(problem) = problem.filter(|problem| problem.detail.is_some() || problem.title.is_some()) else {
+    let problem: Option<ProblemDetails> = serde_json::from_slice(&answer.body).ok();
+    let Some(problem) = problem.filter(|problem| !problem.detail.is_empty()) else {
         let first = answer.text();
         let first: String = clean(first.lines().next().unwrap_or_default()).chars().take(200).collect();
-        return Refusal { status, message: format!("{url} answered {status}, and is not a tollgate: {first}") };
+        return Refusal { status, message: format!("{url} answered {status} and is not a tollgate server: {first}") };
     };
-    let detail = clean(problem.detail.as_deref().or(problem.title.as_deref()).unwrap_or_default());
+    let detail = clean(&problem.detail);
     let mut message = match (status, token) {
         (StatusCode::UNAUTHORIZED, None) => format!(
             "{url} requires a token: {detail}\n\
@@ -80,8 +59,8 @@ pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &Answer) -> 
         (StatusCode::SERVICE_UNAVAILABLE, _) => format!("{url} is unavailable: {detail}"),
         _ => detail,
     };
-    if let Some(pointer) = problem.pointer.filter(|pointer| !pointer.is_empty()) {
-        let _ = write!(message, " (at {})", clean(&pointer));
+    if let Some(pointer) = problem.pointer.as_ref().filter(|pointer| !pointer.is_empty()) {
+        let _ = write!(message, " (at {})", clean(pointer));
     }
     // The detail describes one mistake completely; of several, only the first.
     if problem.mistakes.len() > 1 {
@@ -94,24 +73,25 @@ pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &Answer) -> 
         }
     }
     if status == StatusCode::PRECONDITION_FAILED {
-        message.push_str(&last_change(&problem.author, problem.at_ms, problem.current, problem.diff.as_deref()));
+        message.push_str(&last_change(&problem));
     }
     Refusal { status, message }
 }
 
 /// Describes the change by another author.
-fn last_change(author: &Option<String>, at_ms: Option<i64>, current: Option<i64>, diff: Option<&str>) -> String {
+fn last_change(problem: &ProblemDetails) -> String {
+    let ProblemDetails { author, at_ms, current, diff, .. } = problem;
     let mut text = String::new();
     if let Some(author) = author {
         let _ = write!(text, "\nchanged by {}", clean(author));
         if let Some(at_ms) = at_ms {
-            let _ = write!(text, " at {}", time(at_ms));
+            let _ = write!(text, " at {}", time(*at_ms));
         }
         if let Some(current) = current {
             let _ = write!(text, ", now version {current}");
         }
     }
-    for line in diff.unwrap_or_default().lines() {
+    for line in diff.as_deref().unwrap_or_default().lines() {
         let _ = write!(text, "\n  {}", clean(line));
     }
     text
@@ -180,6 +160,6 @@ mod tests {
         assert_eq!(message(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");
         let several = format!(r#"{{"detail":"there are 2 mistakes; the first: p; h","mistakes":[{one},{one}]}}"#);
         assert_eq!(message(422, None, &several), "2 mistakes:\n1:2: p; h\n1:2: p; h");
-        assert!(message(502, None, "<html>\nx").ends_with("and is not a tollgate: <html>"));
+        assert!(message(502, None, "<html>\nx").ends_with("and is not a tollgate server: <html>"));
     }
 }

@@ -6,15 +6,7 @@ use anyhow::bail;
 
 use super::args::{ServeArgs, TokensWhen};
 use super::source::RulesConfig;
-
-/// Whether tokens are required.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Every caller may do everything.
-    Open,
-    /// All calls except health checks need a token.
-    Tokens,
-}
+use crate::control::auth::TokenPolicy;
 
 /// Decides by the flags, the listeners, and whether the source of rules has tokens.
 ///
@@ -24,7 +16,7 @@ pub(super) fn read(
     raw: &ServeArgs,
     listeners: &[(&str, Option<SocketAddr>)],
     rules: &RulesConfig,
-) -> anyhow::Result<Access> {
+) -> anyhow::Result<TokenPolicy> {
     let beyond = |address: &SocketAddr| !address.ip().to_canonical().is_loopback();
     let open = listeners.iter().find_map(|(flag, address)| Some((flag, address.filter(beyond)?)));
     let without = match rules {
@@ -41,7 +33,7 @@ pub(super) fn read(
                 "--tokens required: with {without} there are no tokens; keep rules in the database, or follow a service"
             )
         }
-        (_, true, ..) | (None | Some(TokensWhen::None), false, None, _) => Ok(Access::Open),
+        (_, true, ..) | (None | Some(TokensWhen::None), false, None, _) => Ok(TokenPolicy::NotRequired),
         (Some(TokensWhen::None), false, Some((flag, address)), _) => bail!(
             "{flag} {address} can be reached from other machines, which may do everything with --tokens none: leave it out, or \
              add --insecure if something else restricts access"
@@ -50,6 +42,6 @@ pub(super) fn read(
             "{flag} {address} can be reached from other machines, and with {without} there are no tokens: add --insecure if \
              something else restricts access, or keep rules in the database"
         ),
-        (Some(TokensWhen::Required) | None, false, _, None) => Ok(Access::Tokens),
+        (Some(TokensWhen::Required) | None, false, _, None) => Ok(TokenPolicy::Required),
     }
 }

@@ -7,10 +7,11 @@ use anyhow::{Context, bail};
 use tollgate::Rate;
 use tollgate_http::{ClientIp, ForwardedBy, TrustedProxies};
 
-use super::access::{self, Access};
+use super::access;
 use super::args::ServeArgs;
 use super::source::{self, RulesConfig};
 use crate::client::Secret;
+use crate::control::auth::TokenPolicy;
 use crate::counters::SnapshotConfig;
 use crate::net::tls::TlsFiles;
 use crate::observe::top_keys::Names;
@@ -29,7 +30,7 @@ pub(super) struct Config {
     /// The source of rules.
     pub(super) rules: RulesConfig,
     /// Whether tokens are required.
-    pub(super) access: Access,
+    pub(super) tokens: TokenPolicy,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,
     /// How the address of a client behind proxies is found.
@@ -90,12 +91,12 @@ impl Config {
         let rules = source::read(&raw, http)?;
         let store = store(&raw.store)?;
         let snapshots = snapshots(&raw, &store);
-        let access = access::read(&raw, &[("--http", http), ("--resp", resp)], &rules)?;
+        let tokens = access::read(&raw, &[("--http", http), ("--resp", resp)], &rules)?;
         Ok(Self {
             http,
             resp,
             rules,
-            access,
+            tokens,
             tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),
             client: ClientIp::behind(trusted_proxies(&raw.trusted_proxies)?, ForwardedBy::XForwardedFor),
             snapshots,
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(config.http, Some(([127, 0, 0, 1], 8080).into()));
         assert_eq!(config.resp, Some(([127, 0, 0, 1], 6380).into()));
         assert_eq!((config.store, config.capacity), (StoreConfig::Memory, 1_000_000));
-        assert_eq!(config.access, Access::Open);
+        assert_eq!(config.tokens, TokenPolicy::NotRequired);
         let RulesConfig::Database(database) = config.rules else { panic!("another source") };
         assert_eq!(database.url.reveal(), "sqlite:tollgate-data/rules.db?mode=rwc");
     }
@@ -271,13 +272,13 @@ mod tests {
 
     #[test]
     fn other_machines_need_tokens_or_insecure() {
-        let access = |line: &str| config(line).expect(line).access;
-        assert_eq!(access("--http [::1]:80 --resp 127.8.8.8:1"), Access::Open);
-        assert_eq!(access("--tokens required"), Access::Tokens);
-        assert_eq!(access("--http 0.0.0.0:80"), Access::Tokens);
-        assert_eq!(access("--resp [::]:80 --rules http://h:1"), Access::Tokens);
-        assert_eq!(access("--http 0.0.0.0:80 --insecure"), Access::Open);
-        assert_eq!(access("--http 0.0.0.0:80 --insecure --rules r.yaml"), Access::Open);
+        let tokens = |line: &str| config(line).expect(line).tokens;
+        assert_eq!(tokens("--http [::1]:80 --resp 127.8.8.8:1"), TokenPolicy::NotRequired);
+        assert_eq!(tokens("--tokens required"), TokenPolicy::Required);
+        assert_eq!(tokens("--http 0.0.0.0:80"), TokenPolicy::Required);
+        assert_eq!(tokens("--resp [::]:80 --rules http://h:1"), TokenPolicy::Required);
+        assert_eq!(tokens("--http 0.0.0.0:80 --insecure"), TokenPolicy::NotRequired);
+        assert_eq!(tokens("--http 0.0.0.0:80 --insecure --rules r.yaml"), TokenPolicy::NotRequired);
         refused("--resp 0.0.0.0:80 --tokens none", "--resp 0.0.0.0:80 can be reached from other machines");
         refused("--http 0.0.0.0:80 --rules r.yaml", "with --rules FILE there are no tokens");
         refused("--http 0.0.0.0:80 --data off", "with --data off there are no tokens");

@@ -21,7 +21,6 @@ use tollgate_engine::{Engine, Store};
 use tollgate_redis::{Health, RedisStore};
 
 use crate::app::App;
-use crate::control::auth::Tokens;
 use crate::counters;
 use crate::net::accept::{NewConnection, accept};
 use crate::net::protocol::Protocol;
@@ -30,7 +29,6 @@ use crate::net::workers::Workers;
 use crate::observe::refusals::RefusalLog;
 use crate::observe::stalls::StallLog;
 
-use access::Access;
 pub(super) use args::{EXAMPLES, ServeArgs};
 pub(super) use config::parse_count;
 use config::{Config, StoreConfig};
@@ -84,7 +82,7 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
     loop {
         match &*health.borrow_and_update() {
             Health::Up => app.health.up(),
-            Health::Connecting => app.health.down("there is no connection yet"),
+            Health::Connecting => app.health.down("not connected yet"),
             Health::Down { why } => app.health.down(why),
         }
         app.engine.set_nodes(*nodes.borrow_and_update());
@@ -111,15 +109,11 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
     let app = app.with_names(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
-    let tokens = match config.access {
-        Access::Open => Tokens::NotAsked,
-        Access::Tokens => Tokens::Asked,
-    };
-    let (app, rules) = start_rules::start(config, app.with_tokens(tokens)).await?;
+    let (app, rules) = start_rules::start(config, app.with_tokens(config.tokens)).await?;
     let workers = start(config.threads, &app, tls.clone())?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
     let encrypted = if tls.is_some() { "on" } else { "off" };
-    let (store, from) = (config.store.name(), app.origin.to_string());
+    let (store, from) = (config.store.name(), app.source.to_string());
     tracing::info!(http = address(&http), resp = address(&resp), tls = encrypted, store, rules = from, "listening");
     let take = async |listener: Option<TcpListener>, protocol| match listener {
         Some(listener) => accept(listener, protocol, app.connections.clone(), config.connections, &workers).await,
@@ -136,7 +130,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = take(resp, Protocol::Resp) => {}
         () = renew => {}
         () = follow(app.clone()) => {}
-        () = stop.told() => {}
+        () = stop.signal() => {}
     }
     tracing::info!(connections = app.connections.count(), "stopping");
     app.connections.stop();
@@ -145,7 +139,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = tokio::time::sleep(config.drain) => {
             tracing::warn!(connections = app.connections.count(), "drain timeout: stopped with open connections");
         }
-        () = stop.told() => tracing::warn!("second signal: stopping immediately"),
+        () = stop.signal() => tracing::warn!("second signal: stopping immediately"),
     }
     workers.stop();
     rules.stop();
@@ -186,7 +180,7 @@ impl Stop {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn told(&mut self) {
+    async fn signal(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -8,44 +8,44 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use tollgate_engine::Store;
 
-use super::access::Access;
 use super::config::Config;
 use super::source::{DatabaseConfig, RulesConfig};
 use crate::app::App;
 use crate::control::Control;
 use crate::control::api::Service;
+use crate::control::auth::TokenPolicy;
 use crate::control::model::Role;
 use crate::net::background::BackgroundThread;
 use crate::rules_source::file::{self, RuleFile};
 use crate::rules_source::status::RulesSource;
 use crate::rules_source::{database, poll};
 
-/// Opens what the configuration names. The app it returns decides by rules, unless there are to be none; on the thread it returns
-/// with it, they are followed.
+/// Installs the rules of the configured source, and follows its changes on the thread that is returned with the app.
 ///
 /// # Errors
-/// When the rules cannot be had, or tokens are asked for and there are none.
+/// When the rules cannot be loaded, or tokens are required and there is no admin token.
 pub(super) async fn start<S: Store + 'static>(
     config: &Config,
     app: App<S>,
 ) -> anyhow::Result<(Arc<App<S>>, BackgroundThread)> {
-    let aside = BackgroundThread::start("tollgate-rules").context("cannot start the thread for rules")?;
+    let background = BackgroundThread::start("tollgate-rules").context("cannot start the thread for rules")?;
     let app = match &config.rules {
         RulesConfig::Inline => Arc::new(app.with_source(RulesSource::Inline)),
         RulesConfig::File(path) => {
             let app = Arc::new(app.with_source(RulesSource::File(path.clone())));
             let mut watched = RuleFile::new(path.clone());
             file::load(&app, &mut watched)?;
-            drop(aside.handle().spawn(file::watch(app.clone(), watched)));
+            drop(background.handle().spawn(file::watch(app.clone(), watched)));
             app
         }
         RulesConfig::Database(database) => {
-            let control = Arc::new(open_database(&aside, database).await?);
-            let service = Service::new(control.clone(), aside.handle().clone(), app.connections.clone());
+            let control = Arc::new(open_database(&background, database).await?);
+            let service = Service::new(control.clone(), background.handle().clone(), app.connections.clone());
             let app = Arc::new(app.with_source(RulesSource::Service(Box::new(service))));
             let (loading, from) = (app.clone(), control.clone());
-            let (changes, set) = aside.run(async move { database::load(&loading, &from).await }).await??;
-            if config.access == Access::Tokens && !set.tokens.iter().any(|token| token.role == Role::Admin) {
+            let (changes, set) = background.run(async move { database::load(&loading, &from).await }).await??;
+            if config.tokens == TokenPolicy::Required && !set.tokens.iter().any(|token| token.grant.role == Role::Admin)
+            {
                 let place = match &database.data {
                     Some(data) => format!("--data {}", data.display()),
                     None => "--database postgres://…".to_owned(),
@@ -55,7 +55,7 @@ pub(super) async fn start<S: Store + 'static>(
                      yet; create one with: tollgate tokens create --role admin {place}"
                 );
             }
-            drop(aside.handle().spawn(database::follow(app.clone(), control, changes)));
+            drop(background.handle().spawn(database::follow(app.clone(), control, changes)));
             app
         }
         RulesConfig::Service(service) => {
@@ -63,20 +63,20 @@ pub(super) async fn start<S: Store + 'static>(
                 tracing::warn!("token sent to the rules service without encryption; use https:// in --rules");
             }
             let app = Arc::new(app.with_source(RulesSource::Followed(service.client.url().to_string())));
-            let follower = aside.run(poll::Follower::start(app.clone(), service.clone())).await??;
-            drop(aside.handle().spawn(follower.follow()));
+            let follower = background.run(poll::Follower::start(app.clone(), service.clone())).await??;
+            drop(background.handle().spawn(follower.follow()));
             app
         }
     };
-    Ok((app, aside))
+    Ok((app, background))
 }
 
-async fn open_database(aside: &BackgroundThread, config: &DatabaseConfig) -> anyhow::Result<Control> {
+async fn open_database(background: &BackgroundThread, config: &DatabaseConfig) -> anyhow::Result<Control> {
     if let Some(data) = &config.data {
         make_directory(data)?;
     }
     let url = config.url.clone();
-    let opened = aside.run(async move { Control::open(url.reveal()).await }).await?;
+    let opened = background.run(async move { Control::open(url.reveal()).await }).await?;
     opened.with_context(|| match &config.data {
         Some(data) => format!("cannot open the database in the data directory {}", data.display()),
         None => "cannot open the database of --database".to_owned(),

@@ -32,7 +32,7 @@ pub(super) struct AuditQuery {
 }
 
 /// Lists changes, newest first, with the values before and after.
-#[utoipa::path(get, path = "/v1/audit", tag = "audit", params(AuditQuery), responses(
+#[utoipa::path(get, path = "/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditQuery), responses(
     (status = 200, description = "A part of the log", body = Page<AuditEntry>),
     NotModified,
 ))]

@@ -5,7 +5,7 @@ use hyper::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::call::Call;
-use super::error::ApiError;
+use crate::http::problem::Problem;
 
 /// JSON only.
 const JSON: &[&str] = &["application/json"];
@@ -24,7 +24,7 @@ const UNSPECIFIED: &str = "application/x-www-form-urlencoded";
 ///
 /// # Errors
 /// When the type is not one of `accepted`.
-pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), ApiError> {
+pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let is = |known: &&str| given.eq_ignore_ascii_case(known);
@@ -32,16 +32,16 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), ApiErr
         return Ok(());
     }
     let detail = format!("unsupported content type {given}; send {}", accepted.join(", or "));
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type", detail))
+    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type", detail))
 }
 
 /// Parses a small JSON body.
 ///
 /// # Errors
 /// When the content type is another, or the body does not have the right form.
-pub(super) fn json<T: DeserializeOwned>(call: &Call, body: &[u8]) -> Result<T, ApiError> {
+pub(super) fn json<T: DeserializeOwned>(call: &Call, body: &[u8]) -> Result<T, Problem> {
     check(&call.headers, JSON)?;
-    serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the body: {error}")))
+    serde_json::from_slice(body).map_err(|error| Problem::json(&error))
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::error::ApiError;
 use super::reply::{self, Reply};
 use super::{ApiState, etag};
 use crate::control::Control;
-use crate::control::auth::{Access, Place};
+use crate::control::auth::{Access, Scope};
 use crate::control::model::{Change, PageRequest, Role};
+use crate::http::problem::Problem;
 
 /// A call: the service, the caller and the headers.
 pub(super) struct Call {
@@ -26,11 +26,11 @@ pub(super) struct Call {
 }
 
 impl FromRequestParts<Arc<ApiState>> for Call {
-    type Rejection = ApiError;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &Arc<ApiState>) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<ApiState>) -> Result<Self, Problem> {
         // The front end has authenticated the caller.
-        let access = parts.extensions.get().cloned().ok_or_else(ApiError::bug)?;
+        let access = parts.extensions.get().cloned().ok_or_else(Problem::bug)?;
         Ok(Self { state: state.clone(), access, headers: parts.headers.clone() })
     }
 }
@@ -44,8 +44,8 @@ impl Call {
     ///
     /// # Errors
     /// When the role is missing, or a header is invalid.
-    pub(super) fn change(&self, role: Role, place: Place<'_>) -> Result<Change, ApiError> {
-        self.access.require(role, place)?;
+    pub(super) fn change(&self, role: Role, scope: Scope<'_>) -> Result<Change, Problem> {
+        self.access.require(role, scope)?;
         self.unchecked_change()
     }
 
@@ -53,7 +53,7 @@ impl Call {
     ///
     /// # Errors
     /// When a header is invalid.
-    pub(super) fn unchecked_change(&self) -> Result<Change, ApiError> {
+    pub(super) fn unchecked_change(&self) -> Result<Change, Problem> {
         let comment = text(&self.headers, "tollgate-comment")?.filter(|comment| !comment.is_empty());
         Ok(Change { author: self.access.author().to_owned(), comment, expected: etag::expected(&self.headers)? })
     }
@@ -77,24 +77,24 @@ impl Call {
 ///
 /// # Errors
 /// When the header is not UTF-8.
-pub(super) fn text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, ApiError> {
+pub(super) fn text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(HeaderName::from_static(name)) else { return Ok(None) };
     let text = percent_decode(value.as_bytes()).decode_utf8();
     let text = text.map(|text| text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect());
-    text.map(Some).map_err(|_| ApiError::bad_request(format!("{name} is not UTF-8, percent-encoded where needed")))
+    text.map(Some).map_err(|_| Problem::bad_request(format!("{name} is not UTF-8, percent-encoded where needed")))
 }
 
 /// Path parameters, percent-decoded.
 pub(super) struct PathParams<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
-    type Rejection = ApiError;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let params = Path::<T>::from_request_parts(parts, state).await;
         params
             .map(|Path(params)| Self(params))
-            .map_err(|error| ApiError::bad_request(format!("the path: {}", error.body_text())))
+            .map_err(|error| Problem::bad_request(format!("the path: {}", error.body_text())))
     }
 }
 
@@ -102,11 +102,11 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
 pub(super) struct QueryParams<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
-    type Rejection = ApiError;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let params = Query::<T>::from_request_parts(parts, state).await;
-        params.map(|Query(params)| Self(params)).map_err(|error| ApiError::bad_request(error.body_text()))
+        params.map(|Query(params)| Self(params)).map_err(|error| Problem::bad_request(error.body_text()))
     }
 }
 

@@ -3,8 +3,8 @@
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 
-use super::error::ApiError;
 use crate::control::model::Expected;
+use crate::http::problem::Problem;
 
 /// Returns the ETag of a version or revision.
 pub(super) fn of(version: i64) -> String {
@@ -15,22 +15,22 @@ pub(super) fn of(version: i64) -> String {
 ///
 /// # Errors
 /// When the headers are invalid or contradict each other.
-pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, ApiError> {
+pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, Problem> {
     match (tags(headers, &IF_MATCH)?, tags(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Expected::Anything),
         (Some(Tags::Any), None) => Ok(Expected::Something),
         (Some(Tags::Some(tags)), None) => match tags.as_slice() {
             // An ETag that is not a number was never sent by this server and matches nothing.
             [tag] => Ok(Expected::Version(tag.parse().unwrap_or(-1))),
-            _ => Err(ApiError::bad_request(
+            _ => Err(Problem::bad_request(
                 "more than one ETag in If-Match; send the one of the version that you changed",
             )),
         },
         (None, Some(Tags::Any)) => Ok(Expected::Nothing),
-        (None, Some(Tags::Some(_))) => Err(ApiError::bad_request(
+        (None, Some(Tags::Some(_))) => Err(Problem::bad_request(
             "a write accepts only `If-None-Match: *` (nothing exists yet); to name a version, use If-Match",
         )),
-        (Some(_), Some(_)) => Err(ApiError::bad_request("send If-Match or If-None-Match, not both")),
+        (Some(_), Some(_)) => Err(Problem::bad_request("send If-Match or If-None-Match, not both")),
     }
 }
 
@@ -38,7 +38,7 @@ pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, ApiError> {
 ///
 /// # Errors
 /// When the header is not a list of ETags.
-pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, ApiError> {
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, Problem> {
     Ok(match tags(headers, &IF_NONE_MATCH)? {
         None => false,
         Some(Tags::Any) => true,
@@ -51,9 +51,9 @@ enum Tags {
     Some(Vec<String>),
 }
 
-fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, ApiError> {
+fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem> {
     let invalid =
-        || ApiError::bad_request(format!("invalid {name}: write `*` or an ETag in quotation marks, such as \"3\""));
+        || Problem::bad_request(format!("invalid {name}: write `*` or an ETag in quotation marks, such as \"3\""));
     let mut tags = Vec::new();
     for value in headers.get_all(name) {
         let text = value.to_str().map_err(|_| invalid())?.trim();

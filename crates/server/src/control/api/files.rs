@@ -10,11 +10,11 @@ use utoipa::IntoParams;
 use super::body::{self, RULES};
 use super::call::{Call, QueryParams};
 use super::describe::shared::{Comment, IfMatch, NotModified};
-use super::error::ApiError;
 use super::etag;
 use super::reply::{self, Reply};
-use crate::control::auth::Place;
+use crate::control::auth::Scope;
 use crate::control::model::{Others, Plan, Role, Validation};
+use crate::http::problem::Problem;
 
 /// Looks for mistakes in a rule file, as `tollgate check` does. The status is 200 whatever is found.
 #[utoipa::path(post, path = "/v1/validate", tag = "files",
@@ -55,11 +55,11 @@ pub(super) async fn apply(call: Call, QueryParams(query): QueryParams<ApplyQuery
     } else {
         // The domains are known after the file is parsed; a caller who may not change any rules is refused before.
         if !call.access.is_at_least(Role::Editor) {
-            call.access.require(Role::Editor, Place::Everywhere)?;
+            call.access.require(Role::Editor, Scope::AllDomains)?;
         }
         let denied = OnceLock::new();
         let allowed = |domain: &str| {
-            let allowed = call.access.require(Role::Editor, Place::Domain(domain));
+            let allowed = call.access.require(Role::Editor, Scope::Domain(domain));
             allowed.map_err(|why| denied.set(why)).is_ok()
         };
         let applied = files.apply(&call.unchecked_change()?, &text, query.others, &allowed).await;
@@ -79,7 +79,7 @@ pub(super) async fn apply(call: Call, QueryParams(query): QueryParams<ApplyQuery
 )]
 pub(super) async fn export(call: Call, QueryParams(query): QueryParams<Vec<(String, String)>>) -> Reply {
     if let Some((other, _)) = query.iter().find(|(name, _)| name != "domain") {
-        return Err(ApiError::bad_request(format!("unknown field `{other}`, expected `domain`")));
+        return Err(Problem::bad_request(format!("unknown field `{other}`, expected `domain`")));
     }
     let domains: Vec<String> = query.into_iter().map(|(_, domain)| domain).collect();
     let tag = call.revision_tag();

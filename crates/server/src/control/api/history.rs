@@ -9,7 +9,7 @@ use super::call::{Call, Paging, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, NotModified};
 use super::reply::{self, Reply, written};
 use super::{body, etag};
-use crate::control::auth::Place;
+use crate::control::auth::Scope;
 use crate::control::model::{Page, Role, StoredRule, Version};
 
 /// Lists the versions of a rule, newest first. Those of a deleted rule remain.
@@ -103,7 +103,7 @@ pub(super) struct Rollback {
     ),
 )]
 pub(super) async fn rollback(call: Call, PathParams(path): PathParams<RulePath>, text: Bytes) -> Reply {
-    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     let Rollback { version } = body::json(&call, &text)?;
     written(&call.control().history().rollback(&change, &path.domain, &path.id, version).await?)
 }

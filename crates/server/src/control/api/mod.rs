@@ -22,19 +22,19 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::audit::Note;
-use self::error::ApiError;
 use self::nodes::Nodes;
 use self::snapshot::SnapshotBytes;
 use super::Control;
 use super::auth::Access;
 use super::model::Change;
+use crate::http::HttpResponse;
+use crate::http::problem::Problem;
 use crate::net::shutdown::Connections;
 
 mod audit;
 mod body;
 mod call;
 pub mod describe;
-mod error;
 mod etag;
 mod files;
 mod history;
@@ -45,9 +45,6 @@ mod reply;
 mod rules;
 mod snapshot;
 mod tokens;
-
-/// A response of the service.
-pub type Answer = Response<Full<Bytes>>;
 
 /// The rules service of this process.
 #[derive(Debug)]
@@ -123,7 +120,7 @@ impl Service {
     }
 
     /// Answers a request on the control thread.
-    pub async fn answer(&self, mut head: Parts, body: Bytes, access: Access) -> Answer {
+    pub async fn answer(&self, mut head: Parts, body: Bytes, access: Access) -> HttpResponse {
         let reads = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS);
         head.extensions.insert(access);
         let answer = self.router.clone().oneshot(Request::from_parts(head, Body::from(body)));
@@ -140,9 +137,9 @@ impl Service {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 tracing::error!(%error, "call of the rules service failed");
-                ApiError::bug().into_answer()
+                Problem::bug().to_response()
             }
-            Err(_) => ApiError::too_slow(limits::ANSWER).into_answer(),
+            Err(_) => too_slow().to_response(),
         }
     }
 }
@@ -154,6 +151,12 @@ impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+fn too_slow() -> Problem {
+    let seconds = limits::ANSWER.as_secs();
+    let detail = format!("no answer within {seconds} s; the change may or may not have been made");
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too slow", detail).retry_after(10)
 }
 
 /// Returns the routes, with their descriptions.
@@ -182,9 +185,9 @@ fn calls() -> OpenApiRouter<Arc<ApiState>> {
 }
 
 /// Replies where no route matches.
-async fn not_found(uri: Uri) -> ApiError {
+async fn not_found(uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::not_found(format!("no such endpoint: {path}; /openapi.json lists them"))
+    Problem::not_found(format!("no such endpoint: {path}; /openapi.json lists them"))
 }
 
 /// Replies where a route has other methods; the router adds `Allow`.
@@ -193,7 +196,7 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
         Method::OPTIONS => reply::no_content(),
         _ => {
             let detail = format!("{method} is not allowed here; the header Allow lists the methods");
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", detail).into_response()
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", detail).into_response()
         }
     }
 }

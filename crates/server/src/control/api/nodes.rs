@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::call::{Call, text};
-use super::error::ApiError;
 use super::limits::{MAX_NODE_NAME, MAX_NODES, MAX_WHY};
 use super::reply::{self, Reply};
 use crate::control::model::{NodeReport, RefusedRevision};
+use crate::http::problem::Problem;
 
 const NODE: &str = "tollgate-node";
 const RUNNING: &str = "tollgate-running";
@@ -57,13 +57,13 @@ impl Nodes {
 ///
 /// # Errors
 /// When a header is invalid.
-pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, Report)>, ApiError> {
+pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, Report)>, Problem> {
     let Some(node) = text(headers, NODE)?.filter(|node| !node.is_empty()) else { return Ok(None) };
     if node.chars().count() > MAX_NODE_NAME {
-        return Err(ApiError::bad_request(format!("node name too long (maximum {MAX_NODE_NAME} characters)")));
+        return Err(Problem::bad_request(format!("node name too long (maximum {MAX_NODE_NAME} characters)")));
     }
     let revision = |text: &str| {
-        let invalid = || ApiError::bad_request(format!("invalid {RUNNING} or {REFUSED}: both begin with a revision"));
+        let invalid = || Problem::bad_request(format!("invalid {RUNNING} or {REFUSED}: both begin with a revision"));
         text.parse::<i64>().map_err(|_| invalid())
     };
     let running = text(headers, RUNNING)?.map(|running| revision(running.trim())).transpose()?;
@@ -83,7 +83,7 @@ pub(super) struct NodeList {
 }
 
 /// Lists the nodes that follow this service, and what each runs.
-#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", responses(
+#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", operation_id = "list_nodes", responses(
     (status = 200, description = "The nodes, as they last reported", body = NodeList, headers(("etag" = String, description = "The revision of the rules"))),
 ))]
 pub(super) async fn list(call: Call) -> Reply {

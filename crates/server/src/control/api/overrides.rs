@@ -9,7 +9,7 @@ use super::call::{Call, Paging, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
 use super::reply::{self, Reply, written};
-use crate::control::auth::Place;
+use crate::control::auth::Scope;
 use crate::control::model::{Page, Role, StoredOverride};
 
 /// Lists the overrides of a rule, by value.
@@ -74,7 +74,7 @@ pub(super) async fn get(call: Call, PathParams(path): PathParams<OverridePath>) 
 )]
 pub(super) async fn put(call: Call, PathParams(path): PathParams<OverridePath>, text: Bytes) -> Reply {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
-    let change = call.change(Role::Operator, Place::Domain(&domain))?;
+    let change = call.change(Role::Operator, Scope::Domain(&domain))?;
     body::check(&call.headers, RULES)?;
     written(&call.control().overrides().put(&change, &domain, &id, &value, &text).await?)
 }
@@ -86,7 +86,7 @@ pub(super) async fn put(call: Call, PathParams(path): PathParams<OverridePath>, 
 )]
 pub(super) async fn delete(call: Call, PathParams(path): PathParams<OverridePath>) -> Reply {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
-    let change = call.change(Role::Operator, Place::Domain(&domain))?;
+    let change = call.change(Role::Operator, Scope::Domain(&domain))?;
     call.control().overrides().delete(&change, &domain, &id, &value).await?;
     Ok(reply::no_content())
 }

@@ -7,18 +7,18 @@ use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue};
 use serde::Serialize;
 
-use super::error::ApiError;
 use super::etag;
 use crate::control::model::{StoredOverride, StoredRule, WriteOutcome};
+use crate::http::problem::Problem;
 
 /// The result of a call.
-pub(super) type Reply = Result<Response, ApiError>;
+pub(super) type Reply = Result<Response, Problem>;
 
 /// Replies with JSON and its ETag.
 pub(super) fn json(status: StatusCode, tag: &str, value: &impl Serialize) -> Reply {
     let body = serde_json::to_vec(value).map_err(|error| {
         tracing::error!(%error, "cannot serialise a reply");
-        ApiError::bug()
+        Problem::bug()
     })?;
     Ok(bytes(status, tag, "application/json", body))
 }

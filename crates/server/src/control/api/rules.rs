@@ -9,7 +9,7 @@ use super::call::{Call, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
 use super::reply::{self, Reply, written};
-use crate::control::auth::Place;
+use crate::control::auth::Scope;
 use crate::control::model::{DomainSummary, Page, PageRequest, Role, RuleSearch, StoredRule};
 
 /// The domains that have rules.
@@ -46,7 +46,7 @@ pub(super) struct RuleQuery {
 }
 
 /// Lists the rules of a domain, in the order in which they are evaluated.
-#[utoipa::path(get, path = "/v1/domains/{domain}/rules", tag = "rules",
+#[utoipa::path(get, path = "/v1/domains/{domain}/rules", tag = "rules", operation_id = "list_rules",
     params(("domain" = String, Path, description = "The domain", example = "api"), RuleQuery),
     responses((status = 200, description = "A part of the list", body = Page<StoredRule>), NotModified),
 )]
@@ -81,7 +81,7 @@ pub(super) async fn get(call: Call, PathParams(path): PathParams<RulePath>) -> R
     ),
 )]
 pub(super) async fn put(call: Call, PathParams(path): PathParams<RulePath>, text: Bytes) -> Reply {
-    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     body::check(&call.headers, RULES)?;
     written(&call.control().rules().put(&change, &path.domain, &path.id, &text).await?)
 }
@@ -93,7 +93,7 @@ pub(super) async fn put(call: Call, PathParams(path): PathParams<RulePath>, text
     responses((status = 200, description = "The rule, changed or unchanged", body = StoredRule)),
 )]
 pub(super) async fn patch(call: Call, PathParams(path): PathParams<RulePath>, patch: Bytes) -> Reply {
-    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     body::check(&call.headers, PATCH)?;
     written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
 }
@@ -104,7 +104,7 @@ pub(super) async fn patch(call: Call, PathParams(path): PathParams<RulePath>, pa
     responses((status = 204, description = "Deleted")),
 )]
 pub(super) async fn delete(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
-    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     call.control().rules().delete(&change, &path.domain, &path.id).await?;
     Ok(reply::no_content())
 }
@@ -128,6 +128,6 @@ pub(super) async fn disable(call: Call, PathParams(path): PathParams<RulePath>) 
 }
 
 async fn set_enabled(call: &Call, path: &RulePath, enabled: bool) -> Reply {
-    let change = call.change(Role::Editor, Place::Domain(&path.domain))?;
+    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     written(&call.control().rules().set_enabled(&change, &path.domain, &path.id, enabled).await?)
 }

@@ -10,26 +10,26 @@ use tokio::time::{Instant, timeout_at};
 use utoipa::IntoParams;
 
 use super::call::{Call, QueryParams};
-use super::error::ApiError;
 use super::etag;
 use super::limits::MAX_WAIT;
 use super::nodes::report;
 use super::reply::{self, Reply};
 use crate::control::model::Snapshot;
+use crate::http::problem::Problem;
 
 /// The last snapshot, serialised: a change wakes a thousand nodes at once, and it is serialised for them once.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotBytes(Mutex<Option<(Arc<Snapshot>, Bytes)>>);
 
 impl SnapshotBytes {
-    fn get(&self, snapshot: &Arc<Snapshot>) -> Result<Bytes, ApiError> {
+    fn get(&self, snapshot: &Arc<Snapshot>) -> Result<Bytes, Problem> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, bytes)) = last.as_ref().filter(|(known, _)| Arc::ptr_eq(known, snapshot)) {
             return Ok(bytes.clone());
         }
         let bytes = Bytes::from(serde_json::to_vec(&**snapshot).map_err(|error| {
             tracing::error!(%error, "cannot serialise a snapshot");
-            ApiError::bug()
+            Problem::bug()
         })?);
         *last = Some((snapshot.clone(), bytes.clone()));
         Ok(bytes)
@@ -56,7 +56,7 @@ fn tag(snapshot: &Snapshot) -> String {
 /// Returns what nodes run: the enabled rules with their overrides, and the valid tokens.
 ///
 /// With `wait` and If-None-Match, the response is sent when a newer snapshot exists, or is 304 after the wait.
-#[utoipa::path(get, path = "/v1/snapshot", tag = "nodes",
+#[utoipa::path(get, path = "/v1/snapshot", tag = "nodes", operation_id = "get_snapshot",
     params(
         WaitQuery,
         ("If-None-Match" = Option<String>, Header, description = "The ETag of the node's snapshot"),
@@ -71,9 +71,9 @@ fn tag(snapshot: &Snapshot) -> String {
 )]
 pub(super) async fn get(call: Call, QueryParams(query): QueryParams<WaitQuery>) -> Reply {
     if query.wait > MAX_WAIT.as_secs() {
-        return Err(ApiError::bad_request(format!("wait too long: {} s (maximum {})", query.wait, MAX_WAIT.as_secs())));
+        return Err(Problem::bad_request(format!("wait too long: {} s (maximum {})", query.wait, MAX_WAIT.as_secs())));
     }
-    let update = |now| -> Result<(), ApiError> {
+    let update = |now| -> Result<(), Problem> {
         if let Some((node, report)) = report(&call.headers, now)? {
             call.state.nodes.update(&node, report);
         }
@@ -103,7 +103,10 @@ async fn newer(call: &Call, wait: Duration) -> Reply {
             return Ok(reply::not_modified(&tag));
         }
         if permit.is_none() {
-            let full = |_| ApiError::busy("too many nodes are waiting; try again later", 5);
+            let full = |_| {
+                let detail = "too many nodes are waiting; try again later";
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).retry_after(5)
+            };
             permit = Some(state.waiters.try_acquire().map_err(full)?);
         }
         let changed = tokio::select! {

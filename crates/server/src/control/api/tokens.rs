@@ -7,38 +7,38 @@ use super::body;
 use super::call::{Call, Paging, PathParams, QueryParams};
 use super::describe::shared::{Comment, NotModified};
 use super::reply::{self, Reply};
-use crate::control::auth::Place;
-use crate::control::model::{CreatedToken, NewToken, Page, Role, StoredToken};
+use crate::control::auth::Scope;
+use crate::control::model::{CreatedToken, Page, Role, StoredToken, TokenGrant};
 
 /// Lists tokens, without their secrets.
-#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", params(Paging), responses(
+#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", operation_id = "list_tokens", params(Paging), responses(
     (status = 200, description = "A part of the list", body = Page<StoredToken>),
     NotModified,
 ))]
 pub(super) async fn list(call: Call, QueryParams(page): QueryParams<Paging>) -> Reply {
-    call.access.require(Role::Admin, Place::Everywhere)?;
+    call.access.require(Role::Admin, Scope::AllDomains)?;
     let tag = call.revision_tag();
     call.read(&tag, &call.control().tokens().list(&page.into()).await?)
 }
 
 /// Creates a token. Its secret is in this response only.
-#[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "make",
+#[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "create_token",
     params(Comment),
-    request_body(content = NewToken, content_type = "application/json"),
+    request_body(content = TokenGrant, content_type = "application/json"),
     responses((status = 201, description = "The token", body = CreatedToken)),
 )]
 pub(super) async fn create(call: Call, text: Bytes) -> Reply {
-    let change = call.change(Role::Admin, Place::Everywhere)?;
-    let token: NewToken = body::json(&call, &text)?;
-    reply::uncached(StatusCode::CREATED, &call.control().tokens().create(&change, &token).await?)
+    let change = call.change(Role::Admin, Scope::AllDomains)?;
+    let grant: TokenGrant = body::json(&call, &text)?;
+    reply::uncached(StatusCode::CREATED, &call.control().tokens().create(&change, &grant).await?)
 }
 
 /// Revokes a token. Nodes refuse it within a second.
-#[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens",
+#[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", operation_id = "revoke_token",
     params(("id" = String, Path, description = "The id of the token", example = "1a2b3c4d5e6f7081"), Comment),
     responses((status = 200, description = "The revoked token", body = StoredToken)),
 )]
 pub(super) async fn revoke(call: Call, PathParams(id): PathParams<String>) -> Reply {
-    let change = call.change(Role::Admin, Place::Everywhere)?;
+    let change = call.change(Role::Admin, Scope::AllDomains)?;
     reply::uncached(StatusCode::OK, &call.control().tokens().revoke(&change, &id).await?)
 }

@@ -1,34 +1,37 @@
 use super::*;
+use crate::control::model::TokenGrant;
 
 fn verifier(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> Verifier {
     Verifier {
         digest: hex::encode(digest(token.as_bytes())),
         id: format!("id-{token}"),
-        name: format!("name of {token}"),
-        role,
-        domains: domains.iter().map(|domain| (*domain).to_owned()).collect(),
-        expires_ms,
+        grant: TokenGrant {
+            name: format!("name of {token}"),
+            role,
+            domains: domains.iter().map(|domain| (*domain).to_owned()).collect(),
+            expires_ms,
+        },
     }
 }
 
-fn admit(guards: &Guards, shown: &mut Shown, token: Option<&str>, now: i64) -> Result<String, AuthError> {
-    guards.admit(shown, token.map(str::as_bytes), || now).map(|access| access.author().to_owned())
+fn admit(auth: &Authenticator, cached: &mut CachedToken, token: Option<&str>, now: i64) -> Result<String, AuthError> {
+    auth.authenticate(cached, token.map(str::as_bytes), || now).map(|access| access.author().to_owned())
 }
 
 #[test]
 fn without_required_tokens_every_caller_may_do_everything() {
-    let guards = Guards::new(Tokens::NotAsked);
-    assert_eq!(admit(&guards, &mut Shown::default(), None, 0).as_deref(), Ok(LOCAL));
-    assert_eq!(admit(&guards, &mut Shown::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
-    assert_eq!(Access::Local.require(Role::Admin, Place::Everywhere), Ok(()));
+    let auth = Authenticator::new(TokenPolicy::NotRequired);
+    assert_eq!(admit(&auth, &mut CachedToken::default(), None, 0).as_deref(), Ok(LOCAL));
+    assert_eq!(admit(&auth, &mut CachedToken::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
+    assert_eq!(Access::Local.require(Role::Admin, Scope::AllDomains), Ok(()));
 }
 
 #[test]
 fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
-    let guards = Guards::new(Tokens::Asked);
-    assert_eq!(admit(&guards, &mut Shown::default(), Some("a"), 0), Err(AuthError::Unknown), "no tokens yet");
-    guards.replace(&[verifier("a", Role::Reader, &[], None), verifier("b", Role::Reader, &[], Some(100))]);
-    let mut shown = Shown::default();
+    let auth = Authenticator::new(TokenPolicy::Required);
+    assert_eq!(admit(&auth, &mut CachedToken::default(), Some("a"), 0), Err(AuthError::Unknown), "no tokens yet");
+    auth.replace(&[verifier("a", Role::Reader, &[], None), verifier("b", Role::Reader, &[], Some(100))]);
+    let mut cached = CachedToken::default();
     for (token, now, expected) in [
         (None, 0, Err(AuthError::NoToken)),
         (Some(""), 0, Err(AuthError::NoToken)),
@@ -40,44 +43,44 @@ fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
         (Some("a"), 0, Ok("name of a")),
         (None, 0, Err(AuthError::NoToken)),
     ] {
-        assert_eq!(admit(&guards, &mut shown, token, now), expected.map(str::to_owned), "{token:?} at {now}");
+        assert_eq!(admit(&auth, &mut cached, token, now), expected.map(str::to_owned), "{token:?} at {now}");
     }
     let long = "x".repeat(100_000);
-    assert_eq!(admit(&guards, &mut shown, Some(&long), 0), Err(AuthError::Unknown));
-    assert!(shown.text.len() <= MAX_TOKEN, "a string that is too long is not kept");
+    assert_eq!(admit(&auth, &mut cached, Some(&long), 0), Err(AuthError::Unknown));
+    assert!(cached.text.len() <= MAX_TOKEN, "a string that is too long is not kept");
 }
 
 #[test]
 fn revoked_or_changed_token_takes_effect_on_open_connections() {
-    let guards = Guards::new(Tokens::Asked);
-    guards.replace(&[verifier("a", Role::Reader, &[], None)]);
-    let mut shown = Shown::default();
-    guards.show(&mut shown, b"a");
-    assert!(guards.access(&mut shown, || 0).is_ok());
-    guards.replace(&[verifier("a", Role::Admin, &[], None)]);
-    assert!(guards.access(&mut shown, || 0).is_ok_and(|access| access.require(Role::Admin, Place::Everywhere).is_ok()));
-    guards.replace(&[]);
-    assert_eq!(guards.access(&mut shown, || 0), Err(AuthError::Unknown));
-    assert_eq!(guards.access(&mut Shown::default(), || 0), Err(AuthError::NoToken));
-    let edition = guards.edition.load(Ordering::Relaxed);
-    guards.replace(&[]);
-    assert_eq!(guards.edition.load(Ordering::Relaxed), edition, "the same tokens change nothing");
+    let auth = Authenticator::new(TokenPolicy::Required);
+    auth.replace(&[verifier("a", Role::Reader, &[], None)]);
+    let mut cached = CachedToken::default();
+    auth.set_token(&mut cached, b"a");
+    assert!(auth.access(&mut cached, || 0).is_ok());
+    auth.replace(&[verifier("a", Role::Admin, &[], None)]);
+    assert!(auth.access(&mut cached, || 0).is_ok_and(|access| access.require(Role::Admin, Scope::AllDomains).is_ok()));
+    auth.replace(&[]);
+    assert_eq!(auth.access(&mut cached, || 0), Err(AuthError::Unknown));
+    assert_eq!(auth.access(&mut CachedToken::default(), || 0), Err(AuthError::NoToken));
+    let edition = auth.edition.load(Ordering::Relaxed);
+    auth.replace(&[]);
+    assert_eq!(auth.edition.load(Ordering::Relaxed), edition, "the same tokens change nothing");
 }
 
 #[test]
 fn role_includes_those_before_it_and_is_limited_to_its_domains() {
-    let may = |role, domains: &[&str], needed, place| {
+    let may = |role, domains: &[&str], needed, scope| {
         let access = Access::Token(Arc::new(verifier("t", role, domains, None)));
-        access.require(needed, place).is_ok()
+        access.require(needed, scope).is_ok()
     };
     let roles = [Role::Reader, Role::Operator, Role::Editor, Role::Admin];
     for role in roles {
         for needed in roles {
-            assert_eq!(may(role, &[], needed, Place::Everywhere), role >= needed);
-            assert_eq!(may(role, &[], needed, Place::Domain("a")), role >= needed);
-            assert_eq!(may(role, &["b", "a"], needed, Place::Domain("a")), role >= needed);
-            assert_eq!(may(role, &["b"], needed, Place::Domain("a")), role == Role::Admin);
-            assert_eq!(may(role, &["b"], needed, Place::Everywhere), role == Role::Admin);
+            assert_eq!(may(role, &[], needed, Scope::AllDomains), role >= needed);
+            assert_eq!(may(role, &[], needed, Scope::Domain("a")), role >= needed);
+            assert_eq!(may(role, &["b", "a"], needed, Scope::Domain("a")), role >= needed);
+            assert_eq!(may(role, &["b"], needed, Scope::Domain("a")), role == Role::Admin);
+            assert_eq!(may(role, &["b"], needed, Scope::AllDomains), role == Role::Admin);
         }
     }
 }
@@ -85,7 +88,7 @@ fn role_includes_those_before_it_and_is_limited_to_its_domains() {
 #[test]
 fn refusal_names_the_required_role() {
     let access = Access::Token(Arc::new(verifier("t", Role::Editor, &["a", "b"], None)));
-    let denied = access.require(Role::Editor, Place::Domain("c")).unwrap_err();
+    let denied = access.require(Role::Editor, Scope::Domain("c")).unwrap_err();
     assert_eq!(
         denied.to_string(),
         "this needs the role editor for the domain `c`; the token `id-t` has the role editor for a, b"
@@ -95,8 +98,8 @@ fn refusal_names_the_required_role() {
 #[test]
 fn invalid_digests_match_no_token() {
     for invalid in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"ü".repeat(32), &"+f".repeat(32)] {
-        let guards = Guards::new(Tokens::Asked);
-        guards.replace(&[Verifier { digest: invalid.into(), ..verifier("a", Role::Reader, &[], None) }]);
-        assert!(guards.table.read().unwrap().is_empty(), "{invalid}");
+        let auth = Authenticator::new(TokenPolicy::Required);
+        auth.replace(&[Verifier { digest: invalid.into(), ..verifier("a", Role::Reader, &[], None) }]);
+        assert!(auth.table.read().unwrap().is_empty(), "{invalid}");
     }
 }

@@ -117,13 +117,12 @@ pub(super) async fn answer<S: Store>(
     run(app, Caller { protocol: Protocol::Forward, access }, CHECK, calls, |reply| {
         answer = Some(match reply.result {
             Ok(Output::Decision(decision)) => Ok((respond(decision, target.refuse), decision.outcome)),
-            Ok(_) => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "not a decision")),
+            Ok(_) => Err(Problem::bug()),
             Err(error) => Err(Problem::from_op(error, "")),
         });
     })
     .await;
-    let missing = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "the operation has no result");
-    let (answer, outcome) = answer.unwrap_or_else(|| Err(missing()))?;
+    let (answer, outcome) = answer.unwrap_or_else(|| Err(Problem::bug()))?;
     if let Outcome::Delay(wait) = outcome {
         // What was taken stays taken if the proxy gives up: it passes the request on then.
         tokio::time::sleep(wait.into()).await;

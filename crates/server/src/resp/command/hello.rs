@@ -47,8 +47,8 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
             _ => return Err(format!("ERR Syntax error in HELLO option {}", quoted(option))),
         };
     }
-    let Context { session, replies, guards, wall_ms, .. } = context;
-    if !session.authenticate(guards, || *wall_ms) {
+    let Context { session, replies, auth, wall_ms, .. } = context;
+    if !session.authenticate(auth, || *wall_ms) {
         return Err(HELLO_FIRST.into());
     }
     if let Some(name) = name {
@@ -91,8 +91,8 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
 }
 
 fn use_token(context: &mut Context<'_>, token: &[u8]) -> Result<(), String> {
-    let Context { session, guards, wall_ms, .. } = context;
-    match (guards.ask(), session.use_token(guards, token, || *wall_ms)) {
+    let Context { session, auth, wall_ms, .. } = context;
+    match (auth.requires_tokens(), session.use_token(auth, token, || *wall_ms)) {
         (false, _) => Err(NO_PASSWORD.into()),
         (true, false) => Err(WRONG_PASSWORD.into()),
         (true, true) => Ok(()),

@@ -9,7 +9,7 @@ use tollgate_engine::Store;
 use super::session::Session;
 use super::wire::{Replies, Version};
 use crate::app::App;
-use crate::control::auth::Guards;
+use crate::control::auth::Authenticator;
 use crate::net::shutdown::Connections;
 
 /// A command of a connection.
@@ -28,7 +28,7 @@ struct ConnectionCommand {
 struct Context<'a> {
     session: &'a mut Session,
     replies: &'a mut Replies,
-    guards: &'a Guards,
+    auth: &'a Authenticator,
     connections: &'a Connections,
     wall_ms: i64,
 }
@@ -82,8 +82,8 @@ fn is_http(name: &[u8]) -> bool {
 pub(super) fn run<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) -> Then {
     let Some((name, args)) = args.split_first() else { return Then::Continue };
     if let Some(command) = find(name) {
-        let (guards, connections, wall_ms) = (&app.guards, &*app.connections, app.wall_ms());
-        return (command.run)(&mut Context { session, replies, guards, connections, wall_ms }, args);
+        let (auth, connections, wall_ms) = (&app.auth, &*app.connections, app.wall_ms());
+        return (command.run)(&mut Context { session, replies, auth, connections, wall_ms }, args);
     }
     let is_get = name.eq_ignore_ascii_case(b"GET") && args.last().is_some_and(|last| last.starts_with(b"HTTP/"));
     if is_get || is_http(name) {

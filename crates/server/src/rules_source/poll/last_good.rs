@@ -142,7 +142,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::control::model::Role;
+    use crate::control::model::{Role, TokenGrant};
 
     fn last_good() -> (tempfile::TempDir, LastGood) {
         let folder = tempfile::tempdir().unwrap();
@@ -151,14 +151,8 @@ mod tests {
     }
 
     fn set() -> Snapshot {
-        let token = Verifier {
-            digest: "0f".repeat(32),
-            id: "i".into(),
-            name: "n".into(),
-            role: Role::Reader,
-            domains: vec!["a".into()],
-            expires_ms: Some(5),
-        };
+        let grant = TokenGrant { name: "n".into(), role: Role::Reader, domains: vec!["a".into()], expires_ms: Some(5) };
+        let token = Verifier { digest: "0f".repeat(32), id: "i".into(), grant };
         Snapshot { revision: 3, checksum: "c".into(), rules: "{\"\u{e9}\\n\":1}".into(), tokens: vec![token] }
     }
 

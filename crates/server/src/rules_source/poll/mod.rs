@@ -81,7 +81,7 @@ impl<S: Store + 'static> Follower<S> {
         let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
             Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
                 outcome @ (Outcome::Changed | Outcome::Unchanged | Outcome::NoWait) => {
-                    follower.app.metrics.following.polled(outcome, follower.app.now());
+                    follower.app.metrics.polls.add(outcome, follower.app.now());
                     return Ok(follower);
                 }
                 outcome @ (Outcome::Refused | Outcome::Failed) => {
@@ -93,7 +93,7 @@ impl<S: Store + 'static> Follower<S> {
             Err(why) => why,
         };
         follower.failed(&why);
-        follower.app.metrics.following.polled(Outcome::Failed, follower.app.now());
+        follower.app.metrics.polls.add(Outcome::Failed, follower.app.now());
         let what = || format!("the rules service {url} cannot be used: {why}");
         let Some((etag, mut set)) = on_disk.with_context(what)? else {
             bail!("{}; there are no earlier rules on disk to start with", what());
@@ -111,7 +111,7 @@ impl<S: Store + 'static> Follower<S> {
                 // A set that was just refused is not requested again.
                 follower.known = follower.known.or(etag);
                 if let Some(refused) = &follower.node.refused {
-                    follower.app.origin.refused(refused.revision, &refused.why);
+                    follower.app.source.refused(refused.revision, &refused.why);
                 }
                 Ok(follower)
             }
@@ -142,7 +142,7 @@ impl<S: Store + 'static> Follower<S> {
             if outcome == Outcome::Unchanged && begun.elapsed() < WAITED {
                 outcome = Outcome::NoWait;
             }
-            self.app.metrics.following.polled(outcome, self.app.now());
+            self.app.metrics.polls.add(outcome, self.app.now());
         }
     }
 

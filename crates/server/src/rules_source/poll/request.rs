@@ -11,6 +11,7 @@ use tollgate_engine::rules::MAX_FILE_BYTES;
 
 use crate::client::Client;
 use crate::control::model::{RefusedRevision, Snapshot};
+use crate::http::problem::ProblemDetails;
 
 /// The maximum size of a response: the largest rule file with every character escaped, and as much again for tokens.
 pub(super) const MAX_RESPONSE: usize = 4 * MAX_FILE_BYTES;
@@ -127,11 +128,7 @@ fn root_cause(error: &reqwest::Error) -> String {
 
 /// Describes an error response.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
-    #[derive(serde::Deserialize)]
-    struct Problem {
-        detail: String,
-    }
-    let detail = serde_json::from_slice::<Problem>(body).map(|problem| problem.detail).unwrap_or_default();
+    let detail = serde_json::from_slice::<ProblemDetails>(body).map(|problem| problem.detail).unwrap_or_default();
     // It comes from outside and goes into the log.
     let detail: String = detail.chars().filter(|char| !char.is_control()).collect();
     let help = match status {

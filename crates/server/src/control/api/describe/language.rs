@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::operations::ALGORITHMS;
+
 const RATE: &str = "^[0-9]{1,9}[kM]?/[0-9]{0,4}(s|m|h|d|second|minute|hour|day)$";
 
 /// Returns the schemas with the most common keys of the rule language; other keys are accepted.
@@ -18,9 +20,7 @@ pub(super) fn schemas() -> Value {
                 "per": {"type": "array", "items": {"type": "string"}, "description": "The attributes it counts by"},
                 "limit": limit.clone(),
                 "burst": burst.clone(),
-                "algorithm": {"type": "string", "enum": [
-                    "token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log", "interval_bucket", "concurrency",
-                ]},
+                "algorithm": {"type": "string", "enum": ALGORITHMS},
             },
             "example": {"per": ["client_ip"], "limit": "100/s"},
         },

@@ -1,7 +1,7 @@
-//! The OpenAPI description of all calls. Those of the rules service are described by their code, the others in `data`.
+//! The OpenAPI description of all calls. Those of the rules service are described by their code, the others in `operations`.
 
-mod data;
 mod language;
+mod operations;
 pub(super) mod shared;
 
 use std::sync::OnceLock;
@@ -10,7 +10,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
-use super::error::Problem;
+use crate::http::problem::ProblemDetails;
+use crate::observe::top_keys::TopKeysPage;
 use crate::rules_source::status::RulesStatus;
 
 /// Returns the description as JSON.
@@ -44,11 +45,13 @@ fn tree() -> Value {
     }});
     merge(
         &mut tree["components"]["schemas"],
-        json!({"Problem": Problem::schema(), "RulesStatus": RulesStatus::schema()}),
+        json!({
+            "Problem": ProblemDetails::schema(), "RulesStatus": RulesStatus::schema(), "TopKeys": TopKeysPage::schema(),
+        }),
     );
     merge(&mut tree["components"]["schemas"], language::schemas());
-    merge(&mut tree["components"]["schemas"], data::schemas());
-    merge(&mut tree["paths"], data::paths());
+    merge(&mut tree["components"]["schemas"], operations::schemas());
+    merge(&mut tree["paths"], operations::paths());
     language::refer(&mut tree["paths"]);
     for (path, item) in tree["paths"].as_object_mut().into_iter().flatten() {
         for (method, call) in item.as_object_mut().into_iter().flatten() {
@@ -179,12 +182,15 @@ mod tests {
         {
             assert!(paths.contains_key(path), "{path}");
         }
+        let mut ids = std::collections::HashSet::new();
         for (path, item) in paths {
             for (method, call) in item.as_object().unwrap() {
                 for status in ["400", "403", "503"] {
                     assert!(call["responses"][status]["content"].is_object(), "{method} {path} {status}");
                 }
-                assert!(call["operationId"].is_string() && call["tags"][0].is_string(), "{method} {path}");
+                assert!(call["tags"][0].is_string(), "{method} {path}");
+                let id = call["operationId"].as_str().unwrap();
+                assert!(ids.insert(id.to_owned()), "{method} {path}: a second {id}");
             }
         }
     }

@@ -1,0 +1,171 @@
+//! The operations of the server: decisions, and pages about its state. Paths and summaries are those of the table of operations.
+
+use serde_json::{Map, Value, json};
+
+use crate::http::limits::{MAX_ATTRIBUTES, MAX_BATCH};
+use crate::ops::idempotency::MAX_KEY;
+use crate::ops::{Op, Page, Spec, TABLE};
+
+/// The algorithms of the rule language.
+pub(super) const ALGORITHMS: [&str; 7] =
+    ["token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log", "interval_bucket", "concurrency"];
+
+/// Returns the schemas of requests and responses.
+pub(super) fn schemas() -> Value {
+    let count = json!({"type": "integer", "minimum": 0});
+    let wait = json!({"type": ["integer", "null"], "minimum": 0, "description": "Milliseconds; null if waiting does not help"});
+    let one = json!([{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]);
+    let outcome = json!({"type": "string", "enum": ["allow", "deny", "delay"]});
+    let cost =
+        json!({"type": "integer", "minimum": 0, "description": "The cost; by default 1, or what the rule specifies"});
+    let receipt = json!({"type": "boolean", "description": "Whether to return a receipt for refunds"});
+    json!({
+        "RequestByRules": {
+            "type": "object", "additionalProperties": false, "required": ["domain"],
+            "properties": {
+                "domain": {"type": "string", "description": "The domain of the rules"},
+                "attributes": {
+                    "type": "object", "maxProperties": MAX_ATTRIBUTES, "description": "The attributes of the request",
+                    "additionalProperties": {"anyOf": [
+                        {"type": "string"}, {"type": "integer"}, {"type": "boolean"},
+                        {"type": "array", "items": {"anyOf": one}, "maxItems": MAX_ATTRIBUTES},
+                    ]},
+                },
+                "cost": cost, "receipt": receipt,
+            },
+            "example": {"domain": "api", "attributes": {"path": "/login", "client_ip": "192.0.2.1"}},
+        },
+        "RequestByInlineLimit": {
+            "type": "object", "additionalProperties": false, "required": ["key", "limit"],
+            "properties": {
+                "key": {"type": "string", "description": "The key to count by"},
+                "limit": {"type": "string", "description": "A rate, such as 10/s, 5/15m or 10k/day; a whole number for `concurrency`"},
+                "burst": {"type": "integer", "minimum": 1, "description": "Burst size"},
+                "algorithm": {"type": "string", "enum": ALGORITHMS},
+                "cost": cost, "receipt": receipt,
+            },
+            "example": {"key": "alice", "limit": "10/s"},
+        },
+        "Request": {"anyOf": [schema("RequestByInlineLimit"), schema("RequestByRules")]},
+        "Requests": {
+            "description": "One request, or a batch, which is answered with a list that has errors in their positions.",
+            "anyOf": [schema("Request"), {"type": "array", "maxItems": MAX_BATCH, "items": schema("Request")}],
+        },
+        "AcquireRequest": {
+            "description": "A request, and how long to wait for it.",
+            "type": "object", "required": ["wait_ms"],
+            "properties": {"wait_ms": {"type": "integer", "minimum": 0}},
+            "example": {"key": "alice", "limit": "10/s", "wait_ms": 1000},
+        },
+        "Receipt": {
+            "type": "object", "required": ["receipt"], "additionalProperties": false,
+            "properties": {
+                "receipt": {"type": "string", "description": "The receipt of a decision"},
+                "cost": {"type": "integer", "minimum": 0, "description": "For a commit: the actual cost"},
+            },
+        },
+        "Receipts": {"anyOf": [schema("Receipt"), {"type": "array", "maxItems": MAX_BATCH, "items": schema("Receipt")}]},
+        "Decision": {
+            "type": "object",
+            "required": ["allowed", "outcome", "rule", "standing", "retry_after_ms", "limits"],
+            "properties": {
+                "allowed": {"type": "boolean"},
+                "outcome": outcome,
+                "rule": {"type": ["string", "null"], "description": "The rule that decided; null for an inline limit"},
+                "standing": {"type": "string", "enum": ["exact", "fallback"]},
+                "retry_after_ms": wait,
+                "taken": count, "delay_ms": count,
+                "counted": {"type": "boolean", "description": "False if no limit counted the request"},
+                "observed": outcome, "shadow_refused": {"type": "boolean"}, "banned": {"type": "boolean"},
+                "message": {"type": "string"}, "drop": {"type": "boolean"}, "receipt": {"type": "string"},
+                "limits": {"type": "array", "items": {
+                    "type": "object", "required": ["limit", "remaining"],
+                    "properties": {
+                        "rule": {"type": ["string", "null"]}, "limit": count, "remaining": count, "retry_after_ms": wait,
+                        "reset_after_ms": wait, "shadow": {"type": "boolean"},
+                    },
+                }},
+            },
+        },
+        "Decisions": {"anyOf": [
+            schema("Decision"), {"type": "array", "items": {"anyOf": [schema("Decision"), schema("Problem")]}},
+        ]},
+        "Enforcement": {
+            "type": "object", "required": ["mode"], "additionalProperties": false,
+            "properties": {"mode": {"type": "string", "enum": ["enforce", "observe"]}},
+        },
+    })
+}
+
+/// Returns the paths of the operations.
+pub(super) fn paths() -> Value {
+    let in_progress = json!({"description": "A request with this Idempotency-Key is in progress"});
+    let reused = json!({"description": "This Idempotency-Key was used for another request"});
+    let decision = json!({
+        "200": response("Allowed, or a batch", "application/json", schema("Decisions")), "409": in_progress, "422": reused,
+        "429": response("Refused; a rule may set another status", "application/json", schema("Decision")),
+    });
+    let result = json!({
+        "200": response("The result, or a list of results", "application/json", json!({"type": ["object", "array"]})),
+        "409": in_progress, "422": reused,
+    });
+    let mut paths = Map::new();
+    for spec in TABLE {
+        let (tag, body, responses) = match spec.op {
+            Op::Decide(_) => ("decisions", Some("Requests"), decision.clone()),
+            Op::Acquire => ("decisions", Some("AcquireRequest"), decision.clone()),
+            Op::Commit | Op::Refund | Op::Renew => ("decisions", Some("Receipts"), result.clone()),
+            Op::Reset | Op::Explain => ("decisions", Some("Requests"), result.clone()),
+            Op::SetEnforcement => ("operations", Some("Enforcement"), page_responses(Page::Enforcement)),
+            Op::Page(page) => ("operations", None, page_responses(page)),
+        };
+        let mut call = json!({
+            "tags": [tag], "operationId": operation_id(spec), "summary": spec.summary, "responses": responses,
+        });
+        if let Some(body) = body {
+            call["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema(body)}}});
+        }
+        if spec.keyed {
+            call["parameters"] = json!([{
+                "name": "Idempotency-Key", "in": "header", "required": false,
+                "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY},
+                "description": "A repeated request with the same key gets the first response, for some minutes",
+            }]);
+        }
+        let method = if body.is_some() { "post" } else { "get" };
+        paths.entry(spec.path).or_insert_with(|| json!({}))[method] = call;
+    }
+    Value::Object(paths)
+}
+
+/// Returns a unique name: the path, and `set_` before it where two operations share the path.
+fn operation_id(spec: &Spec) -> String {
+    let name = spec.path.trim_start_matches("/v1").trim_start_matches('/').replace(['-', '.'], "_");
+    if spec.op == Op::SetEnforcement { format!("set_{name}") } else { name }
+}
+
+fn page_responses(page: Page) -> Value {
+    let text = || json!({"type": "string"});
+    let (description, body) = match page {
+        Page::Enforcement => ("The mode", schema("Enforcement")),
+        Page::Health => ("The server runs", text()),
+        Page::Readiness => ("The server accepts requests, possibly without its store", text()),
+        Page::Metrics => ("The metrics", text()),
+        Page::TopKeys => ("The keys", schema("TopKeys")),
+        Page::RulesStatus => ("The status", schema("RulesStatus")),
+        Page::ApiDescription => ("The description", json!({"type": "object"})),
+    };
+    let mut responses = json!({"200": response(description, page.content_type(), body)});
+    if page == Page::Readiness {
+        responses["503"] = response("The server is stopping", page.content_type(), text());
+    }
+    responses
+}
+
+fn schema(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn response(description: &str, content_type: &str, schema: Value) -> Value {
+    json!({"description": description, "content": {content_type: {"schema": schema}}})
+}
