@@ -135,7 +135,11 @@ async fn try_answer<S: Store>(
 
 /// Returns the rights of the caller, by its token.
 #[inline]
-fn authenticate<S: Store>(app: &App<S>, cached: &Mutex<CachedToken>, token: Option<&[u8]>) -> Result<Access, AuthError> {
+fn authenticate<S: Store>(
+    app: &App<S>,
+    cached: &Mutex<CachedToken>,
+    token: Option<&[u8]>,
+) -> Result<Access, AuthError> {
     if !app.auth.requires_tokens() {
         return Ok(Access::Local);
     }
