@@ -102,11 +102,11 @@ pub(super) fn paths() -> Value {
     let in_progress = json!({"description": "A request with this Idempotency-Key is in progress"});
     let reused = json!({"description": "This Idempotency-Key was used for another request"});
     let decision = json!({
-        "200": response("Allowed, or a batch", "application/json", schema("Decisions")), "409": in_progress, "422": reused,
-        "429": response("Refused; a rule may set another status", "application/json", schema("Decision")),
+        "200": response("Allowed, or a batch", "application/json", &schema("Decisions")), "409": in_progress, "422": reused,
+        "429": response("Refused; a rule may set another status", "application/json", &schema("Decision")),
     });
     let result = json!({
-        "200": response("The result, or a list of results", "application/json", json!({"type": ["object", "array"]})),
+        "200": response("The result, or a list of results", "application/json", &json!({"type": ["object", "array"]})),
         "409": in_progress, "422": reused,
     });
     let mut paths = Map::new();
@@ -155,9 +155,9 @@ fn page_responses(page: Page) -> Value {
         Page::RulesStatus => ("The status", schema("RulesStatus")),
         Page::ApiDescription => ("The description", json!({"type": "object"})),
     };
-    let mut responses = json!({"200": response(description, page.content_type(), body)});
+    let mut responses = json!({"200": response(description, page.content_type(), &body)});
     if page == Page::Readiness {
-        responses["503"] = response("The server is stopping", page.content_type(), text());
+        responses["503"] = response("The server is stopping", page.content_type(), &text());
     }
     responses
 }
@@ -166,6 +166,6 @@ fn schema(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-fn response(description: &str, content_type: &str, schema: Value) -> Value {
+fn response(description: &str, content_type: &str, schema: &Value) -> Value {
     json!({"description": description, "content": {content_type: {"schema": schema}}})
 }
