@@ -289,6 +289,27 @@ impl<'d> Decision<'d> {
         })
     }
 
+    /// Returns every rule that an item matches, by item and then in the order of the rules, whether it has a state to report or
+    /// not.
+    pub fn matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
+        let all = self.all;
+        let met = all.plan.met[range(&all.plan.asked[self.place].met)].iter();
+        met.map(move |met| {
+            let planned = &all.plan.charges[met.charge as usize];
+            RuleMatch {
+                item: met.item as usize,
+                rule: all.plan.name(met.charge),
+                effect: match planned.has_limits() {
+                    true => MatchEffect::Limited,
+                    false if planned.is_denied() => MatchEffect::Denied,
+                    false => MatchEffect::Unlimited,
+                },
+                is_shadow: planned.shadow,
+                is_replaced: planned.is_replaced(),
+            }
+        })
+    }
+
     /// Returns how much of the requested amount may be used: the least that any rule took, zero if
     /// it was refused. All of it if nothing was counted, or refusals are only observed; but a
     /// drain, which asks for [`Cost::MAX`], never takes more than was counted.
@@ -320,6 +341,18 @@ impl<'d> Decision<'d> {
         Receipt { taken: taken.collect() }
     }
 
+    /// Returns what releases the concurrency slots that an item took from rules with no other limits. Empty if it took none.
+    pub fn slots(&self, item: usize) -> Receipt {
+        let met = self.all.plan.met[range(&self.all.plan.asked[self.place].met)].iter();
+        let taken = met.filter(|met| met.item as usize == item).filter_map(|met| {
+            let planned = &self.all.plan.charges[met.charge as usize];
+            let said = self.all.answer(planned)?;
+            let has_slots = self.all.plan.windows(planned).iter().all(Option::is_none);
+            (has_slots && said.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, said, said.0.taken))
+        });
+        Receipt { taken: taken.collect() }
+    }
+
     /// The wait before the next attempt; `None` if it was not refused.
     pub fn retry(&self) -> Option<Retry> {
         match self.decided.outcome {
@@ -346,4 +379,30 @@ pub struct LimitReport<'d> {
     pub shadow: bool,
     /// Whether the rule refused, or would have as a shadow rule.
     pub refused: bool,
+}
+
+/// A rule that an item of a request matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleMatch<'d> {
+    /// The index of the item.
+    pub item: usize,
+    /// The id of the rule; empty for an inline limit.
+    pub rule: &'d str,
+    /// What the rule does.
+    pub effect: MatchEffect,
+    /// Whether it is a shadow rule.
+    pub is_shadow: bool,
+    /// Whether another rule that the request matches replaces it, or suffices.
+    pub is_replaced: bool,
+}
+
+/// What a rule does with a request that matches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatchEffect {
+    /// Charges it to limits.
+    Limited,
+    /// Nothing.
+    Unlimited,
+    /// Refuses it without counting.
+    Denied,
 }

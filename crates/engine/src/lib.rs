@@ -29,7 +29,7 @@ pub mod store;
 pub mod striped;
 
 pub use counter::Counter;
-pub use decision::{Decision, Decisions, LimitReport, Standing};
+pub use decision::{Decision, Decisions, LimitReport, MatchEffect, RuleMatch, Standing};
 pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
 pub use explain::{
     AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition, Length,

@@ -1,6 +1,7 @@
 //! The state that all connections share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate::clock::{Clock, PreciseClock};
 use tollgate::core::{Mono, Time};
@@ -17,6 +18,7 @@ use crate::observe::refusals::RefusalLog;
 use crate::observe::top_keys::{Names, TopKeys};
 use crate::ops::acquire::Waiters;
 use crate::ops::idempotency::IdempotencyTable;
+use crate::rls::HeldSlots;
 use crate::rules_source::status::{RulesSource, SourceStatus};
 
 /// The state that all connections share.
@@ -42,6 +44,10 @@ pub struct App<S> {
     pub source: SourceStatus,
     /// How the address of a client behind proxies is found.
     pub client: ClientIp,
+    /// After this time a connection of the rate-limit service is closed, so that clients spread over new servers.
+    pub max_connection_age: Duration,
+    /// The concurrency slots that callers of the rate-limit service hold.
+    pub held_slots: HeldSlots,
     /// For everything but limits, which use the clock of their store.
     clock: PreciseClock,
     /// The stored outputs of requests with an idempotency key.
@@ -69,6 +75,8 @@ impl<S: Store> App<S> {
             auth: Authenticator::default(),
             source: SourceStatus::default(),
             client: ClientIp::direct(),
+            held_slots: HeldSlots::default(),
+            max_connection_age: Duration::from_secs(86_400),
             clock,
             snapshots: SnapshotStatus::default(),
             throttles,
@@ -97,6 +105,12 @@ impl<S: Store> App<S> {
     #[must_use]
     pub fn with_client(self, client: ClientIp) -> Self {
         Self { client, ..self }
+    }
+
+    /// Sets after which time a connection of the rate-limit service is closed; without this a day.
+    #[must_use]
+    pub fn with_connection_age(self, max_connection_age: Duration) -> Self {
+        Self { max_connection_age, ..self }
     }
 
     /// Sets the source of the rules.

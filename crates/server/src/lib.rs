@@ -10,4 +10,5 @@ pub mod net;
 pub mod observe;
 pub mod ops;
 pub mod resp;
+pub mod rls;
 pub mod rules_source;

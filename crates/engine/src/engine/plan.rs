@@ -83,6 +83,8 @@ pub(crate) struct PlannedCharge {
     given: u32,
     pub(crate) cost: Cost,
     pub(crate) shadow: bool,
+    /// Whether a cost above 0 is taken into debt.
+    pub(crate) postpaid: bool,
     pub(crate) on_fault: OnFault,
     pub(crate) answered: AnswerSource,
 }

@@ -51,7 +51,13 @@ impl Plan {
     /// Returns what a charge asks of its limits. A ban is not about amounts.
     #[inline]
     pub(crate) fn ask(&self, planned: &PlannedCharge) -> Ask {
-        if planned.is_ban() { Ask::Exactly(planned.cost) } else { self.taking().ask(planned.cost) }
+        if planned.is_ban() {
+            Ask::Exactly(planned.cost)
+        } else if planned.postpaid && planned.cost > Cost::ZERO {
+            Ask::Regardless(planned.cost)
+        } else {
+            self.taking().ask(planned.cost)
+        }
     }
 }
 

@@ -91,6 +91,28 @@ pub(super) fn note_failed_refund<S: Store, F: Store>(engine: &Engine<S, F>, erro
     }
 }
 
+/// See [`Engine::refund_request`].
+pub(super) async fn refund_request<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    request: &Request<'_>,
+    decisions: &mut Decisions,
+) -> Result<(), EngineError> {
+    let running = engine.running.load();
+    decisions.begin(running.rules.version(), engine.time_for(&running), Taking::Exactly);
+    decisions.add(request, &running.rules)?;
+    let (mut charges, mut spans) = (Vec::new(), Vec::new());
+    decisions.plan.collect(&running, &mut charges, &mut spans, |_, planned: &PlannedCharge| !planned.is_ban());
+    if charges.is_empty() {
+        return Ok(());
+    }
+    let mut answers = Answers::default();
+    let groups = [Group { verb: Verb::Refund, charges: &charges }];
+    engine.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
+    answers.group(0)?;
+    remember_undone(engine, &charges, &answers);
+    Ok(())
+}
+
 /// See [`Engine::reset`].
 pub(super) async fn reset<S: Store, F: Store>(
     engine: &Engine<S, F>,

@@ -90,6 +90,15 @@ impl<S: Store, F: Store> Engine<S, F> {
         undo::refund(self, receipt).await
     }
 
+    /// Refunds the cost of a request to every counter that it matches, without a receipt: never above full, and of windows and logs
+    /// only what is used at present. Slots of concurrency limits are not released, because each belongs to its holder.
+    ///
+    /// # Errors
+    /// When the request is not valid or the store does not answer.
+    pub async fn refund_request(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<(), EngineError> {
+        undo::refund_request(self, request, decisions).await
+    }
+
     /// Extends the leases that a decision took as if they were taken now. Returns whether all of them were still held: one that
     /// was lost has to be taken again.
     ///

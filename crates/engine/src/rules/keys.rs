@@ -139,6 +139,13 @@ pub const RULE: &[Key] = &[
         "{id: own-quota, per: [user], limit: 100/day, algorithm: fixed_window, suffices: true}",
     ),
     key(
+        "postpaid",
+        "`true` or `false`",
+        "`false`",
+        "a cost above 0 is taken even if the limit has less, into debt of at most `max_debt`; a request of cost 0 is refused while there is debt",
+        "{id: tokens, per: [user], limit: 100000/day, algorithm: fixed_window, postpaid: true}",
+    ),
+    key(
         "cost",
         "a whole number, or a map with `from`",
         "1",

@@ -29,6 +29,8 @@ pub struct Rule {
     pub(crate) replaces: Box<[Box<str>]>,
     /// Whether it is enough that one of several such rules admits the request.
     pub(crate) suffices: bool,
+    /// Whether a cost above 0 is taken into debt.
+    pub(crate) postpaid: bool,
     pub(crate) cost: CostOf,
     pub(crate) on_exceed: OnExceed,
     pub(crate) on_fault: OnFault,

@@ -30,6 +30,8 @@ pub(crate) struct Special {
     pub(crate) replaces: Box<[u32]>,
     /// Whether it is enough that one of several such rules admits the request.
     pub(crate) suffices: bool,
+    /// Whether a cost above 0 is taken into debt.
+    pub(crate) postpaid: bool,
     cost: Option<CostFrom>,
     /// The sources of the values to count by, if they are not just attributes.
     per: Option<Box<[Box<[ValueSource]>]>>,
@@ -124,6 +126,7 @@ impl Special {
             overrides,
             replaces: rule.replaces().iter().filter_map(|id| ids.get(&**id).copied()).collect(),
             suffices: rule.suffices,
+            postpaid: rule.postpaid,
             cost,
             per,
             enforce: rule.enforce,
@@ -138,6 +141,7 @@ impl Special {
             && special.overrides.is_none()
             && special.replaces.is_empty()
             && !special.suffices
+            && !special.postpaid
             && special.cost.is_none()
             && special.per.is_none()
             && special.enforce == crate::rules::ALL

@@ -12,6 +12,7 @@ mod translate;
 pub mod wire;
 
 pub(crate) use call::check_line;
+pub(crate) use serve::bearer;
 pub use serve::{HttpResponse, serve};
 
 /// The whole reply to a connection beyond the limit.

@@ -30,6 +30,7 @@ use crate::control::api::{self, limits::FILE_TIMEOUT};
 use crate::control::auth::{Access, AuthError, CachedToken};
 use crate::net::protocol::Protocol;
 use crate::net::shutdown::ConnectionGuard;
+use crate::rls;
 
 /// A response.
 pub type HttpResponse = Response<Full<Bytes>>;
@@ -111,6 +112,11 @@ async fn try_answer<S: Store>(
     body: Incoming,
 ) -> Result<HttpResponse, Problem> {
     let found = route::find(&head.method, head.uri.path());
+    if found.is_err() && head.uri.path() == rls::HEALTHCHECK {
+        return rls::healthcheck(app)
+            .map(|body| response(StatusCode::OK, "text/plain", body))
+            .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping"));
+    }
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Local,
         Ok(_) | Err(_) => authenticate(app, cached, bearer(&head))?,
@@ -124,6 +130,11 @@ async fn try_answer<S: Store>(
             let body = read(body, MAX_BODY, BODY_TIMEOUT).await?;
             let key = head.headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes);
             call(app, &access, spec, key, &body).await
+        }
+        Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
+            let body = read(body, rls::limits::MAX_MESSAGE, BODY_TIMEOUT).await?;
+            let (status, body) = rls::answer_json(app, &body).await.map_err(|error| Problem::from_op(&error, ""))?;
+            Ok(response(status, "application/json", body))
         }
         Err(_) if api::owns(head.uri.path()) => control(app, access, head, body).await,
         Err(problem) => match problem.allow() {
@@ -148,7 +159,7 @@ fn authenticate<S: Store>(
 }
 
 /// Returns the token of `Authorization: Bearer …`.
-fn bearer(head: &Parts) -> Option<&[u8]> {
+pub(crate) fn bearer(head: &Parts) -> Option<&[u8]> {
     let (scheme, token) = head.headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

@@ -9,7 +9,7 @@ use super::shutdown::ConnectionGuard;
 use super::stream::TlsReadReady;
 use super::tls::Tls;
 use crate::app::App;
-use crate::{http, resp};
+use crate::{http, resp, rls};
 
 /// The protocol of a connection, chosen by the port it came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,11 +20,13 @@ pub enum Protocol {
     Resp,
     /// Forward-auth, on the port of HTTP.
     Forward,
+    /// Envoy's rate-limit service: gRPC over HTTP/2.
+    Rls,
 }
 
 impl Protocol {
     /// All protocols, in the order of their discriminants.
-    pub const ALL: [Self; 3] = [Self::Http, Self::Resp, Self::Forward];
+    pub const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Forward, Self::Rls];
 
     /// Returns the name, as metrics label it.
     pub const fn name(self) -> &'static str {
@@ -32,6 +34,7 @@ impl Protocol {
             Self::Http => "http",
             Self::Resp => "resp",
             Self::Forward => "forward",
+            Self::Rls => "rls",
         }
     }
 
@@ -40,6 +43,7 @@ impl Protocol {
         match self {
             Self::Http | Self::Forward => &[b"http/1.1"],
             Self::Resp => &[],
+            Self::Rls => &[b"h2"],
         }
     }
 
@@ -48,6 +52,8 @@ impl Protocol {
         match self {
             Self::Http | Self::Forward => http::TOO_MANY_CONNECTIONS,
             Self::Resp => resp::TOO_MANY_CONNECTIONS,
+            // Closing is enough: the client tries another server, or again later.
+            Self::Rls => &[],
         }
     }
 
@@ -68,12 +74,14 @@ impl Protocol {
             return match self {
                 Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,
                 Self::Resp => resp::serve(stream, app, guard).await,
+                Self::Rls => rls::serve(stream, app, guard).await,
             };
         };
         let Some(stream) = tls.handshake(stream, self, &guard).await else { return };
         match self {
             Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,
             Self::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
+            Self::Rls => rls::serve(stream, app, guard).await,
         }
     }
 }

@@ -183,7 +183,7 @@ impl<'a> Call<'a> {
 }
 
 /// Decides requests, each by itself, in order, and counts the outcomes.
-pub(super) async fn decide_requests<S: Store>(
+pub(crate) async fn decide_requests<S: Store>(
     app: &App<S>,
     protocol: Protocol,
     verb: Verb,

@@ -6,6 +6,7 @@ pub mod api;
 pub mod cli;
 pub mod eventually;
 pub mod proxy;
+pub mod rls_client;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -28,6 +29,7 @@ pub struct Server {
     pub start_log: Vec<String>,
     pub http: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
+    pub rls: Option<SocketAddr>,
 }
 
 impl Server {
@@ -49,7 +51,7 @@ impl Server {
                 let _ = lines.send(line);
             }
         });
-        let mut server = Self { child, log, start_log: Vec::new(), http: None, resp: None };
+        let mut server = Self { child, log, start_log: Vec::new(), http: None, resp: None, rls: None };
         while !server.start_log.last().is_some_and(|line| line.contains("listening")) {
             let line = server.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("the server does not listen"));
             server.start_log.push(line);
@@ -59,7 +61,7 @@ impl Server {
             let text = line.split(&format!("{name}=\"")).nth(1).and_then(|rest| rest.split('"').next());
             text.and_then(|text| text.parse().ok())
         };
-        (server.http, server.resp) = (address("http"), address("resp"));
+        (server.http, server.resp, server.rls) = (address("http"), address("resp"), address("rls"));
         server
     }
 

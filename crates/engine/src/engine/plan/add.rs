@@ -245,7 +245,8 @@ impl Plan {
         self.given.extend(calendars.iter().map(|calendar| calendar.window(now)));
         let windows = rule_limits.map_or(&[][..], |rule_limits| rule_limits.windows());
         let planned = self.planned(by, rule.id_place(), cost, key_start);
-        let charge = self.push(PlannedCharge { given, shadow, on_fault: rule.on_fault, ..planned }, windows);
+        let (postpaid, on_fault) = (special.postpaid, rule.on_fault);
+        let charge = self.push(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, windows);
         if special.ban.is_some() && !shadow && rule_limits.is_some() {
             let ban_start = self.keys.len();
             key::push_beside(&mut self.keys, key_start..key_end, key::SideCounter::Ban);
@@ -277,6 +278,7 @@ impl Plan {
             given: 0,
             cost,
             shadow: false,
+            postpaid: false,
             on_fault: OnFault::Local,
             answered: AnswerSource::Not,
         }

@@ -188,6 +188,7 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
     let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.position));
     let on_change = raw.on_change.as_ref().map(|on_change| ("on_change", on_change.position));
     let suffices = raw.suffices.as_ref().map(|suffices| ("suffices", suffices.position));
+    let postpaid = raw.postpaid.as_ref().map(|postpaid| ("postpaid", postpaid.position));
     let overrides = raw.overrides.first().map(|first| ("overrides", first.position));
     let texts = [("status", &raw.status), ("message", &raw.message)];
     let texts = texts.map(|(name, text)| text.as_ref().map(|text| (name, text.position)));
@@ -199,11 +200,13 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
     match effect {
         Effect::Limits(_) => {}
         Effect::Unlimited if overrides.is_some() => {}
-        Effect::Unlimited => report(&[ban, enforce, on_change, suffices, texts[0], texts[1]], "a rule without limits"),
-        Effect::Allow => {
-            report(&[ban, enforce, on_change, suffices, overrides, texts[0], texts[1]], "a rule that allows");
+        Effect::Unlimited => {
+            report(&[ban, enforce, on_change, suffices, postpaid, texts[0], texts[1]], "a rule without limits");
         }
-        Effect::Deny => report(&[ban, enforce, on_change, suffices, overrides], "a rule that denies"),
+        Effect::Allow => {
+            report(&[ban, enforce, on_change, suffices, postpaid, overrides, texts[0], texts[1]], "a rule that allows");
+        }
+        Effect::Deny => report(&[ban, enforce, on_change, suffices, postpaid, overrides], "a rule that denies"),
     }
     if on_exceed == OnExceed::Shadow {
         report(&[ban, enforce, suffices, texts[0], texts[1]], "a shadow rule, which refuses nothing");

@@ -85,6 +85,7 @@ impl<'f> Checker<'f> {
         let overrides = self.overrides(&raw.overrides, on_exceed, notes);
         let replaces = check_replaces(id, &raw.replaces, notes);
         let suffices = raw.suffices.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
+        let postpaid = raw.postpaid.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let cost = check_cost(raw.cost.as_ref(), notes);
         let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
         let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
@@ -108,6 +109,7 @@ impl<'f> Checker<'f> {
             overrides,
             replaces,
             suffices,
+            postpaid,
             cost,
             on_exceed,
             on_fault,

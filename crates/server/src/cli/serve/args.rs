@@ -57,6 +57,14 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380", env = "TOLLGATE_RESP")]
     pub(super) resp: String,
 
+    /// Address for Envoy's rate-limit service (gRPC), such as 127.0.0.1:8081, or `off`
+    #[arg(long, value_name = "ADDR", default_value = "off", env = "TOLLGATE_RLS")]
+    pub(super) rls: String,
+
+    /// Seconds after which a connection of the rate-limit service is closed, so that clients spread over new servers
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400, env = "TOLLGATE_RLS_CONNECTION_AGE")]
+    pub(super) rls_connection_age: u64,
+
     /// Proxies whose `X-Forwarded-For` is believed by forward-auth: networks separated by commas, `loopback`, `private` or `none`
     #[arg(long, value_name = "NETWORKS", default_value = "loopback", env = "TOLLGATE_TRUSTED_PROXIES")]
     pub(super) trusted_proxies: String,

@@ -23,6 +23,10 @@ pub(super) struct Config {
     pub(super) http: Option<SocketAddr>,
     /// The address for the Redis protocol, if enabled.
     pub(super) resp: Option<SocketAddr>,
+    /// The address for the rate-limit service, if enabled.
+    pub(super) rls: Option<SocketAddr>,
+    /// After which time a connection of the rate-limit service is closed.
+    pub(super) rls_connection_age: Duration,
     /// The store of counters.
     pub(super) store: StoreConfig,
     /// How long a decision waits for the store.
@@ -77,8 +81,9 @@ impl Config {
     /// With the flag, its value and what would be right.
     pub(super) fn new(raw: ServeArgs) -> anyhow::Result<Self> {
         let (http, resp) = (address("--http", &raw.http)?, address("--resp", &raw.resp)?);
-        if http.is_none() && resp.is_none() {
-            bail!("--http and --resp are both off: nothing to serve");
+        let rls = address("--rls", &raw.rls)?;
+        if http.is_none() && resp.is_none() && rls.is_none() {
+            bail!("--http, --resp and --rls are all off: nothing to serve");
         }
         if raw.connections == 0 {
             bail!("--connections is 0: no client could connect");
@@ -91,10 +96,12 @@ impl Config {
         let rules = source::read(&raw, http)?;
         let store = store(&raw.store)?;
         let snapshots = snapshots(&raw, &store);
-        let tokens = access::read(&raw, &[("--http", http), ("--resp", resp)], &rules)?;
+        let tokens = access::read(&raw, &[("--http", http), ("--resp", resp), ("--rls", rls)], &rules)?;
         Ok(Self {
             http,
             resp,
+            rls,
+            rls_connection_age: Duration::from_secs(raw.rls_connection_age.clamp(1, MAX_AGE_SECONDS)),
             rules,
             tokens,
             tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),
@@ -119,6 +126,8 @@ impl Config {
 
 /// More threads would only contend.
 const MAX_THREADS: usize = 1_024;
+/// The maximum of `--rls-connection-age`, a year, so that no instant overflows.
+const MAX_AGE_SECONDS: u64 = 365 * 86_400;
 /// The maximum of `--store-deadline`.
 const MAX_DEADLINE_MS: u64 = 60_000;
 /// The maximum of `--drain` and `--snapshot-every`: a day, so that no instant overflows.

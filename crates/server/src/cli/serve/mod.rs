@@ -108,13 +108,16 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     let mut stop = Stop::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
     let app = app.with_names(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
+    let app = app.with_connection_age(config.rls_connection_age);
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
     let (app, rules) = start_rules::start(config, app.with_tokens(config.tokens)).await?;
     let workers = start(config.threads, &app, tls.clone())?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
+    let rls = bind("--rls", config.rls).await?;
     let encrypted = if tls.is_some() { "on" } else { "off" };
     let (store, from) = (config.store.name(), app.source.to_string());
-    tracing::info!(http = address(&http), resp = address(&resp), tls = encrypted, store, rules = from, "listening");
+    let [http_at, resp_at, rls_at] = [&http, &resp, &rls].map(address);
+    tracing::info!(http = http_at, resp = resp_at, rls = rls_at, tls = encrypted, store, rules = from, "listening");
     let take = async |listener: Option<TcpListener>, protocol| match listener {
         Some(listener) => accept(listener, protocol, app.connections.clone(), config.connections, &workers).await,
         None => pending().await,
@@ -128,6 +131,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     tokio::select! {
         () = take(http, Protocol::Http) => {}
         () = take(resp, Protocol::Resp) => {}
+        () = take(rls, Protocol::Rls) => {}
         () = renew => {}
         () = follow(app.clone()) => {}
         () = stop.signal() => {}

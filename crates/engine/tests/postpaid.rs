@@ -1,0 +1,52 @@
+//! Rules with `postpaid`: budgets that are charged when the cost is known. And refunds without a receipt.
+
+mod support;
+
+use support::{bench, run};
+use tollgate::core::{Cost, Nanos};
+use tollgate_engine::{Decisions, Entry, Item, Request};
+
+const RULES: &str = "
+- {id: tokens, when: {kind: tokens}, limit: 100/day, algorithm: fixed_window, max_debt: 50, postpaid: true}
+- {id: beside, when: {beside: x}, limit: 1/day, algorithm: fixed_window}
+";
+
+const TOKENS: &[(&str, &str)] = &[("kind", "tokens")];
+
+#[test]
+fn cost_is_taken_into_debt_and_requests_without_cost_wait_until_it_is_paid() {
+    let mut bench = bench(RULES);
+    assert_eq!(bench.check_cost(TOKENS, 0), "allow");
+    assert_eq!(bench.check_cost(TOKENS, 100), "allow");
+    assert_eq!(bench.check_cost(TOKENS, 0), "allow", "nothing is left, and nothing is owed");
+    assert_eq!(bench.check_cost(TOKENS, 30), "allow", "a cost that has arisen is taken");
+    assert!(bench.check_cost(TOKENS, 0).starts_with("deny"), "30 are owed");
+    assert!(bench.check_cost(TOKENS, 21).starts_with("deny"), "the debt is bounded");
+    assert_eq!(bench.check_cost(TOKENS, 20), "allow");
+    bench.advance(Nanos::from_secs(86_400));
+    assert_eq!(bench.check_cost(TOKENS, 0), "allow");
+}
+
+#[test]
+fn group_with_a_refused_limit_takes_nothing_of_a_postpaid_one() {
+    let mut bench = bench(RULES);
+    let both = [("kind", "tokens"), ("beside", "x")];
+    assert_eq!(bench.check(&both), "allow");
+    assert!(bench.check(&both).starts_with("deny"));
+    assert_eq!(bench.remaining(TOKENS), [99]);
+}
+
+#[test]
+fn refund_without_a_receipt_never_exceeds_what_is_used() {
+    let mut bench = bench(RULES);
+    bench.check_cost(TOKENS, 40);
+    let entries = [Entry::new("kind", "tokens")];
+    let mut refund = |cost: u64| {
+        let items = [Item { cost: Some(Cost::new(cost)), ..Item::new(&entries) }];
+        let request = Request::new("d", &items);
+        run(bench.engine.refund_request(&request, &mut Decisions::default())).expect("memory answers");
+        bench.remaining(TOKENS)
+    };
+    assert_eq!(refund(10), [70]);
+    assert_eq!(refund(99), [100]);
+}

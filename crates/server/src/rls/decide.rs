@@ -1,0 +1,175 @@
+//! Decides a request of the protocol: descriptors to items, and back to statuses.
+
+use tollgate::core::{Cost, Nanos};
+use tollgate::{FixedWindow, Limit, Limits, Outcome};
+use tollgate_engine::{Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store};
+use tollgate_http::Styles;
+use tollgate_http::headers::{self, LimitStatus};
+
+use super::slots;
+use super::status;
+use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
+use crate::app::App;
+use crate::net::protocol::Protocol;
+use crate::ops::Verb;
+use crate::ops::error::OpError;
+use crate::ops::run::decide_requests;
+
+/// Decides a request. A request that is to be delayed is answered after its delay.
+///
+/// # Errors
+/// When the request is not valid.
+pub(super) async fn decide<S: Store>(
+    app: &App<S>,
+    message: &RateLimitRequest<'_>,
+) -> Result<RateLimitResponse, OpError> {
+    check(message)?;
+    let mut response = RateLimitResponse {
+        statuses: vec![Status::default(); message.descriptors.len()],
+        ..RateLimitResponse::default()
+    };
+    // The reference service answers OK for a domain without rules, so a proxy can be configured before its rules are.
+    if app.engine.rules().attributes(message.domain).is_none() {
+        return Ok(response);
+    }
+    let items: Vec<DescriptorItem<'_>> = message
+        .descriptors
+        .iter()
+        .map(|descriptor| DescriptorItem::new(&app.engine, message, descriptor))
+        .collect::<Result<_, _>>()?;
+    refund(app, message, &items).await;
+    // The item of each status: refunds are not decided.
+    let (indices, decided): (Vec<usize>, Vec<Item<'_>>) =
+        items.iter().enumerate().filter(|(_, item)| !item.is_refund).map(|(index, item)| (index, item.item())).unzip();
+    if decided.is_empty() {
+        return Ok(response);
+    }
+    let mut decisions = PooledDecisions::take();
+    let request = Request { domain: message.domain, items: &decided };
+    decide_requests(app, Protocol::Rls, Verb::Check, std::slice::from_ref(&request), &mut decisions).await;
+    let decision = decisions.get(0)?;
+    if !decision.is_allowed() {
+        response.code = Code::OverLimit;
+        if let Some(message) = decision.refusal().and_then(|refusal| refusal.message.as_deref()) {
+            response.headers.push(("content-type".into(), "text/plain; charset=utf-8".into()));
+            message.clone_into(&mut response.body);
+        }
+    }
+    status::write(&decision, |item, status| response.statuses[indices[item]] = status);
+    if decision.is_allowed() {
+        for (item, index) in indices.iter().enumerate() {
+            let receipt = decision.slots(item);
+            if !receipt.is_empty() {
+                app.held_slots.hold(slots::name(message.domain, &message.descriptors[*index].entries), receipt);
+            }
+        }
+    }
+    let mut map = hyper::HeaderMap::new();
+    let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
+    headers::add(&mut map, Styles::IETF, decision.retry(), limits);
+    let text = |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    response.headers.extend(map.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))));
+    let outcome = decision.outcome();
+    drop(decisions);
+    if let Outcome::Delay(wait) = outcome {
+        tokio::time::sleep(wait.into()).await;
+    }
+    Ok(response)
+}
+
+fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
+    if message.domain.is_empty() {
+        return Err(OpError::invalid("domain", "the domain is empty"));
+    }
+    if message.descriptors.is_empty() {
+        return Err(OpError::invalid("descriptors", "there are no descriptors"));
+    }
+    Ok(())
+}
+
+/// Refunds the descriptors with negative hits. If the store fails, what was taken stays taken.
+async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &[DescriptorItem<'_>]) {
+    let refunds: Vec<Item<'_>> = items.iter().filter(|item| item.is_refund).map(DescriptorItem::item).collect();
+    if refunds.is_empty() {
+        return;
+    }
+    let request = Request { domain: message.domain, items: &refunds };
+    if let Err(error) = app.engine.refund_request(&request, &mut PooledDecisions::take()).await {
+        tracing::warn!(%error, "refund by negative hits failed");
+    }
+    for descriptor in message.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits) {
+        release(app, &slots::name(message.domain, &descriptor.entries)).await;
+    }
+}
+
+/// Releases the oldest slot of a descriptor that has not ended by itself.
+async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
+    while let Some(receipt) = app.held_slots.release(descriptor) {
+        match app.engine.refund(&receipt).await {
+            Ok(Cost::ZERO) => {}
+            Ok(_) => return,
+            Err(error) => return tracing::warn!(%error, "release of a slot failed"),
+        }
+    }
+}
+
+/// A descriptor as an item of the engine.
+struct DescriptorItem<'a> {
+    entries: Vec<Entry<'a>>,
+    cost: Option<Cost>,
+    /// The limit of the descriptor, and the key that is counted.
+    inline: Option<(InlineLimits, Vec<u8>)>,
+    is_refund: bool,
+}
+
+impl<'a> DescriptorItem<'a> {
+    fn new<S: Store>(
+        engine: &Engine<S>,
+        message: &RateLimitRequest<'_>,
+        descriptor: &Descriptor<'a>,
+    ) -> Result<Self, OpError> {
+        let hits = Some(u64::from(message.hits_addend)).filter(|hits| *hits > 0);
+        let inline = descriptor.limit.map(|limit| inline(engine, &limit)).transpose()?;
+        Ok(Self {
+            entries: descriptor.entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
+            // Without hits, each rule has its own cost; of most it is 1.
+            cost: descriptor.hits_addend.or(hits).map(Cost::new),
+            inline: inline.map(|(limits, unit)| (limits, counter(unit, &descriptor.entries))),
+            is_refund: descriptor.is_negative_hits,
+        })
+    }
+
+    fn item(&self) -> Item<'_> {
+        match &self.inline {
+            Some((limits, key)) => Item { cost: self.cost, ..Item::inline(key, limits) },
+            None => Item { cost: self.cost, ..Item::new(&self.entries) },
+        }
+    }
+}
+
+/// Returns the limit of a descriptor and its unit.
+fn inline<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(InlineLimits, u8), OpError> {
+    let units = &status::UNITS[..6];
+    let Some((unit, length)) = units.iter().find(|(unit, _)| u64::from(*unit) == limit.unit) else {
+        let detail = format!("the limit has the unit {}; available: 1 (second) to 6 (year)", limit.unit);
+        return Err(OpError::invalid("limit", detail));
+    };
+    let limits = match limit.requests_per_unit {
+        0 => Limits::from(Limit::DenyAll),
+        requests => {
+            let window = FixedWindow::new(requests.into(), Nanos::from_secs(*length));
+            Limits::from(Limit::from(window.map_err(|error| OpError::invalid("limit", error.to_string()))?))
+        }
+    };
+    Ok((engine.limits(&limits)?, *unit as u8))
+}
+
+/// Returns the key that the limit of a descriptor counts by: its unit and entries, each with its length.
+fn counter(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
+    let mut key = vec![unit];
+    for part in entries.iter().flat_map(|(name, value)| [name, value]) {
+        key.extend_from_slice(&(part.len() as u32).to_be_bytes());
+        key.extend_from_slice(part);
+    }
+    key
+}

@@ -1,0 +1,18 @@
+//! Envoy's rate-limit service (RLS v3) over gRPC: `ShouldRateLimit`, and `grpc.health.v1` for load balancers.
+//!
+//! A descriptor of a request is an item whose attributes are the descriptor's entries. The items of a request are charged
+//! together, all or none. The messages are decoded and encoded by hand ([`wire`]), so neither generated code nor a compiler for
+//! it is needed. `POST /json` and `GET /healthcheck` of the reference service are on the HTTP port ([`json`]).
+
+mod decide;
+mod grpc;
+mod json;
+pub mod limits;
+mod serve;
+mod slots;
+mod status;
+pub mod wire;
+
+pub(crate) use json::{HEALTHCHECK, JSON, answer as answer_json, healthcheck};
+pub use serve::serve;
+pub use slots::HeldSlots;

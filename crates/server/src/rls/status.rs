@@ -1,0 +1,95 @@
+//! The status of each descriptor.
+
+use tollgate::core::Nanos;
+use tollgate::{Report, Retry};
+use tollgate_engine::{Decision, LimitReport, MatchEffect, RuleMatch};
+use tollgate_http::headers::retry_after;
+
+use super::wire::{Code, CurrentLimit, Status};
+
+/// The units of the protocol by their number, in seconds. Those up to 6 may be sent in a descriptor.
+pub(super) const UNITS: [(u32, u64); 7] =
+    [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (5, 30 * 86_400), (6, 365 * 86_400), (7, 7 * 86_400)];
+
+/// Passes the status of each item that a rule or a limit applies to.
+pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
+    let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
+    // By item, and of an item the limit first that a caller needs to know about.
+    reports.sort_by_key(|report| (report.item, report.shadow, !refuses(report), report.report.remaining));
+    let mut item = None;
+    for matched in decision.matches().filter(|matched| !matched.is_replaced) {
+        if let Some(status) = unreported(decision, &matched) {
+            each(matched.item, status);
+        }
+    }
+    for report in &reports {
+        if item.replace(report.item) != Some(report.item) {
+            each(report.item, reported(decision, report));
+        }
+    }
+}
+
+fn refuses(report: &LimitReport<'_>) -> bool {
+    report.refused && report.report.retry != Retry::NOW
+}
+
+/// Returns the status of an item by a rule that has no state to report.
+fn unreported(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
+    let is_over = !decision.is_allowed() && !matched.is_shadow;
+    match matched.effect {
+        MatchEffect::Unlimited => Some(Status { remaining: u32::MAX, ..Status::default() }),
+        MatchEffect::Denied => {
+            let limit = Some(CurrentLimit { name: matched.rule.to_owned(), ..CurrentLimit::default() });
+            let code = if is_over { Code::OverLimit } else { Code::Ok };
+            Some(Status { code, limit, ..Status::default() })
+        }
+        // The store did not answer, or another rule refused before it was asked.
+        MatchEffect::Limited if is_over && decision.rule() == Some(matched.rule) => {
+            let reset_seconds = decision.retry().map(retry_after);
+            Some(Status { code: Code::OverLimit, reset_seconds, ..Status::default() })
+        }
+        MatchEffect::Limited => None,
+    }
+}
+
+fn reported(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
+    let Report { limit: capacity, remaining, retry, reset } = limit.report;
+    // A ban refuses although its rule has capacity.
+    let is_banned = decision.is_banned() && decision.rule() == Some(limit.rule);
+    let is_over = !decision.is_allowed() && !limit.shadow && (limit.refused || is_banned);
+    let reset_seconds = match (is_over, decision.retry()) {
+        (true, Some(retry)) if is_banned => retry_after(retry),
+        (true, _) => retry_after(retry),
+        (false, _) => reset.as_secs_ceil(),
+    };
+    Status {
+        code: if is_over { Code::OverLimit } else { Code::Ok },
+        limit: Some(CurrentLimit {
+            requests_per_unit: saturate(capacity),
+            unit: limit.window.map_or(0, unit),
+            name: name(limit),
+        }),
+        remaining: saturate(remaining),
+        reset_seconds: Some(reset_seconds),
+    }
+}
+
+/// Returns the number of the unit of a period; 0 if there is none.
+fn unit(window: Nanos) -> u32 {
+    let found = UNITS.iter().find(|(_, seconds)| Nanos::from_secs(*seconds) == window);
+    found.map_or(0, |(unit, _)| *unit)
+}
+
+/// Returns the id of the rule, with the period if it is not a unit of the protocol.
+fn name(limit: &LimitReport<'_>) -> String {
+    match limit.window {
+        Some(window) if unit(window) == 0 && !limit.rule.is_empty() => {
+            format!("{};w={}", limit.rule, window.as_secs_ceil())
+        }
+        Some(_) | None => limit.rule.to_owned(),
+    }
+}
+
+fn saturate(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,370 @@
+//! The messages of RLS v3 in the wire format of Protocol Buffers. Nothing here knows limits or decisions.
+//!
+//! Decoding borrows from the input, skips unknown fields, and refuses what no encoder writes: wrong wire types of known
+//! fields, groups, lengths beyond the input, varints beyond 64 bits, and more descriptors or entries than are decided.
+
+use std::fmt;
+
+use super::limits::{MAX_DESCRIPTORS, MAX_ENTRIES};
+
+/// `RateLimitRequest`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RateLimitRequest<'a> {
+    /// The domain whose rules decide.
+    pub domain: &'a [u8],
+    /// What is to be counted, in order.
+    pub descriptors: Vec<Descriptor<'a>>,
+    /// The cost of each descriptor without one of its own; 0 if not given.
+    pub hits_addend: u32,
+}
+
+/// `RateLimitDescriptor`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor<'a> {
+    /// Keys and values, in order. A key may occur several times.
+    pub entries: Vec<(&'a [u8], &'a [u8])>,
+    /// A limit to use instead of the rules.
+    pub limit: Option<LimitOverride>,
+    /// The cost; an explicit 0 takes nothing.
+    pub hits_addend: Option<u64>,
+    /// Whether the cost is refunded.
+    pub is_negative_hits: bool,
+}
+
+/// `RateLimitOverride`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitOverride {
+    /// The number of requests.
+    pub requests_per_unit: u32,
+    /// The number of the unit in the enum of the protocol; 0 is unknown.
+    pub unit: u64,
+}
+
+/// Why a message cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireError {
+    /// The message ends within a field.
+    Truncated,
+    /// A varint has more than 64 bits.
+    Varint,
+    /// A tag has field number 0 or a wire type that does not exist.
+    Tag,
+    /// A known field has another wire type than its own.
+    Type(&'static str),
+    /// There are more elements than are decided.
+    TooMany {
+        /// The name of the elements.
+        what: &'static str,
+        /// The maximum.
+        max: usize,
+    },
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("the message ends within a field"),
+            Self::Varint => f.write_str("a varint has more than 64 bits"),
+            Self::Tag => f.write_str("a field has number 0 or an unknown wire type"),
+            Self::Type(field) => write!(f, "the field `{field}` has the wrong wire type"),
+            Self::TooMany { what, max } => write!(f, "too many {what} (maximum {max})"),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug)]
+enum Value<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+    /// A value of 4 or 8 bytes, which no field of ours has.
+    Fixed,
+}
+
+impl<'a> Value<'a> {
+    fn varint(self, field: &'static str) -> Result<u64, WireError> {
+        if let Self::Varint(number) = self { Ok(number) } else { Err(WireError::Type(field)) }
+    }
+
+    fn bytes(self, field: &'static str) -> Result<&'a [u8], WireError> {
+        if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(WireError::Type(field)) }
+    }
+}
+
+/// The fields of a message, in order.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// Returns the number and the value of the next field; `None` at the end.
+    fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, WireError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let value = match tag & 7 {
+            0 => Value::Varint(self.varint()?),
+            1 => self.take(8).map(|_| Value::Fixed)?,
+            2 => {
+                let length = usize::try_from(self.varint()?).map_err(|_| WireError::Truncated)?;
+                Value::Bytes(self.take(length)?)
+            }
+            5 => self.take(4).map(|_| Value::Fixed)?,
+            // Groups are obsolete, and would need a stack.
+            _ => return Err(WireError::Tag),
+        };
+        if tag >> 3 == 0 { Err(WireError::Tag) } else { Ok(Some((tag >> 3, value))) }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(WireError::Truncated)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn varint(&mut self) -> Result<u64, WireError> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first().ok_or(WireError::Truncated)?;
+            self.0 = rest;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(WireError::Varint);
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(WireError::Varint)
+    }
+}
+
+impl<'a> RateLimitRequest<'a> {
+    /// Decodes a request.
+    ///
+    /// # Errors
+    /// When it is malformed or larger than what is decided.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (mut request, mut fields) = (Self::default(), Fields(bytes));
+        while let Some((number, value)) = fields.next()? {
+            match number {
+                1 => request.domain = value.bytes("domain")?,
+                2 => {
+                    let descriptor = Descriptor::decode(value.bytes("descriptors")?)?;
+                    push(&mut request.descriptors, descriptor, "descriptors", MAX_DESCRIPTORS)?;
+                }
+                // As every decoder does, the upper bits of a longer varint are dropped.
+                3 => request.hits_addend = value.varint("hits_addend")? as u32,
+                _ => {}
+            }
+        }
+        Ok(request)
+    }
+}
+
+impl<'a> Descriptor<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (mut descriptor, mut fields) = (Self::default(), Fields(bytes));
+        while let Some((number, value)) = fields.next()? {
+            match number {
+                1 => {
+                    let entry = decode_entry(value.bytes("entries")?)?;
+                    push(&mut descriptor.entries, entry, "entries of a descriptor", MAX_ENTRIES)?;
+                }
+                2 => descriptor.limit.get_or_insert_default().decode(value.bytes("limit")?)?,
+                3 => {
+                    let mut fields = Fields(value.bytes("hits_addend")?);
+                    let hits = descriptor.hits_addend.get_or_insert(0);
+                    while let Some((number, value)) = fields.next()? {
+                        if number == 1 {
+                            *hits = value.varint("hits_addend.value")?;
+                        }
+                    }
+                }
+                4 => descriptor.is_negative_hits = value.varint("is_negative_hits")? != 0,
+                _ => {}
+            }
+        }
+        Ok(descriptor)
+    }
+}
+
+impl LimitOverride {
+    /// Decodes a limit over this one, as fields of a message that occurs twice are merged.
+    fn decode(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+        let mut fields = Fields(bytes);
+        while let Some((number, value)) = fields.next()? {
+            match number {
+                1 => self.requests_per_unit = value.varint("requests_per_unit")? as u32,
+                2 => self.unit = value.varint("unit")?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn decode_entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
+    let (mut key, mut text, mut fields) = (&[][..], &[][..], Fields(bytes));
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            1 => key = value.bytes("key")?,
+            2 => text = value.bytes("value")?,
+            _ => {}
+        }
+    }
+    Ok((key, text))
+}
+
+fn push<T>(list: &mut Vec<T>, element: T, what: &'static str, max: usize) -> Result<(), WireError> {
+    if list.len() == max {
+        return Err(WireError::TooMany { what, max });
+    }
+    list.push(element);
+    Ok(())
+}
+
+/// Returns the field `service` of `grpc.health.v1.HealthCheckRequest`.
+///
+/// # Errors
+/// When the message is malformed.
+pub fn decode_health(bytes: &[u8]) -> Result<&[u8], WireError> {
+    let (mut service, mut fields) = (&[][..], Fields(bytes));
+    while let Some((number, value)) = fields.next()? {
+        if number == 1 {
+            service = value.bytes("service")?;
+        }
+    }
+    Ok(service)
+}
+
+/// A code of `RateLimitResponse`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Code {
+    /// The request passes.
+    #[default]
+    Ok = 1,
+    /// The request is refused.
+    OverLimit = 2,
+}
+
+/// `RateLimitResponse`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RateLimitResponse {
+    /// Whether the request passes.
+    pub code: Code,
+    /// One for each descriptor, in order.
+    pub statuses: Vec<Status>,
+    /// Headers of the response to the client.
+    pub headers: Vec<(String, String)>,
+    /// The body of a refusal.
+    pub body: String,
+}
+
+/// `DescriptorStatus`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Whether the descriptor is within its limit.
+    pub code: Code,
+    /// The limit, if one applies.
+    pub limit: Option<CurrentLimit>,
+    /// What is left of it.
+    pub remaining: u32,
+    /// Seconds until the limit is full again, or until a refused request would pass.
+    pub reset_seconds: Option<u64>,
+}
+
+/// `RateLimit`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CurrentLimit {
+    /// The number of requests.
+    pub requests_per_unit: u32,
+    /// The number of the unit in the enum of the protocol; 0 for other periods.
+    pub unit: u32,
+    /// The id of the rule.
+    pub name: String,
+}
+
+impl RateLimitResponse {
+    /// Appends the encoded response.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_number(out, 1, self.code as u64);
+        for status in &self.statuses {
+            put_message(out, 2, |out| status.encode(out));
+        }
+        for (name, value) in &self.headers {
+            put_message(out, 3, |out| {
+                put_bytes(out, 1, name.as_bytes());
+                put_bytes(out, 2, value.as_bytes());
+            });
+        }
+        put_bytes(out, 5, self.body.as_bytes());
+    }
+}
+
+impl Status {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_number(out, 1, self.code as u64);
+        if let Some(limit) = &self.limit {
+            put_message(out, 2, |out| {
+                put_number(out, 1, limit.requests_per_unit.into());
+                put_number(out, 2, limit.unit.into());
+                put_bytes(out, 3, limit.name.as_bytes());
+            });
+        }
+        put_number(out, 3, self.remaining.into());
+        if let Some(seconds) = self.reset_seconds {
+            put_message(out, 4, |out| put_number(out, 1, seconds));
+        }
+    }
+}
+
+/// Appends `grpc.health.v1.HealthCheckResponse`: 1 is serving, 2 is not.
+pub fn encode_health(out: &mut Vec<u8>, is_serving: bool) {
+    put_number(out, 1, if is_serving { 1 } else { 2 });
+}
+
+/// Appends a varint field. Defaults are not written.
+fn put_number(out: &mut Vec<u8>, field: u8, number: u64) {
+    if number != 0 {
+        out.push(field << 3);
+        put_varint(out, number);
+    }
+}
+
+/// Appends a string or bytes. Defaults are not written.
+fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        out.push(field << 3 | 2);
+        put_varint(out, bytes.len() as u64);
+        out.extend_from_slice(bytes);
+    }
+}
+
+/// Appends a message, even an empty one. Its length is known when it is written; that of most fits the byte left for it.
+fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(&[field << 3 | 2, 0]);
+    let start = out.len();
+    write(out);
+    let length = out.len() - start;
+    let mut varint = Vec::with_capacity(5);
+    if length < 0x80 {
+        out[start - 1] = length as u8;
+    } else {
+        put_varint(&mut varint, length as u64);
+        out.splice(start - 1..start, varint);
+    }
+}
+
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use super::*;
+use proptest::prelude::*;
+
+/// Returns a field with a length.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_message(&mut out, number, |out| out.extend_from_slice(bytes));
+    out
+}
+
+fn entry(key: &str, value: &str) -> Vec<u8> {
+    field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
+}
+
+#[test]
+fn every_field_of_a_request_is_decoded() {
+    let descriptor = [
+        entry("user", "alice"),
+        entry("user", ""),
+        field(2, &[0x08, 0x07, 0x10, 0x02]),
+        field(3, &[0x08, 0x00]),
+        vec![0x20, 0x01],
+    ];
+    let message = [field(1, b"api"), field(2, &descriptor.concat()), vec![0x18, 0x05], field(9, b"unknown")].concat();
+    assert_eq!(
+        RateLimitRequest::decode(&message),
+        Ok(RateLimitRequest {
+            domain: b"api",
+            hits_addend: 5,
+            descriptors: vec![Descriptor {
+                entries: vec![(b"user", b"alice"), (b"user", b"")],
+                limit: Some(LimitOverride { requests_per_unit: 7, unit: 2 }),
+                hits_addend: Some(0),
+                is_negative_hits: true,
+            }],
+        })
+    );
+    assert_eq!(RateLimitRequest::decode(b""), Ok(RateLimitRequest::default()));
+}
+
+#[test]
+fn malformed_messages_are_refused() {
+    for (message, expected) in [
+        (&[0x0a][..], WireError::Truncated),
+        (&[0x0a, 0x05, b'a'], WireError::Truncated),
+        (&[0x18], WireError::Truncated),
+        (&[0x18, 0x80], WireError::Truncated),
+        (&[0x08, 0x01], WireError::Type("domain")),
+        (&[0x10, 0x01], WireError::Type("descriptors")),
+        (&[0x1a, 0x00], WireError::Type("hits_addend")),
+        (&[0x12, 0x02, 0x20 | 2, 0x00], WireError::Type("is_negative_hits")),
+        (&[0x12, 0x03, 0x0d, 0, 0], WireError::Truncated),
+        (&[0x12, 0x05, 0x0d, 0, 0, 0, 0], WireError::Type("entries")),
+        (&[0x00, 0x00], WireError::Tag),
+        (&[0x0b], WireError::Tag),
+        (&[0x0e], WireError::Tag),
+        (&[0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02], WireError::Varint),
+        (&[0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], WireError::Varint),
+        (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01], WireError::Truncated),
+    ] {
+        assert_eq!(RateLimitRequest::decode(message), Err(expected), "{message:x?}");
+    }
+}
+
+#[test]
+fn descriptors_and_entries_are_bounded() {
+    let descriptors = |count: usize| field(2, &[]).repeat(count);
+    assert_eq!(
+        RateLimitRequest::decode(&descriptors(MAX_DESCRIPTORS)).map(|it| it.descriptors.len()),
+        Ok(MAX_DESCRIPTORS)
+    );
+    let error = RateLimitRequest::decode(&descriptors(1000)).expect_err("too many");
+    assert_eq!(error.to_string(), "too many descriptors (maximum 64)");
+    let entries = field(2, &entry("k", "v").repeat(MAX_ENTRIES + 1));
+    let error = RateLimitRequest::decode(&entries).expect_err("too many");
+    assert_eq!(error.to_string(), "too many entries of a descriptor (maximum 128)");
+}
+
+#[test]
+fn response_is_encoded_with_every_field() {
+    let limit = CurrentLimit { requests_per_unit: 300, unit: 2, name: "n".into() };
+    let response = RateLimitResponse {
+        code: Code::OverLimit,
+        statuses: vec![
+            Status { code: Code::OverLimit, limit: Some(limit), remaining: 1, reset_seconds: Some(2) },
+            Status::default(),
+        ],
+        headers: vec![("a".into(), "b".into())],
+        body: "x".repeat(200),
+    };
+    let mut out = Vec::new();
+    response.encode(&mut out);
+    let status = [0x08, 2, 0x12, 8, 0x08, 0xac, 0x02, 0x10, 2, 0x1a, 1, b'n', 0x18, 1, 0x22, 2, 0x08, 2];
+    let body = [&[0x2a, 200, 1][..], &[b'x'; 200]].concat();
+    let expected =
+        [&[0x08, 2][..], &field(2, &status), &[0x12, 2, 0x08, 1], &[0x1a, 6, 0x0a, 1, b'a', 0x12, 1, b'b'], &body]
+            .concat();
+    assert_eq!(out, expected);
+}
+
+proptest! {
+    #[test]
+    fn decoding_any_bytes_ends(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = RateLimitRequest::decode(&bytes);
+        let _ = decode_health(&bytes);
+    }
+
+    #[test]
+    fn message_of_any_length_is_read_back(length in 0_usize..70_000) {
+        let message = field(1, &vec![b'd'; length]);
+        prop_assert_eq!(RateLimitRequest::decode(&message).map(|request| request.domain.len()), Ok(length));
+    }
+}

@@ -1,0 +1,18 @@
+// What must hold for any message to the rate-limit service. Included by the fuzz target, which invents bytes, and by the test that
+// replays those it found worth keeping.
+
+use tollgate_server::rls::limits::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use tollgate_server::rls::wire::{RateLimitRequest, decode_health};
+
+/// A message is decoded within the limits or refused, and unknown fields at its end change nothing.
+pub fn check(input: &[u8]) {
+    let _ = decode_health(input);
+    let Ok(request) = RateLimitRequest::decode(input) else { return };
+    assert!(request.descriptors.len() <= MAX_DESCRIPTORS);
+    assert!(request.descriptors.iter().all(|descriptor| descriptor.entries.len() <= MAX_ENTRIES));
+    let bytes: usize =
+        request.descriptors.iter().flat_map(|it| &it.entries).map(|(key, value)| key.len() + value.len()).sum();
+    assert!(request.domain.len() + bytes <= input.len(), "what is decoded was sent");
+    let extended = [input, &[0x7a, 0x01, b'x', 0x78, 0x05]].concat();
+    assert_eq!(RateLimitRequest::decode(&extended).as_ref(), Ok(&request), "unknown fields are skipped");
+}
