@@ -1,7 +1,7 @@
-//! Clients nobody here wrote: redis-cli, redis-benchmark, redis-py and ioredis.
+//! Third-party clients: redis-cli, redis-benchmark, redis-py and ioredis.
 //!
-//! `scripts/test` installs them and says where: `TOLLGATE_TEST_PYTHON` is a Python that can import `redis`, and
-//! `TOLLGATE_TEST_NODE_MODULES` a folder with `ioredis` in it.
+//! `scripts/test` installs them: `TOLLGATE_TEST_PYTHON` is a Python that can import `redis`, and
+//! `TOLLGATE_TEST_NODE_MODULES` a folder with `ioredis`.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn redis_cli_speaks_both_versions() {
 }
 
 #[test]
-fn redis_cli_in_its_dialogue_asks_for_help_and_goes_on() {
+fn redis_cli_works_interactively() {
     let server = Server::start(&[]);
     let mut cli = Command::new("sh");
     cli.args(["-c", &format!("printf 'PING\\nCL.THROTTLE k 0 1 60\\nQUIT\\n' | redis-cli -p {}", server.resp_port())]);
@@ -44,7 +44,7 @@ fn redis_cli_in_its_dialogue_asks_for_help_and_goes_on() {
 }
 
 #[test]
-fn redis_benchmark_runs_through() {
+fn redis_benchmark_completes() {
     let server = Server::start(&[]);
     let args =
         ["-n", "20000", "-c", "20", "-P", "16", "-r", "1000", "-q", "CL.THROTTLE", "k:__rand_int__", "5", "10", "60"];

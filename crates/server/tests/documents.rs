@@ -1,9 +1,10 @@
-//! What the documents show is run: every block marked `console`, in order, by a shell, against the real program.
+//! Runs the examples of the documents: every block marked `console`, in order, by a shell, against
+//! the real program.
 //!
-//! A line that begins with `$ ` is a command, and goes on after a backslash or with lines that begin with `> `; the others are what it
-//! prints, on both streams.
-//! In them `…` stands for anything within a line, and alone for any number of lines. A command that ends with `&` is a server: it goes on
-//! once it answers. Ports are replaced by free ones.
+//! A line that begins with `$ ` is a command, continued after a backslash or by lines that begin
+//! with `> `. The other lines are its expected output, on both streams. In them `…` stands for
+//! anything within a line, and alone for any number of lines. A command that ends with `&` starts a
+//! server, and the script continues when the server answers. Ports are replaced by free ones.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::Folder;
 use tollgate_testkit::servers::Postgres;
 
-/// A command of a document, and what it is said to print.
+/// A command of a document with its expected output.
 struct Step {
     line: usize,
     command: String,
@@ -34,9 +35,9 @@ fn steps(text: &str) -> Vec<Step> {
             (false, _) => {}
             (true, "```") => within = false,
             (true, line) => {
-                let asked = |step: &&mut Step| step.expected.is_empty();
-                let goes_on = |step: &&mut Step| line.starts_with("> ") || step.command.ends_with('\\');
-                if let Some(step) = steps.last_mut().filter(asked).filter(goes_on) {
+                let has_no_output = |step: &&mut Step| step.expected.is_empty();
+                let is_continued = |step: &&mut Step| line.starts_with("> ") || step.command.ends_with('\\');
+                if let Some(step) = steps.last_mut().filter(has_no_output).filter(is_continued) {
                     let _ = write!(step.command, "\n{}", line.strip_prefix("> ").unwrap_or(line));
                 } else if let Some(command) = line.strip_prefix("$ ") {
                     steps.push(Step { line: at + 1, command: command.to_owned(), expected: Vec::new() });
@@ -49,21 +50,23 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether what was printed is what was said.
-fn is_as_said(said: &[String], printed: &[&str]) -> bool {
-    match said {
+/// Returns whether the output is as expected.
+fn output_matches(expected: &[String], printed: &[&str]) -> bool {
+    match expected {
         [] => printed.is_empty(),
-        [any, rest @ ..] if any == "…" => (0..=printed.len()).any(|skipped| is_as_said(rest, &printed[skipped..])),
+        [any, rest @ ..] if any == "…" => {
+            (0..=printed.len()).any(|skipped| output_matches(rest, &printed[skipped..]))
+        }
         [line, rest @ ..] => match printed {
-            [first, others @ ..] => line_is(line, first) && is_as_said(rest, others),
+            [first, others @ ..] => line_matches(line, first) && output_matches(rest, others),
             [] => false,
         },
     }
 }
 
-fn line_is(said: &str, printed: &str) -> bool {
-    let parts: Vec<&str> = said.trim_end().split('…').collect();
-    let [first, middle @ .., last] = parts.as_slice() else { return said.trim_end() == printed.trim_end() };
+fn line_matches(expected: &str, printed: &str) -> bool {
+    let parts: Vec<&str> = expected.trim_end().split('…').collect();
+    let [first, middle @ .., last] = parts.as_slice() else { return expected.trim_end() == printed.trim_end() };
     let printed = printed.trim_end();
     let Some(mut rest) = printed.strip_prefix(first).and_then(|rest| rest.strip_suffix(last)) else { return false };
     for part in middle {
@@ -73,12 +76,13 @@ fn line_is(said: &str, printed: &str) -> bool {
     true
 }
 
-/// The ports that documents name, each with a free one in its place. The first two are those that need not be named.
+/// The ports in the documents, each with the free port that replaces it. The first two are the
+/// defaults of the program.
 struct Ports(Vec<(&'static str, u16)>);
 
 impl Ports {
-    /// Below those that the system gives to whoever asks for any: a server of a document starts late, and another test would have
-    /// been given its port meanwhile.
+    /// Below the ephemeral ports: a server of a document starts late, and the system could assign
+    /// its port to another test meanwhile.
     fn new() -> Self {
         static TAKEN: AtomicU32 = AtomicU32::new(0);
         let mut free = std::iter::from_fn(|| {
@@ -90,13 +94,13 @@ impl Ports {
         Self(named.into_iter().map(|name| (name, free.next().expect("a free port"))).collect())
     }
 
-    fn address(&self, place: usize) -> String {
-        format!("127.0.0.1:{}", self.0[place].1)
+    fn address(&self, index: usize) -> String {
+        format!("127.0.0.1:{}", self.0[index].1)
     }
 
     fn replace(&self, text: String) -> String {
         self.0.iter().fold(text, |text, (old, new)| {
-            // redis-cli is told the port alone.
+            // redis-cli gets the port alone.
             let text = text.replace(&format!("127.0.0.1:{old}"), &format!("127.0.0.1:{new}"));
             text.replace(&format!("-p {old}"), &format!("-p {new}"))
         })
@@ -105,9 +109,9 @@ impl Ports {
 
 const MARK: &str = "==== step";
 
-/// One script for the whole document: what one command leaves behind is there for the next.
+/// One script for the whole document, so that later commands see the effects of earlier ones.
 fn script(steps: &[Step], address: &str) -> String {
-    // Servers end with the shell, whatever ends it.
+    // Servers end with the shell.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
     for (at, step) in steps.iter().enumerate() {
         let _ = writeln!(script, "echo '{MARK} {at}'");
@@ -127,7 +131,7 @@ fn script(steps: &[Step], address: &str) -> String {
     script
 }
 
-/// The database that documents name; a real one is put in its place.
+/// The database URL of the documents, replaced by that of a real server.
 const POSTGRES: &str = "postgres://tollgate:secret@db.internal/tollgate";
 
 fn document(name: &str) -> String {
@@ -163,28 +167,28 @@ fn run(name: &str, folder: &Folder) {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut wrong = String::new();
     for (at, Step { line, command, expected }) in steps.iter().enumerate() {
-        let of_step = printed.split(&format!("{MARK} {at}\n")).nth(1).unwrap_or("(it was not reached)");
+        let of_step = printed.split(&format!("{MARK} {at}\n")).nth(1).unwrap_or("(not reached)");
         let of_step = of_step.split(MARK).next().unwrap_or_default();
-        if !is_as_said(expected, &of_step.lines().collect::<Vec<_>>()) {
-            let said = expected.join("\n");
-            let _ = writeln!(wrong, "{name}:{line}: $ {command}\nsaid:\n{said}\nprinted:\n{of_step}");
+        if !output_matches(expected, &of_step.lines().collect::<Vec<_>>()) {
+            let expected = expected.join("\n");
+            let _ = writeln!(wrong, "{name}:{line}: $ {command}\nexpected:\n{expected}\nprinted:\n{of_step}");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
 
 #[test]
-fn the_page_on_operating_says_what_happens() {
+fn operating_page_examples_run() {
     run("docs/operating.md", &Folder::new());
 }
 
 #[test]
-fn the_readme_says_what_happens() {
+fn readme_examples_run() {
     run("README.md", &Folder::new());
 }
 
 #[test]
-fn the_page_on_verbs_says_what_happens() {
+fn verbs_page_examples_run() {
     let (folder, page) = (Folder::new(), document("docs/verbs.md"));
     let rules = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("rules");
     folder.file("rules.yaml", rules);
@@ -192,9 +196,9 @@ fn the_page_on_verbs_says_what_happens() {
 }
 
 #[test]
-fn what_is_said_stands_for_what_is_printed() {
-    let said = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    for (text, printed, as_said) in [
+fn ellipsis_matches_any_output() {
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    for (text, printed, matches) in [
         ("a…c", "abc", true),
         ("a…c", "ac", true),
         ("a…b…c", "a1b2c", true),
@@ -204,6 +208,6 @@ fn what_is_said_stands_for_what_is_printed() {
         ("…\nx", "1\n2\ny", false),
         ("", "x", false),
     ] {
-        assert_eq!(is_as_said(&said(text), &printed.lines().collect::<Vec<_>>()), as_said, "{text:?} {printed:?}");
+        assert_eq!(output_matches(&lines(text), &printed.lines().collect::<Vec<_>>()), matches, "{text:?} {printed:?}");
     }
 }

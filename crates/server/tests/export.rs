@@ -1,4 +1,4 @@
-//! What is exported, applied again, and what an export says it leaves out.
+//! Exports, their application, and what an export leaves out.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 #[test]
-fn an_export_says_what_is_not_in_it() {
+fn export_lists_what_it_leaves_out() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let nothing = cli.run(&["rules", "export"]).done();
@@ -33,7 +33,7 @@ fn an_export_says_what_is_not_in_it() {
                 # - api/b is disabled\n\
                 # - api/b has 1 override\n";
     assert_eq!(exported, format!("{said}{text}"));
-    // Applied to these rules, it leaves all of it as it is.
+    // Applied to the same rules, an export changes nothing.
     let file = folder.file("export.yaml", &exported);
     let out = cli.run(&["rules", "apply", "--prune", &file]).done();
     assert_eq!(out, "nothing to change: 2 rules as in the files\n");
@@ -41,7 +41,7 @@ fn an_export_says_what_is_not_in_it() {
     assert_eq!(cli.run(&["fmt", "--check", &file]).code, Some(0), "it is in its canonical form");
 }
 
-/// A rule in JSON, of what the language has.
+/// A rule in JSON that uses features of the language.
 fn rule() -> impl Strategy<Value = Value> {
     let when = prop_oneof![
         Just(Value::Null),
@@ -89,7 +89,7 @@ fn export_and_apply_are_inverse() {
         };
         let text = serde_json::json!({"domains": domains.iter().enumerate().map(of).collect::<Vec<_>>()});
         let file = folder.file("all.json", text.to_string());
-        // Domains of the case before are emptied, so that the file is all there is.
+        // The domains of the previous case are emptied, so that the file is complete.
         for place in domains.len()..4 {
             let empty = folder.file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
             cli.run(&["rules", "apply", "--prune", &empty]).done();
@@ -100,7 +100,7 @@ fn export_and_apply_are_inverse() {
         let again = folder.file("again.yaml", &exported);
         let out = cli.run(&["rules", "apply", "--plan", "--prune", &again]).done();
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
-        // From nothing, it makes what was exported.
+        // Applied to an empty database, it creates what was exported.
         let other = Folder::new();
         let (_server, elsewhere) = serve(&other, &[]);
         elsewhere.run(&["rules", "apply", &again]).done();

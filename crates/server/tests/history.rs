@@ -1,4 +1,5 @@
-//! Two servers on one Redis under load: what they let pass together, seen from outside, is never more than the limit allows.
+//! Two servers on one Redis under load: together they never admit more than the limit, as seen by
+//! the clients.
 
 mod common;
 
@@ -10,18 +11,18 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// A burst that all clients fight for, and a rate that is low beside the time an answer takes: what is unknown about when
-/// something was decided then weighs far less than one request.
+/// A burst that all clients compete for, and a rate that is low relative to the time of a reply:
+/// the uncertainty about the instant of a decision is far less than one request.
 const RULES: &str = "domain: api\nrules:\n- {id: shared, limit: 20/s, burst: 200}\n";
 
 fn bound() -> Bound {
     Bound::of("20/s".parse().expect("a rate"), 200)
 }
 
-/// As many as are let pass before everybody stops: the burst, and then two seconds of the rate.
+/// The number admitted before the clients stop: the burst, and two seconds of the rate.
 const ENOUGH: u64 = 240;
 
-/// One client: asks by HTTP or by the Redis protocol whether it may pass.
+/// A client that asks over HTTP or the Redis protocol.
 enum Caller {
     Http(Client),
     Resp(Client),
@@ -37,7 +38,8 @@ impl Caller {
             }
             Self::Resp(client) => {
                 client.send("TG.CHECK api 1\r\n");
-                // The first pair of the map is whether it passes; the last number is that of the limit's `reset_after_ms`.
+                // The first pair of the map is `allowed`; the last number is `reset_after_ms` of
+                // the limit.
                 assert_eq!(client.line(), "*12");
                 let allowed = (0..3).map(|_| client.line()).last();
                 let rest: Vec<String> =
@@ -50,7 +52,7 @@ impl Caller {
     }
 }
 
-/// Everything that was let pass, each with one clock's time before the question and after the answer.
+/// All admitted requests, with the client's time before sending and after receiving.
 fn history(servers: &[Server]) -> Vec<ObservedRequest> {
     let (clock, passed) = (PreciseClock::new(), AtomicU64::new(0));
     let ask = |mut caller: Caller| {
@@ -75,15 +77,16 @@ fn history(servers: &[Server]) -> Vec<ObservedRequest> {
 }
 
 #[test]
-fn two_servers_together_let_pass_what_the_limit_allows_in_any_interval_and_no_more() {
+fn two_servers_together_keep_the_limit_in_any_interval() {
     let (store, rules) = (StoreServer::start(Kind::Redis), Rules::new(RULES));
-    // Far more than the store takes, however busy the machine is: nothing is to be decided without it.
+    // Far longer than the store takes, even on a busy machine: every decision must come from the
+    // store.
     let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
     let mut history = history(&[Server::start(&args), Server::start(&args)]);
     assert!(history.len() as u64 >= ENOUGH);
     assert_eq!(excess_observed(&bound(), &history), None);
 
-    // One more than was let pass, and the same judge finds it.
+    // The same checker detects one request more than was admitted.
     history.push(history[history.len() / 2]);
     assert!(excess_observed(&bound(), &history).is_some(), "one too many was not noticed");
 }

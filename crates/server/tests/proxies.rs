@@ -50,7 +50,7 @@ fn check(name: &str, able: &Able) {
     assert_eq!(proxy.send("GET", "/x/..//%6Cimited/a", &[("x-api-key", "one")]).status, 429, "{name}");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
-    // What a browser or an authenticated client sends is its own.
+    // Headers of browsers and of authenticated clients are their own.
     let own = [("origin", "https://example.org"), ("authorization", "Bearer x"), ("content-length", "0")];
     assert_eq!(proxy.send("POST", "/other", &own).status, 200, "{name}");
 

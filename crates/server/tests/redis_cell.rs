@@ -1,4 +1,4 @@
-//! What redis-cell was recorded to answer, asked again through the socket.
+//! Recorded calls of redis-cell, sent through the socket.
 
 mod common;
 
@@ -20,13 +20,14 @@ fn words(step: &Step) -> Vec<String> {
     words
 }
 
-/// Numbers beyond our time are an error of ours, and a credit that redis-cell writes down and then fails to expire is none.
+/// Values beyond our range of time are an error here, and a credit that redis-cell stores and then
+/// fails to expire is not.
 fn is_the_references_own(error: &str) -> bool {
     error.ends_with("Error while setting key expire")
 }
 
 #[test]
-fn errors_have_the_words_of_redis_cell() {
+fn errors_equal_those_of_redis_cell() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     let cases = Directory::chosen().read("redis_cell").expect("the traces are readable");
@@ -45,13 +46,14 @@ fn errors_have_the_words_of_redis_cell() {
 }
 
 #[test]
-fn the_first_call_on_a_key_is_answered_as_recorded() {
+fn first_call_on_a_key_is_answered_as_recorded() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     let cases = Directory::chosen().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for (number, case) in cases.iter().enumerate() {
-        // Nothing has been spent, so the real clock makes no difference; beyond 64 bits the reference wraps around.
+        // Nothing has been spent, so the real clock does not matter; beyond 64 bits the reference
+        // wraps around.
         let Some(step) = case.steps.first().filter(|step| step.op == "cl_throttle" && !step.failed()) else { continue };
         let mut words = words(step);
         let numbers: Vec<i128> = words[2..].iter().filter_map(|word| word.parse().ok()).collect();

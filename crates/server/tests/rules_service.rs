@@ -1,4 +1,4 @@
-//! The rules service as its users meet it, and what becomes of it when it is killed or has no room left.
+//! The rules service as its users see it, and its behaviour when it is killed or its disk is full.
 #![allow(clippy::disallowed_methods, reason = "real time passes between two real programs")]
 
 mod common;
@@ -30,12 +30,12 @@ fn start(data: &Path) -> Server {
 }
 
 #[test]
-fn a_rule_is_made_met_changed_and_rolled_back() {
+fn rule_is_created_enforced_changed_and_rolled_back() {
     let data = Folder::new();
     let server = start(data.path());
     let status = |expected: u16| ask_until(&server, "/v1/check", CHECK, |answer| answer.status == expected);
     assert_eq!(put(&server, RULE, &rule("3/h")).status, 201);
-    // It passes until the rule is in force and then three times.
+    // Requests pass until the rule is in force, and then three times.
     status(429);
     put(&server, RULE, &rule("5/h"));
     // The three that were spent stay spent: two more pass.
@@ -48,7 +48,7 @@ fn a_rule_is_made_met_changed_and_rolled_back() {
 }
 
 #[test]
-fn whatever_was_acknowledged_survives_being_killed_at_any_moment() {
+fn acknowledged_changes_survive_a_kill_at_any_moment() {
     const WRITES: usize = 1_000;
     const TOGETHER: usize = 20;
     let data = Folder::new();
@@ -58,7 +58,7 @@ fn whatever_was_acknowledged_survives_being_killed_at_any_moment() {
     while next < WRITES {
         let server = start(data.path());
         check(&server, &acknowledged, TOGETHER);
-        // Any sequence will do as long as the moments differ.
+        // Any sequence will do if the instants differ.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let moment = Duration::from_millis(20 + (seed >> 33) % 300);
         std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn whatever_was_acknowledged_survives_being_killed_at_any_moment() {
     assert!(kills > 10, "it was killed {kills} times only");
 }
 
-/// Everything acknowledged is there, or what was sent after it; a set is there whole.
+/// The state is the last acknowledged one or the one sent after it; a set is complete.
 fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usize) {
     let number = |rule: &serde_json::Value| -> usize {
         let limit = rule["rule"]["limit"].as_str().expect("a limit");
@@ -119,7 +119,7 @@ fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usiz
 
 #[test]
 #[allow(clippy::print_stderr, reason = "a test that was not made must be told")]
-fn a_full_disk_loses_nothing_and_stops_nobody() {
+fn full_disk_loses_nothing_and_decisions_continue() {
     let folder = Folder::new();
     let Some(disk) = SmallDisk::mount(&folder, 1_536) else {
         eprintln!("not tested: mounting a small file system takes root");
@@ -142,10 +142,10 @@ fn a_full_disk_loses_nothing_and_stops_nobody() {
     };
     assert!(matches!(full.status, 503 | 507), "{full:?}");
     assert!(full.json()["detail"].as_str().is_some_and(|detail| detail.contains("full")), "{full:?}");
-    // Decisions go on, and what is there can be read.
+    // Decisions continue, and the rules can be read.
     assert_eq!(ask(&server, "POST", "/v1/check", &[], CHECK).status, 429);
     assert_eq!(ask(&server, "GET", RULE, &[], "").json()["version"], 1);
-    // With room again it goes on by itself.
+    // With free space the service recovers without a restart.
     disk.resize(16_384);
     put(&server, RULE, &rule("4/h"));
     let listed = ask(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");

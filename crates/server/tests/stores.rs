@@ -1,4 +1,5 @@
-//! One server in memory, others on a real Redis and a real Valkey: the same requests, the same decisions.
+//! One server in memory, others on a real Redis and a real Valkey: the same requests, the same
+//! decisions.
 
 mod common;
 
@@ -8,7 +9,7 @@ use common::{Rules, Server, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// Long periods, so that the time a test takes makes no difference.
+/// Long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
 domain: api
 rules:
@@ -17,7 +18,7 @@ rules:
 - {id: quiet, limit: 1/week, on_exceed: shadow}
 ";
 
-/// Far more than a store takes, however busy the machine is.
+/// Far longer than a store takes, even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
 fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
@@ -26,7 +27,7 @@ fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     pattern.into_iter().cycle().take(20)
 }
 
-/// What is compared of a decision: everything but the times.
+/// Returns the parts of a decision that are compared: everything except times.
 fn essence(decision: &Value) -> Value {
     let limits = decision["limits"].as_array().expect("limits").iter();
     let limits: Vec<_> = limits.map(|limit| json!([limit["rule"], limit["limit"], limit["remaining"]])).collect();
@@ -72,7 +73,7 @@ fn both_front_ends_and_all_stores_decide_the_same() {
 }
 
 #[test]
-fn two_servers_on_one_store_share_what_is_spent() {
+fn two_servers_on_one_store_share_their_counters() {
     let store = StoreServer::start(Kind::Redis);
     let url = store.url();
     let start = || Server::start(&[&["--store", &url], &PATIENT[..]].concat());

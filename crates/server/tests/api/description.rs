@@ -1,9 +1,9 @@
-//! The description of the API beside the documents is the one the server gives.
+//! `docs/openapi.json` equals the description that the server returns.
 
 use tollgate_server::control::api::describe;
 
 #[test]
-fn the_description_beside_the_documents_is_up_to_date() {
+fn openapi_file_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
     let kept = std::fs::read_to_string(path).unwrap_or_default();
     let given = describe::to_text();

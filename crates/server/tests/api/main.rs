@@ -1,4 +1,5 @@
-//! The rules service over HTTP on real sockets, against a real database: who may do what, conflicts, odd input, waiting.
+//! The rules service over HTTP on real sockets, against a real database: roles, conflicts, unusual
+//! input, waiting.
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
 use std::path::Path;
@@ -15,10 +16,10 @@ mod roles;
 mod test_server;
 mod waiting;
 
-/// What keeps the database of a server.
+/// Owns the database of a server.
 type Keeper = ();
 
-/// A database for a server, in SQLite; the same tests are made on PostgreSQL in `api_on_postgres`.
+/// Creates a SQLite database for a server; `api_on_postgres` runs the same tests on PostgreSQL.
 fn database(folder: &Path, _number: u32) -> (String, Keeper) {
     (sqlite_url(&folder.join("rules.db")), ())
 }

@@ -1,4 +1,4 @@
-//! The tests of `api` once more, with a real PostgreSQL.
+//! The tests of `api` with a real PostgreSQL.
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
 use std::path::Path;
@@ -21,10 +21,10 @@ mod test_server;
 #[path = "../api/waiting.rs"]
 mod waiting;
 
-/// What keeps the database of a server.
+/// Owns the database of a server.
 type Keeper = Arc<Postgres>;
 
-/// A database for a server, on a server that is shared by those who are there at the same time.
+/// Creates a database on a PostgreSQL server that concurrent tests share.
 fn database(_folder: &Path, number: u32) -> (String, Keeper) {
     static RUNNING: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Waiting for a condition, with one patience for all tests.
+//! Waiting for a condition, with one timeout for all tests.
 #![allow(
     clippy::disallowed_methods,
     dead_code,
@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long anything in a test may take before the test fails.
+/// The longest time that anything in a test may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Polls until `condition` holds.
 ///
 /// # Panics
-/// When it does not hold within [`PATIENCE`].
+/// If it does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -29,7 +29,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Polls until `condition` holds, on a runtime.
 ///
 /// # Panics
-/// When it does not hold within [`PATIENCE`].
+/// If it does not hold within [`PATIENCE`].
 pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {

@@ -10,7 +10,7 @@ use tollgate_testkit::servers::free_port;
 
 use super::{Folder, PATIENCE, eventually, tollgate};
 
-/// A proxy that runs; dropping it ends it.
+/// A running proxy; dropping it stops it.
 pub struct Proxy {
     child: Child,
     pub address: SocketAddr,

@@ -1,4 +1,4 @@
-//! Versions, differences between them, and going back.
+//! Versions, differences between them, and rollback.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tollgate_server::control::model::{Action, Change, Expected, PageRequest};
 
 use crate::place::{Place, by, put};
 
-both!(versions_are_kept_newest_first, an_earlier_version_comes_back, a_deleted_rule_comes_back);
+both!(versions_are_kept_newest_first, earlier_version_is_restored, deleted_rule_is_restored);
 
 async fn versions_are_kept_newest_first(place: Arc<Place>) {
     let control = place.open().await;
@@ -35,7 +35,7 @@ async fn versions_are_kept_newest_first(place: Arc<Place>) {
     assert!(matches!(control.history().get("api", "each", 0).await, Err(ControlError::Missing(_))));
 }
 
-async fn an_earlier_version_comes_back(place: Arc<Place>) {
+async fn earlier_version_is_restored(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     put(&control, "api", "each", "{limit: 2/s}").await;
@@ -49,7 +49,7 @@ async fn an_earlier_version_comes_back(place: Arc<Place>) {
     assert!(matches!(none, Err(ControlError::Missing(_))));
 }
 
-async fn a_deleted_rule_comes_back(place: Arc<Place>) {
+async fn deleted_rule_is_restored(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();

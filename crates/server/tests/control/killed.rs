@@ -1,4 +1,5 @@
-//! A process that is killed while it writes: what it had acknowledged is there, and nothing is there by half.
+//! A process that is killed while writing: acknowledged changes are present, and no change is
+//! partial.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,13 +11,13 @@ use crate::place::{Place, by, run, sqlite};
 
 both!(nothing_acknowledged_is_lost_when_the_writer_is_killed);
 
-/// How many rules each write changes, all at once.
+/// How many rules each write changes.
 const TOGETHER: usize = 20;
 const URL: &str = "TOLLGATE_TEST_KILLED_URL";
 
 async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place>) {
     let mut last = 0;
-    // At how many acknowledgements each of them is killed; the next one goes on.
+    // After how many acknowledgements each process is killed; the next one continues.
     for acknowledged in [1, 2, 3, 5, 8, 13, 21, 34] {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "killed::the_writer", "--ignored", "--nocapture"])
@@ -34,14 +35,14 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it said before it died counts, too.
+        // Acknowledgements printed before the kill count too.
         seen = told.last().unwrap_or(seen);
         assert!(seen > last, "the writer went on at {last} and came to {seen}");
         let control = place.open().await;
         let page = control.rules().list("api", &RuleSearch::default(), &PageRequest::default()).await.unwrap();
         let limits: Vec<i64> = page.items.iter().map(|rule| number_of(&rule.rule)).collect();
         assert_eq!(limits, [limits[0]; TOGETHER], "all of them are of one write");
-        // The one that was being made when it was killed may have been made.
+        // The write in progress may have been made.
         assert!((seen..=seen + 1).contains(&limits[0]), "{seen} was acknowledged, {} is there", limits[0]);
         let log =
             control.audit().list(&AuditSearch::default(), &PageRequest { limit: Some(1), after: None }).await.unwrap();
@@ -55,7 +56,7 @@ fn number_of(rule: &serde_json::Value) -> i64 {
     rule["limit"].as_str().unwrap().trim_end_matches("/s").parse().unwrap()
 }
 
-/// Not a test: what the test above starts and kills.
+/// Not a test: the process that the test above starts and kills.
 #[test]
 #[ignore = "is started by another test"]
 fn the_writer() {

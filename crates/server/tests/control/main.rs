@@ -1,6 +1,6 @@
 //! The rules service, the same cases on SQLite and on a real PostgreSQL.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on fails; one that measures tells")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print")]
 
 #[path = "../common/eventually.rs"]
 mod eventually;

@@ -1,4 +1,4 @@
-//! Other numbers for one customer.
+//! Overrides for one customer.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use tollgate_server::control::{Control, ControlError};
 use crate::place::{Place, by, put};
 
 both!(
-    a_plan_is_set_with_one_call,
+    override_is_set_with_one_call,
     overrides_of_a_domain_are_listed_over_pages,
-    nodes_are_given_overrides_before_those_of_the_rule,
+    api_overrides_precede_those_of_the_rule,
     overrides_with_mistakes_are_refused,
-    any_value_works,
+    any_value_is_accepted,
     overrides_outlive_their_rule,
-    overrides_left_behind_can_be_deleted,
+    overrides_of_a_deleted_rule_can_be_deleted,
 );
 
 async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::control::Result<i64> {
@@ -24,7 +24,7 @@ async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::con
     Ok(written.value.version)
 }
 
-async fn a_plan_is_set_with_one_call(place: Arc<Place>) {
+async fn override_is_set_with_one_call(place: Arc<Place>) {
     let control = place.open().await;
     let nobody = set(&control, "acme", "limit: 1000/s").await;
     assert!(matches!(nobody, Err(ControlError::Missing(_))));
@@ -105,7 +105,7 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
     assert_eq!(rule.overrides, 2);
 }
 
-async fn nodes_are_given_overrides_before_those_of_the_rule(place: Arc<Place>) {
+async fn api_overrides_precede_those_of_the_rule(place: Arc<Place>) {
     let control = place.open().await;
     let rule = "{limit: 10/s, per: [tenant], overrides: [{when: {tenant: 'a*'}, limit: 20/s}]}";
     put(&control, "api", "each", rule).await;
@@ -118,7 +118,7 @@ async fn nodes_are_given_overrides_before_those_of_the_rule(place: Arc<Place>) {
     );
     let read = Rules::read(&[Source { name: "snapshot", text: snapshot.rules.as_bytes() }]).unwrap();
     assert_eq!(read.domains()[0].rules()[0].overrides().len(), 2);
-    // The rule itself is as it was written.
+    // The rule itself is unchanged.
     assert_eq!(control.rules().get("api", "each").await.unwrap().rule["overrides"].as_array().map(Vec::len), Some(1));
 }
 
@@ -138,7 +138,7 @@ async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
         let error = set(&control, "acme", text).await.unwrap_err();
         assert!(matches!(error, ControlError::Mistakes(_)), "for {text:?}: {error}");
     }
-    // What an override leaves to its rule, the rule cannot take away.
+    // A rule cannot lose a key that one of its overrides inherits.
     set(&control, "acme", "burst: 500").await.unwrap();
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
@@ -152,7 +152,7 @@ async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
     assert!(matches!(error, Err(ControlError::Mistakes(_))));
 }
 
-async fn any_value_works(place: Arc<Place>) {
+async fn any_value_is_accepted(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     let values = [
@@ -190,7 +190,7 @@ async fn any_value_works(place: Arc<Place>) {
     }
 }
 
-/// What nodes are given, in one line.
+/// Returns what nodes get, in one line.
 async fn given(control: &Control) -> String {
     control.snapshot().await.unwrap().rules.replace('\n', "")
 }
@@ -214,7 +214,7 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
     assert!(!control.overrides().get("api", "each", "acme").await.unwrap().rule_deleted);
 
-    // A file that takes the rule away, and one that brings it back, tell of it.
+    // Files that delete the rule and that restore it both mention the overrides.
     let gone = b"domain: api\nrules: []";
     let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
     let kept = "api/each has 1 override, kept in case the rule is created again";
@@ -230,13 +230,13 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     assert!(control.files().plan(back, Others::Keep).await.unwrap().warnings.is_empty());
 }
 
-async fn overrides_left_behind_can_be_deleted(place: Arc<Place>) {
+async fn overrides_of_a_deleted_rule_can_be_deleted(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     set(&control, "acme", "burst: 500").await.unwrap();
     set(&control, "zeta", "burst: 600").await.unwrap();
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
-    // A rule that they do not go with cannot take their place.
+    // A rule that the overrides do not fit cannot replace theirs.
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");

@@ -1,4 +1,4 @@
-//! Where the cases run: a database of their own, gone when they are done.
+//! The databases of the cases, deleted when they are done.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,7 +8,7 @@ use tollgate_server::control::model::{Change, StoredRule, WriteOutcome};
 use tollgate_server::control::{Control, sqlite_url};
 use tollgate_testkit::servers::Postgres;
 
-/// Runs each case on both.
+/// Runs each case on both databases.
 macro_rules! both {
     ($($case:ident),* $(,)?) => {
         mod on_sqlite {
@@ -40,12 +40,12 @@ fn count() -> u32 {
 
 pub(crate) fn sqlite() -> Place {
     let directory = tempfile::tempdir().unwrap();
-    // With characters that mean something in addresses, and a directory that is not there yet.
+    // The path has special characters of URLs and a directory that does not exist.
     let url = sqlite_url(&directory.path().join("a b%20?#").join("rules.db"));
     Place { url, _directory: Some(directory), _server: None }
 }
 
-/// Tests that run at the same time share a server; the last one stops it.
+/// Concurrent tests share a server; the last one stops it.
 pub(crate) fn postgres() -> Place {
     static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Many at once, other processes, and databases that go away.
+//! Concurrent writers, other processes, and databases that disappear.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::eventually::PATIENCE;
 use crate::place::{Place, by, put};
 
 both!(
-    of_those_who_write_at_once_exactly_one_wins,
-    others_writes_are_seen_soon,
-    a_snapshot_is_made_once_for_each_revision,
-    two_may_start_at_once,
+    exactly_one_concurrent_writer_wins,
+    writes_of_other_processes_are_seen_soon,
+    snapshot_is_built_once_per_revision,
+    two_instances_may_start_concurrently,
 );
 
-async fn of_those_who_write_at_once_exactly_one_wins(place: Arc<Place>) {
+async fn exactly_one_concurrent_writer_wins(place: Arc<Place>) {
     const WRITERS: usize = 16;
     const ROUNDS: i64 = 5;
-    // Half of them come through another process, as far as the database can tell.
+    // Half of them use a second instance, which for the database is another process.
     let controls = [Arc::new(place.open().await), Arc::new(place.open().await)];
     put(&controls[0], "api", "each", "{limit: 1/s}").await;
     for round in 1..=ROUNDS {
@@ -56,7 +56,7 @@ async fn of_those_who_write_at_once_exactly_one_wins(place: Arc<Place>) {
     assert_eq!(log.len() as i64, ROUNDS + 1);
 }
 
-async fn others_writes_are_seen_soon(place: Arc<Place>) {
+async fn writes_of_other_processes_are_seen_soon(place: Arc<Place>) {
     let (one, other) = (place.open().await, place.open().await);
     let (mut own, mut seen) = (one.watch(), other.watch());
     put(&one, "api", "each", "{limit: 1/s}").await;
@@ -65,11 +65,11 @@ async fn others_writes_are_seen_soon(place: Arc<Place>) {
     tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().unwrap();
     assert_eq!(other.snapshot().await.unwrap().revision, 1);
     drop(other);
-    // Nobody is left who would tell.
+    // No caller is left to report it.
     assert!(tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().is_err());
 }
 
-async fn a_snapshot_is_made_once_for_each_revision(place: Arc<Place>) {
+async fn snapshot_is_built_once_per_revision(place: Arc<Place>) {
     let control = place.open().await;
     let empty = control.snapshot().await.unwrap();
     assert_eq!((empty.revision, empty.checksum.len()), (0, 64));
@@ -82,7 +82,7 @@ async fn a_snapshot_is_made_once_for_each_revision(place: Arc<Place>) {
     assert_eq!((second.revision, &second.checksum), (3, &first.checksum));
 }
 
-async fn two_may_start_at_once(place: Arc<Place>) {
+async fn two_instances_may_start_concurrently(place: Arc<Place>) {
     let opened = tokio::join!(place.open(), place.open(), place.open());
     put(&opened.0, "api", "each", "{limit: 1/s}").await;
     assert_eq!(opened.2.rules().get("api", "each").await.unwrap().version, 1);
@@ -95,7 +95,7 @@ mod sqlite_only {
     use crate::place::{put, run, sqlite};
 
     #[test]
-    fn nobody_else_may_read_the_file() {
+    fn database_file_is_private() {
         run(sqlite(), async |_| {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("data").join("rules.db");
@@ -109,7 +109,7 @@ mod sqlite_only {
     }
 
     #[test]
-    fn a_database_that_cannot_be_opened_is_told() {
+    fn database_that_cannot_be_opened_is_reported() {
         run(sqlite(), async |_| {
             for url in ["sqlite:/proc/no/rules.db?mode=rwc", "mysql://x", "", "postgres://127.0.0.1:1/none"] {
                 assert!(Control::open(url).await.is_err(), "{url}");
@@ -126,7 +126,7 @@ mod postgres_only {
     use crate::place::{put, run, sqlite};
 
     #[test]
-    fn a_database_that_goes_away_is_told_and_comes_back() {
+    fn lost_database_is_reported_and_recovers() {
         let mut server = Postgres::start();
         let url = server.database("rules");
         run(sqlite(), async |_| {
@@ -136,7 +136,7 @@ mod postgres_only {
             server.kill();
             let away = control.rules().get("api", "each").await.unwrap_err();
             assert!(matches!(away, ControlError::Database(_)), "{away}");
-            // Nodes are given what there is.
+            // Nodes get the rules that exist.
             assert_eq!(control.snapshot().await.unwrap().revision, before.revision);
             server.restart();
             let mut seen = control.watch();
