@@ -132,7 +132,7 @@ fn commands_without_arguments_are_skipped() {
     }
 }
 
-/// Replaces, removes or empties something at a random place.
+/// Replaces, removes or empties something at a random position.
 fn mutate(rng: &mut Rng, value: &mut Value) {
     let odd = || {
         [json!(0), json!(-1), json!(1), json!(i64::MIN), json!(i64::MAX), json!(u64::MAX), json!(1e300), json!(-0.5)]

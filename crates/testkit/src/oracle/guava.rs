@@ -6,30 +6,30 @@
 //! | warming up, `warmup_us`, `cold_factor` | [`Pacing::warm_up`] |
 //! | `acquire`, `try_acquire` with a timeout | reserve, try to reserve |
 //! | `set_rate` | convert to the same pacer at the other rate |
-//! | stored permits | the time in which they come at the rate |
+//! | stored permits | the time in which they are refilled at the rate |
 //!
-//! A rate is a double there and a fraction here: the simplest one that is as near as a double can tell. Stored permits are
-//! loaded to the nanosecond. When the next one may pass is compared to the microsecond, one more or less.
+//! A rate is a double there and a fraction here: the simplest one that a double cannot distinguish from it. Stored permits
+//! are loaded to the nanosecond. The time of the next permit is compared to the microsecond, plus or minus one.
 
 use tollgate_core::{Cost, Mono, Nanos, Pace, Pacing, Rate, Time};
 
 use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const TRUNCATED: Rule = Rule {
-    name: "cut to whole microseconds",
-    reason: "each of up to three parts of a cost is cut, so a call is that much cheaper and the rate too fast; ours is not",
+    name: "truncated to whole microseconds",
+    reason: "each of up to three parts of a cost is truncated, so calls are too cheap and the rate too fast; ours is exact",
 };
 const NO_SUCH_RATE: Rule = Rule {
-    name: "no rate of ours",
-    reason: "infinite, or slower than one in a century; ours is an error at construction",
+    name: "rate that ours cannot have",
+    reason: "infinite, or slower than one per century; ours is an error at construction",
 };
 const NO_WARM_UP: Rule = Rule {
-    name: "warm-up of no time",
-    reason: "what is stored becomes no number, and nobody is limited any more; ours is an error at construction",
+    name: "warm-up of zero length",
+    reason: "the stored permits become NaN and nothing is limited; ours is an error at construction",
 };
 const BEYOND_TIME: Rule = Rule {
     name: "waits of centuries",
-    reason: "a wait beyond 584 years is told as up to 292,471 years; ours is told as 584",
+    reason: "a wait beyond 584 years is reported as up to 292,471 years; ours as 584",
 };
 
 /// Nanoseconds in a unit of Guava's clock.
@@ -53,7 +53,7 @@ pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
 
 struct Guava {
     kind: Kind,
-    /// None if it is infinite.
+    /// `None` if it is infinite.
     rate: Option<f64>,
     state: State,
 }
@@ -74,7 +74,7 @@ impl Kind {
     }
 }
 
-/// What is recorded after each call; none of the numbers need be finite.
+/// The state recorded after each call; the numbers may be infinite or NaN.
 #[derive(Clone, Copy)]
 struct State {
     stored: Option<f64>,
@@ -87,7 +87,7 @@ impl State {
         Ok(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us")? })
     }
 
-    /// The permits as the time in which they come, in nanoseconds.
+    /// Returns the permits as the time of their refill, in nanoseconds.
     fn stored_nanos(&self, rate: f64) -> Option<u64> {
         self.stored.map(|stored| (stored * 1e9 / rate).round() as u64)
     }
@@ -142,7 +142,7 @@ impl Player for Guava {
     }
 }
 
-/// Our pacer in the middle of a step.
+/// Our pacer during a step.
 struct Here {
     pacing: Pacing,
     pace: Pace,
@@ -161,13 +161,13 @@ impl Here {
         (self, wait)
     }
 
-    /// Compares the state, which is as of the last granted call there and as of any time here.
+    /// Compares the state, which Guava updates at granted calls only.
     fn compare(&self, verdict: Comparison, step: &Step) -> Read<Seen> {
         let after = State::read(&step.result)?;
         let told = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
-        // What came since, if the call did not look: a refused one does not.
+        // The refill since then, if the call did not update the state, as a refused one does not.
         let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));
         let seen = verdict.clone().near("next_free_us", told, ours);
         let seen = match after.stored_nanos(self.rate).filter(|_| idle == 0) {
@@ -186,11 +186,12 @@ impl Here {
     }
 }
 
-/// The simplest fraction that is as near to a rate per second as a double can tell, if there is one of ours.
+/// Returns the simplest fraction that a double cannot distinguish from a rate per second, if we can
+/// represent it.
 fn fraction(rate: f64) -> Option<Rate> {
     let (mut count, mut secs, mut last_count, mut last_secs) = (1.0_f64, 0.0_f64, 0.0_f64, 1.0_f64);
     let mut rest = rate;
-    // The continued fraction: each whole part makes a better one of the last two.
+    // The continued fraction: each integer part improves the previous two approximations.
     for _ in 0..40 {
         let whole = rest.floor();
         (count, last_count) = (whole * count + last_count, count);

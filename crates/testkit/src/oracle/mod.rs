@@ -1,12 +1,14 @@
-//! Replays of what existing rate limiters did, recorded with an exactly controlled clock.
+//! Replays of recorded decisions of existing rate limiters, which ran on a controlled clock.
 //!
-//! Each step is replayed by itself: the state that the reference was in before it becomes ours, one operation is run, and
-//! verdict, remaining and wait are compared. Nothing imitates the floating point of a reference, so what we are
-//! compared with is what it did, not what we think it does. redis-cell also runs free, from the first step to the last.
+//! Each step is replayed separately: the recorded state before it becomes ours, one operation is
+//! run, and verdict, remaining and wait are compared. Nothing imitates the floating-point
+//! arithmetic of a reference, so we compare with what it did, not with what we believe it does.
+//! redis-cell is also replayed freely, from the first step to the last.
 //!
-//! There is one module per reference, which translates a recorded step into our call and back. Where a reference errs
-//! and we do not follow, a [`Rule`] says so; rules look at what happened, never at the name of a case, so that they hold
-//! on traces that nobody has seen yet. The traces are in `traces/`; `TOLLGATE_ORACLES` names another directory.
+//! There is one module per reference, which translates a recorded step into our call and back.
+//! Where a reference errs and we differ, a [`Rule`] says so. Rules depend on what happened, never
+//! on the name of a case, so they apply to new traces too. The traces are in `traces/`;
+//! `TOLLGATE_ORACLES` names another directory.
 
 mod bucket4j;
 mod guava;
@@ -21,33 +23,33 @@ mod trace;
 pub use tally::{Comparison, Mismatch, Rule, Seen, Skip, Tally};
 pub use trace::{Case, Directory, Fields, Read, Step};
 
-/// One reference's limiter, as far as it is known from the record, beside ours.
+/// The limiter of a reference, as far as its state is recorded, beside ours.
 pub trait Player {
     /// Runs the step on ours and compares.
     ///
     /// # Errors
-    /// When the step cannot be compared.
+    /// If the step cannot be compared.
     fn compare(&self, step: &Step) -> Read<Seen>;
 
-    /// Moves on to the state after the step, compared or not.
+    /// Advances to the state after the step, compared or not.
     ///
     /// # Errors
-    /// When that state is not known.
+    /// If that state is not known.
     fn follow(&mut self, step: &Step) -> Read<()>;
 }
 
-/// One file of traces and who plays it.
+/// One file of traces and its player.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
-    /// The name of the file, without its ending.
+    /// The name of the file, without its extension.
     pub file: &'static str,
-    /// How the replay is told in the output.
+    /// The name of the replay in the output.
     pub title: &'static str,
-    /// Makes the player of a case, or says why there is none.
+    /// Creates the player of a case, or returns why it cannot.
     cast: fn(&Case) -> Read<Box<dyn Player>>,
 }
 
-/// All replays there are.
+/// All replays.
 pub const REPLAYS: &[Replay] = &[
     Replay { file: "bucket4j", title: "bucket4j", cast: bucket4j::cast },
     Replay { file: "guava_rate_limiter", title: "guava_rate_limiter", cast: guava::cast },
@@ -65,7 +67,7 @@ impl Replay {
         let mut tally = Tally::new(self.title);
         for case in cases {
             tally.cases += 1;
-            // A limiter that could not be made has no steps.
+            // A limiter that could not be constructed has no steps.
             if case.steps.is_empty() {
                 continue;
             }

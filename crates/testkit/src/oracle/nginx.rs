@@ -7,10 +7,10 @@
 //! | `nodelay`, `delay=n`, neither | free as large as the burst, free `n`, nothing free |
 //! | several `limit_req` | all are weighed, then all are charged or none; the longest wait counts |
 //!
-//! nginx tells its state, the excess, only of requests that it delays or refuses. The state before a step is therefore
-//! what its rule for accepted requests makes of the recorded outcomes, in whole numbers, replaced by what was told where
-//! something was. Our bucket gets the excess as of the last accepted request and drains by itself.
-//! Waits are compared in the milliseconds that nginx rounds them down to.
+//! nginx logs its state, the excess, only for requests that it delays or refuses. The state before a step is therefore
+//! computed from the recorded outcomes by nginx's formula for accepted requests, in integers, and replaced by the logged
+//! excess where there is one. Our bucket is loaded with the excess at the last accepted request and drains from there.
+//! Waits are compared in milliseconds, to which nginx rounds down.
 
 use std::collections::HashMap;
 
@@ -21,13 +21,13 @@ use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const DRAINS_IN_THOUSANDTHS: Rule = Rule {
     name: "drained in whole thousandths",
-    reason: "at each accepted request up to a thousandth of what drained is lost to the client; ours drains exactly",
+    reason: "each accepted request costs the client up to a thousandth of what drained; ours drains exactly",
 };
 
 /// Nanoseconds in a unit of nginx's clock.
 const MILLI: u64 = 1_000_000;
 
-/// The largest excess that is believed, in thousandths of a request.
+/// The largest excess that is accepted, in thousandths of a request.
 const MOST_MILLI: i128 = u64::MAX as i128;
 
 /// The player of a case.
@@ -38,11 +38,12 @@ pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
 
 struct Nginx {
     limits: Vec<Limit>,
-    /// For each key the state of each limit.
+    /// The state of each limit, by key.
     keys: HashMap<String, Vec<Excess>>,
 }
 
-/// What a limit of nginx knows of a key: thousandths of a request, and when that was, in milliseconds.
+/// The state of a limit of nginx for a key: thousandths of a request, and its instant in
+/// milliseconds.
 #[derive(Clone, Copy)]
 struct Excess {
     milli: i128,
@@ -72,7 +73,7 @@ impl Player for Nginx {
         let at = step.at.into();
         let limits = &self.limits;
         let excesses = self.keys.entry(step.args.text("key")?.to_owned()).or_insert_with(|| {
-            // As after a long time, so that the first request leaves no excess.
+            // A state far in the past, so that the first request leaves no excess.
             vec![Excess { milli: -1_000, at }; limits.len()]
         });
         for (limit, excess) in limits.iter().zip(excesses.iter_mut()) {
@@ -86,7 +87,7 @@ impl Player for Nginx {
 }
 
 impl Nginx {
-    /// Runs the request on our limits in the states that `load` gives, and compares.
+    /// Runs the request on our limits, in the states that `load` returns, and compares.
     fn compare_from(&self, step: &Step, load: impl Fn(&Limit, usize) -> [u64; 2]) -> Read<Seen> {
         let now = Now::at(step.at_nanos(MILLI)?);
         let mut states: Vec<_> = self.limits.iter().enumerate().map(|(index, limit)| load(limit, index)).collect();
@@ -113,7 +114,7 @@ impl Nginx {
     }
 }
 
-/// Whose excess was told.
+/// The zone whose excess was logged.
 fn by_limit(result: &Value) -> usize {
     result.maybe_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
 }
@@ -139,13 +140,15 @@ impl Limit {
         Ok(Self { ours, rate_milli: rate_milli.into(), burst: burst.into() })
     }
 
-    /// What nginx makes of the excess when a request is accepted, and whether it lost a part of a thousandth.
+    /// Returns the excess after nginx accepts a request, and whether it lost a part of a
+    /// thousandth.
     fn drained(&self, excess: &Excess, step: &Step) -> (i128, bool) {
         let drained = self.rate_milli * (i128::from(step.at) - excess.at);
         ((excess.milli - drained / 1_000 + 1_000).max(0), drained % 1_000 != 0)
     }
 
-    /// The words of our state with so many thousandths in the bucket at so many milliseconds; empty for a new key.
+    /// Returns the words of our state for an excess in thousandths at an instant in milliseconds;
+    /// empty for a new key.
     fn load(&self, excess: Option<&Excess>, level: impl Fn(&Excess) -> (i128, i128)) -> [u64; 2] {
         let Some((milli, at_ms)) = excess.map(level) else { return [0; 2] };
         let (count, per) = (u128::from(self.ours.rate().count()), u128::from(self.ours.rate().per().as_nanos()));
@@ -154,7 +157,8 @@ impl Limit {
         [empty_at as u64, (empty_at >> 64) as u64]
     }
 
-    /// What still fits beside this excess: after an accepted request what it left, at a refused one nothing.
+    /// Returns what fits beside this excess: after an accepted request the rest, at a refused one
+    /// nothing.
     fn remaining(&self, excess: i128) -> i128 {
         ((self.burst * 1_000 - excess).max(0)) / 1_000
     }

@@ -1,12 +1,13 @@
 //! redis-cell 0.5.0: `CL.THROTTLE` on a Redis with a controlled clock, in nanoseconds.
 //!
-//! Both replays go through [`Throttle`], the translation that our own `CL.THROTTLE` uses, and compare all five numbers
-//! of the reply. *Stepwise* takes the stored arrival time of the key from the record before each step. *Free* takes nothing
-//! but the clock and the arguments: each key goes on from what we made of it at the step before.
+//! Both replays use [`Throttle`], the translation of our own `CL.THROTTLE`, and compare all five
+//! numbers of the reply. *Stepwise* loads the recorded arrival time of the key before each step.
+//! *Free* uses only the clock and the arguments: each key continues from our own state.
 //!
-//! A key disappears from Redis when it is touched in a millisecond after its expiry; redis-cell rounds that down twice,
-//! so a key can be forgotten before it is as good as new. The replays forget it too, since what follows depends on it; where
-//! that changes the reply it is counted as a rule, because our own table never forgets early.
+//! A key disappears from Redis when it is accessed in a millisecond after its expiry. redis-cell
+//! rounds the expiry down twice, so a key can be forgotten before it is unused. The replays forget
+//! it too, since what follows depends on it; where that changes the reply it is counted as a rule,
+//! because our own table never forgets early.
 
 use std::collections::HashMap;
 
@@ -18,37 +19,35 @@ use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const BEYOND_TIME: Rule = Rule {
     name: "beyond 64-bit nanoseconds",
-    reason: "redis-cell's products wrap around or come close to it; ours is an error, or refuses",
+    reason: "products of redis-cell overflow or nearly do; ours is an error, or refuses",
 };
 const FORGOTTEN_EARLY: Rule = Rule {
     name: "forgotten early",
-    reason: "the key expires up to a millisecond before its time and a request passes early; ours remembers",
+    reason: "the key expires up to a millisecond early and a request passes; ours remembers",
 };
 const ABOVE_FULL: Rule = Rule {
     name: "more than full",
-    reason: "credit beyond full is told as remaining above the limit and a reset in the past; our full is full",
+    reason: "credit above full is reported as remaining above the limit and a reset in the past; ours stops at full",
 };
 const SUB_MICROSECOND: Rule = Rule {
     name: "remaining above a million per second",
     reason: "redis-cell divides by an interval of zero microseconds; ours is exact",
 };
 
-const MINUS_ONE: Rule = Rule {
-    name: "minus one remaining",
-    reason: "a debt of one request but for a part of a microsecond is told as -1 remaining; nothing remains of ours",
-};
+const MINUS_ONE: Rule =
+    Rule { name: "minus one remaining", reason: "a debt of almost one request is reported as -1 remaining; ours as 0" };
 
-/// The player that takes each state from the record.
+/// The player that loads each state from the record.
 pub(super) fn stepwise(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Stepwise::default()))
 }
 
-/// The player that goes on from its own states.
+/// The player that continues from its own states.
 pub(super) fn free(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Free::default()))
 }
 
-/// A key of Redis: the arrival time and the last millisecond in which it can be found, if it has an end.
+/// A key of Redis: the arrival time, and the last millisecond in which it exists, if it expires.
 #[derive(Clone, Copy)]
 struct Kept {
     arrival: u64,
@@ -107,7 +106,7 @@ impl Player for Free {
             let now = step.at_nanos(1)?;
             let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
             if let Ok(([0, ..], arrival)) = call.decide(found, now) {
-                // As redis-cell does it: the time to live in whole milliseconds, from the current one.
+                // As in redis-cell: the time to live in whole milliseconds, from the current one.
                 let to_live = arrival.saturating_sub(now) / 1_000_000;
                 let until_ms = Some(i128::from(now / 1_000_000 + to_live));
                 self.0.insert(call.key, Kept { arrival, until_ms });
@@ -119,7 +118,7 @@ impl Player for Free {
     }
 }
 
-/// A plain command that gives a key some value; what is no number makes the next call fail.
+/// A plain command that sets a key; if the value is not a number, the next call fails.
 fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) -> Read<()> {
     let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
@@ -133,12 +132,12 @@ fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) -> Read<()> {
 /// A call of `CL.THROTTLE`, as recorded.
 struct Call {
     key: String,
-    /// Burst, count, period, quantity; none where an argument is no number.
+    /// Burst, count, period, quantity; `None` if an argument is not a number.
     numbers: Option<[i64; 4]>,
 }
 
 impl Call {
-    /// None for a command that only prepares a key.
+    /// `None` for a command that only prepares a key.
     fn read(step: &Step) -> Read<Option<Self>> {
         if step.op != "cl_throttle" {
             return Ok(None);
@@ -160,7 +159,8 @@ impl Call {
         Ok(Some(Self { key: argv.first().copied().unwrap_or_default().to_owned(), numbers: all(numbers) }))
     }
 
-    /// Our reply on a key with this arrival time (0: there is none), and the arrival time afterwards.
+    /// Returns our reply for a key with this arrival time (0: no key), and the arrival time
+    /// afterwards.
     fn decide(&self, arrival: u64, now: u64) -> Result<([i64; 5], u64), String> {
         let [max_burst, count, period, quantity] = self.numbers.ok_or("an argument is no number")?;
         let call = Throttle::new(max_burst, count, period, quantity).map_err(|error| error.to_string())?;
@@ -169,7 +169,7 @@ impl Call {
         Ok((reply, state[0]))
     }
 
-    /// Compares the replies on a key with this arrival time.
+    /// Compares the replies for a key with this arrival time.
     fn compare(&self, step: &Step, arrival: u64) -> Read<Seen> {
         let now = step.at_nanos(1)?;
         if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
@@ -195,13 +195,13 @@ impl Call {
             }))
     }
 
-    /// The nanoseconds of one request.
+    /// Returns the nanoseconds of one request.
     fn interval(&self) -> i128 {
         let [_, count, period, _] = self.numbers.unwrap_or([0, 1, 0, 0]).map(i128::from);
         period * 1_000_000_000 / if count == 0 { 1 } else { count }
     }
 
-    /// Whether a product of the reference is beyond what either of us can tell as a time.
+    /// Returns whether a product in the reference exceeds the range of times of both.
     fn is_beyond_time(&self) -> bool {
         let [max_burst, _, _, quantity] = self.numbers.unwrap_or_default().map(i128::from);
         let interval = self.interval().abs();
@@ -216,7 +216,7 @@ fn all(numbers: [Option<i64>; 4]) -> Option<[i64; 4]> {
     Some([a, b, c, d])
 }
 
-/// The recorded reply with one number replaced.
+/// Returns the recorded reply with one number replaced.
 fn with(recorded: &[i64], index: usize, number: i64) -> Vec<i64> {
     let mut reply = recorded.to_vec();
     reply[index] = number;

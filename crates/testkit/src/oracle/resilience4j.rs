@@ -1,13 +1,13 @@
-//! resilience4j 2.4.0 `AtomicRateLimiter`: so many permits per cycle, with waiting for later cycles, in whole nanoseconds.
+//! resilience4j 2.4.0 `AtomicRateLimiter`: N permits per cycle, with waiting for later cycles, in whole nanoseconds.
 //!
 //! | theirs | ours |
 //! |---|---|
-//! | limit per period, cycles counted from when the limiter was made | [`IntervalBucket`] with steps at that offset |
+//! | limit per period, cycles counted from the construction of the limiter | [`IntervalBucket`] with steps at that offset |
 //! | timeout | the longest wait |
-//! | `reserve_permission`, `acquire_permission` | check: at once, with a wait, or refused; a negative amount is a refund |
-//! | `drain_permissions` | take up to all there is |
-//! | `change_limit_for_period` | convert to the other numbers |
-//! | `available`, `nanos_to_wait_for_one` | what remains and the retry of one, without waiting |
+//! | `reserve_permission`, `acquire_permission` | check: immediately, with a wait, or refused; a negative amount is a refund |
+//! | `drain_permissions` | take up to everything |
+//! | `change_limit_for_period` | convert to the other parameters |
+//! | `available`, `nanos_to_wait_for_one` | the remaining amount and the retry of one, without waiting |
 
 use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, LimitError, Nanos, Now, Outcome, Rate, Retry, Steps};
@@ -16,33 +16,31 @@ use super::trace::to_nanos;
 use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const TOO_FAST: Rule = Rule {
-    name: "limit too fast for us",
+    name: "limit too fast for ours",
     reason: "more than one permit per nanosecond; ours is an error at construction",
 };
 const BEYOND_CAPACITY: Rule = Rule {
-    name: "more than a cycle brings",
-    reason: "a cost above the limit never fits one cycle and is sold from several; ours refuses it always",
+    name: "more than a cycle refills",
+    reason: "a cost above the limit never fits one cycle and is taken from several; ours always refuses it",
 };
 const SLEEPS_IN_VAIN: Rule = Rule {
-    name: "sleeps though it cannot succeed",
-    reason: "a refused blocking call sleeps for its whole timeout first; ours is refused at once",
+    name: "sleeps although it cannot succeed",
+    reason: "a refused blocking call first sleeps for its whole timeout; ours is refused immediately",
 };
 const LIMIT_LATER: Rule = Rule {
-    name: "changed limit shows later",
-    reason: "what is left stays what it is until the next cycle; with ours what was spent stays spent",
+    name: "changed limit takes effect later",
+    reason: "the remaining amount is kept until the next cycle; ours keeps the amount spent",
 };
 const STALE_DRAIN: Rule = Rule {
-    name: "drains what was there before",
-    reason: "what the last call left is taken off, whatever there is by now, and a debt is forgiven; ours takes what there is",
+    name: "drains the previous amount",
+    reason: "the amount that the last call left is subtracted, and a debt is forgiven; ours takes what is available",
 };
 const ABOVE_LIMIT: Rule = Rule {
-    name: "gives back beyond the limit",
+    name: "refunds beyond the limit",
     reason: "a negative amount makes more available than the limit; ours stops at full",
 };
-const WAITS_FOR_NOTHING: Rule = Rule {
-    name: "nothing waits",
-    reason: "no permits at all wait until the debt is paid; with ours what takes nothing waits for nothing",
-};
+const WAITS_FOR_NOTHING: Rule =
+    Rule { name: "cost of zero waits", reason: "a cost of 0 waits until the debt is paid; ours does not wait" };
 
 /// The player of a case.
 pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
@@ -66,23 +64,24 @@ pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
 struct Resilience {
     limit: i128,
     period: u64,
-    /// When it was made: by a clock that may begin anywhere, so all other times are counted from it.
+    /// The time of construction, by a clock with any origin; all other times are relative to it.
     start: i64,
     timeout: u64,
-    /// What was recorded last, and when that was.
+    /// The last recorded state, and its instant.
     seen: Seen4j,
     at: u64,
     stored: Stored,
 }
 
-/// What the last call left that took something or tried to, and in which cycle. It is only brought up to date by the next one.
+/// The state after the last call that took or tried to take something, and its cycle. Only the next
+/// such call updates it.
 #[derive(Clone, Copy)]
 struct Stored {
     permits: i128,
     cycle: i128,
 }
 
-/// What is recorded after each call.
+/// The state recorded after each call.
 #[derive(Clone, Copy)]
 struct Seen4j {
     available: i128,
@@ -96,7 +95,7 @@ impl Seen4j {
     }
 }
 
-/// Ours in the middle of a step: the limit with waits and the one without tell different things about one state.
+/// Ours during a step: the limit with waits and the one without report differently on one state.
 struct Here {
     waiting: IntervalBucket,
     limit: IntervalBucket,
@@ -105,7 +104,7 @@ struct Here {
 }
 
 impl Resilience {
-    /// Returns when a step began and when it ended, which is later if it slept.
+    /// Returns the beginning and the end of a step; the end is later if the call slept.
     fn times(&self, step: &Step) -> Read<(u64, u64)> {
         let end = step.result.maybe_int("now_ns").map_or(Ok(step.at), i64::try_from).map_err(|_| Skip::BeyondTime)?;
         let since_start = |at: i64| to_nanos(at.checked_sub(self.start).ok_or(Skip::BeyondTime)?, 1);
@@ -120,7 +119,7 @@ impl Resilience {
         bucket.max_wait(Nanos::from_nanos(max_wait).min(Rate::MAX_PERIOD))
     }
 
-    /// Ours in the state that was seen last, at `now`.
+    /// Returns ours in the last recorded state, at `now`.
     fn load(&self, now: u64) -> Result<Here, Seen> {
         let (waiting, limit) = match (self.ours(self.limit, self.timeout), self.ours(self.limit, 0)) {
             (Ok(waiting), Ok(limit)) => (waiting, limit),
@@ -137,7 +136,7 @@ impl Resilience {
         Ok(Here { waiting, limit, state, now })
     }
 
-    /// What theirs makes of the permits it stored, by now and under `limit`.
+    /// Returns what theirs computes from the permits it stored, at `now` and under `limit`.
     fn stored_at(&self, now: u64, limit: i128) -> Stored {
         let cycle = i128::from(now / self.period);
         let permits = match cycle - self.stored.cycle {
@@ -157,7 +156,7 @@ impl Here {
         }
     }
 
-    /// As if ours let pass what theirs does: the wait, after all of it is sold.
+    /// Returns the wait as if ours admitted what theirs does.
     fn force(&mut self, permits: u64) -> Option<u64> {
         let ask = Ask::Regardless(Cost::new(permits));
         self.limit.decide(&mut self.state, &Now::at(self.now), ask).is_admitted().then(|| self.wait_for(0))
@@ -170,7 +169,7 @@ impl Here {
         }
     }
 
-    /// Compares what is told of the state at `now`.
+    /// Compares the reported state at `now`.
     fn compare(&mut self, comparison: Comparison, after: Seen4j, now: u64) -> Comparison {
         self.now = now;
         let remaining = self.limit.report(&self.state, &Now::at(now), Cost::ONE).remaining;
@@ -196,7 +195,7 @@ impl Player for Resilience {
             "drain_permissions" => {
                 let _ = ours.limit.decide(&mut ours.state, &Now::at(now), Ask::UpTo(Cost::MAX));
                 let there = self.stored_at(now, self.limit).permits;
-                // Taking the stale amount off may be refused, if there is less of it by now.
+                // Subtracting the stale amount may be refused if less is available now.
                 let stale = self.stored.permits;
                 let left = if stale > there && after.available == there { there } else { there - stale };
                 ours.compare(Comparison::new(), after, then)

@@ -1,9 +1,10 @@
 //! rolling-rate-limiter 0.4.2 and 0.1.11, in memory and on Redis, in whole microseconds.
 //!
-//! Both are a [`SlidingLog`] with a minimum gap in which refused attempts count. The state before a step is the list of the
-//! recorded attempts before it, as the reference left it at the last of them; ours forgets by itself what has left since.
-//! In 0.4.2 the wait is for an attempt after this one, so it is our report afterwards; in 0.1.11 it is for this
-//! one, as if it were not counted, so it is our answer before it is.
+//! Both are a [`SlidingLog`] with a minimum gap, in which refused attempts count. The state before
+//! a step is the list of the recorded attempts, as the reference left it after the last one; ours
+//! expires older ones itself. In 0.4.2 the wait is for an attempt after this one, so it equals our
+//! report afterwards; in 0.1.11 it is for this attempt as if it were not counted, so it equals our
+//! answer before it is counted.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const FRACTIONAL: Rule = Rule {
     name: "fractional maximum",
-    reason: "waits are not a number and remainders not whole; ours counts whole actions, blocking as theirs does",
+    reason: "waits are NaN and remainders fractions; ours counts whole actions and blocks as theirs does",
 };
 const TIMER: Rule = Rule {
     name: "interval beyond the runtime's timer",
@@ -24,11 +25,11 @@ const GAP_FORGOTTEN: Rule = Rule {
     reason: "the previous action is forgotten after one interval, and the gap with it; ours keeps the gap",
 };
 const WHOLE_GAP: Rule = Rule {
-    name: "whole gap told",
-    reason: "0.1.11 on Redis tells the whole minimum difference, not what is left of it; ours tells what is left",
+    name: "whole gap reported",
+    reason: "0.1.11 on Redis reports the whole minimum difference instead of the rest; ours reports the rest",
 };
 const TOLD_AS_ZERO: Rule = Rule {
-    name: "refusal told as a wait of zero",
+    name: "refusal reported as a wait of zero",
     reason: "0.1.11 rounds down, and a wait of 0 ms means permission; ours is refused with the true wait",
 };
 
@@ -71,13 +72,13 @@ enum Version {
 }
 
 struct Rolling {
-    /// Our log, not yet counting refused attempts.
+    /// Our log, which does not count refused attempts yet.
     plain: SlidingLog,
     gap: Nanos,
     fractional: bool,
     store: Store,
     version: Version,
-    /// When attempts were made, in nanoseconds, for each id.
+    /// The times of the attempts, in nanoseconds, by id.
     attempts: HashMap<String, Vec<u64>>,
 }
 
@@ -153,7 +154,7 @@ impl Rolling {
             .seen())
     }
 
-    /// One function that gives a wait, zero for permission, and what remains.
+    /// The one function: it returns a wait, zero for permission, and what remains.
     fn compare_early(&self, step: &Step, before: Outcome, remaining: u64) -> Read<Seen> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);

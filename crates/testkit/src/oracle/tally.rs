@@ -1,9 +1,9 @@
-//! What came out of a replay, counted.
+//! Counts of the results of a replay.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
-/// Why a step was not compared. There are no other reasons. A case whose limiter we cannot make has all its steps skipped.
+/// Why a step was not compared. All steps of a case whose limiter we cannot construct are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
     /// The operation returned an error: nothing was decided.
@@ -12,9 +12,10 @@ pub enum Skip {
     ClockBack,
     /// An argument is the first or last number of 64 bits.
     Extreme,
-    /// The recorded state before the step is none that our limit can be in, such as a bucket above its capacity.
+    /// The recorded state before the step is impossible for our limit, such as a bucket above its
+    /// capacity.
     Unholdable,
-    /// Our types refuse the limit.
+    /// Our types reject the limit.
     RefusedLimit,
     /// The clock is before 1970, where our clocks begin.
     BeforeTime,
@@ -45,32 +46,32 @@ impl fmt::Display for Skip {
 /// A deliberate difference: where a reference errs, and what we do instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
-    /// A few words.
+    /// A short name.
     pub name: &'static str,
     /// What the reference does, and why we do not.
     pub reason: &'static str,
 }
 
-/// How one step went.
+/// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Verdict, remaining and wait are those of the reference.
     Equal,
-    /// They are not, on purpose.
+    /// They differ on purpose.
     ByRule(&'static Rule),
-    /// They are not.
+    /// They differ.
     Differs(Mismatch),
     /// Not compared.
     Skipped(Skip),
 }
 
 impl Seen {
-    /// Whether it is as the reference had it, or different for a known reason.
+    /// Returns whether the step is equal or differs for a known reason.
     pub fn is_explained(&self) -> bool {
         matches!(self, Self::Equal | Self::ByRule(_))
     }
 
-    /// This, unless it differs and `rule` holds.
+    /// Returns this result, or the rule if it differs and `rule` holds.
     #[must_use]
     pub fn unless(self, rule: &'static Rule, holds: impl FnOnce() -> bool) -> Self {
         match self {
@@ -80,12 +81,12 @@ impl Seen {
     }
 }
 
-/// What the reference said and what we said, as far as they were compared.
+/// The answers of both sides, as far as they were compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The reference.
+    /// The answer of the reference.
     pub expected: String,
-    /// We.
+    /// Our answer.
     pub got: String,
 }
 
@@ -97,12 +98,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Nothing compared yet: equal.
+    /// Returns a comparison without parts, which is equal.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Must be the same.
+    /// Adds a part that must be equal.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "most are numbers made for the comparison")]
     pub fn same<T: PartialEq + Debug>(self, what: &str, expected: T, got: T) -> Self {
@@ -110,13 +111,13 @@ impl Comparison {
         self.note(what, &expected, &got, differs)
     }
 
-    /// May be one unit longer than the reference says, which rounded down.
+    /// Adds a part that may be one unit longer than that of the reference, which rounds down.
     #[must_use]
     pub fn up_to_one_more(self, what: &str, expected: i128, got: i128) -> Self {
         self.note(what, &expected, &got, !(expected..=expected + 1).contains(&got))
     }
 
-    /// May be one unit more or less: the reference rounded on the way.
+    /// Adds a part that may be one unit more or less, because the reference rounds on the way.
     #[must_use]
     pub fn near(self, what: &str, expected: i128, got: i128) -> Self {
         self.note(what, &expected, &got, expected.abs_diff(got) > 1)
@@ -129,38 +130,38 @@ impl Comparison {
         self
     }
 
-    /// Equal or not.
+    /// Returns the result.
     pub fn seen(self) -> Seen {
         if self.differs { Seen::Differs(self.shown) } else { Seen::Equal }
     }
 }
 
-/// The count of one file.
+/// The counts of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// The file and the way it was replayed.
     pub title: String,
     /// Cases replayed.
     pub cases: usize,
-    /// Steps in them, each in exactly one of the counts below.
+    /// The steps, each in exactly one of the counts below.
     pub steps: usize,
-    /// The same as the reference.
+    /// Equal to the reference.
     pub equal: usize,
     /// Different for a named reason.
     pub by_rule: BTreeMap<&'static Rule, usize>,
     /// Not compared.
     pub skipped: BTreeMap<Skip, usize>,
-    /// Different for no known reason: where, and how.
+    /// Different without a known reason: where, and how.
     pub differing: Vec<String>,
 }
 
 impl Tally {
-    /// An empty one.
+    /// Returns empty counts.
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), ..Self::default() }
     }
 
-    /// Counts one step; `place` says which, should it differ.
+    /// Counts one step; `place` names it in case it differs.
     pub fn count(&mut self, seen: Seen, place: impl FnOnce() -> String) {
         self.steps += 1;
         match seen {

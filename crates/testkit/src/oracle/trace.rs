@@ -1,6 +1,7 @@
-//! Reading recorded traces: one JSON object to the line, one line to the case.
+//! Reads recorded traces: one JSON object per line, one line per case.
 //!
-//! Numbers are taken as the 64-bit integers they are. Only what a reference gives as a double is read as one.
+//! Numbers are read as 64-bit integers. Only values that a reference returns as doubles are read as
+//! such.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -11,49 +12,49 @@ use serde_json::Value;
 
 use super::tally::Skip;
 
-/// What one reference did from a fresh state on.
+/// What one reference did, starting from a new state.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The reference and its version.
     pub oracle: String,
-    /// Which of its algorithms.
+    /// The algorithm of the reference.
     pub algorithm: String,
-    /// The name, for telling where a difference is and for nothing else.
+    /// The name, used only to locate a difference.
     pub name: String,
-    /// The limits it was made with.
+    /// The limits of the limiter.
     pub config: Value,
-    /// What was asked of it, in order.
+    /// The operations, in order.
     pub steps: Vec<Step>,
 }
 
 /// One operation and its result.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// When, in the unit of the reference's clock; only a clock that went back says less than zero.
+    /// The time, in the unit of the reference's clock; negative only if the clock went back.
     pub at: i64,
-    /// Which operation.
+    /// The operation.
     pub op: String,
-    /// What was passed to it.
+    /// Its arguments.
     pub args: Value,
-    /// What it returned, with the state afterwards where that is recorded.
+    /// Its result, with the state afterwards where that is recorded.
     pub result: Value,
 }
 
 impl Step {
-    /// Returns the time in nanoseconds, if a unit of the reference's clock has `unit` of them.
+    /// Returns the time in nanoseconds, for a clock with a unit of `unit` nanoseconds.
     ///
     /// # Errors
-    /// When it is before 1970 or too far in the future for our clocks.
+    /// If it is before 1970 or too far in the future for our clocks.
     pub fn at_nanos(&self, unit: u64) -> Read<u64> {
         to_nanos(self.at, unit)
     }
 
-    /// Whether the operation failed: nothing was decided.
+    /// Returns whether the operation failed, so that nothing was decided.
     pub fn failed(&self) -> bool {
         self.result.get("error").is_some() || self.result.get("server_aborted").is_some()
     }
 
-    /// Whether an argument is the first or the last number of 64 bits.
+    /// Returns whether an argument is the smallest or the largest number of 64 bits.
     pub fn has_extreme_argument(&self) -> bool {
         any_number(&self.args, |n| n == i128::from(i64::MIN) || n == i128::from(i64::MAX) || n == i128::from(u64::MAX))
     }
@@ -63,7 +64,7 @@ fn any_number(value: &Value, test: fn(i128) -> bool) -> bool {
     match value {
         Value::Array(items) => items.iter().any(|item| any_number(item, test)),
         Value::Object(fields) => fields.values().any(|field| any_number(field, test)),
-        // Raw arguments of a command are recorded as text.
+        // Raw arguments of a command are recorded as strings.
         Value::String(text) => text.parse().is_ok_and(test),
         Value::Number(number) => whole(number).is_some_and(test),
         Value::Null | Value::Bool(_) => false,
@@ -74,10 +75,10 @@ fn whole(number: &serde_json::Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
-/// What was read, or why what needs it is skipped.
+/// A value, or why what needs it is skipped.
 pub type Read<T> = Result<T, Skip>;
 
-/// Times beyond this leave no room for a wait after them.
+/// Times beyond this leave no range for a wait after them.
 const LATEST: u64 = u64::MAX / 4;
 
 /// Converts a time in units of `unit` nanoseconds.
@@ -86,20 +87,21 @@ pub(super) fn to_nanos(at: i64, unit: u64) -> Read<u64> {
     at.checked_mul(unit).filter(|nanos| *nanos <= LATEST).ok_or(Skip::BeyondTime)
 }
 
-/// The fields of recorded objects. What needs a field that is missing or of another kind is skipped with its name.
+/// The fields of recorded objects. A step that needs a missing or mistyped field is skipped, with
+/// the name of the field.
 pub trait Fields {
     /// Returns the field itself, or null.
     fn field(&self, name: &str) -> &Value;
 
-    /// Returns a whole number, if the field is there and one.
+    /// Returns an integer, if the field is one.
     fn maybe_int(&self, name: &str) -> Option<i128>;
 
-    /// Reads a whole number.
+    /// Reads an integer.
     fn int(&self, name: &'static str) -> Read<i128> {
         self.maybe_int(name).ok_or(Skip::Field(name))
     }
 
-    /// Reads a whole number that is not negative.
+    /// Reads an integer that is not negative.
     fn count(&self, name: &'static str) -> Read<u64> {
         u64::try_from(self.int(name)?).map_err(|_| Skip::Field(name))
     }
@@ -135,21 +137,22 @@ impl Fields for Value {
     }
 }
 
-/// Where traces are read from: a directory of `<name>.jsonl` or `<name>.jsonl.gz`.
+/// The location of the traces: a directory of `<name>.jsonl` or `<name>.jsonl.gz`.
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// The traces in the repository, or those in the directory that the environment variable `TOLLGATE_ORACLES` names.
+    /// Returns the traces of the repository, or those in the directory that `TOLLGATE_ORACLES`
+    /// names.
     pub fn chosen() -> Self {
         let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
         Self(std::env::var_os("TOLLGATE_ORACLES").map_or_else(committed, PathBuf::from))
     }
 
-    /// All cases of one file.
+    /// Reads all cases of one file.
     ///
     /// # Errors
-    /// When there is no such file, it cannot be read, or a line is not a case.
+    /// If the file is missing or cannot be read, or a line is not a case.
     pub fn read(&self, name: &str) -> io::Result<Vec<Case>> {
         let plain = self.0.join(format!("{name}.jsonl"));
         let packed = self.0.join(format!("{name}.jsonl.gz"));
@@ -169,7 +172,7 @@ impl Case {
     /// Parses a line of a file of traces.
     ///
     /// # Errors
-    /// When the line is not JSON, or lacks what every case and step has.
+    /// If the line is not JSON, or a required field of a case or step is missing.
     pub fn parse(line: &str) -> io::Result<Self> {
         let value: Value = serde_json::from_str(line)?;
         let text = |name| Ok(value.text(name)?.to_owned());
@@ -185,7 +188,7 @@ impl Case {
         read().map_err(|skip| io::Error::new(io::ErrorKind::InvalidData, format!("not a case: {skip}")))
     }
 
-    /// Returns when it begins, in the unit of the reference's clock.
+    /// Returns the start of the case, in the unit of the reference's clock.
     pub(super) fn start(&self) -> Option<i64> {
         let start = ["start_ns", "start_us", "start_ms"].into_iter().find_map(|name| self.config.maybe_int(name));
         start.and_then(|start| start.try_into().ok())

@@ -1,30 +1,33 @@
-//! Calendars and schedules by counting days and by the laws of three places. No library of zones is asked.
+//! Calendars and schedules, computed by counting days and from the daylight-saving rules of three
+//! places, without a time zone library.
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: i64 = 3_600;
 const DAY: i64 = 86_400;
 
-/// A place.
+/// A time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zone {
-    /// No daylight saving.
+    /// Without daylight saving.
     Utc,
-    /// Summer from the last Sunday of March to the last Sunday of October, changed at 1:00 UTC.
+    /// Summer time from the last Sunday of March to the last Sunday of October, changed at 1:00
+    /// UTC.
     Paris,
-    /// Summer from the second Sunday of March to the first Sunday of November, changed at 2:00 there.
+    /// Summer time from the second Sunday of March to the first Sunday of November, changed at 2:00
+    /// local time.
     NewYork,
 }
 
-/// A window of the calendar.
+/// A calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calendar {
-    /// How long a window is.
+    /// The length of a window.
     pub unit: Unit,
-    /// Where.
+    /// The time zone.
     pub zone: Zone,
 }
 
-/// The windows that rules can write.
+/// The windows that rules can express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// An hour of the clock.
@@ -39,7 +42,7 @@ pub enum Unit {
     Year(u8, u8),
 }
 
-/// Days since 1970 of a date of the Gregorian calendar.
+/// Returns the days since 1970 of a date of the Gregorian calendar.
 pub fn days(year: i64, month: i64, day: i64) -> i64 {
     let leap_days = |year: i64| year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let lengths = [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
@@ -51,7 +54,7 @@ const fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
-/// Year, month and day of a number of days since 1970.
+/// Returns year, month and day of a number of days since 1970.
 fn date(day: i64) -> (i64, i64, i64) {
     let mut year = 1970 + day / 366;
     while days(year + 1, 1, 1) <= day {
@@ -61,7 +64,7 @@ fn date(day: i64) -> (i64, i64, i64) {
     (year, month, day - days(year, month, 1) + 1)
 }
 
-/// The date and time in UTC of a number of seconds since 1970.
+/// Returns the date and time in UTC of a number of seconds since 1970.
 pub fn timestamp(seconds: u64) -> String {
     let (day, second) = ((seconds / 86_400) as i64, seconds % 86_400);
     let (year, month, day) = date(day);
@@ -74,16 +77,16 @@ fn weekday(day: i64) -> i64 {
     (day + 3).rem_euclid(7)
 }
 
-/// The last Sunday not after a day.
+/// Returns the last Sunday not after a day.
 fn sunday_until(day: i64) -> i64 {
     day - (weekday(day) + 1) % 7
 }
 
 impl Zone {
-    /// All of them.
+    /// All zones.
     pub const ALL: [Self; 3] = [Self::Utc, Self::Paris, Self::NewYork];
 
-    /// The name in rules.
+    /// Returns the name in rules.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Utc => "UTC",
@@ -92,7 +95,7 @@ impl Zone {
         }
     }
 
-    /// Seconds east of UTC at an instant in seconds since 1970.
+    /// Returns the seconds east of UTC at an instant in seconds since 1970.
     fn offset(self, at: i64) -> i64 {
         let (year, ..) = date(at.div_euclid(DAY));
         let (standard, summer) = match self {
@@ -110,13 +113,13 @@ impl Zone {
         standard + if summer.contains(&at) { HOUR } else { 0 }
     }
 
-    /// What the clock there shows, in seconds since its own 1970.
+    /// Returns the local time, in seconds since its own 1970.
     fn local(self, at: i64) -> i64 {
         at + self.offset(at)
     }
 
-    /// The instant at which the clock there shows a time. Of two, the first. If the clock skips the time, the instant at
-    /// which it would show it had it not been changed.
+    /// Returns the instant of a local time. If there are two, the first. If the time is skipped,
+    /// the instant at which the clock would show it without the change.
     fn instant(self, local: i64) -> i64 {
         let unchanged = local - self.offset(local - DAY);
         let changed = local - self.offset(local + DAY);
@@ -125,7 +128,7 @@ impl Zone {
 }
 
 impl Calendar {
-    /// The name of the window in a rate.
+    /// Returns the name of the window in a rate.
     pub const fn unit(&self) -> &'static str {
         match self.unit {
             Unit::Hour => "h",
@@ -136,7 +139,7 @@ impl Calendar {
         }
     }
 
-    /// The `anchor` of a rule, where the unit has one.
+    /// Returns the `anchor` of a rule, where the unit has one.
     pub fn anchor(&self) -> Option<String> {
         match self.unit {
             Unit::Hour | Unit::Day => None,
@@ -146,12 +149,12 @@ impl Calendar {
         }
     }
 
-    /// The first instant of the window around `at`, and the first after it, in nanoseconds.
+    /// Returns the start and the end of the window around `at`, in nanoseconds.
     pub fn window(&self, at: u64) -> (u64, u64) {
         let seconds = (at / SECOND) as i64;
         let nanos = |seconds: i64| u64::try_from(seconds).expect("after 1970") * SECOND;
         if self.unit == Unit::Hour {
-            // All of these places are whole hours away from UTC.
+            // The offsets of all these zones are whole hours.
             let start = seconds.div_euclid(HOUR) * HOUR;
             return (nanos(start), nanos(start + HOUR));
         }
@@ -162,7 +165,7 @@ impl Calendar {
         (nanos(self.zone.instant(start * DAY)), nanos(self.zone.instant(end * DAY)))
     }
 
-    /// Whether a window begins with this day.
+    /// Returns whether a window begins with this day.
     fn begins(&self, day: i64) -> bool {
         let (year, month, of_month) = date(day);
         match self.unit {
@@ -187,12 +190,12 @@ pub struct Schedule {
     pub from: u16,
     /// See `from`.
     pub to: u16,
-    /// Where.
+    /// The time zone.
     pub zone: Zone,
 }
 
 impl Schedule {
-    /// Whether the rule applies at `at`, in nanoseconds.
+    /// Returns whether the rule applies at `at`, in nanoseconds.
     pub fn holds(&self, at: u64) -> bool {
         let at = (at / SECOND) as i64;
         let today = self.zone.local(at).div_euclid(DAY);
@@ -205,7 +208,7 @@ impl Schedule {
         (today - 2..=today + 1).any(holds_since)
     }
 
-    /// The schedule as a map of the rule language.
+    /// Returns the schedule as a map of the rule language.
     pub fn text(&self) -> String {
         let names = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
         let time = |minutes: u16| format!("'{:02}:{:02}'", minutes / 60, minutes % 60);

@@ -1,4 +1,4 @@
-//! Traces that once showed a difference, as short as they can be, each with a name. Every store runs all of them.
+//! Short named traces of former differences. Every store runs all of them.
 
 use super::Verb;
 use super::limit::{Algorithm, Limit, Windows};
@@ -25,7 +25,7 @@ fn trace(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
     Trace { start: START, versions: vec![RuleSet { rules }], steps }
 }
 
-/// After `pause` seconds, a request of user `a`, with a plan or without.
+/// Returns a request of user `a` after `pause` seconds, with or without a plan.
 fn ask(pause: u64, verb: Verb, plan: Option<&str>, cost: u64) -> Step {
     let mut attributes = vec![("user", "a".to_owned())];
     attributes.extend(plan.map(|plan| ("plan", plan.to_owned())));
@@ -37,7 +37,7 @@ fn check(pause: u64, cost: u64) -> Step {
     ask(pause, Verb::Check, None, cost)
 }
 
-/// One limit of every algorithm with this count, in a week or with leases of a week.
+/// Returns one limit of every algorithm with this count, per week or with leases of a week.
 fn every_algorithm(count: u64) -> Vec<Limit> {
     let algorithms = [
         bucket(),
@@ -52,7 +52,7 @@ fn every_algorithm(count: u64) -> Vec<Limit> {
     algorithms.map(|algorithm| limit(count, WEEK, algorithm)).into()
 }
 
-/// All of them, with their names.
+/// Returns all traces with their names.
 pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
     vec![
         ("smaller parameters forgive nothing", smaller_parameters()),
@@ -125,7 +125,8 @@ fn commit() -> Trace {
     trace(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
 }
 
-/// 1/week and a debt of 1: the extra of 2 is refused and recorded, so a cost of 0 is refused as well.
+/// 1/week and a debt of 1: the extra of 2 is refused and recorded, so a cost of 0 is refused as
+/// well.
 fn refused_extra() -> Trace {
     let log = Limit { max_debt: Some(1), ..limit(1, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: true }) };
     let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(3)) };
@@ -148,7 +149,7 @@ fn delay() -> Trace {
     trace(rules, vec![check(0, 12), check(0, 1), check(SECOND, 30)])
 }
 
-/// 10 s by slices of 6 s: what passed at 0 is forgotten at 15 s, not at 18 s.
+/// 10 s with slices of 6 s: what passed at 0 expires at 15 s, not at 18 s.
 fn uneven_slices() -> Trace {
     let slices = limit(1, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(6 * SECOND) });
     let rules = vec![rule("r0", vec![slices])];
@@ -188,13 +189,13 @@ fn cost_of_zero() -> Trace {
     trace(vec![rule("r0", vec![leaky])], vec![charge(6), check(0, 0), charge(1), check(0, 0)])
 }
 
-/// Runs all of them and returns what differs.
+/// Runs all traces and returns the differences.
 pub fn differences<S: super::lockstep::Subject>(subject: &mut S) -> Vec<String> {
     let mut found = Vec::new();
     for (name, traces) in all() {
         for trace in traces {
             let mut trace = trace;
-            // Times that the clock of the subject can tell.
+            // Rounds times to the clock of the subject.
             let tick = subject.tick();
             for limit in trace.versions.iter_mut().flat_map(|set| &mut set.rules).flat_map(limits_of) {
                 limit.period = limit.period.next_multiple_of(tick);

@@ -1,6 +1,8 @@
-//! Laws that hold whatever the model says: two runs that differ in something that must not matter give the same answers.
+//! Laws that need no model: two runs that differ in something that must not matter give the same
+//! answers.
 //!
-//! A trace is first recorded with its times and amounts resolved. Then it is replayed with and without the difference.
+//! A trace is first recorded with its times and amounts resolved. Then it is replayed with and
+//! without the difference.
 
 use std::collections::BTreeMap;
 
@@ -9,35 +11,35 @@ use super::random::Trace;
 use super::settle::{Receipt, Settled};
 use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
-/// Something that was done, by its number in the recorded trace.
+/// A resolved operation, with its number in the recorded trace.
 #[derive(Clone, Debug)]
 pub struct Deed {
     /// Its number.
     pub number: usize,
-    /// When.
+    /// The time.
     pub at: u64,
-    /// What.
+    /// The operation.
     pub what: What,
 }
 
-/// What was done, with everything resolved.
+/// An operation with everything resolved.
 #[derive(Clone, Debug)]
 pub enum What {
     /// A request was decided.
     Ask(Verb, Request),
-    /// What the deed with this number took was given back.
+    /// The taking of this operation was refunded.
     Refund(usize),
     /// Its leases were renewed.
     Renew(usize),
     /// It was settled at this cost.
     Commit(usize, u64),
-    /// Counters were forgotten.
+    /// Counters were reset.
     Reset(Request),
     /// Rules were put in force.
     Put(RuleSet),
 }
 
-/// What a deed came to.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Came {
     /// A decision.
@@ -48,7 +50,7 @@ pub enum Came {
     Nothing,
 }
 
-/// A subject that is a model, and writes down what it is told.
+/// A subject that is a model and records its calls.
 #[derive(Debug)]
 struct Recorder {
     tick: u64,
@@ -119,7 +121,7 @@ impl Subject for Recorder {
     }
 }
 
-/// The deeds of a trace.
+/// Returns the resolved operations of a trace.
 ///
 /// # Panics
 /// Never: the model agrees with itself.
@@ -130,7 +132,7 @@ pub fn record(trace: &Trace, tick: u64) -> Vec<Deed> {
     recorder.deeds
 }
 
-/// Does all of it from the beginning, and returns what each deed came to.
+/// Runs all operations from the beginning and returns their results.
 pub fn replay<S: Subject>(subject: &mut S, start: u64, deeds: &[Deed]) -> BTreeMap<usize, Came> {
     subject.begin(start);
     let mut receipts: BTreeMap<usize, String> = BTreeMap::new();
@@ -163,10 +165,10 @@ pub fn replay<S: Subject>(subject: &mut S, start: u64, deeds: &[Deed]) -> BTreeM
     came
 }
 
-/// Compares what the deeds that both runs did came to.
+/// Compares the results of the operations that both runs have.
 ///
 /// # Panics
-/// When they differ.
+/// If they differ.
 pub fn same(deeds: &[Deed], one: &BTreeMap<usize, Came>, other: &BTreeMap<usize, Came>, law: &str) {
     for deed in deeds {
         if let (Some(one), Some(other)) = (one.get(&deed.number), other.get(&deed.number)) {

@@ -1,7 +1,8 @@
 //! One limit: its parameters, and the decision about one request under them.
 //!
-//! The state that a request finds may belong to other parameters ([`State`] knows which). The parameters of the request
-//! say how much fits and how long a request may be told to wait; the state says what is spent, and when less will be.
+//! The state that a request finds may belong to other parameters ([`State`] knows which). The
+//! parameters of the request determine how much fits and how long a request may wait; the state
+//! determines the amount spent, and when it decreases.
 
 use tollgate_core::{Nanos, Outcome, Report, Retry};
 
@@ -9,92 +10,93 @@ use super::calendar::Calendar;
 use super::states::{State, When};
 use super::{Tokens, ceil, floor, tokens};
 
-/// The parameters of a limit, as a rule writes them. `None` is what is left out.
+/// The parameters of a limit, as a rule writes them. `None`: omitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// How much in a period; how much at a time, for concurrency.
+    /// The amount per period; the number of slots, for concurrency.
     pub count: u64,
-    /// In what time, in nanoseconds. Not used by concurrency and calendars.
+    /// The period, in nanoseconds. Not used by concurrency and calendars.
     pub period: u64,
-    /// How it is counted.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// The most at one instant, for buckets.
+    /// The capacity of a bucket.
     pub burst: Option<u64>,
-    /// What a new key has.
+    /// The tokens of a new key.
     pub initial: Option<u64>,
-    /// How far a charge may go into debt.
+    /// The largest debt of a charge.
     pub max_debt: Option<u64>,
 }
 
-/// How a limit counts. Lengths of time are nanoseconds.
+/// An algorithm. Lengths of time are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Refills steadily. With `delay` (of the rule's `on_exceed`), a request may wait that long for its tokens.
+    /// Refills continuously. With `delay` (of the rule's `on_exceed`), a request may wait that long
+    /// for its tokens.
     TokenBucket {
         /// The longest wait.
         delay: Option<u64>,
     },
-    /// Lets out at a constant pace.
+    /// Drains at a constant rate.
     LeakyBucket {
-        /// What may be in the bucket before a request waits.
+        /// The level up to which a request does not wait.
         free: u64,
         /// The longest wait.
         max_wait: Option<u64>,
     },
     /// Refills in steps.
     IntervalBucket {
-        /// Where the steps lie.
+        /// The alignment of the steps.
         grid: Grid,
         /// The longest wait for a later step.
         max_wait: u64,
     },
     /// Counts by window.
     FixedWindow(Windows),
-    /// Counts the present window and a part of the previous one.
+    /// Counts the current window and a part of the previous one.
     SlidingWindow,
     /// Counts the last period by slices.
     SlidingSlices {
-        /// The length of a slice; a tenth of the period if left out.
+        /// The length of a slice; a tenth of the period if omitted.
         precision: Option<u64>,
     },
     /// Counts the last period exactly.
     SlidingLog {
-        /// The least time between two requests.
+        /// The minimum time between two requests.
         gap: u64,
-        /// Whether refused attempts are written down.
+        /// Whether refused requests are recorded.
         count_refused: bool,
     },
-    /// Counts what is held at a time.
+    /// Counts slots in use.
     Concurrency {
-        /// How long a slot is held that is not given back.
+        /// The lease of a slot.
         lease: u64,
     },
 }
 
-/// Where the steps of an interval bucket lie.
+/// The alignment of the steps of an interval bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grid {
-    /// At multiples of the period, moved by this offset.
+    /// At multiples of the period, shifted by this offset.
     Aligned(u64),
-    /// From the charge on that finds the bucket full.
+    /// From the charge that finds the bucket full.
     FirstRequest,
 }
 
-/// Where windows lie.
+/// The alignment of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
     /// At multiples of the period.
     Epoch,
-    /// From the charge on that finds nothing counted.
+    /// From the charge that finds nothing counted.
     FirstRequest,
-    /// At multiples of the period, which the program moves by an offset of its own for each key. The model does not know it: a
-    /// test has to set the clock of the program forward by it.
+    /// At multiples of the period, shifted by the program by an offset for each key. The model does
+    /// not know the offset: a test has to set the clock of the program forward by it.
     Spread,
     /// By the calendar.
     Calendar(Calendar),
 }
 
-/// How much is asked of a limit.
+/// The kind of a request to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// All of it, within the capacity.
@@ -113,17 +115,17 @@ impl Ask {
 }
 
 impl Limit {
-    /// The burst of a bucket, without what a delay adds.
+    /// Returns the burst of a bucket, without what a delay adds.
     fn burst(&self) -> u64 {
         self.burst.unwrap_or(self.count)
     }
 
-    /// Tokens per nanosecond.
+    /// Returns the tokens per nanosecond.
     pub fn rate(&self) -> Tokens {
         Tokens::new(self.count.into(), self.period.into())
     }
 
-    /// The most that is spent when a request has passed, debt aside.
+    /// Returns the largest amount spent after a request has passed, without debt.
     fn most(&self) -> Tokens {
         match self.algorithm {
             Algorithm::TokenBucket { delay: Some(wait) } => tokens(self.burst()) + tokens(wait) * self.rate(),
@@ -134,7 +136,8 @@ impl Limit {
         }
     }
 
-    /// What is reported as the limit: the largest cost that can pass, rounded up where a wait brings a part of a token.
+    /// Returns the reported limit: the largest cost that can pass, rounded up where a wait brings a
+    /// part of a token.
     pub fn capacity(&self) -> u64 {
         ceil(self.most())
     }
@@ -148,12 +151,12 @@ impl Limit {
         })
     }
 
-    /// The most that is ever spent.
+    /// Returns the largest amount that is ever spent.
     pub fn deepest(&self) -> Tokens {
         tokens(self.capacity() + self.max_debt())
     }
 
-    /// What counts as spent for a new key.
+    /// Returns the amount that counts as spent for a new key.
     pub fn spent_at_first(&self) -> u64 {
         let whole = match self.algorithm {
             Algorithm::TokenBucket { .. } => self.burst(),
@@ -162,8 +165,8 @@ impl Limit {
         self.initial.map_or(0, |initial| whole - initial)
     }
 
-    /// The length of a slice and how many there are: at least as many as the precision asks for, and so many that they
-    /// make up the period, if up to 64 do.
+    /// Returns the length and the number of slices: at least as many as the precision requires, and
+    /// a number that divides the period, if one up to 64 does.
     pub fn slices(&self) -> (u64, u64) {
         let precision = match self.algorithm {
             Algorithm::SlidingSlices { precision: Some(precision) } => precision,
@@ -174,12 +177,12 @@ impl Limit {
         (self.period.div_ceil(slices), slices)
     }
 
-    /// The highest `spent` at which `ask` passes, gaps and steps to come aside.
+    /// Returns the largest amount spent at which `ask` passes, without gaps and later steps.
     fn room(&self, ask: Ask) -> Tokens {
         let cost = tokens(ask.cost());
         match (ask, &self.algorithm) {
             (Ask::Regardless(_), _) => self.deepest() - cost,
-            // A cost of 0 does not wait: it is refused only where there is debt.
+            // A cost of 0 does not wait: it is refused only in debt.
             (Ask::Exactly(0), _) => tokens(self.capacity()),
             (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
                 // The last unit waits for all before it.
@@ -190,14 +193,14 @@ impl Limit {
         }
     }
 
-    /// How many steps of an interval bucket lie in `(from, to]`.
+    /// Returns the number of steps of an interval bucket in `(from, to]`.
     fn steps_between(&self, state: &State, from: u64, to: u64) -> u64 {
         let origin = state.origin_under(self, from);
         let number = |at: u64| (i128::from(at) - i128::from(origin)).div_euclid(self.period.into());
         u64::try_from(number(to) - number(from)).expect("time goes forward")
     }
 
-    /// Whether `ask` passes at `at`.
+    /// Returns whether `ask` passes at `at`.
     pub fn passes(&self, state: &State, at: u64, ask: Ask) -> bool {
         if let (Ask::Exactly(cost), Algorithm::IntervalBucket { max_wait, .. }) = (ask, &self.algorithm) {
             let brought = self.steps_between(state, at, at + max_wait) * self.count;
@@ -206,7 +209,7 @@ impl Limit {
         state.spent(at) <= self.room(ask) && self.gap_ends(state, ask) <= at
     }
 
-    /// When the minimum gap lets `ask` pass.
+    /// Returns when the minimum gap lets `ask` pass.
     fn gap_ends(&self, state: &State, ask: Ask) -> u64 {
         match (ask, &self.algorithm) {
             (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => state.last_unit().map_or(0, |last| last + gap),
@@ -214,7 +217,7 @@ impl Limit {
         }
     }
 
-    /// How long until `ask` passes if nothing else is asked.
+    /// Returns the time until `ask` passes if no other request comes.
     pub fn retry(&self, state: &State, at: u64, ask: Ask) -> Retry {
         let room = self.room(ask);
         if room < tokens(0) {
@@ -232,9 +235,9 @@ impl Limit {
         }
     }
 
-    /// The same for a bucket that sells steps to come. Those within the longest wait are as many as fit it, or one more
-    /// while the present step is nearly over. So a request passes when the fewer leave room, or at the first such time
-    /// from when the more do.
+    /// The same for a bucket that grants later steps. The steps within the longest wait are a fixed
+    /// number, or one more while the current step is nearly over. So a request passes when the
+    /// smaller number is enough, or at the first such time from when the larger is.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
         let fewer = max_wait / self.period;
         let when = |steps: u64| state.until(at, self.room(ask) + tokens(steps * self.count));
@@ -246,7 +249,7 @@ impl Limit {
         After(passing.min().expect("the fewer steps are enough") - at)
     }
 
-    /// How long a request that passes at `at` is told to wait.
+    /// Returns the wait of a request that passes at `at`.
     fn wait(&self, state: &State, at: u64, ask: Ask) -> u64 {
         let Ask::Exactly(cost @ 1..) = ask else { return 0 };
         let level = match self.algorithm {
@@ -262,7 +265,7 @@ impl Limit {
         ceil(level / self.rate())
     }
 
-    /// Decides `ask`, which changes nothing.
+    /// Decides `ask` without changing anything.
     pub fn decide(&self, state: &State, at: u64, ask: Ask) -> Outcome {
         if !self.passes(state, at, ask) {
             return Outcome::Deny(self.retry(state, at, ask));
@@ -273,7 +276,7 @@ impl Limit {
         }
     }
 
-    /// The largest cost that passes now, gaps aside.
+    /// Returns the largest cost that passes now, without gaps.
     pub fn remaining(&self, state: &State, at: u64) -> u64 {
         let spent = state.spent(at);
         match self.algorithm {
@@ -288,7 +291,7 @@ impl Limit {
         }
     }
 
-    /// What is reported about the limit, with the retry for another request of `cost`.
+    /// Returns the report of the limit, with the retry for another request of `cost`.
     pub fn report(&self, state: &State, at: u64, cost: u64) -> Report {
         Report {
             limit: self.capacity(),
@@ -304,7 +307,7 @@ const fn After(wait: u64) -> Retry {
     Retry::After(Nanos::from_nanos(wait))
 }
 
-/// The first instant from `at` on at which `holds`, which once true stays true.
+/// Returns the first instant from `at` on at which `holds`; once true it stays true.
 pub fn first(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut step) = (at, 1);
     if holds(low) {

@@ -1,5 +1,5 @@
-//! Walks the model and a program under test through a trace and compares every answer. A trace that shows a difference is
-//! shortened before it is reported.
+//! Runs the model and a program under test through a trace and compares every answer. A trace with
+//! a difference is shortened before it is reported.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
 /// The program under test.
 pub trait Subject {
-    /// How far apart the instants of its clock are, in nanoseconds.
+    /// Returns the resolution of its clock, in nanoseconds.
     fn tick(&self) -> u64;
-    /// Forgets everything, and sets the clock.
+    /// Clears everything and sets the clock.
     fn begin(&mut self, at: u64);
     /// Sets the clock forward.
     fn advance_to(&mut self, at: u64);
@@ -21,13 +21,13 @@ pub trait Subject {
     fn put(&mut self, rules: &RuleSet);
     /// Decides; returns the answer and its receipt, which is empty where the protocol returns none.
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String);
-    /// Gives back; returns how much was accepted.
+    /// Refunds; returns the amount accepted.
     fn refund(&mut self, receipt: &str) -> u64;
-    /// Settles.
+    /// Settles a reservation.
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled;
-    /// Renews; whether all leases were still held.
+    /// Renews leases; returns whether all of them were still held.
     fn renew(&mut self, receipt: &str) -> bool;
-    /// Forgets the counters of a request; returns how many they are.
+    /// Resets the counters of a request; returns their number.
     fn reset(&mut self, request: &Request) -> usize;
     /// Reduces an exact answer to what the protocol of the program carries.
     fn carried(&self, exact: Answer) -> Answer {
@@ -35,12 +35,12 @@ pub trait Subject {
     }
 }
 
-/// How a trace ended.
+/// A difference at the end of a trace.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// The step that showed it.
+    /// The step with the difference.
     pub step: usize,
-    /// What was done, and both answers.
+    /// The operation, and both answers.
     pub what: String,
 }
 
@@ -57,7 +57,7 @@ struct Pair<'a, S> {
 /// Runs a trace from the beginning. Returns how many decisions were compared.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn run<S: Subject>(subject: &mut S, trace: &Trace) -> Result<u64, Difference> {
     subject.begin(trace.start);
     let mut model = RuleModel::new(subject.tick(), trace.start);
@@ -124,7 +124,7 @@ impl<S: Subject> Pair<'_, S> {
             Pause::BeforeReset(limit) => reset(limit).map(|at| at - tick),
             Pause::Reset(limit) => reset(limit),
         };
-        // Two years are enough: a year of the calendar and its debt.
+        // Two years are enough: a calendar year and its debt.
         let horizon = now + 63_072_000_000_000_000;
         if let Some(target) = target.filter(|target| *target > now && *target < horizon) {
             self.subject.advance_to(target);
@@ -146,7 +146,7 @@ impl<S: Subject> Pair<'_, S> {
     }
 
     fn ask(&mut self, verb: Verb, request: Request) -> Result<(), String> {
-        // A take needs to say how much.
+        // A take needs an amount.
         let request =
             if verb == Verb::TakeUpTo { Request { cost: request.cost.or(Some(1)), ..request } } else { request };
         let (said, text) = self.subject.ask(verb, &request);
@@ -174,7 +174,7 @@ impl<S: Subject> Pair<'_, S> {
         model: impl FnOnce(&mut RuleModel, &Receipt) -> T,
     ) -> Result<(), String> {
         let Some((text, receipt)) = self.takings.iter().rev().nth(ago).cloned() else { return Ok(()) };
-        // What a refund means to another algorithm than it was taken from is not defined.
+        // A refund to another algorithm than that of the taking is not defined.
         if !self.model.counts_alike(&receipt) {
             return Ok(());
         }
@@ -191,7 +191,7 @@ fn equal<T: PartialEq + std::fmt::Debug>(said: &T, expected: &T, what: impl Fn()
     Err(format!("{}\n  the model says {expected:#?}\n  and the program {said:#?}", what()))
 }
 
-/// The shortest trace that still shows a difference, found by leaving out steps and rules.
+/// Returns the shortest trace that still shows a difference, by leaving out steps and rules.
 pub fn shorten<S: Subject>(subject: &mut S, mut trace: Trace) -> (Trace, Difference) {
     let mut found = run(subject, &trace).expect_err("it showed a difference");
     trace.steps.truncate(found.step + 1);
@@ -218,11 +218,12 @@ pub fn shorten<S: Subject>(subject: &mut S, mut trace: Trace) -> (Trace, Differe
     (trace, found)
 }
 
-/// Compares traces of consecutive seeds, each plain and [extended](Trace::extended), until `decisions` were compared. Leaves
-/// out those that have a topic of `left_out`. Returns how many decisions and traces there were.
+/// Compares traces of consecutive seeds, each plain and [extended](Trace::extended), until
+/// `decisions` were compared. Leaves out traces with a topic of `left_out`. Returns how many
+/// decisions and traces there were.
 ///
 /// # Panics
-/// With the shortened trace, when there is a difference.
+/// With the shortened trace, if there is a difference.
 pub fn compare<S: Subject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
     let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
     while compared < decisions {
@@ -243,7 +244,7 @@ pub fn compare<S: Subject>(subject: &mut S, first_seed: u64, decisions: u64, lef
     (compared, traces)
 }
 
-/// A difference, so that it can be followed by hand.
+/// Prints a difference so that it can be checked by hand.
 pub fn describe(seed: u64, trace: &Trace, difference: &Difference) -> String {
     let mut text = format!("seed {seed}: the model and the program differ\n");
     let mut line = |line: String| writeln!(text, "{line}").expect("strings take everything");

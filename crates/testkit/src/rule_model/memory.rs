@@ -1,4 +1,4 @@
-//! The engine on its memory store, with a clock moved by hand: the program under test that is fastest to ask.
+//! The engine on its memory store with a manual clock: the fastest program under test.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -21,7 +21,7 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// An engine without rules.
+    /// Returns an engine without rules.
     pub fn new() -> Self {
         Self::at(0)
     }
@@ -81,7 +81,7 @@ impl Subject for InMemory {
 /// Puts rules in force.
 ///
 /// # Panics
-/// When the rules cannot be read or kept: the generator made them wrong.
+/// If the rules are invalid: the generator is wrong.
 pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
     let text = rules.text();
     let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }])
@@ -89,10 +89,10 @@ pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
     engine.put(&rules).unwrap_or_else(|mistakes| panic!("{mistakes}\n{text}"));
 }
 
-/// Asks an engine.
+/// Runs a request.
 ///
 /// # Panics
-/// When the request is not understood.
+/// If the request is invalid.
 pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request: &Request) -> (Answer, String) {
     let entries = entries(request);
     let items = [Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) }];
@@ -108,7 +108,7 @@ pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request:
     (answer(verb, &decision), decision.receipt().to_string())
 }
 
-/// What a decision says.
+/// Converts a decision to an answer.
 pub fn answer(verb: Verb, decision: &Decision<'_>) -> Answer {
     let limits = decision.reports().map(|limit| LimitAnswer {
         rule: limit.rule.to_owned(),
@@ -124,10 +124,10 @@ pub fn answer(verb: Verb, decision: &Decision<'_>) -> Answer {
     }
 }
 
-/// Forgets the counters of a request.
+/// Resets the counters of a request.
 ///
 /// # Panics
-/// When the request is not understood.
+/// If the request is invalid.
 pub async fn reset<S: Store, F: Store>(engine: &Engine<S, F>, request: &Request) -> usize {
     let entries = entries(request);
     let items = [Item::new(&entries)];
@@ -138,20 +138,20 @@ fn entries(request: &Request) -> Vec<Entry<'_>> {
     request.attributes.iter().map(|(name, value)| Entry::new(*name, value)).collect()
 }
 
-/// A receipt that was text.
+/// Parses a receipt.
 ///
 /// # Panics
-/// When it is not a receipt.
+/// If it is not a receipt.
 pub fn read(receipt: &str) -> Receipt {
     receipt.parse().expect("a receipt of the engine")
 }
 
-/// What a commit came to.
+/// The result of a commit.
 pub fn settled(settled: tollgate_engine::Settled) -> Settled {
     Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }
 
-/// Runs a future that is ready at once, as all are that wait for nothing but memory.
+/// Runs a future that is immediately ready, as all futures of the memory store are.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -10,16 +10,16 @@
 //! them ([`states`]). A request may arrive under other parameters: another override, or a later version of the rule.
 //! Everything follows from two definitions:
 //!
-//! - `spent(t)` is what the state says is used up at `t` under its own parameters.
-//! - A request of cost `c` under parameters with capacity `n` is admitted exactly when `spent(t) + c ≤ n`
+//! - `spent(t)` is the amount used at `t` according to the state, under its own parameters.
+//! - A request of cost `c` under parameters with capacity `n` is admitted exactly if `spent(t) + c ≤ n`
 //!   ([`limit`] has the few additions: waits, gaps, debt).
 //!
-//! Only an admitted request of at least 1 writes. It re-expresses what was spent under its own parameters, rounded up to
-//! what those can tell apart, and adds its cost (`states::State::convert`).
+//! Only an admitted request of at least 1 writes. It converts the amount spent to its own parameters, rounded up to their
+//! resolution, and adds its cost (`states::State::convert`).
 //!
-//! What the model answers on top of that is in [`decide`] (groups, shadows, overrides, costs), [`ban`] and [`settle`]
-//! (refunds, reservations, leases). [`random`] makes rule sets and traces of a seed; [`lockstep`] walks the model and a
-//! program under test through a trace and compares every answer; [`laws`] compare two runs of the same program.
+//! The rest of the model is in [`decide`] (groups, shadow rules, overrides, costs), [`ban`] and [`settle`] (refunds,
+//! reservations, leases). [`random`] generates rule sets and traces from a seed; [`lockstep`] runs the model and a program
+//! under test through a trace and compares every answer; [`laws`] compare two runs of the same program.
 
 pub mod ban;
 pub mod calendar;
@@ -45,58 +45,58 @@ pub use rules::{Ban, Cost, Exceed, OnChange, Override, Request, Rule, RuleSet, S
 /// An exact number of tokens.
 pub type Tokens = Ratio<i128>;
 
-/// A whole number of tokens.
+/// Returns a whole number of tokens.
 pub fn tokens(count: u64) -> Tokens {
     Tokens::from_integer(count.into())
 }
 
-/// The largest whole number that is not above `amount`, at least 0.
+/// Returns the largest integer not above `amount`, at least 0.
 pub fn floor(amount: Tokens) -> u64 {
     u64::try_from(amount.floor().to_integer().max(0)).expect("the traces stay far below 2^64")
 }
 
-/// The smallest whole number that is not below `amount`, at least 0.
+/// Returns the smallest integer not below `amount`, at least 0.
 pub fn ceil(amount: Tokens) -> u64 {
     u64::try_from(amount.ceil().to_integer().max(0)).expect("the traces stay far below 2^64")
 }
 
-/// What is asked of the rules.
+/// A verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Take the cost or be refused.
+    /// Takes the cost or refuses.
     Check,
-    /// Look and take nothing.
+    /// Takes nothing.
     Peek,
-    /// Take as much of the cost as there is.
+    /// Takes as much of the cost as is available.
     TakeUpTo,
-    /// Take the cost, into debt if necessary.
+    /// Takes the cost, into debt if necessary.
     Charge,
 }
 
-/// What a decision says, by the model and by the program under test.
+/// The answer of the model or of the program under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Whether the request passes.
     pub outcome: Outcome,
-    /// How much may be used; 0 if refused. `None`: not reported for this verb.
+    /// The amount granted; 0 if refused. `None`: not reported for this verb.
     pub taken: Option<u64>,
     /// Whether a ban refused, or begins with this refusal.
     pub banned: bool,
     /// Whether a shadow rule would have refused.
     pub shadow_refused: bool,
-    /// Every limit of every rule that was asked, in the order of the rules.
+    /// Every limit of every matching rule, in the order of the rules.
     pub limits: Vec<LimitAnswer>,
 }
 
 impl Answer {
-    /// Refused permanently, without asking any limit.
+    /// Returns a permanent refusal without any limit.
     pub const fn denied() -> Self {
         let outcome = Outcome::Deny(Retry::Never);
         Self { outcome, taken: Some(0), banned: false, shadow_refused: false, limits: Vec::new() }
     }
 }
 
-/// How one limit stands after a decision.
+/// The state of one limit after a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitAnswer {
     /// The id of its rule.

@@ -1,4 +1,4 @@
-//! Random rule sets and traces, each made of a seed.
+//! Random rule sets and traces, each generated from a seed.
 
 mod extensions;
 mod limits;
@@ -10,12 +10,12 @@ pub use rule_sets::{rule, versions};
 pub use topics::Topic;
 pub use traces::{Act, Amount, Pause, Step, Trace};
 
-/// SplitMix64: short, and good enough to choose tests by.
+/// SplitMix64: short, and good enough for choosing tests.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The numbers of a seed.
+    /// Returns the generator of a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -28,22 +28,22 @@ impl Rng {
         z ^ z >> 31
     }
 
-    /// Below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound
     }
 
-    /// From `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `n` times.
+    /// Returns `true` once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of them.
+    /// Returns one of the items.
     pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize].clone()
     }

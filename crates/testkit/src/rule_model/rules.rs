@@ -11,7 +11,7 @@ pub use super::calendar::Schedule;
 /// The rules in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet {
-    /// In order.
+    /// The rules, in order.
     pub rules: Vec<Rule>,
 }
 
@@ -22,40 +22,40 @@ pub struct Rule {
     pub id: String,
     /// Attributes that a request must have, with these values.
     pub when: Vec<(&'static str, &'static str)>,
-    /// What it counts by.
+    /// The attributes that it counts by.
     pub per: Vec<&'static str>,
-    /// What it does.
+    /// Its limits, or what it does instead.
     pub does: Does,
-    /// Other parameters for some requests; the first that matches counts.
+    /// Other parameters for some requests; the first match applies.
     pub overrides: Vec<Override>,
-    /// What a request weighs that does not say so itself.
+    /// The cost of a request that does not carry one.
     pub cost: Cost,
-    /// What happens beyond the limits.
+    /// What happens above the limits.
     pub on_exceed: Exceed,
-    /// What happens to what was spent when `limits` change.
+    /// Whether the amount spent is kept when `limits` change.
     pub on_change: OnChange,
-    /// Who is refused too often.
+    /// The ban for repeated refusals.
     pub ban: Option<Ban>,
     /// When it applies.
     pub schedule: Option<Schedule>,
     /// The ids of rules that do not decide about a request that this rule matches.
     pub replaces: Vec<String>,
-    /// Of the rules with this that a request matches, one with capacity is enough.
+    /// A request that matches several rules with this flag is admitted if one of them has capacity.
     pub suffices: bool,
     /// The percentage of keys that it is enforced for. The model knows only 0 and 100: other shares depend on a hash.
     pub enforce: Option<u8>,
 }
 
-/// What a rule, or an override, does.
+/// The effect of a rule or of an override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Does {
-    /// Holds these limits, all or none.
+    /// Has these limits, all or none.
     Limits(Vec<Limit>),
-    /// Holds the rule's only limit with another count: an override that says nothing else.
+    /// Has the rule's only limit with another count: an override with only a count.
     Count(u64),
-    /// Nothing.
+    /// No limit.
     Unlimited,
-    /// Lets pass, and no other rule is asked.
+    /// Admits, and no other rule is evaluated.
     Allow,
     /// Refuses permanently.
     Deny,
@@ -72,62 +72,63 @@ pub struct Override {
     pub until: Option<u64>,
 }
 
-/// What a request weighs.
+/// The cost of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// This much.
+    /// This amount.
     Number(u64),
-    /// What the attribute `weight` says.
+    /// The value of the attribute `weight`.
     From {
-        /// What more, or something else, counts as.
+        /// The largest cost, which also replaces invalid values.
         max: u64,
-        /// What a request without the attribute weighs.
+        /// The cost of a request without the attribute.
         missing: u64,
     },
 }
 
-/// What happens beyond the limits.
+/// What happens above the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceed {
     /// Refused.
     Deny,
-    /// Passed, and reported.
+    /// Admitted and reported.
     Shadow,
-    /// Passed after a wait of at most so many nanoseconds. The limits say the same (`Algorithm::TokenBucket`).
+    /// Admitted after a wait of at most this many nanoseconds. The limits have the same wait
+    /// (`Algorithm::TokenBucket`).
     Delay(u64),
 }
 
-/// What happens to what was spent when a rule's own limits change.
+/// Whether the amount spent is kept when a rule's own limits change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnChange {
-    /// It stays spent.
+    /// It is kept.
     Keep,
     /// Other limits are another counter.
     Reset,
 }
 
-/// Who is refused `after` times `within` is refused altogether `length`.
+/// A key that is refused `after` times within `within` is refused entirely for `length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// How many refusals.
+    /// The number of refusals.
     pub after: usize,
-    /// In what time.
+    /// The window.
     pub within: u64,
-    /// For how long.
+    /// The length of the ban.
     pub length: u64,
 }
 
-/// What is asked: attributes, and perhaps a cost.
+/// A request: attributes, and perhaps a cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Names and values.
     pub attributes: Vec<(&'static str, String)>,
-    /// What it weighs to every rule; `None` is what each rule says.
+    /// The cost for every rule; `None`: that of each rule.
     pub cost: Option<u64>,
 }
 
 impl Request {
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
@@ -138,7 +139,7 @@ impl Request {
 }
 
 impl Override {
-    /// Whether it applies to a request at an instant.
+    /// Returns whether it applies to a request at an instant.
     fn applies(&self, request: &Request, at: u64) -> bool {
         request.matches(&self.when) && self.until.is_none_or(|until| at < until * 1_000_000_000)
     }
@@ -150,7 +151,7 @@ impl Override {
 }
 
 impl Rule {
-    /// Returns a rule for all requests, with one counter and nothing unusual.
+    /// Returns a rule for all requests, with one counter and no options.
     pub fn new(id: &str, does: Does) -> Self {
         Self {
             id: id.into(),
@@ -169,21 +170,21 @@ impl Rule {
         }
     }
 
-    /// Whether a request is its business.
+    /// Returns whether the rule matches a request.
     pub fn applies(&self, request: &Request, at: u64) -> bool {
         request.matches(&self.when) && self.schedule.as_ref().is_none_or(|schedule| schedule.holds(at))
     }
 
-    /// What it does with a request, by the first override that applies.
+    /// Returns the effect on a request, by the first override that applies.
     pub fn does_for(&self, request: &Request, at: u64) -> Does {
         let found = self.overrides.iter().find(|other| other.applies(request, at));
         found.map_or_else(|| self.does.clone(), |found| self.does_by(found))
     }
 
-    /// What it does by one of its overrides.
+    /// Returns the effect of one of its overrides.
     pub fn does_by(&self, found: &Override) -> Does {
         match (&found.does, &self.does) {
-            // Everything else is the rule's, but what goes with the count it was written for.
+            // Everything else is inherited from the rule, except the keys that belong to its count.
             (Does::Count(count), Does::Limits(limits)) => {
                 let own = &limits[0];
                 let limit = Limit { count: *count, burst: None, initial: None, max_debt: None, ..own.clone() };
@@ -193,7 +194,7 @@ impl Rule {
         }
     }
 
-    /// What a request weighs to it.
+    /// Returns the cost of a request for this rule.
     pub fn cost_of(&self, request: &Request) -> u64 {
         match (request.cost, &self.cost) {
             (Some(cost), _) => cost,
@@ -204,7 +205,7 @@ impl Rule {
         }
     }
 
-    /// Whether it only reports what it would refuse.
+    /// Returns whether it only reports what it would refuse.
     pub fn is_shadow(&self) -> bool {
         self.on_exceed == Exceed::Shadow || self.enforce == Some(0)
     }
@@ -269,7 +270,8 @@ impl Does {
         }
     }
 
-    /// As an override of a rule: limits stand in a list, so that nothing of the rule's own limit goes on.
+    /// As an override of a rule: limits are written as a list, so that nothing of the rule's own
+    /// limit is inherited.
     fn text_in(&self, rule: &Rule) -> String {
         match (self, &rule.does) {
             (Self::Limits(limits), _) if limits.len() == 1 => format!("limits: [{{{}}}]", limits[0].text()),
@@ -288,13 +290,13 @@ fn when_text(when: &[(&str, &str)]) -> String {
 }
 
 impl RuleSet {
-    /// The rules of the domain `d` as a file.
+    /// Returns the rules of the domain `d` as a file.
     pub fn text(&self) -> String {
         let rules: String = self.rules.iter().map(Rule::text).collect();
         format!("domain: d\nrules:\n{rules}")
     }
 
-    /// The rule with this id.
+    /// Returns the rule with this id.
     pub fn find(&self, id: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.id == id)
     }

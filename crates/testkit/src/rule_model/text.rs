@@ -1,11 +1,11 @@
-//! Limits and lengths of time as the rule language writes them.
+//! Limits and lengths of time in the syntax of the rule language.
 
 use std::fmt::Write as _;
 
 use super::limit::{Algorithm, Grid, Limit, Windows};
 
 impl Limit {
-    /// The limit as a map of the rule language.
+    /// Returns the limit as a map of the rule language.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut put = |key: &str, value: String| {
@@ -72,7 +72,7 @@ impl Limit {
     }
 }
 
-/// A length of time in the largest unit that divides it.
+/// Returns a length of time in the largest unit that divides it.
 pub(super) fn length(nanos: u64) -> String {
     let units = [
         (86_400_000_000_000, "day"),

@@ -1,4 +1,4 @@
-//! The bandwidths of a limiter as our buckets, all or none.
+//! The bandwidths of a limiter as our buckets, charged all or none.
 
 use serde_json::Value;
 use tollgate_core::{
@@ -18,12 +18,12 @@ pub(super) struct Bandwidth {
     period: u64,
     pub(super) capacity: u64,
     initial: u64,
-    /// For interval bandwidths an instant of refilling, before which nothing is refilled.
+    /// For interval bandwidths, the instant of the first refill.
     phase: Option<u64>,
 }
 
 impl Bandwidth {
-    /// None for a limit that takes longer to refill than any of ours may.
+    /// `None` for a limit whose refill takes longer than ours allow.
     pub(super) fn new(config: &Value, start: u64) -> Read<Option<Self>> {
         let (refill, period, capacity) =
             (config.count("refill_tokens")?, config.count("period_ns")?, config.count("capacity")?);
@@ -48,7 +48,7 @@ impl Bandwidth {
         let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
         let steps = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
         let deepest = self.phase.map_or(u64::try_from(deepest).unwrap_or(u64::MAX), |_| steps);
-        // Debt is unbounded there: here as deep as it can be.
+        // Debt is unbounded in bucket4j: here it is as large as possible.
         let Some(max_debt) = deepest.checked_sub(self.capacity) else { return Ok(None) };
         let period = Nanos::from_nanos(self.period);
         let limit = match self.phase {
@@ -72,7 +72,8 @@ impl Bandwidth {
         }
     }
 
-    /// This bandwidth where `old` was, which it is known by: it is refilled from when that was refilled last.
+    /// Returns this bandwidth as the replacement of `old`, which has its id: refilled since the
+    /// last refill of `old`.
     pub(super) fn in_place_of(mut self, old: &Self, now: u64) -> Read<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
@@ -81,26 +82,28 @@ impl Bandwidth {
         self.with_limit()
     }
 
-    /// What a greedy bandwidth is refilled by `now` since the last interval of the one it replaces, if that had any, rounded up.
+    /// Returns the refill of a greedy bandwidth by `now` since the last interval of the one it
+    /// replaces, if any, rounded up.
     pub(super) fn refilled_after(&self, old: &Self, now: u64) -> i128 {
         let since = |phase: u64| u128::from(now.saturating_sub(phase) % old.period);
         let since = old.phase.filter(|_| self.phase.is_none()).map_or(0, since);
         (since * u128::from(self.refill)).div_ceil(self.period.into()) as i128
     }
 
-    /// Which of `old` a bandwidth of `new` replaces: the one with its id, or the only one without.
+    /// Returns which bandwidth of `old` one of `new` replaces: that with its id, or the only one
+    /// without an id.
     pub(super) fn counterpart(&self, old: &[Self], new: &[Self]) -> Option<usize> {
         let alike = |all: &[Self]| all.iter().filter(|other| other.id == self.id).count();
         let is_clear = self.id.is_some() || (alike(old) <= 1 && alike(new) <= 1);
         old.iter().position(|other| other.id == self.id).filter(|_| is_clear)
     }
 
-    /// What the clock says to it: before the first refill it stands.
+    /// Returns the present of a bandwidth: its clock stands still before the first refill.
     fn clock(&self, now: u64) -> u64 {
         now.max(self.phase.unwrap_or(0))
     }
 
-    /// Our limit in the state that was seen at `at`; none if it is above capacity.
+    /// Returns our limit in the state recorded at `at`, or `None` if that is above capacity.
     pub(super) fn load(&self, [tokens, part]: [i128; 2], at: u64, now: u64) -> Option<Limit<'_>> {
         let missing = u128::try_from(i128::from(self.capacity) - tokens).ok()?;
         let mut state = [0; 2];
@@ -120,14 +123,14 @@ impl Bandwidth {
         Some(Limit { bandwidth: self, state, now: self.clock(now), asked: now })
     }
 
-    /// Our limit as new.
+    /// Returns our limit, unused.
     pub(super) fn init(&self, now: u64) -> Limit<'_> {
         let mut limit = Limit { bandwidth: self, state: [0; 2], now: self.clock(now), asked: now };
         limit.fill(self.initial);
         limit
     }
 
-    /// Our limit in the state of another one that it takes the place of.
+    /// Returns our limit in the state of the one it replaces.
     pub(super) fn converted(&self, old: &Limit<'_>) -> Limit<'_> {
         let mut state = old.state;
         self.limit.convert(&old.bandwidth.limit, &mut state, &old.now());
@@ -135,7 +138,7 @@ impl Bandwidth {
     }
 }
 
-/// One bandwidth in the middle of a step.
+/// One bandwidth during a step.
 #[derive(Clone, Copy)]
 pub(super) struct Limit<'a> {
     pub(super) bandwidth: &'a Bandwidth,
@@ -159,12 +162,12 @@ impl Limit<'_> {
         i128::from(self.bandwidth.limit.report(&self.state, &self.now(), Cost::ONE).remaining)
     }
 
-    /// Whether `tokens` are more than fit and ours stopped at full.
+    /// Returns whether `tokens` exceed the capacity, where ours stops at full.
     pub(super) fn is_cut(&self, tokens: i128) -> bool {
         tokens.clamp(0, i128::from(self.bandwidth.capacity)) == self.remaining()
     }
 
-    /// A wait of ours, from when the caller asked.
+    /// Returns our wait, counted from the call.
     fn since_asked(&self, wait: Nanos) -> i128 {
         let wait = i128::from(wait.as_nanos());
         if wait == 0 { 0 } else { i128::from(self.now) + wait - i128::from(self.asked) }
@@ -182,12 +185,12 @@ impl Limit<'_> {
     }
 }
 
-/// All bandwidths of a limiter in the middle of a step.
+/// All bandwidths of a limiter during a step.
 #[derive(Clone)]
 pub(super) struct Group<'a>(pub(super) Vec<Limit<'a>>);
 
 impl Group<'_> {
-    /// Runs the operation and compares what it returns.
+    /// Runs the operation and compares its result.
     pub(super) fn run(&mut self, step: &Step) -> Read<Comparison> {
         let result = &step.result;
         let tokens = || step.args.count("tokens").map(Cost::new);
@@ -240,7 +243,7 @@ impl Group<'_> {
         })
     }
 
-    /// Runs a blocking call that takes whatever it asks for.
+    /// Runs a blocking call, which takes its cost regardless.
     pub(super) fn run_forced(&mut self, step: &Step) -> Read<Comparison> {
         self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
         Ok(Comparison::new().up_to_one_more("parked", step.result.int("parked_ns")?, self.wait(Cost::ZERO)))

@@ -1,4 +1,4 @@
-//! bucket4j 8.19.0: token buckets, one or several to the limiter, in whole nanoseconds.
+//! bucket4j 8.19.0: token buckets, one or several per limiter, in whole nanoseconds.
 //!
 //! | theirs | ours |
 //! |---|---|
@@ -10,10 +10,10 @@
 //! | `consume_ignoring_rate_limits` | charge; the penalty is the time until the debt is paid |
 //! | `blocking_try_consume` | charge, if the wait is within bounds |
 //! | `add_tokens`, `force_add_tokens`, `reset` | refund, refund, reset |
-//! | `replace_configuration` | convert to the other numbers, where the ids match; otherwise start as new |
+//! | `replace_configuration` | convert to the other parameters where the ids match; otherwise start unused |
 //!
-//! A recorded state is `[tokens, rounding error]`: the error is the part of a token already refilled, in the ticks of
-//! ours, so nothing is lost in the loading. Waits of theirs round down, ours up: one nanosecond more is the same.
+//! A recorded state is `[tokens, rounding error]`: the error is the part of a token already refilled, in our ticks, so
+//! loading it is exact. Their waits round down, ours up: a difference of one nanosecond counts as equal.
 
 mod group;
 
@@ -25,28 +25,28 @@ use super::trace::to_nanos;
 use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const TOO_LARGE: Rule = Rule {
-    name: "limit too large for us",
-    reason: "takes more than a century to refill, where bucket4j turns to doubles; ours is an error at construction",
+    name: "limit too slow for ours",
+    reason: "the refill takes more than a century, where bucket4j uses doubles; ours is an error at construction",
 };
 const ABOVE_CAPACITY: Rule = Rule {
     name: "force_add fills beyond capacity",
-    reason: "such a bucket lets more pass at once than it is allowed to; ours stops at full",
+    reason: "such a bucket admits more than its capacity at one instant; ours stops at full",
 };
 const BLOCKING_BEYOND: Rule = Rule {
     name: "blocking ignores the capacity",
-    reason: "a cost above capacity never fits and is only let through when waiting; ours refuses it always",
+    reason: "a cost above capacity never fits and is admitted only when waiting; ours always refuses it",
 };
 const EARLY: Rule = Rule {
     name: "wait rounded down to the bound",
-    reason: "a wait that is longer than allowed by a part of a nanosecond is let through; ours is refused",
+    reason: "a wait that exceeds the bound by a fraction of a nanosecond is admitted; ours is refused",
 };
 
 const KEEPS_TOKENS: Rule = Rule {
-    name: "tokens kept instead of what was spent",
-    reason: "what is left is taken over, as it is or in proportion; with ours what was spent stays spent",
+    name: "tokens kept instead of the amount spent",
+    reason: "the remaining amount is kept, unchanged or in proportion; ours keeps the amount spent",
 };
 
-/// What bucket4j says for never.
+/// The value of bucket4j for never.
 const NEVER: i128 = i64::MAX as i128;
 
 /// The player of a case.
@@ -56,15 +56,15 @@ pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Bucket4j { bandwidths, seen: State::read(case.config.field("create"))?, at: start }))
 }
 
-/// None where our limit would take too long to refill.
+/// `None` if our limit would take too long to refill.
 fn read_bandwidths(config: &Value, start: u64) -> Read<Option<Vec<Bandwidth>>> {
     config.list("bandwidths")?.iter().map(|config| Bandwidth::new(config, start)).collect()
 }
 
 struct Bucket4j {
-    /// None where our limit cannot be made.
+    /// `None` if our limit cannot be constructed.
     bandwidths: Option<Vec<Bandwidth>>,
-    /// The state as of the last step, and when that was.
+    /// The state after the last step, and its instant.
     seen: State,
     at: u64,
 }
@@ -106,7 +106,7 @@ impl Player for Bucket4j {
         }
         let seen = group.run(step)?.same("tokens", after.remaining(), group.tokens()).seen();
         let is_cut = || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.is_cut(tokens));
-        // As if ours had let pass what theirs did.
+        // As if ours had admitted what theirs did.
         let is_forced = || {
             let mut group = before.clone();
             let forced = group.run_forced(step);
@@ -136,7 +136,7 @@ impl Player for Bucket4j {
 }
 
 impl Bucket4j {
-    /// The bandwidths after their numbers were changed.
+    /// The bandwidths after a change of parameters.
     fn replaced(&self, step: &Step) -> Read<Option<Vec<Bandwidth>>> {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
@@ -159,8 +159,9 @@ impl Bucket4j {
         };
         let ours: Vec<_> = new.iter().map(ours).collect();
         let seen = Comparison::new().same("tokens", after.remaining(), ours).seen();
-        // What theirs makes of the tokens of one bandwidth: at least what it makes of the whole ones, at most what it makes of one
-        // more, and what a greedy one is refilled since the last interval of the one before it.
+        // The tokens of one bandwidth after a change, in bucket4j: at least the conversion of the
+        // whole tokens, at most that of one more, plus what a greedy bandwidth refilled since the
+        // last interval of its predecessor.
         let is_kept = |(bandwidth, &[told, _]): (&Bandwidth, &[i128; 2])| {
             let Some(place) = place(bandwidth) else { return true };
             let (capacity, was) = (i128::from(bandwidth.capacity), i128::from(old[place].capacity));

@@ -1,5 +1,5 @@
-//! The sliding counter: the count of the window before, weighted by its overlap. Both counts are recorded ahead of each
-//! call, so nothing has to be kept.
+//! The sliding counter: the count of the previous window, weighted by its overlap. Both counts are
+//! recorded before each call, so no state has to be kept.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
 
@@ -8,14 +8,14 @@ use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
 
 const ROUNDED_DOWN: Rule = Rule {
     name: "weighted sum rounded down",
-    reason: "cutting the weighted count to a whole number lets up to one more pass; ours weighs exactly",
+    reason: "truncating the weighted count admits up to one more; ours is exact",
 };
 const LAST_BITS: Rule = Rule {
     name: "last bits of a double",
-    reason: "the weighted sum is a whole number but for the rounding of doubles; ours is exact",
+    reason: "the weighted sum is an integer except for the rounding of doubles; ours is exact",
 };
 const OTHER_RESET: Rule = Rule {
-    name: "another reset",
+    name: "different definition of reset",
     reason: "theirs is when the rounded sum changes or the window ends, even if nothing more fits then; ours is when it fits",
 };
 
@@ -26,7 +26,7 @@ impl Counter {
         SlidingWindow::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
-    /// Our window with these counts; none if they are more than it holds.
+    /// Returns our window with these counts, or `None` if they exceed its range.
     fn load(&self, counts: &Counts) -> Option<[u64; 3]> {
         let now = Now::at(counts.at);
         let mut state = [0; 3];
@@ -41,7 +41,7 @@ impl Counter {
     }
 }
 
-/// What was recorded ahead of a call, with its instant, in nanoseconds.
+/// The counts recorded before a call, with its instant in nanoseconds.
 struct Counts {
     previous: i128,
     current: i128,
@@ -55,7 +55,7 @@ impl Counts {
         i128::from(self.length - self.at % self.length)
     }
 
-    /// The weighted sum, times the length.
+    /// Returns the weighted sum, multiplied by the length.
     fn weighted(&self) -> i128 {
         self.previous * self.left() + self.current * i128::from(self.length)
     }
@@ -64,7 +64,8 @@ impl Counts {
         self.weighted().div_euclid(self.length.into())
     }
 
-    /// Whether `reset` is when the rounded sum changes next, the end of the window, or what doubles make of now.
+    /// Returns whether `reset` is the next change of the rounded sum, the end of the window, or now
+    /// within the precision of doubles.
     fn is_known_reset(&self, reset_us: i128) -> bool {
         let micro = i128::from(MICRO);
         let change = (self.previous > 0).then(|| self.weighted() % i128::from(self.length) / self.previous / micro);
@@ -98,7 +99,7 @@ impl Windowed for Counter {
 }
 
 impl Counter {
-    /// Whether theirs is what a rounded sum of one more or one less makes of it.
+    /// Returns whether their result follows from a rounded sum of one more or one less.
     fn is_one_off(&self, counts: &Counts, step: &Step) -> Read<bool> {
         let limit = i128::from(self.0.limit());
         let is_told = |rounded: i128| {
@@ -112,7 +113,7 @@ impl Counter {
 
     fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
         let cost = step.args.int("cost")?;
-        // A negative cost gives back and always passes.
+        // A negative cost is a refund and always passes.
         let passes = u64::try_from(cost)
             .map_or(true, |cost| self.0.weigh(state, &Now::at(counts.at), Ask::Exactly(Cost::new(cost))).is_admitted());
         let ok = step.result.flag("ok")?;

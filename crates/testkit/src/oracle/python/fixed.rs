@@ -1,4 +1,4 @@
-//! The fixed window: from the first hit on. Refused hits are counted too.
+//! The fixed window, which starts with the first hit. Refused hits are counted too.
 
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
 
@@ -6,8 +6,8 @@ use super::{MICRO, Windowed, compare_stats};
 use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
 
 const NOTHING_BEYOND_FULL: Rule = Rule {
-    name: "a cost of nothing, refused",
-    reason: "refused hits are counted beyond the limit, and then even a cost of 0 is refused; ours spends nothing on refusals",
+    name: "cost of zero refused",
+    reason: "refused hits count above the limit, so even a cost of 0 is refused; ours spends nothing on refusals",
 };
 
 pub(super) struct Fixed {
@@ -16,7 +16,7 @@ pub(super) struct Fixed {
     length: u64,
 }
 
-/// When the window began, and what was hit in it, refused or not.
+/// The start of the window, and the hits in it, refused or not.
 pub(super) struct Kept {
     start: u64,
     count: i128,
@@ -37,7 +37,7 @@ impl Windowed for Fixed {
         let mut state = [0; 2];
         self.ours.init(&mut state, &now);
         if let Some(kept) = kept {
-            // What was counted beyond the limit refuses no more than the limit itself.
+            // Counts above the limit refuse no more than the limit itself.
             let used = u64::try_from(kept.count.min(self.amount)).map_err(|_| Skip::Unholdable)?;
             let _ = self.ours.decide(&mut state, &Now::at(kept.start), Ask::Exactly(Cost::new(used)));
         }

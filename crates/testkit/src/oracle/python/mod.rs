@@ -1,16 +1,15 @@
-//! Python `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double of seconds, which tells these apart.
+//! Python `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double of seconds, which distinguishes them.
 //!
 //! | theirs | ours |
 //! |---|---|
-//! | fixed window | [`FixedWindow`](tollgate_core::FixedWindow) from the first request on |
+//! | fixed window | [`FixedWindow`](tollgate_core::FixedWindow) that starts with the first request |
 //! | moving window | [`SlidingLog`](tollgate_core::SlidingLog) |
 //! | sliding window counter | [`SlidingWindow`](tollgate_core::SlidingWindow) |
 //! | `hit`, `test` | check, peek; a negative cost is a refund |
-//! | `get_window_stats` | a report; the reset is told as a point in time |
+//! | `get_window_stats` | a report; the reset is reported as a point in time |
 //! | `clear` | reset |
 //!
-//! Of the state only the counts of the sliding counter are recorded; otherwise the state before a step is what the recorded
-//! hits left behind.
+//! Only the counts of the sliding counter are recorded; otherwise the state before a step follows from the recorded hits.
 
 mod counter;
 mod fixed;
@@ -23,8 +22,8 @@ use tollgate_core::Nanos;
 use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
 
 const NOTHING_COUNTED: Rule = Rule {
-    name: "reset told though nothing is counted",
-    reason: "a reset is told for a window in which nothing is used; ours is as good as new",
+    name: "reset reported for an unused window",
+    reason: "a reset is reported although nothing is used; ours reports zero",
 };
 
 /// Nanoseconds in a unit of the reference's clock.
@@ -44,15 +43,16 @@ pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     })
 }
 
-/// One of the windows.
+/// One kind of window.
 trait Windowed {
-    /// What it knows of a key that was hit.
+    /// The state of a key that was hit.
     type Kept;
 
-    /// Runs `hit`, `test` or `get_window_stats` on ours, from what is kept of the key, and compares.
+    /// Runs `hit`, `test` or `get_window_stats` on ours, from the stored state of the key, and
+    /// compares.
     fn compare(&self, kept: Option<&Self::Kept>, step: &Step) -> Read<Seen>;
 
-    /// What is kept after a recorded hit.
+    /// Returns the state after a recorded hit.
     fn hit(&self, kept: Option<Self::Kept>, step: &Step) -> Read<Self::Kept>;
 }
 
@@ -84,7 +84,8 @@ impl<W: Windowed> Player for Python<W> {
     }
 }
 
-/// Compares what is told of a window: what remains, and how long until the reset, none if nothing is used of it.
+/// Compares the report of a window: the remaining amount, and the time until the reset, `None` if
+/// nothing is used.
 fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Read<Seen> {
     let told = step.result.count("remaining")?;
     let seen = Comparison::new()
@@ -94,7 +95,7 @@ fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Read<Seen> 
     Ok(seen.unless(&NOTHING_COUNTED, || reset.is_none() && told == remaining))
 }
 
-/// When the reset was told to be, to the nearest microsecond: the double is that exact.
+/// Returns the reported reset, to the nearest microsecond, which is the precision of the double.
 fn reset_us(step: &Step) -> Read<i128> {
     Ok((step.result.double("reset_time_s")? * 1e6).round() as i64 as i128)
 }

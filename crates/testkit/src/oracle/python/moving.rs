@@ -1,4 +1,4 @@
-//! The moving window: a list of instants, one for each unit of cost. Refused hits leave no trace.
+//! The moving window: a list of instants, one for each unit of cost. Refused hits are not recorded.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
 
@@ -7,7 +7,7 @@ use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
 
 const LAST_INSTANT: Rule = Rule {
     name: "exactly one window later",
-    reason: "a hit still counts what was hit exactly one window ago, while test and remaining do not; ours is free by then",
+    reason: "a hit counts those of exactly one window ago, while test and remaining do not; ours have expired",
 };
 
 pub(super) struct Moving(SlidingLog);
@@ -17,9 +17,9 @@ impl Moving {
         SlidingLog::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
-    /// Our log with the instants of the units that were let through.
+    /// Returns our log with the instants of the admitted units.
     fn load(&self, hits: &[u64]) -> Vec<u64> {
-        // Written down whether or not ours would have let them through.
+        // Recorded whether or not ours would have admitted them.
         let writing = self.0.count_refused();
         let mut state = vec![0; writing.words()];
         for &at in hits {
@@ -29,7 +29,7 @@ impl Moving {
     }
 
     fn passes(&self, state: &[u64], at: u64, cost: i128) -> bool {
-        // A negative cost gives back and always passes.
+        // A negative cost is a refund and always passes.
         u64::try_from(cost)
             .is_ok_and(|cost| self.0.weigh(state, &Now::at(at), Ask::Exactly(Cost::new(cost))).is_admitted())
             || cost < 0
@@ -37,7 +37,7 @@ impl Moving {
 }
 
 impl Windowed for Moving {
-    /// When units were let through, oldest first.
+    /// The instants of admitted units, oldest first.
     type Kept = Vec<u64>;
 
     fn compare(&self, kept: Option<&Vec<u64>>, step: &Step) -> Read<Seen> {
@@ -46,7 +46,7 @@ impl Windowed for Moving {
         let at = step.at_nanos(MICRO)?;
         if step.op == "get_window_stats" {
             let remaining = self.0.report(state.as_slice(), &Now::at(at), Cost::ONE).remaining;
-            // The time until the oldest unit leaves is the wait for one more than what remains.
+            // The time until the oldest unit expires is the wait for one more than what remains.
             let reset =
                 match self.0.report(state.as_slice(), &Now::at(at), Cost::new(remaining.saturating_add(1))).retry {
                     Retry::After(wait) => Some(wait.as_nanos()),
@@ -65,7 +65,7 @@ impl Windowed for Moving {
     fn hit(&self, kept: Option<Vec<u64>>, step: &Step) -> Read<Vec<u64>> {
         let mut hits = kept.unwrap_or_default();
         if step.result.flag("ok")? {
-            // A hit of more than the limit is never let through.
+            // A hit above the limit is never admitted.
             let units = usize::try_from(step.args.int("cost")?).unwrap_or(0);
             let units = if units as u64 > self.0.limit() { return Err(Skip::Unholdable) } else { units };
             hits.extend(std::iter::repeat_n(step.at_nanos(MICRO)?, units));

@@ -1,5 +1,5 @@
-//! Adds to a random trace what relates rules to each other and to time: rules that replace others, rules of which one
-//! suffices, overrides that expire, rules that are enforced for no key, and schedules.
+//! Adds relations between rules, and time: rules that replace others, rules of which one suffices,
+//! overrides that expire, rules that are enforced for no key, and schedules.
 
 use super::super::limit::{Algorithm, Limit};
 use super::super::rules::{Does, Override, Rule};
@@ -7,11 +7,11 @@ use super::rule_sets::schedule;
 use super::{Rng, Trace};
 
 impl Trace {
-    /// Returns the trace with more in its rules. The steps stay the same.
+    /// Returns the trace with these additions to its rules. The steps stay the same.
     #[must_use]
     pub fn extended(mut self, rng: &mut Rng) -> Self {
         let ids: Vec<String> = self.versions[0].rules.iter().map(|rule| rule.id.clone()).collect();
-        // A rule is enforced or a shadow in all versions, like `on_exceed` of the generator.
+        // A rule is enforced or a shadow rule in all versions, like `on_exceed` of the generator.
         let enforced: Vec<Option<u8>> = ids.iter().map(|_| rng.of(&[None, None, None, Some(0), Some(100)])).collect();
         let start = self.start / 1_000_000_000;
         for rule in self.versions.iter_mut().flat_map(|version| &mut version.rules) {
@@ -29,7 +29,7 @@ impl Trace {
             let position = ids.iter().position(|id| *id == rule.id);
             rule.enforce = position.and_then(|position| enforced[position]);
             if rule.enforce == Some(0) {
-                // A shadow refuses nobody, so it cannot ban.
+                // A shadow rule refuses nothing, so it cannot ban.
                 rule.ban = None;
             }
             rule.suffices = !rule.is_shadow() && rng.one_in(2) && may_suffice(rule);
@@ -48,8 +48,9 @@ fn expire(rng: &mut Rng, other: Override, start: u64) -> Vec<Override> {
     if rng.one_in(2) { vec![expiring, other] } else { vec![expiring] }
 }
 
-/// Whether the documents say what a rule does that suffices beside others: not for refusals that it counts, and not for
-/// new keys that it begins, while another rule admits the request.
+/// Returns whether the documents define the effect of a rule marked `suffices` beside others: not
+/// for refusals that it counts, and not for new keys that it begins, while another rule admits the
+/// request.
 fn may_suffice(rule: &Rule) -> bool {
     let counts = |limit: &Limit| {
         matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }) || limit.spent_at_first() > 0

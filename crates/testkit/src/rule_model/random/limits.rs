@@ -8,7 +8,7 @@ const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// A period that the clock of a store can tell: a multiple of `tick` nanoseconds.
+/// Returns a period that the clock of a store can represent: a multiple of `tick` nanoseconds.
 fn period(rng: &mut Rng, tick: u64) -> u64 {
     let period = match rng.below(4) {
         0 | 1 => rng.of(&[1, 10, 60, 3_600, 86_400, 604_800]) * SECOND,
@@ -26,18 +26,18 @@ fn count(rng: &mut Rng) -> u64 {
     }
 }
 
-/// A part of a length of time, in ticks.
+/// Returns a part of a length of time, in ticks.
 fn part(rng: &mut Rng, whole: u64, tick: u64) -> u64 {
     (rng.between(1, whole) / rng.of(&[1, 3, 10])).max(1).next_multiple_of(tick)
 }
 
-/// A token bucket of a rule that delays.
+/// Returns a token bucket of a rule that delays.
 pub(super) fn delayed(rng: &mut Rng, tick: u64, delay: u64) -> Limit {
     let limit = bucket(rng, tick, Algorithm::TokenBucket { delay: Some(delay) });
     Limit { initial: None, ..limit }
 }
 
-/// The longest wait of a rule that delays.
+/// Returns the longest wait of a rule that delays.
 pub(super) fn delay(rng: &mut Rng, tick: u64) -> u64 {
     rng.between(1, 30_000_000_000).next_multiple_of(tick)
 }
@@ -56,7 +56,7 @@ fn extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>) {
     (initial, max_debt)
 }
 
-/// Any limit. `alone`: it is never seen under other parameters, so it may sell steps to come.
+/// Returns any limit. `alone`: it is never used with other parameters, so it may grant later steps.
 pub(super) fn any(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
     match rng.below(10) {
         0 | 1 => bucket(rng, tick, Algorithm::TokenBucket { delay: None }),
@@ -99,7 +99,7 @@ fn fixed(rng: &mut Rng, tick: u64) -> Limit {
     window(rng, tick, Algorithm::FixedWindow(windows))
 }
 
-/// A window of the calendar. Debt over windows of unequal length is only estimated, so there is none.
+/// A calendar window. Debt over windows of unequal length is only estimated, so there is none.
 fn calendar(rng: &mut Rng) -> Limit {
     let unit = match rng.below(5) {
         0 => Unit::Hour,
@@ -119,7 +119,7 @@ fn slices(rng: &mut Rng, tick: u64) -> Limit {
         let precision = (limit.period / rng.between(1, 12)).max(1).next_multiple_of(tick).min(limit.period);
         limit.algorithm = Algorithm::SlidingSlices { precision: Some(precision) };
     }
-    // The clock has to tell the slices apart.
+    // The clock must be able to distinguish the slices.
     if !limit.slices().0.is_multiple_of(tick) {
         limit.algorithm = Algorithm::SlidingSlices { precision: None };
         limit.period = limit.period.next_multiple_of(10 * tick);
@@ -143,7 +143,7 @@ fn leases(rng: &mut Rng, tick: u64) -> Limit {
     Limit { count, period: 0, algorithm, burst: None, initial: None, max_debt }
 }
 
-/// The same kind of limit with some other parameters.
+/// Returns the same kind of limit with some other parameters.
 pub(super) fn changed(rng: &mut Rng, tick: u64, limit: &Limit) -> Limit {
     let mut changed = limit.clone();
     changed.count = count(rng);

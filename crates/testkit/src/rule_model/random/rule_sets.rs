@@ -1,11 +1,11 @@
-//! Rule sets, and versions of them that follow each other.
+//! Rule sets, and later versions of them.
 
 use super::super::calendar::{Schedule, Zone};
 use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Ban, Cost, Does, Exceed, OnChange, Override, Rule, RuleSet};
 use super::{Rng, limits};
 
-/// A few versions of a rule set, the first of which is in force first.
+/// Returns a few versions of a rule set; the first is in force first.
 pub fn versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     let first: Vec<Rule> = (0..rng.of(&[1, 1, 2, 3])).map(|n| rule(rng, tick, &format!("r{n}"))).collect();
     let mut versions = vec![RuleSet { rules: first }];
@@ -16,7 +16,7 @@ pub fn versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     versions
 }
 
-/// The rule sells steps to come: what that comes to under other parameters is not defined.
+/// The rule grants later steps: their conversion to other parameters is not defined.
 fn is_fixed(rule: &Rule) -> bool {
     let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
     matches!(&rule.does, Does::Limits(limits) if limits.iter().any(sells))
@@ -56,7 +56,7 @@ const fn delay_of(rule: &Rule) -> Option<u64> {
     }
 }
 
-/// One or a few limits.
+/// Returns one or a few limits.
 fn some(rng: &mut Rng, tick: u64, delay: Option<u64>, alone: bool) -> Vec<Limit> {
     let count = rng.of(&[1, 1, 1, 2, 3]);
     match delay {
@@ -73,7 +73,7 @@ fn cost(rng: &mut Rng) -> Cost {
     }
 }
 
-/// A rule with this id.
+/// Returns a rule with this id.
 pub fn rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     let on_exceed = match rng.below(8) {
         0 | 1 => Exceed::Shadow,
@@ -105,7 +105,7 @@ pub fn rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     if is_fixed(&rule) {
         return rule;
     }
-    // Then an override belongs to a counter, which never sees other parameters.
+    // Then an override belongs to a counter that never has other parameters.
     if rng.one_in(3) {
         rule.per.push("plan");
     }
@@ -128,8 +128,8 @@ fn overriding(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> Does {
     }
 }
 
-/// Whether an override may give the limit another count and nothing else: not where `free` was written for this one, and
-/// not for a calendar, which would get the usual debt.
+/// Returns whether an override may give the limit another count and nothing else: not where `free`
+/// was written for this count, and not for a calendar, which would get the default debt.
 const fn takes_a_count(limit: &Limit) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
 }

@@ -1,40 +1,40 @@
-//! Traces: what is asked, and when. Times and amounts refer to what was answered last, so that the edges of limits are
-//! among them: the advertised retry and one tick before it, the reset and one tick before it, all that remains and one
-//! more.
+//! Traces: requests and their times. Times and amounts refer to the last answer, so that the edges
+//! of limits occur: the advertised retry and one tick before it, the reset and one tick before it,
+//! all that remains and one more.
 
 use super::super::Verb;
 use super::super::calendar::days;
 use super::super::rules::{Request, RuleSet};
 use super::{Rng, versions};
 
-/// Rules, and what is asked of them.
+/// Rules and the steps of a trace.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// When it begins, in nanoseconds since 1970.
+    /// The start, in nanoseconds since 1970.
     pub start: u64,
     /// Versions of the rules; the first is in force at the beginning.
     pub versions: Vec<RuleSet>,
-    /// What happens.
+    /// The steps.
     pub steps: Vec<Step>,
 }
 
-/// Waits, and then does something.
+/// A wait followed by an operation.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// How long.
+    /// The wait.
     pub pause: Pause,
-    /// What.
+    /// The operation.
     pub act: Act,
 }
 
-/// How long to wait.
+/// A wait.
 #[derive(Clone, Copy, Debug)]
 pub enum Pause {
-    /// Not at all.
+    /// None.
     None,
-    /// So many ticks.
+    /// This many ticks.
     Ticks(u64),
-    /// So many nanoseconds, rounded to ticks.
+    /// This many nanoseconds, rounded to ticks.
     Nanos(u64),
     /// Until one tick before the retry that was advertised last.
     BeforeRetry,
@@ -46,33 +46,33 @@ pub enum Pause {
     Reset(usize),
 }
 
-/// What is done.
+/// An operation.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// A request is decided. The cost of the request is resolved by the amount.
+    /// A request is decided. The amount determines its cost.
     Ask(Verb, Request, Amount),
-    /// The last request is decided again, as it was.
+    /// The last request is decided again.
     Again,
-    /// The last request is looked at again.
+    /// The last request is peeked at.
     PeekAgain,
-    /// What was taken so many takings ago is given back.
+    /// The taking that lies this many takings back is refunded.
     Refund(usize),
     /// It is settled at this amount.
     Commit(usize, Amount),
     /// Its leases are renewed.
     Renew(usize),
-    /// The counters of a request are forgotten.
+    /// The counters of a request are reset.
     Reset(Request),
     /// This version of the rules is put in force.
     Put(usize),
 }
 
-/// How much.
+/// An amount.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// What the rules say.
+    /// That of the rules.
     Unsaid,
-    /// This much.
+    /// This amount.
     Exactly(u64),
     /// What the tightest limit has left, and this much more.
     Remaining(i64),
@@ -81,7 +81,7 @@ pub enum Amount {
 }
 
 impl Trace {
-    /// A trace of `steps` steps.
+    /// Returns a trace of `steps` steps.
     pub fn random(rng: &mut Rng, tick: u64, steps: usize) -> Self {
         let versions = versions(rng, tick);
         let steps = (0..steps).map(|_| step(rng, versions.len())).collect();
@@ -89,7 +89,7 @@ impl Trace {
     }
 }
 
-/// Some instant, often shortly before a change of clocks.
+/// Returns an instant, often shortly before a clock change.
 fn start(rng: &mut Rng, tick: u64) -> u64 {
     let (year, month, day) =
         rng.of(&[(2026, 9, 21), (2027, 3, 27), (2027, 3, 13), (2027, 10, 30), (2027, 11, 6), (2028, 2, 28)]);

@@ -1,13 +1,13 @@
-//! Token and leaky buckets: what is spent flows off at the rate.
+//! Token and leaky buckets: the amount spent decreases at the rate.
 
 use super::super::{Tokens, ceil, tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
-    /// Tokens per nanosecond.
+    /// Returns the tokens per nanosecond.
     rate: Tokens,
-    /// What was spent at `at`.
+    /// The amount spent at `at`.
     spent: Tokens,
     at: u64,
 }

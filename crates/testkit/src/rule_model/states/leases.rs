@@ -12,7 +12,7 @@ pub(super) struct Leases {
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
-    /// `None`: it stands for what was spent under another algorithm.
+    /// `None`: an amount spent under another algorithm.
     number: Option<u64>,
     weight: u64,
     end: u64,
@@ -56,7 +56,7 @@ impl Leases {
         self.held.iter_mut().find(|lease| lease.number == Some(number) && at < lease.end && lease.weight > 0)
     }
 
-    /// Only a holder can give back.
+    /// Only the holder can release.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let Some(lease) = self.find(at, stamp) else { return 0 };
         let accepted = amount.min(lease.weight);

@@ -1,4 +1,5 @@
-//! Sliding slices: what was taken in which slice. A slice counts until all of it is a whole window ago.
+//! Sliding slices: the amount taken in each slice. A slice counts until a whole window has passed
+//! since its end.
 
 use super::super::limit::Limit;
 use super::super::{Tokens, floor, tokens};
@@ -20,7 +21,7 @@ impl Slices {
         new
     }
 
-    /// Whether slices under `limit` are as long, in a window at least as long.
+    /// Returns whether slices under `limit` have the same length, in a window at least as long.
     pub(super) fn fit(&self, limit: &Limit) -> bool {
         let (precision, slices) = limit.slices();
         precision == self.precision && precision * slices >= self.length
@@ -58,13 +59,13 @@ impl Slices {
         Stamp::Time(end)
     }
 
-    /// What has left the shorter window stays away.
+    /// Counts that have left the shorter window stay expired.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let (precision, slices) = limit.slices();
         *self = Self { length: precision * slices, precision, counts: self.inside(at).copied().collect() };
     }
 
-    /// In the slice that it was taken in, if that still counts; without a stamp in the present one.
+    /// In the slice of the taking, if that still counts; without a stamp, in the current one.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let present = self.present_end(at);
         let length = self.length;

@@ -1,4 +1,5 @@
-//! Sliding windows: the count of the present window, and that of the one before by how much it overlaps.
+//! Sliding windows: the count of the current window, and that of the previous one in proportion to
+//! its overlap.
 
 use super::super::limit::first;
 use super::super::{Tokens, tokens};
@@ -7,7 +8,7 @@ use super::{Stamp, When};
 #[derive(Clone, Debug)]
 pub(super) struct Sliding {
     length: u64,
-    /// Which window is the present one.
+    /// Returns the index of the current window.
     window: u64,
     present: u64,
     previous: u64,
@@ -18,7 +19,7 @@ impl Sliding {
         Self { length, window: at / length, present, previous: 0 }
     }
 
-    /// The state as of `at`.
+    /// Returns the state as of `at`.
     fn at(&self, at: u64) -> Self {
         let window = at / self.length;
         let (present, previous) = match window - self.window {
@@ -33,7 +34,7 @@ impl Sliding {
         (self.window + 1) * self.length
     }
 
-    /// The count of the window before the one around `at`.
+    /// Returns the count of the window before the one around `at`.
     pub(super) fn previous(&self, at: u64) -> u64 {
         self.at(at).previous
     }
@@ -54,7 +55,7 @@ impl Sliding {
         Stamp::Time(self.end())
     }
 
-    /// In the window that it was taken in, if that still counts; without a stamp in the present one.
+    /// In the window of the taking, if that still counts; without a stamp, in the current one.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         *self = self.at(at);
         let end = self.end();

@@ -1,4 +1,4 @@
-//! Interval buckets: what is owed falls by the count with every step.
+//! Interval buckets: the debt decreases by the count with every step.
 
 use super::super::limit::{Algorithm, Grid, Limit};
 use super::super::{Tokens, floor, tokens};
@@ -8,11 +8,11 @@ use super::{Stamp, When};
 pub(super) struct Steps {
     pub(super) grid: Grid,
     period: u64,
-    /// What each step brings.
+    /// The refill of a step.
     refill: u64,
-    /// An instant at which a step lies.
+    /// The instant of a step.
     origin: u64,
-    /// What was owed at `at`.
+    /// The debt at `at`.
     owed: u64,
     at: u64,
 }
@@ -47,7 +47,8 @@ impl Steps {
         )
     }
 
-    /// Where a step lies for a charge at `at`: a grid from the first request on begins again when nothing is owed.
+    /// Returns the instant of a step for a charge at `at`: a grid that starts with the first
+    /// request starts again when nothing is owed.
     pub(super) fn origin(&self, at: u64) -> u64 {
         if self.grid == Grid::FirstRequest && self.owed(at) == 0 { at } else { self.origin }
     }

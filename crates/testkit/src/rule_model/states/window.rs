@@ -1,4 +1,4 @@
-//! Fixed windows: a count, and the window it is counted in. What is above the limit counts in the windows that follow,
+//! Fixed windows: a count and its window. An excess over the limit counts in the following windows,
 //! `limit` of it in each.
 
 use super::super::limit::{Limit, Windows};
@@ -9,7 +9,7 @@ use super::{Stamp, When};
 pub(super) struct Window {
     pub(super) windows: Windows,
     length: u64,
-    /// What one window takes off a debt.
+    /// Returns how much debt one window pays.
     limit: u64,
     used: u64,
     /// The end of the window that `used` is counted in.
@@ -23,7 +23,7 @@ impl Window {
         new
     }
 
-    /// The end of the window around `at`, if it does not depend on the one before.
+    /// Returns the end of the window around `at`, if it does not depend on the previous one.
     fn end_around(&self, at: u64) -> u64 {
         match self.windows {
             Windows::Epoch | Windows::Spread => at - at % self.length + self.length,
@@ -32,12 +32,12 @@ impl Window {
         }
     }
 
-    /// The end of the window that begins at `start`.
+    /// Returns the end of the window that begins at `start`.
     fn next_end(&self, start: u64) -> u64 {
         if let Windows::Calendar(calendar) = self.windows { calendar.window(start).1 } else { start + self.length }
     }
 
-    /// What is used at `at`, and the end of the window that it is counted in.
+    /// Returns the amount used at `at`, and the end of its window.
     fn current(&self, at: u64) -> (u64, u64) {
         let (mut used, mut end) = (self.used, self.end);
         while at >= end && used > 0 {
@@ -72,7 +72,7 @@ impl Window {
         self.limit = limit.count;
     }
 
-    /// Only in the window that it was taken in.
+    /// Only in the window of the taking.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let (used, end) = self.current(at);
         if stamp.is_some_and(|stamp| stamp != Stamp::Time(end)) {
