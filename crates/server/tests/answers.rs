@@ -1,4 +1,4 @@
-//! What is told of a decision: the same over HTTP and over the Redis protocol, whatever came of it, and in the log.
+//! Decisions are reported alike over HTTP and over the Redis protocol, and in the log.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Rules, Server, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// Long periods, so that the time a test takes makes no difference.
+/// Long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
 domain: api
 rules:
@@ -31,7 +31,8 @@ fn asked(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "user": "alice"}})
 }
 
-/// What both say of a request of this kind, in the words of HTTP, and the status. Fails if they do not say the same.
+/// Returns the reply of both protocols to a request of this kind, in the form of HTTP, and the
+/// status. Fails if they differ.
 fn told(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &asked(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
@@ -42,8 +43,8 @@ fn told(server: &Server, kind: &str) -> (u16, Value) {
     (status, http)
 }
 
-/// What is true is 1 there, a wait that nobody can say is -1, and rules without a name are null in both. Waits are told a
-/// moment apart.
+/// Over the Redis protocol `true` is 1 and an unknown wait is -1; rules without a name are null in
+/// both. Waits are computed a moment apart.
 fn in_words_of_resp(name: &str, value: &Value) -> Value {
     match value {
         Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), in_words_of_resp(name, value))).collect(),
@@ -59,7 +60,7 @@ fn in_words_of_resp(name: &str, value: &Value) -> Value {
 }
 
 #[test]
-fn both_protocols_tell_the_same_of_everything_that_can_come_of_a_request() {
+fn both_protocols_report_every_outcome_alike() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     for kind in ["silent", "paid", "shadow", "slow", "banned", "held"] {
@@ -92,16 +93,17 @@ fn both_protocols_tell_the_same_of_everything_that_can_come_of_a_request() {
 }
 
 #[test]
-fn who_is_refused_because_the_store_is_gone_can_tell() {
+fn closed_refusal_is_distinguishable() {
     let mut store = StoreServer::start(Kind::Redis);
     let rules = Rules::new(RULES);
     store.kill();
     let server = Server::start(&["--rules", rules.path(), "--store", &store.url(), "--log-refusals", "1/h"]);
-    // Refused with the status that everybody understands, and without what the rule has to say to those who exceed it.
+    // Refused with 429, and without the status and message that the rule has for clients above the
+    // limit.
     let (status, closed) = told(&server, "closed");
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
-    // By this server's part of the limit: refused as always, only not by all there is.
+    // By this server's share of the limit: refused as usual, with standing `fallback`.
     assert_eq!(post(&server, "/v1/check", &asked("local")).0, 200);
     let (status, local) = told(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");
@@ -110,7 +112,7 @@ fn who_is_refused_because_the_store_is_gone_can_tell() {
     assert!(line.contains("closed=true") && line.contains("standing=\"fallback\""), "{line}");
 }
 
-/// The lines about refusals, after nine refused requests of two rules.
+/// The log lines about refusals, after nine refused requests of two rules.
 fn refusals(args: &[&str]) -> Vec<String> {
     let rules = Rules::new(RULES);
     let server = Server::start(&[&["--rules", rules.path()], args].concat());
@@ -122,7 +124,7 @@ fn refusals(args: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn refusals_are_explained_in_the_log_as_many_as_wanted() {
+fn refusals_are_logged_at_the_configured_rate() {
     assert_eq!(refusals(&[]), [""; 0], "nobody asked for them");
     let lines = refusals(&["--log-refusals", "1/h"]);
     assert_eq!(lines.len(), 2, "{lines:#?}");
@@ -140,7 +142,7 @@ fn refusals_are_explained_in_the_log_as_many_as_wanted() {
 }
 
 #[test]
-fn names_that_may_not_be_shown_are_not_in_the_log_either() {
+fn hidden_values_are_not_logged() {
     for (how, key) in [("hashed", " key=\"#"), ("off", "rule=\"paid\" retry_after_ms")] {
         let lines = refusals(&["--log-refusals", "1/h", "--top-keys", how]);
         assert_eq!(lines.len(), 2, "{lines:#?}");
@@ -150,7 +152,7 @@ fn names_that_may_not_be_shown_are_not_in_the_log_either() {
 }
 
 #[test]
-fn keys_without_room_of_their_own_are_counted_whoever_counts_them() {
+fn keys_without_an_entry_are_counted_in_all_stores() {
     let server = Server::start(&["--capacity", "64"]);
     let overflowed = || {
         let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
@@ -158,7 +160,7 @@ fn keys_without_room_of_their_own_are_counted_whoever_counts_them() {
         line.and_then(|count| count.parse::<u64>().ok()).unwrap_or_else(|| panic!("no count in {metrics}"))
     };
     assert_eq!(overflowed(), 0);
-    // Who has spent little finds no place among those who have spent much.
+    // A key that has spent little is not inserted among keys that have spent much.
     for (cost, name) in [(5, "heavy"), (1, "light")] {
         let asked = |key: u32| json!({"key": format!("{name} {key}"), "limit": "5/day", "cost": cost});
         assert_eq!(post(&server, "/v1/check", &(0..500).map(asked).collect()).0, 200);

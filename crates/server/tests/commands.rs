@@ -1,4 +1,4 @@
-//! The commands that do their work and end, as people run them.
+//! Commands that run and exit, as users call them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +16,7 @@ descriptors:
 ";
 
 #[test]
-fn import_prints_rules_and_tells_what_they_cannot_say() {
+fn import_prints_rules_and_reports_what_is_not_imported() {
     let folder = Folder::new();
     let envoy = folder.file("envoy.yaml", ENVOY);
     let ran = tollgate(&["import", &envoy], b"");
@@ -43,7 +43,7 @@ fn import_prints_rules_and_tells_what_they_cannot_say() {
 }
 
 #[test]
-fn a_server_takes_files_of_the_reference_service_as_they_are() {
+fn server_loads_files_of_the_reference_service() {
     let rules = Rules::new(ENVOY);
     let server = Server::start(&["--rules", rules.path()]);
     let mut client = server.connect_http();
@@ -55,7 +55,7 @@ fn a_server_takes_files_of_the_reference_service_as_they_are() {
 }
 
 #[test]
-fn beside_mistakes_what_is_probably_not_meant_is_told_too() {
+fn warnings_are_printed_beside_mistakes() {
     let folder = Folder::new();
     let rules = folder.file(
         "rules.yaml",
@@ -70,7 +70,7 @@ fn beside_mistakes_what_is_probably_not_meant_is_told_too() {
 }
 
 #[test]
-fn a_file_and_a_server_do_not_explain_together() {
+fn explain_refuses_a_file_together_with_a_server() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, limit: 1/s}\n");
     let ran = tollgate(&["explain", "--rules", &rules, "--server", "http://127.0.0.1:1", "d"], b"");
@@ -79,7 +79,7 @@ fn a_file_and_a_server_do_not_explain_together() {
 }
 
 #[test]
-fn decide_answers_each_line_at_the_time_it_says() {
+fn decide_uses_the_time_of_each_line() {
     let folder = Folder::new();
     let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, per: [k], limit: 1/m}\n");
     let lines = br#"{"at":1700000000000,"domain":"d","attributes":{"k":"x"}}
@@ -104,7 +104,7 @@ fn decide_answers_each_line_at_the_time_it_says() {
 }
 
 #[test]
-fn decide_answers_bad_lines_in_their_place_and_fails() {
+fn decide_reports_bad_lines_in_order_and_fails() {
     let lines = b"{\"key\":\"a\",\"limit\":\"1/h\"}\n{\"key\":\n[{\"key\":\"a\",\"limit\":\"1/h\"}]\n{\"domain\":\"d\"}\n\xff\n{\"at\":5,\"key\":\"a\",\"limit\":\"1/h\"}\n";
     let ran = tollgate(&["decide"], lines);
     let answers: Vec<&str> = ran.out.lines().collect();
@@ -144,7 +144,7 @@ fn decide_answers_bad_lines_in_their_place_and_fails() {
 }
 
 #[test]
-fn a_line_without_end_takes_no_more_memory_than_others() {
+fn endless_line_takes_bounded_memory() {
     let mut lines = vec![b'x'; 100 << 20];
     lines.extend_from_slice(b"\n{\"key\":\"a\",\"limit\":\"1/h\"}");
     let ran = tollgate(&["decide"], &lines);
@@ -154,7 +154,7 @@ fn a_line_without_end_takes_no_more_memory_than_others() {
 }
 
 #[test]
-fn fmt_writes_files_in_their_place_or_says_why_not() {
+fn fmt_rewrites_files_or_reports_why_not() {
     let folder = Folder::new();
     let path = folder.file("rules.yaml", "rules: [{limit: 1/s, id: a}] # all\ndomain: d\n");
     let ran = tollgate(&["fmt", "--check", &path], b"");
@@ -177,7 +177,7 @@ fn fmt_writes_files_in_their_place_or_says_why_not() {
 }
 
 #[test]
-fn bad_files_are_told_and_nothing_breaks() {
+fn bad_files_are_reported() {
     let folder = Folder::new();
     let missing = folder.join("missing");
     let binary = folder.file("binary", (0..=255_u8).cycle().take(5000).collect::<Vec<_>>());
@@ -203,7 +203,7 @@ fn bad_files_are_told_and_nothing_breaks() {
             assert!(ran.err.len() < 100_000 && !ran.err.contains("panicked"), "{}", ran.err);
         };
         refused(&missing, "cannot read");
-        // Of a folder, its rule files are checked.
+        // For a folder, its rule files are checked.
         refused(&directory, if command == ["check"] { "has no *.yaml, *.yml or *.json" } else { "cannot read" });
         refused(&large, "maximum 16777216");
         refused("/dev/zero", "maximum 16777216");

@@ -1,4 +1,4 @@
-//! Replays what fuzzing found worth keeping; see `fuzz/`.
+//! Replays the inputs that fuzzing found; see `fuzz/`.
 
 #[path = "fuzzed/resp.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
@@ -20,7 +20,7 @@ fn every_message_of_the_corpus_is_decoded_within_the_limits_or_refused() {
 }
 
 #[test]
-fn every_input_of_the_corpus_is_taken_the_same_however_it_is_cut() {
+fn corpus_inputs_parse_alike_however_they_are_split() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/resp");
     let mut count = 0;
     for file in std::fs::read_dir(folder).expect("the corpus is part of the repository") {

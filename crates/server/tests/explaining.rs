@@ -1,4 +1,4 @@
-//! What an operator is told about a decision: by explanations, by the log, and by looking at a key.
+//! What operators learn about a decision: explanations, the log, and peeks.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,10 +19,10 @@ rules:
    overrides: [{when: {plan: pro}, limit: 100k/month}, {when: {plan: enterprise}, unlimited: true}]}
 ";
 
-/// Far more than a store takes, however busy the machine is.
+/// Far longer than a store takes, even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
-/// Runs `test` with a server in memory and with one on a real Redis, which tell of refusals.
+/// Runs `test` with a server in memory and with one on a real Redis, both of which log refusals.
 fn everywhere(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     let args = ["--rules", rules.path(), "--log-refusals", "1/s"];
@@ -40,7 +40,7 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
 }
 
-/// What the program prints for somebody whose server this is.
+/// Returns the output of the program for the operator of this server.
 fn tollgate(server: &Server, args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let output =
@@ -49,7 +49,7 @@ fn tollgate(server: &Server, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_ban_is_peeked_at_by_its_own_rule_and_length_whatever_else_lasts_longer() {
+fn peek_reports_the_rule_and_length_of_a_ban() {
     let rules = Rules::new(
         "domain: api\nrules:\n\
          - {id: login, per: [ip], limit: 1/day, ban: {after: 1, within: 1h, for: 2h}}\n\
@@ -62,14 +62,15 @@ fn a_ban_is_peeked_at_by_its_own_rule_and_length_whatever_else_lasts_longer() {
     let lines: Vec<&str> = peeked.lines().collect();
     assert_eq!(lines[0], "it is banned by login, for 2h more; `tollgate keys reset` lifts that", "{peeked}");
     assert!(lines[1].starts_with("and it would be refused by login, and pass in "), "{peeked}");
-    // The limit of the rule that bans lasts longer than the ban, and that of the other rule is none of its business.
+    // The limit of the rule with the ban lasts longer than the ban, and the limit of the other rule
+    // does not matter.
     assert!(lines[3].starts_with("login  1 ") && lines[4].starts_with("pages  2 "), "{peeked}");
 }
 
 const BAN_MS: u64 = 2 * 86_400_000;
 
 #[test]
-fn the_refusal_that_starts_a_ban_tells_of_it_wherever_it_is_told() {
+fn refusal_that_starts_a_ban_reports_it_everywhere() {
     everywhere(|server| {
         let told = |decision: &Value| {
             assert_eq!((&decision["rule"], &decision["standing"]), (&json!("login"), &json!("exact")), "{decision}");
@@ -108,7 +109,7 @@ fn the_refusal_that_starts_a_ban_tells_of_it_wherever_it_is_told() {
 }
 
 #[test]
-fn a_banned_key_is_told_to_be_and_until_when() {
+fn explanation_of_a_banned_key_says_until_when() {
     everywhere(|server| {
         let ask = asked("/tries", "a");
         (0..3).for_each(|_| drop(post(server, "/v1/check", &ask)));
@@ -141,7 +142,7 @@ fn a_banned_key_is_told_to_be_and_until_when() {
 }
 
 #[test]
-fn the_log_of_refusals_tells_no_value_that_it_must_not() {
+fn refusal_log_hides_values_as_configured() {
     let rules = Rules::new(
         "domain: api\nrules:\n\
          - {id: r, per: [client], limit: 9/h, overrides: [{when: {client: secret}, limit: 1/day}]}\n",
@@ -156,7 +157,7 @@ fn the_log_of_refusals_tells_no_value_that_it_must_not() {
 }
 
 #[test]
-fn calendars_and_overrides_are_told_as_such() {
+fn explanation_names_calendars_and_overrides() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let ask = |plan: &str| {
@@ -184,7 +185,7 @@ fn calendars_and_overrides_are_told_as_such() {
     assert_eq!(ask("enterprise")["why"], "unlimited");
     let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
     assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");
-    // A file is explained by itself, whatever server is named.
+    // A file is explained without any server.
     let told = tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
     assert!(
         told.contains("\n    unlimited by override ") && told.contains(", since plan is \"enterprise\"\n"),
@@ -193,7 +194,7 @@ fn calendars_and_overrides_are_told_as_such() {
 }
 
 #[test]
-fn rules_of_the_service_are_told_by_revision_and_overrides_by_name() {
+fn explanation_names_revision_and_override_value() {
     let (folder, rules) = (Folder::new(), Rules::new(RULES));
     let server = Server::start(&["--data", &folder.join("data"), "--tokens", "none"]);
     tollgate(&server, &["rules", "apply", "--yes", rules.path()]);

@@ -1,4 +1,5 @@
-//! What somebody trips over on the first day: plans, a guarded login, an expensive export and a monthly quota, from the documents alone.
+//! Common pitfalls of the first day: plans, a protected login, an expensive export and a monthly
+//! quota, from the documents alone.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -28,7 +29,7 @@ rules:
   limit: 5/m
 ";
 
-/// A server with these rules in force.
+/// Starts a server with these rules in force.
 fn begin() -> (Folder, Server, Cli) {
     let folder = Folder::new();
     let (server, cli) = serve(&folder, &[]);
@@ -40,7 +41,7 @@ fn begin() -> (Folder, Server, Cli) {
 }
 
 #[test]
-fn an_override_of_one_or_another_attribute_has_to_say_which() {
+fn override_of_alternative_attributes_names_one() {
     let (_folder, _server, cli) = begin();
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     overrides(&["set", "api", "plans", "acme", "--limit", "50/s"]).failed(
@@ -50,7 +51,7 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
     );
     let out = overrides(&["set", "api", "plans", "acme", "--limit", "50/s", "--attribute", "api_key"]).done();
     assert!(out.starts_with("api/plans: 50/s for api_key `acme`, version "), "{out}");
-    // What was bought is not lost to the same value of something else.
+    // An override is not replaced by one for the same value of another attribute.
     overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).failed(
         1,
         "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, for the attribute `api_key`: \
@@ -63,7 +64,7 @@ fn an_override_of_one_or_another_attribute_has_to_say_which() {
 }
 
 #[test]
-fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
+fn unusable_or_expired_override_is_warned_about() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: export, per: [user], limit: 100/h, cost: 50}\n";
@@ -84,7 +85,7 @@ fn an_override_that_nothing_fits_or_that_has_ended_is_warned_of() {
 }
 
 #[test]
-fn an_override_that_is_for_nobody_is_warned_of() {
+fn override_that_matches_nothing_is_warned_about() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: plans, per: [api_key or client_ip], limit: 5/s, when: {path: {present: true}}}\n\
@@ -120,7 +121,7 @@ fn an_override_that_is_for_nobody_is_warned_of() {
 }
 
 #[test]
-fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
+fn invalid_calendar_window_is_reported_once_with_a_correction() {
     let (_folder, _server, cli) = begin();
     let set = |args: &[&str]| cli.run(&[&["rules", "overrides", "set", "api", "quota", "acme"], args].concat());
     let ran = set(&["--limit", "5/s"]);
@@ -134,7 +135,7 @@ fn a_window_that_a_calendar_does_not_have_is_told_once_with_what_helps() {
 }
 
 #[test]
-fn overrides_are_seen_wherever_their_rule_is() {
+fn overrides_are_mentioned_wherever_their_rule_is_shown() {
     let (_folder, _server, cli) = begin();
     for (rule, value) in [("quota", "zeta"), ("quota", "acme"), ("login", "192.0.2.1"), ("login", "a b/ü")] {
         cli.run(&["rules", "overrides", "set", "api", rule, value, "--unlimited"]).done();
@@ -169,7 +170,7 @@ fn overrides_are_seen_wherever_their_rule_is() {
 }
 
 #[test]
-fn going_back_says_to_what_and_goes_further_every_time() {
+fn rollback_names_its_version_and_goes_further_each_time() {
     let (folder, _server, cli) = begin();
     for limit in ["6/m", "7/m"] {
         let text = FIRST.replace("limit: 5/m", &format!("limit: {limit}"));
@@ -182,7 +183,7 @@ fn going_back_says_to_what_and_goes_further_every_time() {
     assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
     assert_eq!(back(&["3"]).done(), "api/login: version 6 equals version 3; nothing was changed\n");
     back(&["9"]).failed(1, "there is no version 9");
-    // What was gone back from is not come back to, whatever came after it.
+    // A rollback skips versions that were rolled back from.
     let quota = |limit: &str| {
         let text = FIRST.replace("limit: 10k/month", &format!("limit: {limit}/month"));
         assert_ne!(text, FIRST);
@@ -197,7 +198,7 @@ fn going_back_says_to_what_and_goes_further_every_time() {
 }
 
 #[test]
-fn what_customers_have_bought_outlives_its_rule() {
+fn overrides_outlive_their_rule() {
     let (folder, _server, cli) = begin();
     cli.run(&["rules", "overrides", "set", "api", "login", "192.0.2.1", "--limit", "50/m"]).done();
     let left = || {
@@ -217,7 +218,7 @@ fn what_customers_have_bought_outlives_its_rule() {
 }
 
 #[test]
-fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
+fn rollback_needs_a_version_after_too_many_changes() {
     let (_folder, server, cli) = begin();
     let mut connection = server.connect_http();
     for _ in 0..500 {
@@ -233,7 +234,7 @@ fn going_back_asks_for_a_version_where_there_are_too_many_to_look_at() {
 }
 
 #[test]
-fn a_key_that_is_named_too_loosely_is_told_what_rules_count_by() {
+fn missing_attributes_of_a_key_are_reported() {
     let (_folder, _server, cli) = begin();
     let ran = cli.run(&["keys", "reset", "api"]);
     assert_eq!(ran.out, "0 counters reset\n");
@@ -249,11 +250,11 @@ fn a_key_that_is_named_too_loosely_is_told_what_rules_count_by() {
     assert_eq!(cli.run(&["keys", "peek", "api", "path=/login"]).err, hint);
     let ran = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
     assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
-    // Lengths of time are written as `explain` does.
+    // Durations are written as `explain` writes them.
     assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
     assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are told by the number");
 
-    // By a file there is no list of rules to look into, and what is missing is told all the same.
+    // A file gives no rule list to look into, and missing attributes are reported nevertheless.
     let rules = common::Rules::new(FIRST);
     let server = Server::start(&["--rules", rules.path()]);
     let ran = Cli::of(&server).run(&["keys", "peek", "api"]);

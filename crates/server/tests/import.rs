@@ -1,10 +1,10 @@
-//! Limits that were written for something else, all the way: imported by the program, checked by it, and decided by its server.
+//! Limits of other programs from end to end: imported, checked, and decided by a server.
 
 mod common;
 
 use common::{Client, CommandResult, Folder, Server, tollgate};
 
-/// Imports a file, writes what comes of it beside the file and has that checked; gives the path and what was told on the way.
+/// Imports a file, writes the result beside it and checks that; returns its path and the messages.
 fn imported(folder: &Folder, args: &[&str]) -> (String, String) {
     let CommandResult { code, out, err } = tollgate(&[&["import"], args].concat(), b"");
     assert_eq!(code, Some(0), "{err}");
@@ -14,7 +14,8 @@ fn imported(folder: &Folder, args: &[&str]) -> (String, String) {
     (rules, err)
 }
 
-/// Asks with attributes, written as JSON, until the first refusal or at most ten times: how many passed, and the last status.
+/// Sends requests with attributes in JSON until the first refusal, at most ten; returns how many
+/// passed and the last status.
 fn passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) {
     let body = format!(r#"{{"domain":"{domain}","attributes":{{{attributes}}}}}"#);
     let mut last = 0;
@@ -26,7 +27,7 @@ fn passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) 
 }
 
 #[test]
-fn an_nginx_configuration_with_includes_becomes_rules_that_a_server_decides_by() {
+fn nginx_configuration_with_includes_is_imported_and_enforced() {
     let folder = Folder::new();
     let main = folder.file(
         "nginx.conf",
@@ -39,7 +40,7 @@ fn an_nginx_configuration_with_includes_becomes_rules_that_a_server_decides_by()
     );
     folder.file("sites/20-free.conf", "server { server_name free.example; }\n");
     folder.file("sites/ignored.txt", "this is { no configuration");
-    // By the folder of the file that was given, wherever the line stands.
+    // Relative to the folder of the given file, wherever the line is.
     folder.file("shared/login.inc", "location /login { limit_req zone=ip; limit_req_log_level warn; }\n");
 
     let (rules, told) = imported(&folder, &["--domain", "web", &main]);
@@ -73,13 +74,14 @@ descriptors:
 ";
 
 #[test]
-fn a_file_of_the_reference_service_becomes_rules_that_replace_each_other_in_a_server() {
+fn envoy_file_with_replaces_is_imported_and_enforced() {
     let folder = Folder::new();
     let (rules, told) = imported(&folder, &[&folder.file("envoy.yaml", ENVOY)]);
     assert_eq!(told, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
-    // A request of this server has the entries of one descriptor. So what replaces meets the same one: a rule of our own.
+    // A request over HTTP has the entries of one descriptor, so a replacing limit matches the same
+    // one: a rule of our own.
     let gold =
         "- {id: gold, when: {area: read, user: ann}, limit: 5/day, algorithm: fixed_window, replaces: [reading]}\n";
     folder.file("rules.yaml", format!("{written}{gold}"));

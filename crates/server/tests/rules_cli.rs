@@ -1,4 +1,4 @@
-//! The command line of the rules service, as people and scripts run it, against the real server.
+//! The command line of the rules service, as users and scripts run it, against the real server.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use tollgate_testkit::servers::Postgres;
 const TWO: &str = "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {id: b, when: {path: /x}, limit: 9/m}\n";
 
 #[test]
-fn a_rule_lives_through_the_command_line() {
+fn rule_is_managed_by_the_command_line() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
@@ -42,7 +42,7 @@ fn a_rule_lives_through_the_command_line() {
     assert_eq!(cli.run(&["rules", "list", "-q", "/x"]).done().lines().count(), 2);
     assert_eq!(cli.run(&["rules", "list", "--disabled"]).done(), "no rules\n");
 
-    // What is shown is a file that can be changed and applied.
+    // The output is a file that can be edited and applied.
     let shown = cli.run(&["rules", "get", "api", "a"]).done();
     assert!(shown.starts_with("# version 1, in force, by local at "), "{shown}");
     let changed = folder.file("a.yaml", shown.replace("5/s", "7/s"));
@@ -83,7 +83,7 @@ fn a_rule_lives_through_the_command_line() {
 }
 
 #[test]
-fn what_changed_in_between_is_told() {
+fn concurrent_change_is_reported() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
@@ -95,7 +95,7 @@ fn what_changed_in_between_is_told() {
 }
 
 #[test]
-fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
+fn folder_is_applied_atomically_and_mistakes_match_check() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     folder.file("rules/20.yml", "domain: api\nrules:\n- {id: b, limit: 2/s}\n");
@@ -116,7 +116,7 @@ fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
     let out = cli.run(&["rules", "apply", "--plan", "--prune", &rules]).done();
     assert_eq!(out, "nothing to change: 3 rules as in the files\n");
 
-    // What the files do not have goes only if asked for.
+    // Rules that are not in the files are deleted only with `--prune`.
     folder.file("rules/20.yml", "domain: api\nrules: []\n");
     assert_eq!(cli.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules as in the files\n");
     assert!(cli.run(&["rules", "apply", "--prune", &rules]).done().contains("- delete api/b\n"));
@@ -138,7 +138,7 @@ fn a_folder_is_applied_as_one_and_mistakes_are_told_as_check_tells_them() {
     cli.run(&["rules", "apply"]).failed(2, "PATH");
 }
 
-/// `rules apply` at a terminal, up to the question.
+/// Runs `rules apply` at a terminal, up to the question.
 struct AtTerminal {
     child: Child,
     shown: String,
@@ -159,7 +159,7 @@ impl AtTerminal {
         Self { child, shown: String::from_utf8_lossy(&shown).into_owned() }
     }
 
-    /// What comes after the answer, and the status.
+    /// Returns the output after the answer, and the status.
     fn answer(mut self, answer: &str) -> (String, Option<i32>) {
         writeln!(self.child.stdin.take().unwrap(), "{answer}").unwrap();
         let output = self.child.wait_with_output().unwrap();
@@ -168,7 +168,7 @@ impl AtTerminal {
 }
 
 #[test]
-fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
+fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let file = folder.file("api.yaml", TWO);
@@ -180,14 +180,14 @@ fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
     let (told, code) = AtTerminal::apply(&cli, &file).answer("y");
     assert!(code == Some(0) && told.contains("applied, revision 1"), "{told}");
 
-    // What changes elsewhere in the meantime does not matter.
+    // Changes elsewhere do not matter.
     folder.file("api.yaml", TWO.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
     let (told, code) = asked.answer("y");
     assert!(code == Some(0) && told.contains("applied, revision 3"), "{told}");
 
-    // What changes in what was shown does.
+    // Changes to rules of the plan do.
     folder.file("api.yaml", TWO.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();
@@ -198,7 +198,7 @@ fn at_a_terminal_it_is_asked_and_done_as_it_was_shown_or_not_at_all() {
 }
 
 #[test]
-fn overrides_are_set_listed_and_taken_away() {
+fn overrides_are_set_listed_and_deleted() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     cli.run(&["rules", "apply", &folder.file("api.yaml", TWO)]).done();
@@ -229,7 +229,7 @@ fn overrides_are_set_listed_and_taken_away() {
 }
 
 #[test]
-fn keys_are_looked_at_reset_and_refunded() {
+fn keys_are_peeked_reset_and_refunded() {
     let folder = Folder::new();
     let (server, cli) = serve(&folder, &[]);
     cli.run(&["rules", "apply", &folder.file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n")])
@@ -261,7 +261,7 @@ fn keys_are_looked_at_reset_and_refunded() {
 }
 
 #[test]
-fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
+fn tokens_are_created_before_the_server_starts_and_have_roles() {
     let folder = Folder::new();
     let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
     let data = folder.join("data");
@@ -303,7 +303,7 @@ fn tokens_are_made_before_a_server_listens_and_say_who_may_do_what() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_told_with_its_address() {
+fn unreachable_server_is_reported_with_its_address() {
     let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
     nobody.run(&["rules", "list"]).failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
     let somebody = nobody.with("tg_a_b");
@@ -313,7 +313,7 @@ fn what_cannot_be_asked_is_told_with_its_address() {
     nobody.run(&["rules", "get", "api", ".."]).failed(1, "cannot be part of a URL");
     nobody.run(&["rules"]).failed(2, "Usage");
     nobody.run(&["rules", "get", "api"]).failed(2, "RULE");
-    // A server whose rules are in a file has no database to ask.
+    // A server whose rules are in a file has no database.
     let rules = common::Rules::new(TWO);
     let server = Server::start(&["--rules", rules.path()]);
     Cli::of(&server).run(&["rules", "list"]).failed(1, "file");
@@ -321,7 +321,7 @@ fn what_cannot_be_asked_is_told_with_its_address() {
 }
 
 #[test]
-fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
+fn many_rules_are_listed_and_a_closed_pipe_is_not_an_error() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
@@ -346,7 +346,7 @@ fn many_rules_are_listed_over_pages_and_a_closed_pipe_is_no_error() {
 }
 
 #[test]
-fn a_database_that_goes_away_is_told_and_work_goes_on_when_it_is_back() {
+fn lost_database_is_reported_and_work_continues_after_recovery() {
     let folder = Folder::new();
     let mut postgres = Postgres::start();
     let url = postgres.database("rules");

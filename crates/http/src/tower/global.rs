@@ -24,7 +24,7 @@ where
     A: Algorithm + Clone + Into<Limits>,
     C: Clock,
 {
-    /// Takes 1 from one limit for each request, whoever sends it: protects the service itself. Where the limit says to wait,
+    /// Takes 1 from one limit for each request of any client, which protects the service itself. Where the limit says to wait,
     /// requests wait as they do with [`by_key`](LimitLayer::by_key).
     ///
     /// ```

@@ -8,7 +8,7 @@ use crate::test_server::{TestServer, told};
 const RULE: &str = "/v1/domains/api/rules/login";
 
 #[tokio::test]
-async fn a_rule_is_made_changed_looked_back_at_and_deleted() {
+async fn rule_is_created_changed_and_deleted_with_history() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let made = told(
         server
@@ -51,7 +51,7 @@ async fn a_rule_is_made_changed_looked_back_at_and_deleted() {
 }
 
 #[tokio::test]
-async fn of_two_who_change_the_same_version_one_is_told_what_the_other_did() {
+async fn conflicting_change_gets_412_with_the_difference() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
     let put = |tag: &str, limit: &str| {
@@ -84,7 +84,7 @@ async fn of_two_who_change_the_same_version_one_is_told_what_the_other_did() {
 }
 
 #[tokio::test]
-async fn exactly_one_of_many_at_once_wins() {
+async fn exactly_one_of_many_concurrent_writers_wins() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     server.ask("PUT", RULE, r#"{"limit":"1/s"}"#).await.is(201);
     let tries = (2..12).map(|limit| {
@@ -101,7 +101,7 @@ async fn exactly_one_of_many_at_once_wins() {
 }
 
 #[tokio::test]
-async fn a_reader_who_has_it_already_is_sent_nothing() {
+async fn unchanged_resource_is_304() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
     server.ask("PUT", &format!("{RULE}/overrides/acme"), r#"{"limit":"20/s"}"#).await.is(201);
@@ -132,7 +132,7 @@ async fn a_reader_who_has_it_already_is_sent_nothing() {
 }
 
 #[tokio::test]
-async fn a_customer_has_numbers_of_its_own_by_one_call() {
+async fn one_call_sets_the_limit_of_a_customer() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let path = format!("{RULE}/overrides/acme");
     server.ask("PUT", &path, r#"{"limit":"20/s"}"#).await.is(404);
@@ -161,7 +161,7 @@ async fn a_customer_has_numbers_of_its_own_by_one_call() {
 }
 
 #[tokio::test]
-async fn a_file_is_planned_applied_and_written_out_again() {
+async fn file_is_planned_applied_and_exported() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let file = "domain: api\nrules:\n- {id: a, limit: 1/s}\n- {id: b, limit: 2/s}\n";
     let post = |path: &str, body: &'static str| {

@@ -1,4 +1,4 @@
-//! Tokens over the Redis protocol, with clients nobody here wrote.
+//! Tokens over the Redis protocol, with third-party clients.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use tollgate_server::control::model::Role;
 
 use crate::test_server::TestServer;
 
-/// Sends commands as lines and reads what comes back until `PING` is answered or refused at the end.
+/// Sends commands as lines and reads until the final `PING` is answered or refused.
 async fn talk(server: &TestServer, lines: &[&str]) -> Vec<String> {
     let mut stream = TcpStream::connect(server.resp).await.expect("it listens");
     let text = lines.join("\r\n") + "\r\nQUIT\r\n";
@@ -20,7 +20,7 @@ async fn talk(server: &TestServer, lines: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn without_a_token_nothing_is_answered_but_how_to_show_one() {
+async fn without_a_token_only_authentication_is_answered() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("reader", Role::Reader, &[], None).await;
     let no = "-NOAUTH Authentication required.";
@@ -40,7 +40,7 @@ async fn without_a_token_nothing_is_answered_but_how_to_show_one() {
 }
 
 #[tokio::test]
-async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
+async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
     let server = TestServer::start(TokenPolicy::Required).await;
     server.token("admin", Role::Admin, &[], None).await;
     let (reader, id) = server.token("reader", Role::Reader, &[], None).await;
@@ -72,7 +72,7 @@ async fn a_reset_needs_an_operator_of_the_domain_and_a_revoked_token_ends() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn redis_cli_and_redis_py_show_their_token() {
+async fn redis_cli_and_redis_py_authenticate() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("reader", Role::Reader, &[], None).await;
     let port = server.resp.port().to_string();

@@ -1,4 +1,4 @@
-//! Nodes that wait for news.
+//! Long polls of nodes.
 
 use tollgate_server::control::auth::TokenPolicy;
 
@@ -6,7 +6,7 @@ use crate::eventually::eventually_async;
 use crate::test_server::{TestServer, told};
 
 #[tokio::test]
-async fn a_node_that_waits_is_told_of_a_change_at_once() {
+async fn long_poll_returns_immediately_after_a_change() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let first = server.ask("GET", "/v1/snapshot?wait=30", "").await.is(200);
     let snapshot = first.json();
@@ -28,7 +28,7 @@ async fn a_node_that_waits_is_told_of_a_change_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_waits_in_vain_is_told_so_when_the_time_is_over_or_the_server_stops() {
+async fn long_poll_without_a_change_ends_with_its_timeout_or_the_server() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let wait = |seconds: u32| {
@@ -45,7 +45,7 @@ async fn whoever_waits_in_vain_is_told_so_when_the_time_is_over_or_the_server_st
 }
 
 #[tokio::test]
-async fn a_slow_rules_service_holds_up_no_decision() {
+async fn slow_rules_service_delays_no_decision() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let waiting: Vec<_> = (0..50)
@@ -61,7 +61,7 @@ async fn a_slow_rules_service_holds_up_no_decision() {
 }
 
 #[tokio::test]
-async fn nodes_are_shown_with_what_they_run_and_refused() {
+async fn nodes_are_listed_with_their_revision_and_refusals() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let ask = server.request("GET", "/v1/snapshot").header("tollgate-node", "edge%2F1");
     told(ask.header("tollgate-running", "3").header("tollgate-refused", "4 rules%3A1%3A2%3A wrong")).await.is(200);

@@ -9,12 +9,12 @@ use tollgate_server::control::{Control, ControlError};
 use crate::place::{Place, by, put};
 
 both!(
-    a_file_is_planned_and_applied_as_one,
-    a_file_with_one_mistake_changes_nothing,
-    the_order_of_files_is_kept,
-    what_is_exported_is_taken_back,
-    files_of_envoy_are_taken,
-    what_a_file_would_do_is_told_before,
+    file_is_planned_and_applied_atomically,
+    file_with_one_mistake_changes_nothing,
+    order_of_rules_in_files_is_kept,
+    exported_file_can_be_applied,
+    files_of_envoy_are_accepted,
+    plan_shows_the_changes_of_a_file,
     random_rules_survive_a_round_trip,
     a_hundred_thousand_rules_in_one_domain,
 );
@@ -36,7 +36,7 @@ async fn ids(control: &Control, domain: &str) -> String {
 
 const FILE: &str = "domain: api\nrules:\n- {id: b, limit: 1/s}\n- {id: a, limit: 2/s}\n";
 
-async fn a_file_is_planned_and_applied_as_one(place: Arc<Place>) {
+async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "old", "{limit: 9/s}").await;
     put(&control, "web", "old", "{limit: 9/s}").await;
@@ -71,16 +71,16 @@ async fn a_file_is_planned_and_applied_as_one(place: Arc<Place>) {
         .await
         .unwrap();
     assert_eq!(log.items.iter().map(|line| line.revision).collect::<Vec<_>>(), [3, 3, 3]);
-    // Once more is nothing.
+    // Applying again changes nothing.
     let again = apply(&control, FILE, Others::Delete).await;
     assert_eq!((again.revision, again.unchanged, again.changes.len()), (3, 2, 0));
     assert_eq!(*control.watch().borrow(), 3);
-    // A rule that comes back goes on with its numbers.
+    // A rule that is created again continues its version numbers.
     apply(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", Others::Keep).await;
     assert_eq!(control.rules().get("api", "old").await.unwrap().version, 3);
 }
 
-async fn a_file_with_one_mistake_changes_nothing(place: Arc<Place>) {
+async fn file_with_one_mistake_changes_nothing(place: Arc<Place>) {
     let control = place.open().await;
     let text = format!("{FILE}- {{id: c, limit: fast}}\n");
     let error = control.files().apply(&by("git"), text.as_bytes(), Others::Keep, &|_| true).await.unwrap_err();
@@ -94,7 +94,7 @@ async fn a_file_with_one_mistake_changes_nothing(place: Arc<Place>) {
     assert_eq!(*control.watch().borrow(), 0);
 }
 
-async fn the_order_of_files_is_kept(place: Arc<Place>) {
+async fn order_of_rules_in_files_is_kept(place: Arc<Place>) {
     let control = place.open().await;
     let file = |ids: &str| {
         let rules: Vec<String> = ids.chars().map(|id| format!("{{id: {id}, limit: 1/s}}")).collect();
@@ -116,7 +116,7 @@ async fn the_order_of_files_is_kept(place: Arc<Place>) {
     assert!(places.is_sorted());
 }
 
-async fn what_is_exported_is_taken_back(place: Arc<Place>) {
+async fn exported_file_can_be_applied(place: Arc<Place>) {
     let control = place.open().await;
     apply(&control, FILE, Others::Keep).await;
     put(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}").await;
@@ -134,7 +134,7 @@ async fn what_is_exported_is_taken_back(place: Arc<Place>) {
     }
 }
 
-async fn files_of_envoy_are_taken(place: Arc<Place>) {
+async fn files_of_envoy_are_accepted(place: Arc<Place>) {
     let control = place.open().await;
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
@@ -142,7 +142,7 @@ async fn files_of_envoy_are_taken(place: Arc<Place>) {
     assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
-async fn what_a_file_would_do_is_told_before(place: Arc<Place>) {
+async fn plan_shows_the_changes_of_a_file(place: Arc<Place>) {
     let control = place.open().await;
     apply(&control, FILE, Others::Keep).await;
     let found = control.files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
@@ -157,7 +157,7 @@ async fn what_a_file_would_do_is_told_before(place: Arc<Place>) {
     }
 }
 
-/// Rules as people write them and as they do not.
+/// Typical and unusual rules.
 fn rule() -> impl Strategy<Value = serde_json::Value> {
     let value = prop_oneof![
         "[a-z/]{1,8}",
@@ -203,14 +203,14 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
         let (domain, id) = (format!("d{}", number % 3), format!("r{number}"));
         match control.rules().put(&by("ann"), &domain, &id, rule.to_string().as_bytes()).await {
             Ok(written) => kept.push(written.value),
-            // Some are not rules, and told so.
+            // Some are not valid rules and are refused as such.
             Err(ControlError::Mistakes(_)) => {}
             Err(error) => panic!("{error} for {rule}"),
         }
     }
     assert!(kept.len() > 100, "{} of 200 are rules", kept.len());
     for one in &kept {
-        // What was read is written back as it was read, and is the same.
+        // What was read is written back identically.
         let text = one.rule.to_string();
         let again = control.rules().put(&by("bob"), &one.domain, &one.id, text.as_bytes()).await.unwrap();
         assert!(!again.changed, "{text}");

@@ -1,4 +1,4 @@
-//! Rules one by one.
+//! Single rules.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use tollgate_server::control::{ControlError, MAX_RULE_BYTES};
 use crate::place::{Place, by, put};
 
 both!(
-    what_is_put_is_what_is_found,
-    the_same_again_changes_nothing,
+    stored_rule_is_read_back_unchanged,
+    identical_write_changes_nothing,
     rules_with_mistakes_are_refused_with_their_lines,
-    parts_of_a_rule_are_changed,
-    a_disabled_rule_stays_and_is_not_given_to_nodes,
-    a_writer_who_knows_less_is_told_what_changed,
-    numbers_go_on_after_a_deletion,
+    patch_changes_parts_of_a_rule,
+    disabled_rule_is_kept_and_not_sent_to_nodes,
+    stale_write_is_refused_with_the_difference,
+    version_numbers_continue_after_a_deletion,
     lists_come_in_pages_in_order,
-    what_is_sought_is_taken_literally,
-    odd_names_do_no_harm,
-    limits_hold_at_their_edges,
-    every_change_is_in_the_log,
+    search_text_is_literal,
+    unusual_names_are_safe,
+    limits_are_exact,
+    every_change_is_in_the_audit_log,
 );
 
-async fn what_is_put_is_what_is_found(place: Arc<Place>) {
+async fn stored_rule_is_read_back_unchanged(place: Arc<Place>) {
     let control = place.open().await;
     let written = put(&control, "api", "each", "limit: 100/s\nper: [client]\nburst: 200\nstatus: 503").await;
     assert!(written.created && written.changed);
@@ -32,12 +32,12 @@ async fn what_is_put_is_what_is_found(place: Arc<Place>) {
     assert_eq!(written.value.rule, rule);
     assert_eq!(control.rules().get("api", "each").await.unwrap(), written.value);
     assert_eq!(control.rules().domains().await.unwrap()[0].rules, 1);
-    // It is there for whoever opens the database later.
+    // The rule is present when the database is opened again.
     drop(control);
     assert_eq!(place.open().await.rules().get("api", "each").await.unwrap().rule, rule);
 }
 
-async fn the_same_again_changes_nothing(place: Arc<Place>) {
+async fn identical_write_changes_nothing(place: Arc<Place>) {
     let control = place.open().await;
     let first = put(&control, "api", "each", "{limit: 100/s, when: {a: b, c: d}}").await;
     let revision = *control.watch().borrow();
@@ -66,7 +66,7 @@ async fn rules_with_mistakes_are_refused_with_their_lines(place: Arc<Place>) {
     assert_eq!(*control.watch().borrow(), 0);
 }
 
-async fn parts_of_a_rule_are_changed(place: Arc<Place>) {
+async fn patch_changes_parts_of_a_rule(place: Arc<Place>) {
     let control = place.open().await;
     let nobody = control.rules().patch(&by("ann"), "api", "each", b"{}").await;
     assert!(matches!(nobody, Err(ControlError::Missing(_))));
@@ -85,14 +85,14 @@ async fn parts_of_a_rule_are_changed(place: Arc<Place>) {
     assert_eq!(control.rules().get("api", "each").await.unwrap(), patched);
 }
 
-async fn a_disabled_rule_stays_and_is_not_given_to_nodes(place: Arc<Place>) {
+async fn disabled_rule_is_kept_and_not_sent_to_nodes(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "one", "{limit: 1/s}").await;
     put(&control, "api", "two", "{limit: 2/s}").await;
     let off = control.rules().set_enabled(&by("ann"), "api", "one", false).await.unwrap();
     assert!(!off.value.enabled && off.changed && off.value.version == 2);
     assert!(!control.rules().set_enabled(&by("ann"), "api", "one", false).await.unwrap().changed);
-    // Changing it does not turn it on again.
+    // Changing a rule does not enable it.
     assert!(!put(&control, "api", "one", "{limit: 3/s}").await.value.enabled);
     let snapshot = control.snapshot().await.unwrap();
     assert_eq!(snapshot.rules, r#"{"domains":[{"domain":"api","rules":[{"id":"two","limit":"2/s"}]}]}"#);
@@ -104,7 +104,7 @@ async fn a_disabled_rule_stays_and_is_not_given_to_nodes(place: Arc<Place>) {
     assert!(matches!(control.rules().set_enabled(&by("ann"), "api", "no", true).await, Err(ControlError::Missing(_))));
 }
 
-async fn a_writer_who_knows_less_is_told_what_changed(place: Arc<Place>) {
+async fn stale_write_is_refused_with_the_difference(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 100/s}").await;
     control.rules().put(&by("bob").expecting(Expected::Version(1)), "api", "each", b"{limit: 50/s}").await.unwrap();
@@ -138,7 +138,7 @@ async fn a_writer_who_knows_less_is_told_what_changed(place: Arc<Place>) {
     assert_eq!(missing.to_string(), "there is no rule `each` of the domain `api`");
 }
 
-async fn numbers_go_on_after_a_deletion(place: Arc<Place>) {
+async fn version_numbers_continue_after_a_deletion(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
@@ -160,7 +160,7 @@ async fn lists_come_in_pages_in_order(place: Arc<Place>) {
         let page = control.rules().list("api", &RuleSearch::default(), &cut).await.unwrap();
         ids.extend(page.items.into_iter().map(|rule| rule.id));
         pages += 1;
-        // What was on the last page is deleted: the next one begins behind its place.
+        // The last item of the previous page is deleted: the next page begins after its position.
         if pages == 1 {
             control.rules().delete(&by("ann"), "api", "a").await.unwrap();
         }
@@ -180,7 +180,7 @@ async fn lists_come_in_pages_in_order(place: Arc<Place>) {
     ));
 }
 
-async fn what_is_sought_is_taken_literally(place: Arc<Place>) {
+async fn search_text_is_literal(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "login_page", "{limit: 1/s, when: {path: /Login}}").await;
     put(&control, "api", "loginXpage", "{limit: 1/s, message: \"100% of it!\"}").await;
@@ -199,7 +199,7 @@ async fn what_is_sought_is_taken_literally(place: Arc<Place>) {
     assert_eq!(found("\\").await, "");
 }
 
-async fn odd_names_do_no_harm(place: Arc<Place>) {
+async fn unusual_names_are_safe(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "a/b:c.d-e_f", "x/y:z.1-2_3", "{limit: 1/s}").await;
     assert_eq!(control.rules().get("a/b:c.d-e_f", "x/y:z.1-2_3").await.unwrap().version, 1);
@@ -221,14 +221,14 @@ async fn odd_names_do_no_harm(place: Arc<Place>) {
         let put = control.rules().put(&by("ann"), odd, odd, b"{limit: 1/s}").await;
         assert!(matches!(put, Err(ControlError::Mistakes(_))));
     }
-    // Values may hold anything.
+    // Values may contain any characters.
     let text = r#"{"limit": "1/s", "when": {"v": ["'; DROP TABLE rules; --", "\u0000", "\u2028", "$1", "\\", "é😀"]}}"#;
     let written = put(&control, "api", "odd", text).await;
     assert_eq!(control.rules().get("api", "odd").await.unwrap().rule, written.value.rule);
     assert_eq!(written.value.rule["when"]["v"][1], "\0");
 }
 
-async fn limits_hold_at_their_edges(place: Arc<Place>) {
+async fn limits_are_exact(place: Arc<Place>) {
     let control = place.open().await;
     let comment = |letters: usize| Change { comment: Some("ü".repeat(letters)), ..by("ann") };
     let rule = b"{limit: 1/s}";
@@ -238,7 +238,7 @@ async fn limits_hold_at_their_edges(place: Arc<Place>) {
     let zero = Change { comment: Some("\0".into()), ..by("ann") };
     assert!(matches!(control.rules().put(&zero, "api", "b", rule).await, Err(ControlError::Invalid(_))));
     assert_eq!(control.rules().get("api", "a").await.unwrap().comment, Some("ü".repeat(1000)));
-    // A rule that has as many bytes as it may, as it is kept.
+    // A rule of the maximum stored size.
     let values = |bytes: usize| format!(r#"{{"id":"c","when":{{"v":["{}"]}},"limit":"1/s"}}"#, long_list(bytes - 42));
     let fits = values(MAX_RULE_BYTES);
     assert_eq!(fits.len(), MAX_RULE_BYTES);
@@ -249,7 +249,7 @@ async fn limits_hold_at_their_edges(place: Arc<Place>) {
     assert!(matches!(long, Err(ControlError::Full(_))));
 }
 
-/// Values of a list, quoted but for both ends, of so many bytes.
+/// Returns values of a list with this many bytes, quoted except at both ends.
 fn long_list(bytes: usize) -> String {
     let mut list = String::new();
     while list.len() + 1003 < bytes {
@@ -260,7 +260,7 @@ fn long_list(bytes: usize) -> String {
     list + &"w".repeat(rest)
 }
 
-async fn every_change_is_in_the_log(place: Arc<Place>) {
+async fn every_change_is_in_the_audit_log(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     let why = Change { comment: Some("too \"much\"".into()), ..by("bob") };

@@ -7,13 +7,13 @@ use tollgate_server::control::{ControlError, sha256_hex};
 
 use crate::place::{Place, by};
 
-both!(a_token_is_told_once_and_kept_as_a_digest, the_last_admin_token_stays, tokens_that_make_no_sense_are_refused,);
+both!(token_is_shown_once_and_stored_as_a_digest, last_admin_token_cannot_be_revoked, invalid_tokens_are_refused,);
 
 fn new(name: &str, role: Role) -> TokenGrant {
     TokenGrant { name: name.into(), role, domains: Vec::new(), expires_ms: None }
 }
 
-async fn a_token_is_told_once_and_kept_as_a_digest(place: Arc<Place>) {
+async fn token_is_shown_once_and_stored_as_a_digest(place: Arc<Place>) {
     let control = place.open().await;
     let wanted = TokenGrant { domains: vec!["api".into(), "web/x".into()], ..new("ci '; --", Role::Editor) };
     let made = control.tokens().create(&by("ann"), &wanted).await.unwrap();
@@ -32,7 +32,7 @@ async fn a_token_is_told_once_and_kept_as_a_digest(place: Arc<Place>) {
     let verifier = snapshot.tokens.iter().find(|token| token.id == made.stored.id).unwrap();
     assert_eq!(verifier.digest, sha256_hex(made.token.as_bytes()));
     assert_eq!((verifier.grant.role, &verifier.grant.domains), (Role::Editor, &wanted.domains));
-    // Whoever reads everything does not find it.
+    // The token is not stored anywhere in the database.
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap();
     assert!(!serde_json::to_string(&log).unwrap().contains(secret));
     let revoked = control.tokens().revoke(&by("ann"), &made.stored.id).await.unwrap();
@@ -46,7 +46,7 @@ async fn a_token_is_told_once_and_kept_as_a_digest(place: Arc<Place>) {
     }
 }
 
-async fn the_last_admin_token_stays(place: Arc<Place>) {
+async fn last_admin_token_cannot_be_revoked(place: Arc<Place>) {
     let control = place.open().await;
     let first = control.tokens().create(&by("ann"), &new("ann", Role::Admin)).await.unwrap().stored.id;
     let refused = control.tokens().revoke(&by("ann"), &first).await.unwrap_err();
@@ -56,7 +56,7 @@ async fn the_last_admin_token_stays(place: Arc<Place>) {
     assert!(matches!(control.tokens().revoke(&by("ann"), &second).await, Err(ControlError::Invalid(_))));
 }
 
-async fn tokens_that_make_no_sense_are_refused(place: Arc<Place>) {
+async fn invalid_tokens_are_refused(place: Arc<Place>) {
     let control = place.open().await;
     let long = "n".repeat(129);
     for name in ["", "  ", "a\nb", "\0", &long] {
